@@ -1,0 +1,33 @@
+import skvi
+
+project = "skvi"
+author = "the skvi developers"
+copyright = "2026, the skvi developers"
+version = release = skvi.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+]
+exclude_patterns = ["_build", "README.md"]
+templates_path = ["_templates"]
+
+autodoc_typehints = "none"  # numpydoc states the types, with shapes
+numpydoc_show_class_members = False  # the class template lists them
+
+html_theme = "pydata_sphinx_theme"
+html_title = "skvi"
+html_theme_options = {"show_prev_next": False}
+html_sidebars = {"idea": []}
+
+
+def skip_foreign_member(app, what, name, obj, skip, options):
+    """Leave out the members that skvi inherits from other packages."""
+    module = getattr(getattr(obj, "fget", obj), "__module__", None) or "skvi"
+    return True if module.split(".")[0] != "skvi" else None
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", skip_foreign_member)

@@ -1,0 +1,154 @@
+"""Glue: validate, resolve, check, solve, set fitted attributes."""
+
+import warnings
+from collections.abc import Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi._registry import SHORTHANDS
+from skvi.divergences import Divergence
+from skvi.evidence import lower_bound, weight_diagnostics
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.losses import Loss
+from skvi.objectives import Objective
+from skvi.posteriors import Family
+from skvi.priors import Normal, Prior
+from skvi.solvers import SOLVERS, Problem, SolverOptions, choose_solver
+from skvi.utils._random import make_generator
+from skvi.utils._validation import Interval, StrOptions
+
+__all__ = ["BaseVariational"]
+
+
+class BaseVariational(BaseEstimator):
+    """Base class of estimators that fit a variational posterior.
+
+    A subclass owes `_build_target(X, y, sample_weight, prior)` and calls `_solve`
+    from its `fit`.
+    """
+
+    _parameter_constraints: dict = {
+        "objective": [StrOptions(set(SHORTHANDS["objective"])), Objective],
+        "divergence": [StrOptions(set(SHORTHANDS["divergence"])), Divergence],
+        "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss],
+        "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
+        "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, dict],
+        "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
+        "fit_intercept": ["boolean"],
+        "solver": [StrOptions({"auto", *SOLVERS})],
+        "n_draws": [Interval(Integral, 2, None, closed="left")],
+        "learning_rate": [
+            StrOptions({"auto"}),
+            Interval(Real, 0, None, closed="neither"),
+        ],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "random_state": ["random_state"],
+    }
+
+    def set_params(self, **params: Any) -> "BaseVariational":
+        """Set parameters; a nested name turns a shorthand into its object.
+
+        ``set_params(divergence="renyi", divergence__alpha=0.3)`` works, and so
+        does a grid over ``divergence__alpha`` where the divergence is a string.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self
+        """
+        for name, table in SHORTHANDS.items():
+            nested = any(key.startswith(f"{name}__") for key in params)
+            value = params.get(name, getattr(self, name, None))
+            if not nested or not isinstance(value, str):
+                continue
+            if value not in table:
+                raise ValueError(
+                    f"The {name!r} parameter of {type(self).__name__} must be one of "
+                    f"{sorted(table)} or an object. Got {value!r} instead."
+                )
+            params = {**params, name: table[value]()}
+        return super().set_params(**params)
+
+    def _resolve(self, name: str) -> Any:
+        """Clone a specification, or build the one that a shorthand names."""
+        value = getattr(self, name)
+        if isinstance(value, str):
+            return SHORTHANDS[name][value]()
+        if isinstance(value, Mapping):
+            return {key: clone(prior) for key, prior in value.items()}
+        return clone(value)
+
+    def _resolve_all(self) -> None:
+        self.objective_ = self._resolve("objective")
+        self.divergence_ = self._resolve("divergence")
+        self.loss_function_ = self._resolve("loss")
+        self.posterior_family_ = self._resolve("posterior")
+        self.prior_ = self._resolve_prior()
+        for part in (self.divergence_, self.loss_function_, self.posterior_family_):
+            part.validate()
+
+    def _resolve_prior(self) -> Any:
+        """Return one prior, or one for each block where there is an intercept."""
+        prior, intercept = self._resolve("prior"), None
+        if self.intercept_prior is not None:
+            intercept = self._resolve("intercept_prior")
+        if not self.fit_intercept or (isinstance(prior, dict) and intercept is None):
+            return prior
+        if isinstance(prior, dict):
+            return {**prior, "intercept": intercept}
+        if intercept is None and not hasattr(prior, "scale"):
+            raise IncompatibleComponentsError(
+                f"prior={prior!r} has no scale for the intercept to share. Give "
+                "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
+            )
+        if intercept is None:
+            # Never a sparse prior: a normal of the same scale.
+            intercept = Normal(scale=prior.scale)
+        return {"coef": prior, "intercept": intercept}
+
+    def _solve(self, target: Any) -> None:
+        """Check the combination, fit the posterior, set the shared attributes."""
+        self.objective_.check(self.divergence_, target)
+        self.posterior_family_.check_size(target.layout.size)
+        generator = make_generator(self.random_state)
+        posterior = self.posterior_family_.build(target.layout, generator)
+        problem = Problem(
+            target, self.objective_, self.divergence_, posterior, generator
+        )
+        solver = choose_solver(problem, self.solver)
+        rate = 0.05 if self.learning_rate == "auto" else self.learning_rate
+        options = SolverOptions(self.max_iter, self.tol, self.n_draws, rate)
+        solution = solver().solve(problem, options)
+        self.posterior_ = posterior
+        self.n_iter_, self.converged_ = solution.n_iter, solution.converged
+        sign = 1 if self.objective_.direction == "upper" else -1
+        self.loss_curve_ = np.asarray(solution.history)
+        self.objective_value_ = sign * solution.value
+        if solution.is_exact and self.divergence_.is_standard:
+            self.lower_bound_, self.lower_bound_se_ = self.objective_value_, 0.0
+        else:
+            self.lower_bound_, self.lower_bound_se_ = lower_bound(
+                target, posterior, generator
+            )
+        self.diagnostics_ = {
+            "solver": solution.solver,
+            "converged": solution.converged,
+            **solution.diagnostics,
+            **weight_diagnostics(target, posterior, solution.n_iter, generator),
+            "message": solution.message,
+        }
+        if solution.message:
+            warnings.warn(
+                f"{type(self).__name__}: {solution.message}.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+

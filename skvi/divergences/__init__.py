@@ -1,0 +1,12 @@
+"""Divergences D(q || prior): how uncertainty is measured against the prior.
+
+All values are in nats. Normal against normal has a closed form throughout; it
+comes from one function, the power integral: log of the integral of q^a pi^b.
+"""
+
+from skvi.divergences._kl import KL
+from skvi.divergences._power_integral import log_power_integral
+from skvi.divergences._renyi import Renyi
+from skvi.divergences.base import Divergence, DivergenceTerms
+
+__all__ = ["KL", "Divergence", "DivergenceTerms", "Renyi", "log_power_integral"]

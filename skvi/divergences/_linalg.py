@@ -1,0 +1,51 @@
+"""Matrices that are stored as (P,) where they are diagonal, else as (P, P)."""
+
+import math
+
+import torch
+
+from skvi.base import NormalForm
+
+
+def precision_of(normal: NormalForm) -> torch.Tensor:
+    """Inverse covariance of a normal."""
+    if normal.is_diagonal:
+        return 1 / normal.variance
+    return torch.cholesky_inverse(normal.scale)
+
+
+def mix(a: float, pi: NormalForm, b: float, q: NormalForm) -> torch.Tensor:
+    """Return ``a cov(pi) + b cov(q)``."""
+    if q.is_diagonal and pi.is_diagonal:
+        return a * pi.variance + b * q.variance
+    return a * pi.covariance() + b * q.covariance()
+
+
+def factorise(matrix: torch.Tensor) -> torch.Tensor | None:
+    """Lower Cholesky factor (a square root if diagonal), None if there is none."""
+    if matrix.ndim == 1:
+        return matrix.sqrt() if bool((matrix > 0).all()) else None
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    return factor if int(info) == 0 else None
+
+
+def inverse_of(matrix: torch.Tensor) -> torch.Tensor:
+    """Inverse of a positive definite matrix, NaN where it is not."""
+    if matrix.ndim == 1:
+        return 1 / matrix
+    factor = factorise(matrix)
+    if factor is None:
+        return torch.full_like(matrix, math.nan)
+    return torch.cholesky_inverse(factor)
+
+
+def apply(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Matrix times vector."""
+    return matrix * vector if matrix.ndim == 1 else matrix @ vector
+
+
+def subtract(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Difference of two matrices, full if one of them is."""
+    if a.ndim == b.ndim:
+        return a - b
+    return torch.diag(a) - b if a.ndim == 1 else a - torch.diag(b)

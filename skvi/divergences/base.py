@@ -1,0 +1,123 @@
+"""What every divergence owes, and the derivatives that second-order solvers use."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skvi.base import Component, NormalForm
+
+__all__ = ["Divergence", "DivergenceTerms"]
+
+
+@dataclass(frozen=True, eq=False)
+class DivergenceTerms:
+    """Value and derivatives of D(q || prior) for a normal q.
+
+    Matrices are given as (P,) where they are diagonal, else as (P, P).
+
+    Parameters
+    ----------
+    value : Tensor
+        D in nats, ``inf`` outside the range of the order.
+    gradient : Tensor of shape (P,)
+        Derivative in the mean of q.
+    curvature : Tensor of shape (P,) or (P, P)
+        Second derivative in the mean.
+    precision_gradient : Tensor of shape (P,) or (P, P)
+        Twice the derivative in the covariance: the natural gradient in the
+        precision of q.
+    entropy_weight : float
+        The factor c in D ~ -(c/2) log det(cov) for a q much narrower than the
+        prior. It scales the natural step.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.divergences import KL
+    >>> from skvi.priors import Normal
+    >>> prior = Normal().build(Layout({"coef": (1,)}))
+    >>> unit = NormalForm(torch.zeros(1), torch.ones(1))
+    >>> float(KL().terms(unit, prior).value)
+    0.0
+    """
+
+    value: torch.Tensor
+    gradient: torch.Tensor
+    curvature: torch.Tensor
+    precision_gradient: torch.Tensor
+    entropy_weight: float
+
+
+class Divergence(Component):
+    """Base class of divergences.
+
+    A subclass owes `monte_carlo`, and, where there is one, a closed form in
+    `closed_form` and its derivatives in `terms`.
+
+    Examples
+    --------
+    >>> from skvi.divergences import KL, Divergence
+    >>> isinstance(KL(), Divergence)
+    True
+    """
+
+    #: Whether the regulariser is KL(q || prior) with weight 1.
+    is_standard = False
+
+    def has_closed_form(self, prior: Any) -> bool:
+        """Whether D between a normal q and this prior has a closed form."""
+        return False
+
+    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+        """D(q || prior) for a normal q, differentiable in q.
+
+        Parameters
+        ----------
+        q : NormalForm
+        prior : BuiltPrior
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats.
+        """
+        raise NotImplementedError
+
+    def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
+        """Estimate D from S draws of q.
+
+        Parameters
+        ----------
+        log_q, log_prior : Tensor of shape (S,)
+            Log densities at draws of q.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats.
+        """
+        raise NotImplementedError
+
+    def terms(
+        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+    ) -> DivergenceTerms:
+        """Value and derivatives of the closed form.
+
+        Parameters
+        ----------
+        q : NormalForm
+        prior : BuiltPrior
+        q_precision : Tensor of shape (P,) or (P, P), default=None
+            Inverse covariance of q; computed where it is None.
+
+        Returns
+        -------
+        DivergenceTerms
+        """
+        raise NotImplementedError
+
+    def check_regularizer(self) -> None:
+        """Raise where no data-informed posterior has a finite divergence."""
+        self.validate()

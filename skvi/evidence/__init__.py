@@ -1,0 +1,14 @@
+"""Evidence: lower and upper bounds on log p(D), and how far to trust them."""
+
+from skvi.evidence._bounds import EvidenceBounds, NamedBound, bound_evidence
+from skvi.evidence._fit_checks import lower_bound, weight_diagnostics
+from skvi.evidence._unwrap import evidence_bounds
+
+__all__ = [
+    "EvidenceBounds",
+    "NamedBound",
+    "bound_evidence",
+    "evidence_bounds",
+    "lower_bound",
+    "weight_diagnostics",
+]

@@ -1,0 +1,120 @@
+"""Estimates of log Z from log weights, each with its standard error.
+
+Forward weights come from independent draws of a proposal, reverse weights from
+posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
+"""
+
+import math
+
+import torch
+
+
+def log_mean_exp(log_weights: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """Return ``log mean exp`` over one axis."""
+    return torch.logsumexp(log_weights, dim) - math.log(log_weights.shape[dim])
+
+
+def block_size(relative_variance: float, n_draws: int) -> int:
+    """Draws per importance-weighted estimate, K.
+
+    The bias of log mean exp of K weights is ``v / (2K)``, the standard error of
+    the average over all draws ``sqrt(v / n)``. K makes the bias twice the error,
+    so that the average is on its side of log Z with about 97.7 % probability and
+    no wider than it needs to be.
+    """
+    best = math.sqrt(max(relative_variance, 0.0) * n_draws) / 4
+    return max(1, min(int(best), n_draws // 64))
+
+
+def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
+    """IW-ELBO: mean over blocks of K draws, and its standard error."""
+    blocks = log_weights[: len(log_weights) // k * k].reshape(-1, k)
+    values = log_mean_exp(blocks)
+    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+
+
+def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
+    """IW-EUBO: mean over blocks of K posterior draws, and its standard error.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (n_chains, n_iterations)
+        Independent chains; the error comes from their spread.
+    k : int
+        A block takes every so many draws of one chain, so that its draws are as
+        independent as the chain allows.
+    """
+    n_chains, n_iter = log_weights.shape
+    k = max(1, min(k, n_iter))
+    n_blocks = n_iter // k
+    blocks = log_weights[:, : n_blocks * k].reshape(n_chains, k, n_blocks)
+    values = -log_mean_exp(-blocks, 1).mean(1)
+    return float(values.mean()), float(values.std()) / math.sqrt(n_chains)
+
+
+def finite_sample_bounds(
+    forward: torch.Tensor, reverse: torch.Tensor, level: float, n_blocks: int = 64
+) -> tuple[float, float]:
+    """One-sided bounds that hold with probability `level` at any sample size.
+
+    By Markov's inequality ``P(log mean exp lw > log Z + b) <= exp(-b)``, and the
+    smallest of R independent blocks exceeds log Z + b with probability at most
+    ``exp(-R b)``. The upper side mirrors it, if each posterior draw is exact.
+
+    Parameters
+    ----------
+    forward : Tensor of shape (S,)
+    reverse : Tensor of shape (n_chains, n_iterations)
+    level : float
+    n_blocks : int, default=64
+
+    Returns
+    -------
+    lower, upper : float
+    """
+    penalty = -math.log(1 - level)
+    size = len(forward) // n_blocks
+    lower = log_mean_exp(forward[: size * n_blocks].reshape(n_blocks, size)).min()
+    upper = -log_mean_exp(-reverse).min()
+    return float(lower) - penalty / n_blocks, float(upper) + penalty / len(reverse)
+
+
+def bridge_estimate(
+    forward: torch.Tensor, reverse: torch.Tensor, n_effective: float
+) -> tuple[float, float]:
+    """Optimal bridge estimate of log Z (Meng and Wong 1996, eq. 4.1).
+
+    Both sets of log weights refer to the same proposal.
+
+    Parameters
+    ----------
+    forward : Tensor of shape (S,)
+        Independent draws of the proposal.
+    reverse : Tensor of shape (n_chains, n_iterations)
+        Posterior draws.
+    n_effective : float
+        Independent draws that the chains are worth.
+
+    Returns
+    -------
+    value, standard_error : float
+        Consistent, no bound. The error is asymptotic (delta method).
+    """
+    n_forward = len(forward)
+    log_ratio = math.log(n_effective / n_forward)
+    flat = reverse.reshape(-1)
+    estimate = float(log_mean_exp(forward))
+    for _ in range(200):
+        shift = log_ratio - estimate
+        # Shares of each draw that are due to the posterior and to the proposal.
+        top = log_mean_exp(forward - torch.logaddexp(forward + shift, 0 * forward), 0)
+        bottom = log_mean_exp(-torch.logaddexp(flat + shift, 0 * flat), 0)
+        new = float(top - bottom)
+        if abs(new - estimate) < 1e-10:
+            break
+        estimate = new
+    a = torch.sigmoid(forward + shift)
+    b = torch.sigmoid(-(flat + shift))
+    variance = a.var() / a.mean() ** 2 / n_forward
+    variance = variance + b.var() / b.mean() ** 2 / n_effective
+    return estimate, float(variance.sqrt())

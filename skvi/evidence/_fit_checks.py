@@ -1,0 +1,72 @@
+"""What a fit can say about its own posterior without much work."""
+
+from typing import Any
+
+import torch
+
+from skvi.divergences import KL
+from skvi.sampling import WeightedDraws
+
+# Draws for the bound of posteriors without a closed form, and for the weights.
+BOUND_DRAWS = 1000
+WEIGHT_DRAWS = 128
+
+
+@torch.no_grad()
+def lower_bound(
+    target: Any, posterior: Any, generator: torch.Generator
+) -> tuple[float, float]:
+    """ELBO (KL, weight 1) of a fitted posterior, and its standard error.
+
+    Parameters
+    ----------
+    target : Target
+    posterior : Posterior
+    generator : torch.Generator
+
+    Returns
+    -------
+    value, standard_error : float
+        In nats. The error is 0 where the value comes from quadrature and a closed
+        form; else it is that of the mean of 1000 log weights.
+
+    Examples
+    --------
+    >>> from skvi.evidence import lower_bound
+    >>> callable(lower_bound)
+    True
+    """
+    normal, kl = posterior.as_normal(), KL()
+    if target.is_scalar_linear and normal is not None:
+        if kl.has_closed_form(target.prior):
+            loss = target.expected_loss_terms(normal)[0]
+            return -float(loss + kl.closed_form(normal, target.prior)), 0.0
+    theta, log_q = posterior.rsample_with_log_prob(BOUND_DRAWS, generator)
+    log_weights = target.log_joint_batched(theta) - log_q
+    error = float(log_weights.std()) / BOUND_DRAWS**0.5
+    return float(log_weights.mean()), error
+
+
+@torch.no_grad()
+def weight_diagnostics(
+    target: Any, posterior: Any, n_iter: int, generator: torch.Generator
+) -> dict[str, float | None]:
+    """Effective sample size (as a share) and Pareto k of 128 weights of q.
+
+    They are None where they would cost more than about a tenth of the fit;
+    `evidence_bounds` then gives them.
+
+    Examples
+    --------
+    >>> from skvi.evidence import weight_diagnostics
+    >>> callable(weight_diagnostics)
+    True
+    """
+    size, n_rows = target.layout.size, target.cost_per_draw
+    cost = WEIGHT_DRAWS * n_rows * (size + 20)
+    fit_cost = max(n_iter, 3) * n_rows * (4 * size**2 + 600)
+    if cost > 1e7 and cost > 0.1 * fit_cost:
+        return {"efficiency": None, "khat": None}
+    theta, log_q = posterior.rsample_with_log_prob(WEIGHT_DRAWS, generator)
+    draws = WeightedDraws(theta, target.log_joint_batched(theta) - log_q)
+    return {"efficiency": draws.ess / WEIGHT_DRAWS, "khat": draws.khat}

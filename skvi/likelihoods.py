@@ -1,0 +1,252 @@
+"""Likelihoods: p(y | f), where f is what the predictor returns.
+
+Values are in nats and per row; nothing is averaged.
+"""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+from torch.nn.functional import logsigmoid, softplus
+
+from skvi.base import Component
+from skvi.utils._quadrature import expect_softplus, normal_rule
+from skvi.utils._random import rand, randn
+from skvi.utils._validation import Interval
+
+__all__ = ["BernoulliLikelihood", "GaussianLikelihood", "Likelihood"]
+
+Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Likelihood(Component):
+    """Base class of likelihoods.
+
+    A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The
+    derivatives and expectations below follow from `log_prob`; a subclass may
+    replace them by closed forms.
+
+    Examples
+    --------
+    >>> from skvi.likelihoods import BernoulliLikelihood, Likelihood
+    >>> issubclass(BernoulliLikelihood, Likelihood)
+    True
+    """
+
+    n_outputs = 1
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density or mass of each target.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        raise NotImplementedError
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Log of the integral (for discrete y the sum) of p(y | f)^c over y.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        c : float
+            Power, positive.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        raise NotImplementedError
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean of y given f, of shape (S, n)."""
+        raise NotImplementedError
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw y given f, of shape (S, n)."""
+        raise NotImplementedError
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Log density with its first and second derivative in a scalar f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 1)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (S, n)
+        """
+        return scalar_derivatives(lambda g: self.log_prob(g, y), f)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """First derivative of the log density in a scalar f, (S, n)."""
+        return self.log_prob_derivatives(f, y)[1]
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Expected log density, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        y : Tensor of shape (n,)
+        refine : int, default=1
+            Multiplies the number of quadrature nodes, to verify a result.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            Expectation of log p(y | f) and of its first and second derivative in
+            f. These are also the derivative of the value in the mean, and twice
+            the derivative in the variance.
+        """
+        return expect_under_normal(
+            lambda f: self.log_prob_derivatives(f, y), mean, std, refine
+        )
+
+
+def scalar_derivatives(function: Any, f: torch.Tensor) -> Expectations:
+    """Differentiate an elementwise function of f, (S, n, 1) -> (S, n), twice."""
+    with torch.enable_grad():
+        f = f.detach().requires_grad_()
+        value = function(f)
+        (first,) = torch.autograd.grad(value.sum(), f, create_graph=True)
+        if first.requires_grad:
+            (second,) = torch.autograd.grad(first.sum(), f, allow_unused=True)
+        else:
+            second = None
+    if second is None:
+        second = torch.zeros_like(first)
+    return value.detach(), first[..., 0].detach(), second[..., 0].detach()
+
+
+def expect_under_normal(
+    derivatives: Any, mean: torch.Tensor, std: torch.Tensor, refine: int
+) -> Expectations:
+    """Integrate (value, first, second) of f over f_i ~ N(mean_i, std_i^2)."""
+    nodes, weights = normal_rule(float(std.max()), refine)
+    f = torch.addcmul(mean, nodes[:, None], std)
+    value, first, second = derivatives(f[..., None])
+    return weights @ value, weights @ first, weights @ second
+
+
+class BernoulliLikelihood(Likelihood):
+    """y in {0, 1} with log odds f.
+
+    Notes
+    -----
+    Exact at every scale: expectations under a normal f hold to about 1e-7 nat
+    per row for every spread of f.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> BernoulliLikelihood().log_prob(torch.zeros(1, 2, 1), torch.tensor([0.0, 1.0]))
+    tensor([[-0.6931, -0.6931]])
+    """
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log mass, (S, n)."""
+        return logsigmoid(f[..., 0] * (2 * y - 1))
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Log of p(0)^c + p(1)^c, (S, n)."""
+        # p(1)^c (1 + exp(-c f)); logaddexp has no finite second derivative far out.
+        f = f[..., 0]
+        return softplus(-c * f, threshold=40) - c * softplus(-f, threshold=40)
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Probability of y = 1, (S, n)."""
+        return torch.sigmoid(f[..., 0])
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw labels 0.0 or 1.0, (S, n)."""
+        p = self.mean(f)
+        return (rand(generator, *p.shape) < p).to(p.dtype)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Residual y - p(1), (S, n)."""
+        return y - torch.sigmoid(f[..., 0])
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Closed form; see `Likelihood.log_prob_derivatives`."""
+        sign = 2 * y - 1
+        f = f[..., 0] * sign
+        p = torch.sigmoid(-f)
+        return logsigmoid(f), sign * p, p.square() - p
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
+        sign = 1 - 2 * y
+        value, first, second = expect_softplus(mean * sign, std, refine)
+        return -value, -(first * sign), -second
+
+
+class GaussianLikelihood(Likelihood):
+    """y = f + noise, with normal noise.
+
+    Parameters
+    ----------
+    noise_scale : float, default=1.0
+        Standard deviation of the noise, in units of y.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> GaussianLikelihood(2.0).log_prob(torch.zeros(1, 1, 1), torch.zeros(1))
+    tensor([[-1.6121]])
+    """
+
+    _parameter_constraints: dict = {
+        "noise_scale": [Interval(Real, 0, None, closed="neither")]
+    }
+
+    def __init__(self, noise_scale: float = 1.0) -> None:
+        self.noise_scale = noise_scale
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density, (S, n)."""
+        z = (y - f[..., 0]) / self.noise_scale
+        return -0.5 * z.square() - math.log(self.noise_scale * math.sqrt(2 * math.pi))
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Return (1 - c)/2 log(2 pi s^2) - log(c)/2 for every row, (S, n)."""
+        log_norm = math.log(2 * math.pi * self.noise_scale**2)
+        return torch.full_like(f[..., 0], 0.5 * (1 - c) * log_norm - 0.5 * math.log(c))
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Return f itself, (S, n)."""
+        return f[..., 0]
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Residual over the noise variance, (S, n)."""
+        return (y - f[..., 0]) / self.noise_scale**2
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw targets, (S, n)."""
+        f = f[..., 0]
+        return f + self.noise_scale * randn(generator, *f.shape).to(f.dtype)
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Closed form; see `Likelihood.expected_log_prob`."""
+        precision = self.noise_scale**-2
+        value = self.log_prob(mean[None, :, None], y)[0]
+        first = (y - mean) * precision
+        second = torch.full_like(mean, -precision)
+        return value - 0.5 * precision * std.square(), first, second

@@ -1,0 +1,225 @@
+"""Posterior families: which approximations of the posterior are allowed."""
+
+import torch
+
+from skvi.base import Component, Layout, NormalForm
+from skvi.utils._arrays import NumpyState
+from skvi.utils._random import randn
+
+__all__ = ["Family", "FullRankNormal", "MeanFieldNormal", "Posterior"]
+
+# Width of a fresh posterior, for solvers that need somewhere to start.
+INITIAL_SCALE = 0.1
+
+
+class Posterior(NumpyState):
+    """A posterior with tensors: what `Family.build` returns.
+
+    Attributes
+    ----------
+    layout : Layout
+    params : Tensor of shape (n_variational,)
+        All variational parameters in one flat vector.
+    log_prob_kind : {"exact", "upper", "lower", "none"}
+        What `log_prob` is: the log density, or a bound on it.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import FullRankNormal
+    >>> posterior = FullRankNormal().build(Layout({"coef": (1, 3)}))
+    >>> posterior.params.shape
+    torch.Size([9])
+    """
+
+    log_prob_kind = "exact"
+    layout: Layout
+    params: torch.Tensor
+
+    def rsample_with_log_prob(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws and their log density, differentiable in `params`.
+
+        Parameters
+        ----------
+        n_draws : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        theta : Tensor of shape (S, P)
+        log_q : Tensor of shape (S,)
+        """
+        raise NotImplementedError
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density, (S,), at theta of shape (S, P).
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        params : Tensor of shape (n_variational,), default=None
+            Stands in for the posterior's own parameters, for example detached.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+        """
+        raise NotImplementedError
+
+    def as_normal(self) -> NormalForm | None:
+        """Return the posterior as a detached normal, or None if it is not one."""
+        return None
+
+
+class Family(Component):
+    """Base class of families: a subclass owes `build`.
+
+    Examples
+    --------
+    >>> from skvi.posteriors import Family, MeanFieldNormal
+    >>> isinstance(MeanFieldNormal(), Family)
+    True
+    """
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build a posterior over a layout, at its starting point.
+
+        Parameters
+        ----------
+        layout : Layout
+        generator : torch.Generator, default=None
+            Randomises the starting point where the family needs it.
+
+        Returns
+        -------
+        Posterior
+        """
+        raise NotImplementedError
+
+    def check_size(self, n_params: int) -> None:
+        """Raise where the family cannot afford so many parameters."""
+
+
+class MeanFieldNormal(Family):
+    """Independent normals, one for each parameter: 2 P numbers.
+
+    Fast and small. It ignores correlations between parameters, so that its
+    standard deviations are too small where features are correlated.
+
+    Examples
+    --------
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> MeanFieldNormal()
+    MeanFieldNormal()
+    """
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the posterior at mean 0; see `Family.build`."""
+        return _DiagonalPosterior(layout)
+
+
+class FullRankNormal(Family):
+    """One normal with a full covariance matrix: P + P (P + 1) / 2 numbers.
+
+    The most accurate normal. Memory grows with the square and time with the cube
+    of the number of parameters.
+
+    Examples
+    --------
+    >>> from skvi.posteriors import FullRankNormal
+    >>> FullRankNormal()
+    FullRankNormal()
+    """
+
+    max_params = 10_000
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the posterior at mean 0; see `Family.build`."""
+        return _FullPosterior(layout)
+
+    def check_size(self, n_params: int) -> None:
+        """Refuse more than 10,000 parameters."""
+        if n_params > self.max_params:
+            raise ValueError(
+                f"A full-rank posterior over {n_params} parameters needs "
+                f"{8 * n_params**2 / 2**30:.0f} GiB for one covariance matrix; at "
+                f"most {self.max_params} parameters are allowed. "
+                "Use posterior='mean_field'."
+            )
+
+
+class _NormalPosterior(Posterior):
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        size = layout.size
+        scale = torch.full((size,), INITIAL_SCALE, dtype=torch.float64)
+        self.set_normal(NormalForm(torch.zeros_like(scale), scale))
+
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        """Return the normal of these variational parameters, differentiable."""
+        raise NotImplementedError
+
+    def set_normal(self, normal: NormalForm) -> None:
+        """Take over a normal's mean and those of its covariances that fit."""
+        raise NotImplementedError
+
+    def rsample_with_log_prob(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normal = self.normal()
+        eps = randn(generator, n_draws, self.layout.size)
+        return normal.transform(eps), normal.log_prob_whitened(eps)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.normal(params).log_prob(theta)
+
+    def as_normal(self) -> NormalForm:
+        return self.normal(self.params.detach())
+
+
+class _DiagonalPosterior(_NormalPosterior):
+    """Variational parameters: means, log standard deviations."""
+
+    is_diagonal = True
+
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        params = self.params if params is None else params
+        mean, log_std = params.split(self.layout.size)
+        return NormalForm(mean, log_std.exp())
+
+    def set_normal(self, normal: NormalForm) -> None:
+        self.params = torch.cat([normal.mean, 0.5 * normal.variance.log()])
+
+
+class _FullPosterior(_NormalPosterior):
+    """Variational parameters: means, log diagonal and rest of the Cholesky factor."""
+
+    is_diagonal = False
+
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        params = self.params if params is None else params
+        size = self.layout.size
+        mean, log_diagonal, rest = params.split([size, size, size * (size - 1) // 2])
+        rows, columns = torch.tril_indices(size, size, -1)
+        lower = torch.zeros(size, size, dtype=params.dtype)
+        lower = lower.index_put((rows, columns), rest)
+        return NormalForm(mean, lower + torch.diag(log_diagonal.exp()))
+
+    def set_normal(self, normal: NormalForm) -> None:
+        scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
+        rows, columns = torch.tril_indices(*scale.shape, -1)
+        self.params = torch.cat(
+            [normal.mean, scale.diagonal().log(), scale[rows, columns]]
+        )

@@ -1,0 +1,216 @@
+"""Predictors: f(theta, X), the only place that knows how parameters meet features."""
+
+import math
+from itertools import pairwise
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.utils._random import randn
+
+__all__ = ["LinearPredictor", "MLPPredictor"]
+
+# Rows are visited in chunks so that temporaries stay near this many elements.
+CHUNK_ELEMENTS = 2**21
+
+
+class LinearPredictor:
+    """A linear model, f = X coef + intercept, with K columns.
+
+    The design matrix A is ``[X, 1]`` without ever being built: `project`,
+    `pull_back` and `gram` apply A, its transpose and ``A' diag(h) A``.
+
+    Parameters
+    ----------
+    n_features, n_outputs : int
+    fit_intercept : bool, default=True
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import LinearPredictor
+    >>> predictor = LinearPredictor(2, 1)
+    >>> theta = torch.tensor([[1.0, 2.0, 0.5]])
+    >>> predictor.forward(theta, torch.ones(1, 2))
+    tensor([[[3.5000]]])
+    """
+
+    def __init__(
+        self, n_features: int, n_outputs: int = 1, fit_intercept: bool = True
+    ) -> None:
+        shapes = {"coef": (n_outputs, n_features)}
+        if fit_intercept:
+            shapes["intercept"] = (n_outputs,)
+        self.layout = Layout(shapes)
+        self.n_features, self.n_outputs = n_features, n_outputs
+        self.fit_intercept = fit_intercept
+
+    @property
+    def is_scalar_linear(self) -> bool:
+        """Whether f is one linear function of theta per row (Newton applies)."""
+        return self.n_outputs == 1
+
+    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        """Evaluate f.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        X : Tensor of shape (n, d)
+
+        Returns
+        -------
+        Tensor of shape (S, n, K)
+        """
+        blocks = self.layout.unpack(theta)
+        n_draws, n_outputs, n_features = blocks["coef"].shape
+        coef = blocks["coef"].reshape(-1, n_features).to(X.dtype)
+        f = (coef @ X.T).reshape(n_draws, n_outputs, -1).to(theta.dtype)
+        if self.fit_intercept:
+            f = f + blocks["intercept"][..., None]
+        return f.transpose(1, 2)
+
+    def project(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """Return ``A @ matrix``, (n, m), for a matrix of shape (P, m); K = 1."""
+        d = self.n_features
+        if not self.fit_intercept:
+            return X @ matrix.to(X.dtype)
+        return torch.addmm(matrix[d:].to(X.dtype), X, matrix[:d].to(X.dtype))
+
+    def pull_back(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``A' rows``, (P,), for a vector of shape (n,); K = 1."""
+        return self.pull_back_draws(X, rows[None])[0]
+
+    def pull_back_draws(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``rows @ A``, (S, P), for rows of shape (S, n); K = 1."""
+        out = (rows.to(X.dtype) @ X).to(torch.float64)
+        return torch.cat([out, rows.sum(1, True)], 1) if self.fit_intercept else out
+
+    def gram(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """Return ``A' diag(h) A``, (P, P), for weights h of shape (n,); K = 1."""
+        parts = [
+            self._gram_of_chunk(X[rows], h[rows].to(X.dtype))
+            for rows in row_chunks(len(X), self.n_features)
+        ]
+        return (parts[0] if len(parts) == 1 else sum(parts)).to(torch.float64)
+
+    def _gram_of_chunk(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        weighted = X * h[:, None]
+        if not self.fit_intercept:
+            return X.T @ weighted
+        d = self.n_features
+        out = torch.empty(d + 1, d + 1, dtype=X.dtype)
+        torch.mm(X.T, weighted, out=out[:d, :d])
+        out[d, :d] = out[:d, d] = weighted.sum(0)
+        out[d, d] = h.sum()
+        return out
+
+    def gram_diagonal(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        """Diagonal of `gram`, (P,); K = 1."""
+        d = self.n_features
+        out = torch.zeros(self.layout.size, dtype=torch.float64)
+        for rows in row_chunks(len(X), d):
+            out[:d] += h[rows].to(X.dtype) @ X[rows].square()
+        if self.fit_intercept:
+            out[d] = h.sum()
+        return out
+
+    def moments(
+        self, X: torch.Tensor, normal: NormalForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of f when theta is normal; f is then normal too.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        normal : NormalForm
+            Over theta; K = 1.
+
+        Returns
+        -------
+        mean, variance : Tensor of shape (n,)
+        """
+        mean = self.project(X, normal.mean[:, None])[:, 0].to(torch.float64)
+        parts = []
+        for rows in row_chunks(len(X), self.layout.size):
+            if normal.is_diagonal:
+                part = self._project_squared(X[rows], normal.variance)
+            else:
+                part = self.project(X[rows], normal.scale).square().sum(1)
+            parts.append(part.to(torch.float64))
+        return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _project_squared(self, X: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        d = self.n_features
+        out = X.square() @ v[:d].to(X.dtype)
+        return out + v[d] if self.fit_intercept else out
+
+
+class MLPPredictor:
+    """A multilayer perceptron with all weights in one flat vector.
+
+    Parameters
+    ----------
+    n_features, n_outputs : int
+    hidden_layer_sizes : tuple of int, default=(50,)
+    activation : {"relu", "tanh"}, default="relu"
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import MLPPredictor
+    >>> predictor = MLPPredictor(2, 1, hidden_layer_sizes=(3,))
+    >>> predictor.forward(torch.zeros(5, predictor.layout.size), torch.ones(4, 2)).shape
+    torch.Size([5, 4, 1])
+    """
+
+    is_scalar_linear = False
+
+    def __init__(
+        self,
+        n_features: int,
+        n_outputs: int = 1,
+        hidden_layer_sizes: tuple[int, ...] = (50,),
+        activation: str = "relu",
+    ) -> None:
+        self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
+        self.activation = {"relu": torch.relu, "tanh": torch.tanh}[activation]
+        shapes: dict[str, tuple[int, ...]] = {}
+        for i, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
+            shapes[f"coef_{i}"] = (fan_in, fan_out)
+            shapes[f"intercept_{i}"] = (fan_out,)
+        self.layout, self.n_outputs = Layout(shapes), n_outputs
+
+    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        """Evaluate f, (S, n, K), for theta (S, P) and X (n, d)."""
+        blocks = self.layout.unpack(theta)
+        h = X.to(theta.dtype).expand(len(theta), *X.shape)
+        for i in range(len(self.sizes) - 1):
+            h = self.activation(h) if i else h
+            h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
+        return h
+
+    def sample_locally(
+        self, normal: NormalForm, X: torch.Tensor, n_draws: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Draw f, (S, n, K), by sampling activations instead of weights.
+
+        Every row gets its own weights (Kingma et al. 2015, section 2): right for
+        sums over rows of per-row expectations under a factorised normal, wrong
+        for anything that needs one theta for all rows.
+        """
+        mean = self.layout.unpack(normal.mean[None])
+        variance = self.layout.unpack(normal.variance[None])
+        h = X.to(normal.mean.dtype).expand(n_draws, *X.shape)
+        for i in range(len(self.sizes) - 1):
+            h = self.activation(h) if i else h
+            m = h @ mean[f"coef_{i}"][0] + mean[f"intercept_{i}"][0]
+            v = h.square() @ variance[f"coef_{i}"][0] + variance[f"intercept_{i}"][0]
+            h = m + v.sqrt() * randn(generator, *m.shape)
+        return h
+
+
+def row_chunks(n_rows: int, width: int) -> list[slice]:
+    """Slices of rows whose temporaries of that width stay small."""
+    step = max(1, math.ceil(CHUNK_ELEMENTS / max(width, 1)))
+    return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]

@@ -1,0 +1,22 @@
+"""Draws from a posterior and their diagnostics: weights, chains, tails."""
+
+from skvi.sampling._chains import Chains, run_chains
+from skvi.sampling._diagnostics import effective_sample_size, pareto_khat, split_rhat
+from skvi.sampling._importance import (
+    StudentT,
+    WeightedDraws,
+    adapt_proposal,
+    draw_weighted,
+)
+
+__all__ = [
+    "Chains",
+    "StudentT",
+    "WeightedDraws",
+    "adapt_proposal",
+    "draw_weighted",
+    "effective_sample_size",
+    "pareto_khat",
+    "run_chains",
+    "split_rhat",
+]

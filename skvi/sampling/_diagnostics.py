@@ -1,0 +1,132 @@
+"""Diagnostics of weights and chains."""
+
+import math
+
+import torch
+
+__all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
+
+
+def khat_limit(n_draws: int) -> float:
+    """Largest Pareto k at which errors of this many draws can be trusted.
+
+    ``min(0.7, 1 - 1 / log10(n_draws))``, Vehtari et al. (2024), section 3.2.4.
+    """
+    return min(0.7, 1 - 1 / math.log10(max(n_draws, 11)))
+
+
+def pareto_khat(log_weights: torch.Tensor) -> float:
+    """Shape of the generalised Pareto tail of importance weights.
+
+    The weights have about 1/k finite moments: above 0.5 the variance is
+    infinite, above 1 the mean.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (S,)
+
+    Returns
+    -------
+    float
+        ``inf`` where fewer than 5 weights are in the tail, or one is not finite;
+        ``-inf`` where all weights are equal.
+
+    References
+    ----------
+    Zhang and Stephens (2009), *A new and efficient estimation method for the
+    generalized Pareto distribution*; tail size and prior as in Vehtari et al.
+    (2024), *Pareto smoothed importance sampling*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.sampling import pareto_khat
+    >>> uniform = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
+    >>> 0.5 < pareto_khat(-0.7 * uniform.log()) < 0.9
+    True
+    """
+    n = len(log_weights)
+    n_tail = int(math.ceil(min(0.2 * n, 3 * math.sqrt(n))))
+    if n_tail < 5 or bool(torch.isnan(log_weights).any()):
+        return math.inf
+    log_weights = log_weights.to(torch.float64)
+    top = torch.sort(log_weights - log_weights.max()).values[-n_tail - 1 :]
+    if not math.isfinite(float(top[-1])):
+        return math.inf
+    cutoff = math.exp(float(top[0]))
+    x = torch.exp(top[1:]) - cutoff
+    if float(x[-1] - x[0]) <= 1e-12:
+        return -math.inf
+    return _fit_pareto_shape(x.clamp(min=1e-300))
+
+
+def _fit_pareto_shape(x: torch.Tensor) -> float:
+    """Posterior mean of the shape by Zhang and Stephens' profile likelihood."""
+    n = len(x)
+    n_grid = 30 + int(math.sqrt(n))
+    quartile = x[int(n / 4 + 0.5) - 1]
+    grid = torch.arange(1, n_grid + 1, dtype=torch.float64)
+    b = 1 / x[-1] + (1 - (n_grid / (grid - 0.5)).sqrt()) / (3 * quartile)
+    k = torch.log1p(-b[:, None] * x).mean(1)
+    log_likelihood = n * (torch.log(-b / k) - k - 1)
+    b_mean = float(torch.softmax(log_likelihood, 0) @ b)
+    shape = float(torch.log1p(-b_mean * x).mean())
+    return (n * shape + 10 * 0.5) / (n + 10)
+
+
+def split_rhat(values: torch.Tensor) -> float:
+    """Largest split-R-hat over quantities: near 1 where the chains agree.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n_chains, n_iterations, m)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.sampling import split_rhat
+    >>> chains = torch.randn(8, 100, 2, generator=torch.Generator().manual_seed(0))
+    >>> round(split_rhat(chains), 1)
+    1.0
+    """
+    half = values.shape[1] // 2
+    if half < 2:
+        return math.inf
+    split = torch.cat([values[:, :half], values[:, -half:]])
+    within = split.var(1).mean(0)
+    between = split.mean(1).var(0)
+    ratio = (half - 1) / half + between / within.clamp(min=1e-300)
+    worst = ratio.sqrt().max()
+    return float(worst) if bool(torch.isfinite(worst)) else math.inf
+
+
+def effective_sample_size(values: torch.Tensor) -> torch.Tensor:
+    """Independent draws that the chains are worth, for each quantity.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n_chains, n_iterations, m)
+
+    Returns
+    -------
+    Tensor of shape (m,)
+        From the variance of chain means, when there are many chains: the ratio of
+        the pooled variance to it. At most the number of draws.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.sampling import effective_sample_size
+    >>> chains = torch.randn(64, 50, 1, generator=torch.Generator().manual_seed(0))
+    >>> bool(effective_sample_size(chains) > 1000)
+    True
+    """
+    n_chains, n_iter = values.shape[:2]
+    total = values.reshape(-1, values.shape[2]).var(0)
+    between = values.mean(1).var(0)
+    ess = n_chains * total / between.clamp(min=1e-300)
+    return ess.clamp(max=n_chains * n_iter)

@@ -1,0 +1,161 @@
+"""Importance sampling from proposals that are fitted to the target."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.sampling._diagnostics import pareto_khat
+from skvi.utils._random import rand, randn
+
+__all__ = ["StudentT", "WeightedDraws", "adapt_proposal", "draw_weighted"]
+
+# All heavier than the tails of a posterior with a normal or a Laplace prior. The
+# first is a compromise; the others are tried once location and scale are found.
+DEGREES_OF_FREEDOM = 12
+OTHER_DEGREES = (5, 40)
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT:
+    """Multivariate Student-t proposal.
+
+    Parameters
+    ----------
+    normal : NormalForm
+        Location, and covariance of the normal that it thickens.
+    df : int, default=12
+        Degrees of freedom.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import NormalForm
+    >>> from skvi.sampling import StudentT
+    >>> proposal = StudentT(NormalForm(torch.zeros(2), torch.ones(2)))
+    >>> round(float(proposal.log_prob(torch.zeros(1, 2))[0]), 4)
+    -1.8379
+    """
+
+    normal: NormalForm
+    df: int = DEGREES_OF_FREEDOM
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draws of shape (S, P)."""
+        eps = randn(generator, n_draws, len(self.normal.mean))
+        chi2 = -2 * torch.log1p(-rand(generator, n_draws, self.df // 2)).sum(1)
+        if self.df % 2:
+            chi2 = chi2 + randn(generator, n_draws).square()
+        return self.normal.transform(eps * (self.df / chi2).sqrt()[:, None])
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density, (S,), at theta of shape (S, P)."""
+        df, size = self.df, len(self.normal.mean)
+        squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
+        constant = (
+            math.lgamma((df + size) / 2)
+            - math.lgamma(df / 2)
+            - 0.5 * size * math.log(df * math.pi)
+        )
+        kernel = 0.5 * (df + size) * torch.log1p(squared / df)
+        return constant - self.normal.half_log_det - kernel
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedDraws:
+    """Draws of a proposal with their log weights ``log_joint - log_proposal``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.sampling import WeightedDraws
+    >>> draws = WeightedDraws(torch.zeros(4, 1), torch.zeros(4))
+    >>> draws.ess
+    4.0
+    """
+
+    theta: torch.Tensor
+    log_weights: torch.Tensor
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """Self-normalised weights, (S,)."""
+        return torch.softmax(self.log_weights, 0)
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size ``(sum w)^2 / sum w^2``."""
+        return float(1 / self.weights.square().sum())
+
+    @property
+    def khat(self) -> float:
+        """Pareto k of the weights."""
+        return pareto_khat(self.log_weights)
+
+    def moments(self) -> NormalForm | None:
+        """Weighted mean and full covariance, None where it is degenerate."""
+        w = self.weights
+        mean = w @ self.theta
+        centred = self.theta - mean
+        covariance = centred.T @ (w[:, None] * centred)
+        factor, info = torch.linalg.cholesky_ex(covariance)
+        return None if int(info) else NormalForm(mean, factor)
+
+
+def draw_weighted(
+    target: Any, proposal: StudentT, n_draws: int, generator: torch.Generator
+) -> WeightedDraws:
+    """Draw from a proposal and weight by the target's log joint density."""
+    theta = proposal.sample(n_draws, generator)
+    log_weights = target.log_joint_batched(theta) - proposal.log_prob(theta)
+    log_weights = torch.nan_to_num(log_weights, nan=-math.inf, posinf=math.inf)
+    return WeightedDraws(theta, log_weights)
+
+
+def adapt_proposal(
+    target: Any,
+    normal: NormalForm,
+    generator: torch.Generator,
+    n_draws: int = 4096,
+    n_rounds: int = 3,
+) -> tuple[StudentT, WeightedDraws]:
+    """Fit a Student-t to the target, from a normal near it.
+
+    Each round moves location and covariance to the weighted moments of the last
+    draws, as long as that raises the effective sample size.
+
+    Parameters
+    ----------
+    target : Target
+    normal : NormalForm
+    generator : torch.Generator
+    n_draws : int, default=4096
+        Per round.
+    n_rounds : int, default=3
+
+    Returns
+    -------
+    proposal : StudentT
+    pilot : WeightedDraws
+        From this proposal; used up for the fit, so not for an estimate.
+    """
+    best = StudentT(normal)
+    pilot = draw_weighted(target, best, n_draws, generator)
+    for _ in range(n_rounds):
+        # Moments from few effective draws are worse than what we have.
+        moments = pilot.moments() if pilot.ess > 4 * len(normal.mean) else None
+        if moments is None:
+            break
+        trial = StudentT(moments)
+        draws = draw_weighted(target, trial, n_draws, generator)
+        if draws.ess <= 1.05 * pilot.ess:
+            break
+        best, pilot = trial, draws
+    for df in OTHER_DEGREES:
+        trial = StudentT(best.normal, df)
+        draws = draw_weighted(target, trial, n_draws, generator)
+        if draws.ess > 1.05 * pilot.ess:
+            best, pilot = trial, draws
+    return best, pilot

@@ -1,0 +1,64 @@
+"""Solvers: target + objective + divergence + posterior -> fitted posterior."""
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.solvers._moment_matching import (
+    MomentMatching,
+    dispersed_starts,
+    fit_proposal_normal,
+)
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._stochastic import Stochastic
+from skvi.solvers.base import Problem, Solution, SolverOptions
+
+__all__ = [
+    "SOLVERS",
+    "MomentMatching",
+    "NaturalGradient",
+    "Problem",
+    "Solution",
+    "SolverOptions",
+    "Stochastic",
+    "choose_solver",
+    "dispersed_starts",
+    "fit_proposal_normal",
+]
+
+#: From the most exact to the most general.
+SOLVERS = {s.name: s for s in (NaturalGradient, MomentMatching, Stochastic)}
+
+
+def choose_solver(problem: Problem, name: str = "auto") -> type:
+    """Return the first solver that can solve a problem, or the one asked for.
+
+    Parameters
+    ----------
+    problem : Problem
+    name : str, default="auto"
+        "auto", or a key of `SOLVERS`.
+
+    Returns
+    -------
+    type
+        A solver class.
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        The solver that was asked for cannot solve the problem, or none can.
+
+    Examples
+    --------
+    >>> from skvi.solvers import SOLVERS
+    >>> list(SOLVERS)
+    ['natural_gradient', 'moment_matching', 'stochastic']
+    """
+    candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
+    reasons = []
+    for solver in candidates:
+        missing = solver.missing(problem)
+        if not missing:
+            return solver
+        reasons.append(f"solver={solver.name!r} cannot be used: {missing}")
+    able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
+    remedy = f"Use solver='auto' or one of {able}." if able else ""
+    raise IncompatibleComponentsError(f"{'; '.join(reasons)}. {remedy}".strip())

@@ -1,0 +1,89 @@
+"""Anderson acceleration of a fixed-point iteration over (mean, precision)."""
+
+import math
+
+import torch
+
+__all__ = ["Anderson"]
+
+# History length by number of parameters: a full precision is kept per entry.
+_DEPTHS = ((512, 5), (4096, 2))
+
+
+class Anderson:
+    """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
+
+    Residuals are compared in the metric of the posterior, ``|L' step|^2 +
+    |L^-1 move L^-T|^2 / 2`` with precision ``L L'``; half of it is the decrease
+    in nats that a step promises.
+
+    Parameters
+    ----------
+    precision : Tensor of shape (P,) or (P, P)
+        Defines the metric of the first residual.
+    """
+
+    def __init__(self, precision: torch.Tensor) -> None:
+        size = len(precision)
+        depth = next((d for limit, d in _DEPTHS if size <= limit), 0)
+        # A factorised posterior keeps only vectors.
+        self.depth = 5 if precision.ndim == 1 else depth
+        self.shape = precision.shape
+        self._set_metric(precision)
+        self.forget()
+
+    def _set_metric(self, precision: torch.Tensor) -> None:
+        if precision.ndim == 1:
+            self.root = precision.sqrt()
+        else:
+            self.root = torch.linalg.cholesky(precision)
+
+    def forget(self) -> None:
+        """Drop the history."""
+        self.images: list[torch.Tensor] = []
+        self.residuals: list[torch.Tensor] = []
+
+    def observe(
+        self,
+        mean: torch.Tensor,
+        precision: torch.Tensor,
+        step: torch.Tensor,
+        move: torch.Tensor,
+    ) -> None:
+        """Record a point and its plain step."""
+        if self.depth:
+            residual = self._whiten(step, move)
+            keep = -self.depth
+            image = _flat(mean + step, precision + move)
+            self.images = [*self.images[keep:], image]
+            self.residuals = [*self.residuals[keep:], residual]
+
+    def propose(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the accelerated next point, or None without a history."""
+        if len(self.images) < 2:
+            return None
+        residuals = torch.stack(self.residuals)
+        differences = residuals[-1] - residuals[:-1]
+        gram = differences @ differences.T
+        gram.diagonal().mul_(1 + 1e-13)
+        factor, info = torch.linalg.cholesky_ex(gram)
+        if int(info):
+            return None
+        weights = torch.cholesky_solve((differences @ residuals[-1])[:, None], factor)
+        images = torch.stack(self.images)
+        point = images[-1] - (weights.T @ (images[-1] - images[:-1]))[0]
+        size = self.shape[0]
+        return point[:size], point[size:].reshape(self.shape)
+
+    def _whiten(self, step: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
+        if self.root.ndim == 1:
+            parts = (self.root * step, move / self.root.square())
+        else:
+            solve = torch.linalg.solve_triangular
+            half = solve(self.root, move, upper=False)
+            parts = (self.root.T @ step, solve(self.root, half.T, upper=False))
+        return torch.cat([parts[0], parts[1].reshape(-1) * math.sqrt(0.5)])
+
+
+def _flat(vector: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    return torch.cat([vector, matrix.reshape(-1)])

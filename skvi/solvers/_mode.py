@@ -1,0 +1,111 @@
+"""The mode of a generalised linear model: a cheap start for better things."""
+
+import math
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.targets import SupervisedTarget
+
+# The mode is only a starting point: this close, in nats, is close enough.
+MODE_TOLERANCE = 0.5
+
+
+def find_mode(
+    target: SupervisedTarget, prior: NormalForm, max_iter: int = 50
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Damped Newton iteration to the mode, with the prior replaced by a normal.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a predictor that is linear in theta.
+    prior : NormalForm
+        Diagonal.
+    max_iter : int, default=50
+
+    Returns
+    -------
+    mode : Tensor of shape (P,)
+    curvature : Tensor of shape (n,)
+        Second derivatives of the losses in f at the mode, clipped at zero.
+    """
+    predictor, X = target.predictor, target.X
+    precision = 1 / prior.variance
+    dense = target.layout.size <= DENSE_LIMIT
+
+    def evaluate(theta: torch.Tensor) -> tuple:
+        loss, slope, curvature = target.loss_terms(theta)
+        deviation = theta - prior.mean
+        value = loss + 0.5 * (precision * deviation.square()).sum()
+        return float(value), slope, curvature.clamp(min=0), precision * deviation
+
+    theta = prior.mean.clone()
+    value, slope, curvature, pull = evaluate(theta)
+    for _ in range(max_iter):
+        gradient = predictor.pull_back(X, slope) + pull
+        step = -solve_newton(target, curvature, precision, gradient, dense)
+        decrement = -float(gradient @ step) / 2
+        rho = 1.0
+        while rho > 1e-6:
+            trial = evaluate(theta + rho * step)
+            if trial[0] <= value - 0.1 * rho * decrement:
+                break
+            rho /= 2
+        else:
+            break
+        theta = theta + rho * step
+        value, slope, curvature, pull = trial
+        if decrement < MODE_TOLERANCE:
+            break
+    return theta, curvature
+
+
+# Above so many parameters a Newton step is found by conjugate gradients.
+DENSE_LIMIT = 1500
+
+
+def solve_newton(
+    target: SupervisedTarget,
+    curvature: torch.Tensor,
+    prior_curvature: torch.Tensor,
+    gradient: torch.Tensor,
+    dense: bool,
+) -> torch.Tensor:
+    """Solve ``(A' diag(curvature) A + prior_curvature) x = gradient``."""
+    if dense or prior_curvature.ndim == 2:
+        hessian = target.predictor.gram(target.X, curvature)
+        hessian = hessian + (
+            torch.diag(prior_curvature) if prior_curvature.ndim == 1 else prior_curvature
+        )
+        factor = torch.linalg.cholesky(hessian)
+        return torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+    return conjugate_gradients(target, curvature, prior_curvature, gradient)
+
+
+def conjugate_gradients(
+    target: SupervisedTarget,
+    curvature: torch.Tensor,
+    prior_curvature: torch.Tensor,
+    gradient: torch.Tensor,
+    rtol: float = 1e-6,
+    max_iter: int = 500,
+) -> torch.Tensor:
+    """Solve the Newton system by conjugate gradients with a diagonal scaling."""
+    predictor, X = target.predictor, target.X
+    diagonal = predictor.gram_diagonal(X, curvature) + prior_curvature
+    x, r = torch.zeros_like(gradient), gradient.clone()
+    z = r / diagonal
+    p, rz = z.clone(), float(r @ z)
+    goal = rtol**2 * rz
+    for _ in range(max_iter):
+        if rz <= goal or rz == 0 or not math.isfinite(rz):
+            break
+        Ap = predictor.pull_back(X, curvature * predictor.project(X, p[:, None])[:, 0])
+        Ap = Ap + prior_curvature * p
+        alpha = rz / float(p @ Ap)
+        x, r = x + alpha * p, r - alpha * Ap
+        z = r / diagonal
+        rz, previous = float(r @ z), rz
+        p = z + (rz / previous) * p
+    return x

@@ -1,0 +1,141 @@
+"""Stochastic gradients on fresh draws: the fallback for every combination."""
+
+import math
+
+import torch
+
+from skvi.solvers.base import Problem, Solution, SolverOptions
+
+__all__ = ["Stochastic"]
+
+STEPS_PER_SWEEP = 100
+# Sweeps without progress before the step size is halved, and its smallest share.
+PATIENCE = 3
+SMALLEST_SHARE = 1 / 32
+
+
+class Stochastic:
+    """Adam with fresh draws in every step, decaying steps and averaging.
+
+    An iteration is a sweep of 100 gradient steps. When the average objective of
+    three sweeps is not lower than before by more than its noise, the step size
+    is halved; at 1/32 of its start the fit has converged. The result is the
+    average of the parameters over the last sweep, which removes most of the
+    noise that is left.
+
+    Examples
+    --------
+    >>> from skvi.solvers import Stochastic
+    >>> Stochastic.name
+    'stochastic'
+    """
+
+    name = "stochastic"
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks for this solver; empty if nothing."""
+        if problem.posterior.log_prob_kind != "exact":
+            return "the posterior family has no exact density"
+        return ""
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit ``problem.posterior`` in place."""
+        posterior = problem.posterior
+        params = posterior.params.clone()
+        adam = _Adam(params, options.learning_rate)
+        history: list[float] = []
+        best, best_error, waited, message = math.inf, 0.0, 0, ""
+        try:
+            while len(history) < options.max_iter:
+                average, values = _sweep(problem, options, params, adam)
+                if not bool(torch.isfinite(values).all()):
+                    message = _non_finite(problem)
+                    break
+                posterior.params = average
+                mean = float(values.mean())
+                error = float(values.std()) / math.sqrt(STEPS_PER_SWEEP)
+                history.append(mean)
+                if mean < best - 2 * math.hypot(error, best_error):
+                    waited = 0
+                else:
+                    waited += 1
+                if mean < best:
+                    best, best_error = mean, error
+                if waited >= PATIENCE:
+                    adam.rate, waited, best = adam.rate / 2, 0, mean
+                if adam.rate < options.learning_rate * SMALLEST_SHARE:
+                    break
+        except KeyboardInterrupt:
+            message = "interrupted: the last complete sweep was kept"
+        posterior.params = posterior.params.detach()
+        converged = adam.rate < options.learning_rate * SMALLEST_SHARE
+        if not converged and not message:
+            message = (
+                f"the step size is still {adam.rate:.2g} after {options.max_iter} "
+                "sweeps of 100 gradient steps; increase max_iter"
+            )
+        return Solution(
+            solver=self.name,
+            value=history[-1] if history else math.nan,
+            history=history,
+            n_iter=len(history),
+            converged=converged and not message,
+            message=message,
+            diagnostics={"interrupted": message.startswith("interrupted")},
+        )
+
+
+def _sweep(
+    problem: Problem, options: SolverOptions, params: torch.Tensor, adam: "_Adam"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Take 100 steps in place; return the mean parameters and the losses."""
+    total, values = torch.zeros_like(params), []
+    for _ in range(STEPS_PER_SWEEP):
+        leaf = params.clone().requires_grad_()
+        problem.posterior.params = leaf
+        surrogate, value = problem.objective.surrogate(
+            problem.target, problem.posterior, problem.divergence, None,
+            options.n_draws, problem.generator,
+        )
+        (gradient,) = torch.autograd.grad(surrogate, leaf)
+        values.append(value)
+        if not bool(torch.isfinite(gradient).all()):
+            values.append(value * math.nan)
+            break
+        adam.step(params, gradient)
+        total += params
+    problem.posterior.params = params.clone()
+    return total / STEPS_PER_SWEEP, torch.stack(values)
+
+
+def _non_finite(problem: Problem) -> str:
+    posterior = problem.posterior
+    with torch.no_grad():
+        theta, log_q = posterior.rsample_with_log_prob(1, problem.generator)
+        parts = {
+            "log q": log_q,
+            "log prior": problem.target.prior.log_prob(theta),
+            "log joint": problem.target.log_joint(theta),
+        }
+    bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
+    return (
+        f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
+        "state was kept. Lower learning_rate or standardise the features"
+    )
+
+
+class _Adam:
+    """Kingma and Ba (2014) on one flat vector, in place."""
+
+    def __init__(self, params: torch.Tensor, rate: float) -> None:
+        self.rate, self.t = rate, 0
+        self.m, self.v = torch.zeros_like(params), torch.zeros_like(params)
+
+    def step(self, params: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.t += 1
+        self.m.mul_(0.9).add_(gradient, alpha=0.1)
+        self.v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        scale = self.rate / (1 - 0.9**self.t)
+        denominator = (self.v / (1 - 0.999**self.t)).sqrt_().add_(1e-8)
+        params.addcdiv_(self.m, denominator, value=-scale)

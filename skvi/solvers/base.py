@@ -1,0 +1,93 @@
+"""What every solver takes and returns."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+__all__ = ["Problem", "Solution", "SolverOptions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything that defines a fit.
+
+    Examples
+    --------
+    >>> from skvi.solvers import Problem
+    >>> Problem(None, None, None, None, None).target is None
+    True
+    """
+
+    target: Any
+    objective: Any
+    divergence: Any
+    posterior: Any
+    generator: torch.Generator | None
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How long and how accurately to solve.
+
+    Parameters
+    ----------
+    max_iter : int, default=100
+        Iterations; for the stochastic solver sweeps of 100 gradient steps.
+    tol : float, default=1e-5
+        Nats: stop when the objective is this close to its optimum.
+    n_draws : int, default=10
+        Draws of q per stochastic gradient step.
+    learning_rate : float, default=0.05
+        Step size of the stochastic solver.
+
+    Examples
+    --------
+    >>> from skvi.solvers import SolverOptions
+    >>> SolverOptions(max_iter=5).max_iter
+    5
+    """
+
+    max_iter: int = 100
+    tol: float = 1e-5
+    n_draws: int = 10
+    learning_rate: float = 0.05
+
+
+@dataclass
+class Solution:
+    """What a solver found; the posterior itself was changed in place.
+
+    Parameters
+    ----------
+    solver : str
+        Name of the solver.
+    value : float
+        What was optimised, at the solution, in nats: the minimised loss of an
+        expectation objective, the bound of a weights objective.
+    history : list of float
+        The quantity that is minimised, in nats, after every iteration.
+    n_iter : int
+    converged : bool
+    message : str
+        What to change if it did not converge, or where it stopped.
+    diagnostics : dict
+        Numbers that the solver can vouch for.
+    is_exact : bool
+        Whether `value` is free of Monte Carlo noise.
+
+    Examples
+    --------
+    >>> from skvi.solvers import Solution
+    >>> Solution("natural_gradient", 2.0, [3.0, 2.0], 2, True).value
+    2.0
+    """
+
+    solver: str
+    value: float
+    history: list[float]
+    n_iter: int
+    converged: bool
+    message: str = ""
+    diagnostics: dict = field(default_factory=dict)
+    is_exact: bool = False

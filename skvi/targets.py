@@ -1,0 +1,248 @@
+"""Targets: the log joint density log p(D, theta) and what is known about it."""
+
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.utils._quadrature import normal_rule
+
+__all__ = ["SupervisedTarget", "Target"]
+
+# Draws times rows that are evaluated at once.
+BATCH_ELEMENTS = 2**22
+
+
+class Target:
+    """Something with a log joint density over a layout.
+
+    Attributes
+    ----------
+    layout : Layout
+    prior : BuiltPrior
+
+    Examples
+    --------
+    >>> from skvi.targets import SupervisedTarget, Target
+    >>> issubclass(SupervisedTarget, Target)
+    True
+    """
+
+    layout: Layout
+    prior: Any
+    #: Whether f is one linear function of theta per row: Newton and quadrature.
+    is_scalar_linear = False
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log joint density, (S,), at theta of shape (S, P), in nats."""
+        raise NotImplementedError
+
+    def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Gradient of the log joint density in theta, (S, P)."""
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.log_joint(theta).sum(), theta)
+        return gradient
+
+    @torch.no_grad()
+    def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log joint density without gradients, in batches that fit in memory."""
+        step = max(1, BATCH_ELEMENTS // max(1, self.cost_per_draw))
+        return torch.cat([self.log_joint(part) for part in theta.split(step)])
+
+    @property
+    def cost_per_draw(self) -> int:
+        """Elements that one evaluation of the log joint touches."""
+        return self.layout.size
+
+
+class SupervisedTarget(Target):
+    """Loss of a predictor on data, plus the log prior.
+
+    ``log_joint(theta) = -(n / |rows|) sum_i w_i loss_i(theta) + log prior(theta)``
+
+    Parameters
+    ----------
+    predictor, likelihood, loss : LinearPredictor or MLPPredictor, Likelihood, Loss
+    prior : BuiltPrior
+    X : Tensor of shape (n, d)
+    y : Tensor of shape (n,)
+    sample_weight : Tensor of shape (n,), default=None
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.targets import SupervisedTarget
+    >>> predictor = LinearPredictor(1, fit_intercept=False)
+    >>> prior = Normal().build(predictor.layout)
+    >>> X, y = torch.ones(2, 1), torch.zeros(2)
+    >>> target = SupervisedTarget(
+    ...     predictor, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> round(float(target.log_joint(torch.zeros(1, 1))), 4)
+    -2.7568
+    """
+
+    def __init__(
+        self,
+        predictor: Any,
+        likelihood: Any,
+        loss: Any,
+        prior: Any,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        sample_weight: torch.Tensor | None = None,
+    ) -> None:
+        self.predictor, self.likelihood, self.loss = predictor, likelihood, loss
+        self.prior, self.layout = prior, predictor.layout
+        self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
+
+    @property
+    def is_scalar_linear(self) -> bool:  # type: ignore[override]
+        """Whether f is one linear function of theta per row."""
+        return self.predictor.is_scalar_linear
+
+    @property
+    def cost_per_draw(self) -> int:
+        """Elements that one evaluation of the log joint touches: the rows."""
+        return len(self.y)
+
+    def pointwise(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Loss of every row, unweighted, in nats.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            Rows to use; all of them where it is None.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        X, y, _ = self._select(rows)
+        return self.loss(self.likelihood, self.predictor.forward(theta, X), y)
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log joint density, (S,); with `rows` an unbiased estimate of it."""
+        losses = self.pointwise(theta, rows)
+        return self.prior.log_prob(theta) - self._total(losses, rows)
+
+    def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Gradient of the log joint density in theta, (S, P)."""
+        if not (self.is_scalar_linear and self.loss.is_log_loss):
+            return super().log_joint_gradient(theta)
+        f = self.predictor.forward(theta, self.X)
+        slope = self.likelihood.log_prob_slope(f, self.y)
+        if self.sample_weight is not None:
+            slope = slope * self.sample_weight
+        pulled = self.predictor.pull_back_draws(self.X, slope)
+        return self.prior.log_prob_gradient(theta) + pulled
+
+    def expected_loss(
+        self,
+        posterior: Any,
+        rows: torch.Tensor | None = None,
+        n_draws: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """E_q[sum_i w_i loss_i], differentiable in the posterior's parameters.
+
+        Deterministic (quadrature) for a linear predictor and a normal q; with
+        locally sampled activations for a factorised q and a predictor that has
+        them; else from draws of q.
+
+        Parameters
+        ----------
+        posterior : Posterior
+        rows : Tensor of int, default=None
+            Rows to use, scaled up to all rows.
+        n_draws : int, default=10
+        generator : torch.Generator, default=None
+            Needed where draws are taken.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats.
+        """
+        if self.is_scalar_linear and posterior.as_normal() is not None:
+            return self._total(self._quadrature(posterior.normal(), rows), rows)[0]
+        X, y, _ = self._select(rows)
+        if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
+            f = self.predictor.sample_locally(
+                posterior.normal(), X, n_draws, generator
+            )
+        else:
+            theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+            f = self.predictor.forward(theta, X)
+        return self._total(self.loss(self.likelihood, f, y), rows).mean()
+
+    def expected_loss_terms(
+        self, normal: NormalForm, refine: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """E_q[sum_i w_i loss_i] and its row-wise derivatives, by quadrature.
+
+        Parameters
+        ----------
+        normal : NormalForm
+        refine : int, default=1
+            Multiplies the number of nodes, to verify a result.
+
+        Returns
+        -------
+        value : Tensor
+            A scalar in nats.
+        slope, curvature : Tensor of shape (n,)
+            w_i times the expected first and second derivative of loss_i in f_i.
+        """
+        mean, variance = self.predictor.moments(self.X, normal)
+        return self._row_terms(mean, variance.sqrt_(), refine)
+
+    def loss_terms(
+        self, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `expected_loss_terms` at the single point theta, of shape (P,)."""
+        f = self.predictor.project(self.X, theta[:, None])[:, 0].to(torch.float64)
+        return self._row_terms(f, torch.zeros_like(f), 1)
+
+    def _row_terms(
+        self, mean: torch.Tensor, std: torch.Tensor, refine: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        value, slope, curvature = self.loss.expected(
+            self.likelihood, mean, std, self.y, refine
+        )
+        if self.sample_weight is not None:
+            w = self.sample_weight
+            return w @ value, w * slope, w * curvature
+        return value.sum(), slope, curvature
+
+    def _quadrature(
+        self, normal: NormalForm, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+
+        X, y, _ = self._select(rows)
+        mean, variance = self.predictor.moments(X, normal)
+        nodes, weights = normal_rule(float(variance.detach().max().sqrt()))
+        f = mean + variance.sqrt() * nodes[:, None]
+        return (weights @ self.loss(self.likelihood, f[..., None], y))[None]
+
+    def _select(self, rows: torch.Tensor | None) -> tuple:
+        if rows is None:
+            return self.X, self.y, self.sample_weight
+        weight = None if self.sample_weight is None else self.sample_weight[rows]
+        return self.X[rows], self.y[rows], weight
+
+    def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        weight = self._select(rows)[2]
+        total = losses.sum(1) if weight is None else losses @ weight
+        return total if rows is None else total * (len(self.y) / len(rows))

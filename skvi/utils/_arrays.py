@@ -1,0 +1,36 @@
+"""Arrays: numpy outside, torch inside, and pickles that hold numpy only."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor that shares memory where torch allows it, else a copy."""
+    safe = (
+        array.flags.writeable
+        and array.dtype.isnative
+        and all(stride >= 0 for stride in array.strides)
+    )
+    return torch.from_numpy(array if safe else np.array(array, order="C"))
+
+
+class NumpyState:
+    """Mixin: tensors in the instance are pickled as numpy, rebuilt on the CPU."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace every tensor by a numpy array."""
+        state, names = dict(self.__dict__), []
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[name] = value.detach().cpu().numpy().copy()
+                names.append(name)
+        return {"tensors": names, **state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the tensors on the CPU."""
+        names = state.pop("tensors")
+        for name in names:
+            state[name] = torch.from_numpy(np.array(state[name]))
+        self.__dict__.update(state)
