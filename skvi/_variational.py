@@ -151,4 +151,3 @@ class BaseVariational(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from sklearn.base import BaseEstimator
 
+from skvi.utils._arrays import NumpyState
+
 __all__ = ["Block", "Component", "Layout", "NormalForm"]
 
 
@@ -166,7 +168,7 @@ class Layout(Mapping):
 
 
 @dataclass(frozen=True, eq=False)
-class NormalForm:
+class NormalForm(NumpyState):
     """A normal distribution over theta: the common language of parts.
 
     Parameters

@@ -153,9 +153,7 @@ class BetaLoss(Loss):
     tensor([[-0.2500]])
     """
 
-    _parameter_constraints: dict = {
-        "beta": [Interval(Real, 1, None, closed="neither")]
-    }
+    _parameter_constraints: dict = {"beta": [Interval(Real, 1, None, closed="neither")]}
 
     def __init__(self, beta: float = 1.1) -> None:
         self.beta = beta

@@ -126,7 +126,9 @@ class ELBO(Objective):
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Negative ELBO; see `Objective.surrogate`."""
-        if self.gradient == "auto" and _closed_divergence(divergence, target, posterior):
+        if self.gradient == "auto" and _closed_divergence(
+            divergence, target, posterior
+        ):
             value = target.expected_loss(posterior, rows, n_draws, generator)
             value = value + divergence.closed_form(posterior.normal(), target.prior)
             return value, value.detach()

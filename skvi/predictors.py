@@ -191,7 +191,11 @@ class MLPPredictor:
         return h
 
     def sample_locally(
-        self, normal: NormalForm, X: torch.Tensor, n_draws: int, generator: torch.Generator
+        self,
+        normal: NormalForm,
+        X: torch.Tensor,
+        n_draws: int,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """Draw f, (S, n, K), by sampling activations instead of weights.
 

@@ -197,6 +197,7 @@ class _BuiltBlocks(BuiltPrior):
 
     def __init__(self, slices: list[slice], priors: list[BuiltPrior]) -> None:
         self.slices, self.priors = slices, priors
+        self._normal = _concatenate([p.as_normal() for p in priors])
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         parts = zip(self.slices, self.priors, strict=True)
@@ -210,7 +211,7 @@ class _BuiltBlocks(BuiltPrior):
         return torch.cat([p.sample(n_draws, generator) for p in self.priors], 1)
 
     def as_normal(self) -> NormalForm | None:
-        return _concatenate([p.as_normal() for p in self.priors])
+        return self._normal
 
     def matching_normal(self) -> NormalForm | None:
         return _concatenate([p.matching_normal() for p in self.priors])
@@ -267,7 +268,5 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
             f"{sorted(layout)}. Give exactly one prior for each block."
         )
     blocks = [layout[name] for name in layout]
-    priors = [
-        spec[name].build(Layout({name: layout[name].shape})) for name in layout
-    ]
+    priors = [spec[name].build(Layout({name: layout[name].shape})) for name in layout]
     return _BuiltBlocks([block.slice for block in blocks], priors)

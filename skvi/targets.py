@@ -83,7 +83,8 @@ class SupervisedTarget(Target):
     >>> prior = Normal().build(predictor.layout)
     >>> X, y = torch.ones(2, 1), torch.zeros(2)
     >>> target = SupervisedTarget(
-    ...     predictor, GaussianLikelihood(), LogLoss(), prior, X, y)
+    ...     predictor, GaussianLikelihood(), LogLoss(), prior, X, y
+    ... )
     >>> round(float(target.log_joint(torch.zeros(1, 1))), 4)
     -2.7568
     """
@@ -179,9 +180,7 @@ class SupervisedTarget(Target):
             return self._total(self._quadrature(posterior.normal(), rows), rows)[0]
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
-            f = self.predictor.sample_locally(
-                posterior.normal(), X, n_draws, generator
-            )
+            f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
         else:
             theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
             f = self.predictor.forward(theta, X)

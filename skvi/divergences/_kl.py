@@ -60,14 +60,15 @@ class KL(Divergence):
         if pi is None:
             log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum()
             return self.weight * (-q.entropy() - log_prior)
-        deviation = pi.whiten((q.mean - pi.mean)[None]).square().sum()
         if pi.is_diagonal:
-            trace = (q.variance / pi.variance).sum()
+            second_moment = q.variance + (q.mean - pi.mean).square()
+            squares = (second_moment / pi.variance).sum()
         else:
             scale = torch.diag(q.scale) if q.is_diagonal else q.scale
-            trace = pi.whiten(scale.T).square().sum()
+            rows = torch.cat([(q.mean - pi.mean)[None], scale.T])
+            squares = pi.whiten(rows).square().sum()
         gap = pi.half_log_det - q.half_log_det
-        return self.weight * (0.5 * (trace + deviation - len(q.mean)) + gap)
+        return self.weight * (0.5 * (squares - len(q.mean)) + gap)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Mean log ratio: unbiased."""

@@ -63,7 +63,9 @@ class Renyi(Divergence):
     0.5
     """
 
-    _parameter_constraints: dict = {"alpha": [Interval(Real, None, None, closed="neither")]}
+    _parameter_constraints: dict = {
+        "alpha": [Interval(Real, None, None, closed="neither")]
+    }
 
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha

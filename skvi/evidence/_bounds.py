@@ -273,7 +273,9 @@ def _summarise(
     table = {
         "ELBO of q": NamedBound(elbo, elbo_se, "lower", "a bound, exactly"),
         name_l: NamedBound(lower, lower_se, "lower", "a bound in expectation"),
-        "lower, 95 %": NamedBound(finite[0], 0.0, "lower", "holds with 95 % probability"),
+        "lower, 95 %": NamedBound(
+            finite[0], 0.0, "lower", "holds with 95 % probability"
+        ),
         "bridge": NamedBound(bridge, bridge_se, "estimate", "consistent, no bound"),
         "upper, 95 %": NamedBound(
             finite[1], 0.0, "upper", "holds with 95 % probability if chains are exact"

@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._variational import BaseVariational
 from skvi.base import NormalForm
-from skvi.evidence import EvidenceBounds, bound_evidence
+from skvi.evidence import bound_evidence
 from skvi.predictors import LinearPredictor
 from skvi.priors import build_prior
 from skvi.targets import SupervisedTarget
@@ -183,9 +183,7 @@ class BayesianLinearModel(BaseVariational):
         )
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
-        X, y = validate_data(
-            self, X, y, dtype=[np.float64, np.float32], reset=False
-        )
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
         self._check_is_training_data(X, sample_weight)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(

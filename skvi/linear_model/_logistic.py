@@ -191,7 +191,7 @@ default="auto"
         y = column_or_1d(y, warn=True)
         if reset:
             classes = np.unique(y)
-            if len(classes) > 2 or type_of_target(y) == "multiclass":
+            if len(classes) > 2:
                 raise ValueError(
                     "Only binary classification is supported. The type of the target "
                     f"is {type_of_target(y)}, with {len(classes)} classes. Use "
@@ -289,9 +289,7 @@ default="auto"
         log_proba = self.predict_log_proba(X)
         column = self._encode(y, reset=False).astype(int)
         if len(column) != len(log_proba):
-            raise ValueError(
-                f"X has {len(log_proba)} rows, but y has {len(column)}."
-            )
+            raise ValueError(f"X has {len(log_proba)} rows, but y has {len(column)}.")
         return log_proba[np.arange(len(column)), column]
 
 

@@ -76,7 +76,9 @@ def solve_newton(
     if dense or prior_curvature.ndim == 2:
         hessian = target.predictor.gram(target.X, curvature)
         hessian = hessian + (
-            torch.diag(prior_curvature) if prior_curvature.ndim == 1 else prior_curvature
+            torch.diag(prior_curvature)
+            if prior_curvature.ndim == 1
+            else prior_curvature
         )
         factor = torch.linalg.cholesky(hessian)
         return torch.cholesky_solve(gradient[:, None], factor)[:, 0]

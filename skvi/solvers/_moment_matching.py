@@ -77,9 +77,7 @@ class MomentMatching:
         else:
             starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
             n_iter = min(2000, max(200, math.ceil(goal / N_CHAINS)))
-            chains = run_chains(
-                target, starts, proposal.normal, generator, 300, n_iter
-            )
+            chains = run_chains(target, starts, proposal.normal, generator, 300, n_iter)
             theta = chains.theta.flatten(0, 1)
             log_joint = chains.log_joint.flatten()
             weights = torch.full_like(log_joint, 1 / len(log_joint))

@@ -230,9 +230,7 @@ class _Iteration:
         def evaluate(normal: NormalForm) -> _Point:
             return _Point(self.problem, normal, precision_of(normal))
 
-        self.point, gap = quasi_newton_run(
-            evaluate, self.point, self.point.mean_root()
-        )
+        self.point, gap = quasi_newton_run(evaluate, self.point, self.point.mean_root())
         decrease = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
         self.stalled = decrease <= 1e-12 * abs(before)

@@ -95,8 +95,12 @@ def _sweep(
         leaf = params.clone().requires_grad_()
         problem.posterior.params = leaf
         surrogate, value = problem.objective.surrogate(
-            problem.target, problem.posterior, problem.divergence, None,
-            options.n_draws, problem.generator,
+            problem.target,
+            problem.posterior,
+            problem.divergence,
+            None,
+            options.n_draws,
+            problem.generator,
         )
         (gradient,) = torch.autograd.grad(surrogate, leaf)
         values.append(value)

@@ -103,13 +103,9 @@ def expect_softplus(
     if n_wide == len(std):
         return _wide_softplus(mean, std, refine)
     rows, others = is_wide.nonzero()[:, 0], (~is_wide).nonzero()[:, 0]
-    out = []
-    for a, b in zip(
-        _wide_softplus(mean[rows], std[rows], refine),
-        _narrow_softplus(mean[others], std[others], refine),
-        strict=True,
-    ):
-        out.append(torch.empty_like(mean).index_copy(0, rows, a).index_copy(0, others, b))
+    out = torch.empty(3, len(mean), dtype=mean.dtype)
+    out[:, rows] = torch.stack(_wide_softplus(mean[rows], std[rows], refine))
+    out[:, others] = torch.stack(_narrow_softplus(mean[others], std[others], refine))
     return out[0], out[1], out[2]
 
 

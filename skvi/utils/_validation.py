@@ -22,4 +22,3 @@ __all__ = [
 def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
     """Check the arguments of a method as scikit-learn checks parameters."""
     validate_parameter_constraints(constraints, values, caller_name=caller)
-
