@@ -138,10 +138,12 @@ class Layout(Mapping):
         Parameters
         ----------
         theta : Tensor of shape (S, P)
+            Unconstrained coordinates, one row for each draw.
 
         Returns
         -------
-        dict of str to Tensor of shape (S, *shape)
+        dict of str to Tensor
+            For every block a tensor of shape ``(S, *shape)``.
         """
         out = {}
         for name, block in self._blocks.items():
@@ -155,10 +157,12 @@ class Layout(Mapping):
         Parameters
         ----------
         theta : Tensor of shape (S, P)
+            Unconstrained coordinates.
 
         Returns
         -------
         Tensor of shape (S,)
+            In nats, summed over the blocks; 0 where nothing is constrained.
         """
         total = torch.zeros_like(theta[:, 0])
         for block in self._blocks.values():
@@ -208,33 +212,88 @@ class NormalForm(NumpyState):
         return diagonal.log().sum()
 
     def covariance(self) -> torch.Tensor:
-        """Return the covariance matrix, of shape (P, P)."""
+        """Compute the covariance matrix.
+
+        Returns
+        -------
+        Tensor of shape (P, P)
+            Also where the normal is factorised.
+        """
         if self.is_diagonal:
             return torch.diag(self.variance)
         return self.scale @ self.scale.T
 
     def entropy(self) -> torch.Tensor:
-        """Return the entropy in nats, a scalar."""
+        """Compute the differential entropy.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats, exact.
+        """
         return self.half_log_det + 0.5 * len(self.mean) * (1 + math.log(2 * math.pi))
 
     def transform(self, eps: torch.Tensor) -> torch.Tensor:
-        """Map standard normal values of shape (S, P) to draws of shape (S, P)."""
+        """Map standard normal values to draws.
+
+        Parameters
+        ----------
+        eps : Tensor of shape (S, P)
+            Whitened coordinates.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            ``mean + scale @ eps`` for each draw, differentiable.
+        """
         if self.is_diagonal:
             return self.mean + self.scale * eps
         return self.mean + eps @ self.scale.T
 
     def whiten(self, deviation: torch.Tensor) -> torch.Tensor:
-        """Divide deviations from the mean, of shape (S, P), by the scale."""
+        """Divide deviations from the mean by the scale.
+
+        Parameters
+        ----------
+        deviation : Tensor of shape (S, P)
+            ``theta - mean``.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Whitened coordinates: the inverse of `transform`.
+        """
         if self.is_diagonal:
             return deviation / self.scale
         solve = torch.linalg.solve_triangular
         return solve(self.scale, deviation.T, upper=False).T
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density, of shape (S,), at theta of shape (S, P)."""
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, with the normalising constant.
+        """
         return self.log_prob_whitened(self.whiten(theta - self.mean))
 
     def log_prob_whitened(self, eps: torch.Tensor) -> torch.Tensor:
-        """Log density, of shape (S,), of ``transform(eps)``."""
+        """Log density at ``transform(eps)``, without a solve.
+
+        Parameters
+        ----------
+        eps : Tensor of shape (S, P)
+            Whitened coordinates.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats: the density in theta, not the one in `eps`.
+        """
         constant = self.half_log_det + 0.5 * len(self.mean) * math.log(2 * math.pi)
         return -0.5 * eps.square().sum(1) - constant

@@ -47,6 +47,7 @@ class Likelihood(Component):
         Returns
         -------
         Tensor of shape (S, n)
+            In nats per row, with all constants.
         """
         raise NotImplementedError
 
@@ -62,15 +63,37 @@ class Likelihood(Component):
         Returns
         -------
         Tensor of shape (S, n)
+            0 for c = 1. Other powers of a density have units of y to the 1 - c.
         """
         raise NotImplementedError
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
-        """Mean of y given f, of shape (S, n)."""
+        """Mean of y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In units of y; for labels 0 and 1 the probability of 1.
+        """
         raise NotImplementedError
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """Draw y given f, of shape (S, n)."""
+        """Draw y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            One independent draw for each row and each f.
+        """
         raise NotImplementedError
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
@@ -84,11 +107,23 @@ class Likelihood(Component):
         Returns
         -------
         value, first, second : Tensor of shape (S, n)
+            In nats per row, and per unit and squared unit of f.
         """
         return scalar_derivatives(lambda g: self.log_prob(g, y), f)
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """First derivative of the log density in a scalar f, (S, n)."""
+        """First derivative of the log density in a scalar f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 1)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In nats per unit of f.
+        """
         return self.log_prob_derivatives(f, y)[1]
 
     def expected_log_prob(
@@ -106,9 +141,10 @@ class Likelihood(Component):
         Returns
         -------
         value, first, second : Tensor of shape (n,)
-            Expectation of log p(y | f) and of its first and second derivative in
-            f. These are also the derivative of the value in the mean, and twice
-            the derivative in the variance.
+            Expectation of log p(y | f), in nats per row, and of its first and
+            second derivative in f, without Monte Carlo noise. The latter two are
+            also the derivative of the value in the mean, and twice the one in the
+            variance.
         """
         return expect_under_normal(
             lambda f: self.log_prob_derivatives(f, y), mean, std, refine

@@ -46,6 +46,7 @@ class Loss(Component):
         Returns
         -------
         Tensor of shape (S, n)
+            In nats per row, not averaged.
         """
         raise NotImplementedError
 
@@ -71,7 +72,8 @@ class Loss(Component):
         Returns
         -------
         value, first, second : Tensor of shape (n,)
-            Expectation of the loss, and of its first and second derivative in f
+            Expectation of the loss, in nats per row and without Monte Carlo noise,
+            and of its first and second derivative in f
             (the derivative of the value in the mean, and twice the one in the
             variance).
         """

@@ -22,6 +22,8 @@ class Objective(Component):
     Attributes
     ----------
     kind : {"expectation", "weights"}
+        What is minimised: ``E_q[loss] + D(q || prior)``, or a function of the log
+        weights ``log p(D, theta) - log q(theta)`` of draws from q.
     direction : {"lower", "upper"}
         Which side of log p(D) the exact bound is on.
 
@@ -39,7 +41,18 @@ class Objective(Component):
     gradient: str
 
     def check(self, divergence: Any, target: Any) -> None:
-        """Raise where this objective cannot be combined with these parts."""
+        """Raise where this objective cannot be combined with these parts.
+
+        Parameters
+        ----------
+        divergence : Divergence
+        target : Target
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            Says which part to change, and to what.
+        """
         self.validate()
 
     def surrogate(
@@ -57,17 +70,20 @@ class Objective(Component):
         ----------
         target, posterior, divergence : Target, Posterior, Divergence
         rows : Tensor of int or None
-            A minibatch.
+            A minibatch, whose loss is scaled up to all rows; None is all rows.
         n_draws : int
+            S, draws of q; unused where everything is in closed form.
         generator : torch.Generator
 
         Returns
         -------
         surrogate : Tensor
-            Its gradient in ``posterior.params`` is the training rule; its value
-            means nothing.
+            A scalar. Its gradient in ``posterior.params`` is the training rule;
+            its value means nothing.
         value : Tensor
-            Detached estimate of the loss that is minimised, in nats.
+            A scalar: detached estimate of the loss that is minimised, in nats,
+            summed over all data. A minibatch or S draws add noise, and where it is
+            not linear in means over draws (Rényi, EUBO) a bias that falls with S.
         """
         raise NotImplementedError
 
@@ -213,12 +229,14 @@ class EUBO(Objective):
 
         Parameters
         ----------
-        log_weights : Tensor of shape (..., K)
+        log_weights : Tensor of shape (..., S)
+            ``log p(D, theta) - log q(theta)`` at draws of q, in nats.
 
         Returns
         -------
         Tensor
             A scalar in nats: reduced over the last axis, averaged over the others.
+            Its bias is O(1/S), so that it can be below log p(D).
         """
         return (torch.softmax(log_weights, -1) * log_weights).sum(-1).mean()
 

@@ -44,19 +44,22 @@ class Posterior(NumpyState):
         Parameters
         ----------
         n_draws : int
+            S.
         generator : torch.Generator
 
         Returns
         -------
         theta : Tensor of shape (S, P)
+            Independent draws.
         log_q : Tensor of shape (S,)
+            In nats; exact, or the bound that `log_prob_kind` names.
         """
         raise NotImplementedError
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density, (S,), at theta of shape (S, P).
+        """Log density at points.
 
         Parameters
         ----------
@@ -67,11 +70,18 @@ class Posterior(NumpyState):
         Returns
         -------
         Tensor of shape (S,)
+            In nats, with all constants; see `log_prob_kind`.
         """
         raise NotImplementedError
 
     def as_normal(self) -> NormalForm | None:
-        """Return the posterior as a detached normal, or None if it is not one."""
+        """View the posterior as a detached normal.
+
+        Returns
+        -------
+        NormalForm or None
+            None where the posterior is not normal.
+        """
         return None
 
 
@@ -93,17 +103,30 @@ class Family(Component):
         Parameters
         ----------
         layout : Layout
+            Of theta, with P parameters.
         generator : torch.Generator, default=None
             Randomises the starting point where the family needs it.
 
         Returns
         -------
         Posterior
+            In float64, owned by the caller: a solver changes it in place.
         """
         raise NotImplementedError
 
     def check_size(self, n_params: int) -> None:
-        """Raise where the family cannot afford so many parameters."""
+        """Raise where the family cannot afford so many parameters.
+
+        Parameters
+        ----------
+        n_params : int
+            P, the length of theta.
+
+        Raises
+        ------
+        ValueError
+            Names a family that can.
+        """
 
 
 class MeanFieldNormal(Family):
@@ -212,14 +235,14 @@ class _FullPosterior(_NormalPosterior):
         params = self.params if params is None else params
         size = self.layout.size
         mean, log_diagonal, rest = params.split([size, size, size * (size - 1) // 2])
-        rows, columns = torch.tril_indices(size, size, -1)
+        rows, columns = torch.tril_indices(size, size, offset=-1)
         lower = torch.zeros(size, size, dtype=params.dtype)
         lower = lower.index_put((rows, columns), rest)
         return NormalForm(mean, lower + torch.diag(log_diagonal.exp()))
 
     def set_normal(self, normal: NormalForm) -> None:
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
-        rows, columns = torch.tril_indices(*scale.shape, -1)
+        rows, columns = torch.tril_indices(len(scale), len(scale), offset=-1)
         self.params = torch.cat(
             [normal.mean, scale.diagonal().log(), scale[rows, columns]]
         )

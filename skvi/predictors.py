@@ -1,6 +1,7 @@
 """Predictors: f(theta, X), the only place that knows how parameters meet features."""
 
 import math
+from functools import reduce
 from itertools import pairwise
 
 import torch
@@ -23,7 +24,9 @@ class LinearPredictor:
     Parameters
     ----------
     n_features, n_outputs : int
+        d and K.
     fit_intercept : bool, default=True
+        Whether theta has a block "intercept" of shape (K,) after "coef".
 
     Examples
     --------
@@ -38,7 +41,7 @@ class LinearPredictor:
     def __init__(
         self, n_features: int, n_outputs: int = 1, fit_intercept: bool = True
     ) -> None:
-        shapes = {"coef": (n_outputs, n_features)}
+        shapes: dict[str, tuple[int, ...]] = {"coef": (n_outputs, n_features)}
         if fit_intercept:
             shapes["intercept"] = (n_outputs,)
         self.layout = Layout(shapes)
@@ -61,6 +64,7 @@ class LinearPredictor:
         Returns
         -------
         Tensor of shape (S, n, K)
+            In the dtype of `theta`.
         """
         blocks = self.layout.unpack(theta)
         n_draws, n_outputs, n_features = blocks["coef"].shape
@@ -71,28 +75,74 @@ class LinearPredictor:
         return f.transpose(1, 2)
 
     def project(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """Return ``A @ matrix``, (n, m), for a matrix of shape (P, m); K = 1."""
+        """Return ``A @ matrix``; K = 1.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        matrix : Tensor of shape (P, m)
+
+        Returns
+        -------
+        Tensor of shape (n, m)
+            In the dtype of `X`.
+        """
         d = self.n_features
         if not self.fit_intercept:
             return X @ matrix.to(X.dtype)
         return torch.addmm(matrix[d:].to(X.dtype), X, matrix[:d].to(X.dtype))
 
     def pull_back(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``A' rows``, (P,), for a vector of shape (n,); K = 1."""
+        """Return ``A' rows``; K = 1.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        rows : Tensor of shape (n,)
+            One number for each row, such as dloss_i / df_i.
+
+        Returns
+        -------
+        Tensor of shape (P,)
+            In float64.
+        """
         return self.pull_back_draws(X, rows[None])[0]
 
     def pull_back_draws(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``rows @ A``, (S, P), for rows of shape (S, n); K = 1."""
+        """Return ``rows @ A``: `pull_back` for S vectors at once; K = 1.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        rows : Tensor of shape (S, n)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In float64.
+        """
         out = (rows.to(X.dtype) @ X).to(torch.float64)
         return torch.cat([out, rows.sum(1, True)], 1) if self.fit_intercept else out
 
     def gram(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return ``A' diag(h) A``, (P, P), for weights h of shape (n,); K = 1."""
+        """Return ``A' diag(h) A``; K = 1.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        h : Tensor of shape (n,)
+            Weights of the rows, of any sign.
+
+        Returns
+        -------
+        Tensor of shape (P, P)
+            In float64, summed in the dtype of `X`.
+        """
         parts = [
             self._gram_of_chunk(X[rows], h[rows].to(X.dtype))
             for rows in row_chunks(len(X), self.n_features)
         ]
-        return (parts[0] if len(parts) == 1 else sum(parts)).to(torch.float64)
+        return reduce(torch.add, parts).to(torch.float64)
 
     def _gram_of_chunk(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         weighted = X * h[:, None]
@@ -106,7 +156,19 @@ class LinearPredictor:
         return out
 
     def gram_diagonal(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Diagonal of `gram`, (P,); K = 1."""
+        """Diagonal of `gram`, without the matrix; K = 1.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+        h : Tensor of shape (n,)
+            Weights of the rows, of any sign.
+
+        Returns
+        -------
+        Tensor of shape (P,)
+            In float64.
+        """
         d = self.n_features
         out = torch.zeros(self.layout.size, dtype=torch.float64)
         for rows in row_chunks(len(X), d):
@@ -129,6 +191,7 @@ class LinearPredictor:
         Returns
         -------
         mean, variance : Tensor of shape (n,)
+            Marginal moments of each row's f, exact, in float64.
         """
         mean = self.project(X, normal.mean[:, None])[:, 0].to(torch.float64)
         parts = []
@@ -152,8 +215,11 @@ class MLPPredictor:
     Parameters
     ----------
     n_features, n_outputs : int
+        d and K.
     hidden_layer_sizes : tuple of int, default=(50,)
+        Units of each hidden layer.
     activation : {"relu", "tanh"}, default="relu"
+        Applied after every layer but the last.
 
     Examples
     --------
@@ -182,7 +248,18 @@ class MLPPredictor:
         self.layout, self.n_outputs = Layout(shapes), n_outputs
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
-        """Evaluate f, (S, n, K), for theta (S, P) and X (n, d)."""
+        """Evaluate f.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        X : Tensor of shape (n, d)
+
+        Returns
+        -------
+        Tensor of shape (S, n, K)
+            In the dtype of `theta`.
+        """
         blocks = self.layout.unpack(theta)
         h = X.to(theta.dtype).expand(len(theta), *X.shape)
         for i in range(len(self.sizes) - 1):
@@ -197,11 +274,26 @@ class MLPPredictor:
         n_draws: int,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Draw f, (S, n, K), by sampling activations instead of weights.
+        """Draw f by sampling activations instead of weights.
 
         Every row gets its own weights (Kingma et al. 2015, section 2): right for
         sums over rows of per-row expectations under a factorised normal, wrong
         for anything that needs one theta for all rows.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Over theta; only its variances are used.
+        X : Tensor of shape (n, d)
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, n, K)
+            Differentiable in `normal`. Means over S draws of a function of one
+            row's f are unbiased, with less noise than draws of theta give.
         """
         mean = self.layout.unpack(normal.mean[None])
         variance = self.layout.unpack(normal.variance[None])

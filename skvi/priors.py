@@ -29,26 +29,70 @@ class BuiltPrior(NumpyState):
     """
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density, (S,), at theta of shape (S, P)."""
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over the parameters, with all constants.
+        """
         raise NotImplementedError
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        """Gradient of `log_prob` in theta, (S, P)."""
+        """Gradient of `log_prob` in theta.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats per unit of theta.
+        """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.log_prob(theta).sum(), theta)
         return gradient
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of shape (n_draws, P)."""
+        """Draw from the prior.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Independent draws.
+        """
         raise NotImplementedError
 
     def as_normal(self) -> NormalForm | None:
-        """Return the prior as a normal, or None where it is not one."""
+        """View the prior as a normal.
+
+        Returns
+        -------
+        NormalForm or None
+            None where the prior is not normal.
+        """
         return None
 
     def matching_normal(self) -> NormalForm | None:
-        """Return a normal with the prior's mean and variances, to start solvers."""
+        """Normal with the prior's mean and variances, from which solvers start.
+
+        Returns
+        -------
+        NormalForm or None
+            None where the prior has no such moments.
+        """
         return self.as_normal()
 
     @property
@@ -66,6 +110,7 @@ class BuiltPrior(NumpyState):
         Returns
         -------
         Tensor of shape (P,)
+            In nats, exact, differentiable; the sum is ``E[log_prob]``.
         """
         raise NotImplementedError
 
@@ -81,7 +126,23 @@ class Prior(Component):
     """
 
     def build(self, layout: Layout) -> BuiltPrior:
-        """Build the prior over every coordinate of a layout."""
+        """Build the prior over every coordinate of a layout.
+
+        Parameters
+        ----------
+        layout : Layout
+            Of theta, or of one block of it.
+
+        Returns
+        -------
+        BuiltPrior
+            Over ``layout.size`` parameters, in unconstrained coordinates.
+
+        Raises
+        ------
+        ValueError
+            A hyperparameter is out of its range.
+        """
         raise NotImplementedError
 
 
@@ -241,10 +302,12 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
     spec : Prior or mapping of str to Prior
         A mapping must name every block of the layout.
     layout : Layout
+        Of theta.
 
     Returns
     -------
     BuiltPrior
+        Over all P parameters; blocks are independent.
 
     Raises
     ------

@@ -19,13 +19,21 @@ class Target:
     Attributes
     ----------
     layout : Layout
+        Of theta, with P parameters.
     prior : BuiltPrior
 
     Examples
     --------
-    >>> from skvi.targets import SupervisedTarget, Target
-    >>> issubclass(SupervisedTarget, Target)
-    True
+    >>> import torch
+    >>> from skvi.base import Layout
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> Bell().log_joint_gradient(torch.tensor([[2.0]]))
+    tensor([[-2.]])
     """
 
     layout: Layout
@@ -36,11 +44,34 @@ class Target:
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log joint density, (S,), at theta of shape (S, P), in nats."""
+        """Log joint density log p(D, theta), or its generalisation by a loss.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            Rows to use, scaled up to all rows; all of them where it is None.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over the data, with all constants; unbiased where
+            `rows` are drawn at random.
+        """
         raise NotImplementedError
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        """Gradient of the log joint density in theta, (S, P)."""
+        """Gradient of the log joint density in theta, from all rows.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats per unit of theta, summed over the data.
+        """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.log_joint(theta).sum(), theta)
@@ -48,7 +79,17 @@ class Target:
 
     @torch.no_grad()
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log joint density without gradients, in batches that fit in memory."""
+        """Log joint density without gradients, in batches that fit in memory.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over all rows.
+        """
         step = max(1, BATCH_ELEMENTS // max(1, self.cost_per_draw))
         return torch.cat([self.log_joint(part) for part in theta.split(step)])
 
@@ -70,6 +111,7 @@ class SupervisedTarget(Target):
     X : Tensor of shape (n, d)
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
+        w, not negative; None is 1 for every row.
 
     Examples
     --------
@@ -127,6 +169,7 @@ class SupervisedTarget(Target):
         Returns
         -------
         Tensor of shape (S, n)
+            One column for each row that is used.
         """
         X, y, _ = self._select(rows)
         return self.loss(self.likelihood, self.predictor.forward(theta, X), y)
@@ -168,13 +211,15 @@ class SupervisedTarget(Target):
         rows : Tensor of int, default=None
             Rows to use, scaled up to all rows.
         n_draws : int, default=10
+            S, where draws are taken.
         generator : torch.Generator, default=None
             Needed where draws are taken.
 
         Returns
         -------
         Tensor
-            A scalar in nats.
+            A scalar in nats, summed over all data; unbiased where it comes from S
+            draws or from random `rows`.
         """
         if self.is_scalar_linear and posterior.as_normal() is not None:
             return self._total(self._quadrature(posterior.normal(), rows), rows)[0]
@@ -194,13 +239,14 @@ class SupervisedTarget(Target):
         Parameters
         ----------
         normal : NormalForm
+            Over theta; the predictor must be linear in it.
         refine : int, default=1
             Multiplies the number of nodes, to verify a result.
 
         Returns
         -------
         value : Tensor
-            A scalar in nats.
+            A scalar in nats, summed over the data, without Monte Carlo noise.
         slope, curvature : Tensor of shape (n,)
             w_i times the expected first and second derivative of loss_i in f_i.
         """
@@ -210,7 +256,19 @@ class SupervisedTarget(Target):
     def loss_terms(
         self, theta: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `expected_loss_terms` at the single point theta, of shape (P,)."""
+        """Return `expected_loss_terms` at a single point.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (P,)
+
+        Returns
+        -------
+        value : Tensor
+            A scalar in nats, summed over the data.
+        slope, curvature : Tensor of shape (n,)
+            w_i times the first and second derivative of loss_i in f_i.
+        """
         f = self.predictor.project(self.X, theta[:, None])[:, 0].to(torch.float64)
         return self._row_terms(f, torch.zeros_like(f), 1)
 

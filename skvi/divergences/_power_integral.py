@@ -18,6 +18,7 @@ def log_power_integral(
     Parameters
     ----------
     q, pi : NormalForm
+        Over the same P parameters.
     a, b : float
         Powers of any sign.
 

@@ -58,16 +58,30 @@ class Divergence(Component):
 
     Examples
     --------
+    >>> import torch
     >>> from skvi.divergences import KL, Divergence
     >>> isinstance(KL(), Divergence)
     True
+    >>> log_q, log_prior = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 2.0])
+    >>> float(KL().monte_carlo(log_q, log_prior))
+    0.5
     """
 
     #: Whether the regulariser is KL(q || prior) with weight 1.
     is_standard = False
 
     def has_closed_form(self, prior: Any) -> bool:
-        """Whether D between a normal q and this prior has a closed form."""
+        """Whether D between a normal q and this prior has a closed form.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+
+        Returns
+        -------
+        bool
+            False: only `monte_carlo` can be used.
+        """
         return False
 
     def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
@@ -81,7 +95,7 @@ class Divergence(Component):
         Returns
         -------
         Tensor
-            A scalar in nats.
+            A scalar in nats, exact; ``inf`` where the divergence is infinite.
         """
         raise NotImplementedError
 
@@ -96,7 +110,8 @@ class Divergence(Component):
         Returns
         -------
         Tensor
-            A scalar in nats.
+            A scalar in nats, differentiable. Consistent as S grows; unbiased for
+            KL, in general biased for the others.
         """
         raise NotImplementedError
 
@@ -115,9 +130,16 @@ class Divergence(Component):
         Returns
         -------
         DivergenceTerms
+            Exact, in nats; meant for use without autograd.
         """
         raise NotImplementedError
 
     def check_regularizer(self) -> None:
-        """Raise where no data-informed posterior has a finite divergence."""
+        """Raise where no data-informed posterior has a finite divergence.
+
+        Raises
+        ------
+        ValueError
+            A parameter is out of its range, or cannot be used in a fit.
+        """
         self.validate()

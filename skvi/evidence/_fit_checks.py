@@ -32,9 +32,27 @@ def lower_bound(
 
     Examples
     --------
+    >>> import torch
+    >>> from skvi.base import NormalForm
     >>> from skvi.evidence import lower_bound
-    >>> callable(lower_bound)
-    True
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.posteriors import FullRankNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
+    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
+    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = FullRankNormal().build(model.layout)  # mean 0, width 0.1
+    >>> lower_bound(target, posterior, torch.Generator())
+    (-8.6555, 0.0)
+    >>> exact = NormalForm(
+    ...     torch.ones(1).double() * 4 / 3, torch.ones(1).double() / 3**0.5
+    ... )
+    >>> posterior.set_normal(exact)
+    >>> lower_bound(target, posterior, torch.Generator())  # log p(D)
+    (-4.7205, 0.0)
     """
     normal, kl = posterior.as_normal(), KL()
     if target.is_scalar_linear and normal is not None:
@@ -56,11 +74,37 @@ def weight_diagnostics(
     They are None where they would cost more than about a tenth of the fit;
     `evidence_bounds` then gives them.
 
+    Parameters
+    ----------
+    target : Target
+    posterior : Posterior
+    n_iter : int
+        Iterations of the fit, from which its cost is guessed.
+    generator : torch.Generator
+
+    Returns
+    -------
+    dict of str to float or None
+        "efficiency": effective sample size over 128, at most 1. "khat": Pareto k.
+        Both are estimates from these draws, and cannot see what q misses.
+
     Examples
     --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
     >>> from skvi.evidence import weight_diagnostics
-    >>> callable(weight_diagnostics)
-    True
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):  # a standard normal
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> posterior = MeanFieldNormal().build(Bell.layout)
+    >>> posterior.set_normal(NormalForm(torch.zeros(1), torch.ones(1)))
+    >>> found = weight_diagnostics(Bell(), posterior, 10, torch.Generator())
+    >>> round(found["efficiency"], 3)
+    1.0
     """
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)

@@ -1,6 +1,6 @@
 """Draws from a posterior and their diagnostics: weights, chains, tails."""
 
-from skvi.sampling._chains import Chains, run_chains
+from skvi.sampling._chains import Chains, HamiltonianChains
 from skvi.sampling._diagnostics import effective_sample_size, pareto_khat, split_rhat
 from skvi.sampling._importance import (
     StudentT,
@@ -11,12 +11,12 @@ from skvi.sampling._importance import (
 
 __all__ = [
     "Chains",
+    "HamiltonianChains",
     "StudentT",
     "WeightedDraws",
     "adapt_proposal",
     "draw_weighted",
     "effective_sample_size",
     "pareto_khat",
-    "run_chains",
     "split_rhat",
 ]

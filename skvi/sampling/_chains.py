@@ -10,7 +10,7 @@ from skvi.base import NormalForm
 from skvi.sampling._diagnostics import split_rhat
 from skvi.utils._random import rand, randn
 
-__all__ = ["Chains", "run_chains"]
+__all__ = ["Chains", "HamiltonianChains"]
 
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
@@ -26,6 +26,7 @@ class Chains:
     ----------
     theta : Tensor of shape (n_chains, n_iterations, P)
     log_joint : Tensor of shape (n_chains, n_iterations)
+        In nats.
     acceptance : float
         Mean acceptance probability.
 
@@ -47,22 +48,13 @@ class Chains:
         return split_rhat(torch.cat([self.theta, self.log_joint[..., None]], 2))
 
 
-@torch.no_grad()
-def run_chains(
-    target: Any,
-    starts: torch.Tensor,
-    normal: NormalForm,
-    generator: torch.Generator,
-    n_warmup: int = 150,
-    n_iter: int = 100,
-    path_length: float = 1.6,
-) -> Chains:
-    """Run Hamiltonian Monte Carlo, one chain for each start.
+class HamiltonianChains:
+    """Hamiltonian Monte Carlo, one chain for each start, all chains at once.
 
     Positions are whitened by a normal near the posterior, so that one step size
-    fits all directions. It is tuned in the warm-up by stochastic approximation
-    to an acceptance of 0.8 and then frozen: the kept draws are those of an exact
-    Markov chain.
+    fits all directions. The warm-up tunes it by stochastic approximation to an
+    acceptance of 0.8; then it is frozen, so that the kept draws are those of an
+    exact Markov chain.
 
     Parameters
     ----------
@@ -72,43 +64,117 @@ def run_chains(
     normal : NormalForm
         Whitens the space.
     generator : torch.Generator
-    n_warmup, n_iter : int
     path_length : float, default=1.6
         Mean length of a path in whitened units: about a quarter of a period of
         a standard normal, which makes successive draws nearly independent.
 
-    Returns
-    -------
-    Chains
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import NormalForm
+    >>> from skvi.sampling import HamiltonianChains
+    >>> class StandardNormal:
+    ...     def log_joint(self, theta):
+    ...         return -0.5 * theta.square().sum(1)
+    ...
+    ...     def log_joint_gradient(self, theta):
+    ...         return -theta
+    >>> unit = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
+    >>> starts = torch.linspace(-5, 5, 32).double()[:, None]
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> sampler = HamiltonianChains(StandardNormal(), starts, unit, generator)
+    >>> chains = sampler.warm_up(100).run(100)
+    >>> 0.9 < float(chains.theta.std()) < 1.1
+    True
     """
-    state = _State(target, normal, starts)
-    log_step, log_step_mean = math.log(0.5), math.log(0.5)
-    theta, log_joint, accepted = [], [], []
-    for i in range(n_warmup + n_iter):
-        warming = i < n_warmup
-        step = min(math.exp(log_step if warming else log_step_mean), MAX_STEP)
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        target: Any,
+        starts: torch.Tensor,
+        normal: NormalForm,
+        generator: torch.Generator,
+        path_length: float = 1.6,
+    ) -> None:
+        self.state = _State(target, normal, starts)
+        self.generator, self.path_length = generator, path_length
+        self.step = 0.5
+        #: The last third of the warm-up: draws to choose settings with.
+        self.pilot: Chains | None = None
+
+    @torch.no_grad()
+    def warm_up(self, n_iter: int) -> "HamiltonianChains":
+        """Move the chains and tune the step size.
+
+        Parameters
+        ----------
+        n_iter : int
+
+        Returns
+        -------
+        self
+        """
+        log_step, log_mean = math.log(self.step), math.log(self.step)
+        kept = _Recorder()
+        for i in range(n_iter):
+            # Short paths suffice here, and cost less where steps are small.
+            probability = self._move(i, math.exp(log_step), 16)
+            if i >= 2 * n_iter // 3:
+                kept.add(self.state, probability)
+            if SHORT_STEPS[i % len(SHORT_STEPS)] == 1:
+                # Robbins-Monro with averaging, as in Nesterov's dual averaging.
+                log_step += (probability - TARGET_ACCEPTANCE) * 3 / (i + 1) ** 0.6
+                weight = (i + 1) ** -0.75
+                log_mean = weight * log_step + (1 - weight) * log_mean
+        self.step, self.pilot = math.exp(log_mean), kept.chains()
+        return self
+
+    @torch.no_grad()
+    def run(self, n_iter: int) -> Chains:
+        """Move the chains with everything frozen, and keep the draws.
+
+        Parameters
+        ----------
+        n_iter : int
+
+        Returns
+        -------
+        Chains
+        """
+        kept = _Recorder()
+        for i in range(n_iter):
+            kept.add(self.state, self._move(i, self.step, 64))
+        return kept.chains()
+
+    def _move(self, i: int, step: float, most_steps: int) -> float:
         # Steps that suit the bulk can be unstable where the density bends more:
         # short ones let a chain escape from there.
-        step *= SHORT_STEPS[i % len(SHORT_STEPS)]
+        step = min(step, MAX_STEP) * SHORT_STEPS[i % len(SHORT_STEPS)]
         # A random path length avoids the periods of near-normal targets.
-        length = path_length * (0.5 + float(rand(generator, 1)))
-        # While warming up short paths suffice, and cost less where steps are small.
-        n_steps = min(max(1, round(length / step)), 16 if warming else 64)
-        probability = state.move(step, n_steps, generator)
-        if warming and SHORT_STEPS[i % len(SHORT_STEPS)] == 1:
-            # Robbins-Monro with averaging, as in Nesterov's dual averaging.
-            log_step += (probability - TARGET_ACCEPTANCE) * 3 / (i + 1) ** 0.6
-            weight = (i + 1) ** -0.75
-            log_step_mean = weight * log_step + (1 - weight) * log_step_mean
-        elif not warming:
-            accepted.append(probability)
-            theta.append(state.theta())
-            log_joint.append(state.value.clone())
-    return Chains(
-        torch.stack(theta, 1),
-        torch.stack(log_joint, 1),
-        sum(accepted) / max(1, len(accepted)),
-    )
+        length = self.path_length * (0.5 + float(rand(self.generator, 1)))
+        n_steps = min(max(1, round(length / step)), most_steps)
+        return self.state.move(step, n_steps, self.generator)
+
+
+class _Recorder:
+    """Collects the states of the chains."""
+
+    def __init__(self) -> None:
+        self.theta: list[torch.Tensor] = []
+        self.log_joint: list[torch.Tensor] = []
+        self.accepted: list[float] = []
+
+    def add(self, state: "_State", probability: float) -> None:
+        self.theta.append(state.theta())
+        self.log_joint.append(state.value.clone())
+        self.accepted.append(probability)
+
+    def chains(self) -> Chains:
+        acceptance = sum(self.accepted) / len(self.accepted)
+        return Chains(
+            torch.stack(self.theta, 1), torch.stack(self.log_joint, 1), acceptance
+        )
 
 
 class _State:

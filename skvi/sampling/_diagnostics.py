@@ -24,6 +24,7 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     Parameters
     ----------
     log_weights : Tensor of shape (S,)
+        In nats, up to a constant.
 
     Returns
     -------
@@ -46,7 +47,7 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     True
     """
     n = len(log_weights)
-    n_tail = int(math.ceil(min(0.2 * n, 3 * math.sqrt(n))))
+    n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
     if n_tail < 5 or bool(torch.isnan(log_weights).any()):
         return math.inf
     log_weights = log_weights.to(torch.float64)
@@ -80,10 +81,12 @@ def split_rhat(values: torch.Tensor) -> float:
     Parameters
     ----------
     values : Tensor of shape (n_chains, n_iterations, m)
+        Of m quantities.
 
     Returns
     -------
     float
+        ``inf`` for fewer than 4 iterations, or where a value is not finite.
 
     Examples
     --------

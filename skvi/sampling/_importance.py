@@ -43,7 +43,19 @@ class StudentT:
     df: int = DEGREES_OF_FREEDOM
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of shape (S, P)."""
+        """Draw from the proposal.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Independent draws.
+        """
         eps = randn(generator, n_draws, len(self.normal.mean))
         chi2 = -2 * torch.log1p(-rand(generator, n_draws, self.df // 2)).sum(1)
         if self.df % 2:
@@ -51,7 +63,17 @@ class StudentT:
         return self.normal.transform(eps * (self.df / chi2).sqrt()[:, None])
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density, (S,), at theta of shape (S, P)."""
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, with the normalising constant.
+        """
         df, size = self.df, len(self.normal.mean)
         squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
         constant = (
@@ -67,6 +89,13 @@ class StudentT:
 class WeightedDraws:
     """Draws of a proposal with their log weights ``log_joint - log_proposal``.
 
+    Parameters
+    ----------
+    theta : Tensor of shape (S, P)
+    log_weights : Tensor of shape (S,)
+        In nats. The mean of their exponentials is an unbiased estimate of Z, the
+        integral of the joint density.
+
     Examples
     --------
     >>> import torch
@@ -81,7 +110,7 @@ class WeightedDraws:
 
     @property
     def weights(self) -> torch.Tensor:
-        """Self-normalised weights, (S,)."""
+        """Self-normalised weights, of shape (S,) and sum 1."""
         return torch.softmax(self.log_weights, 0)
 
     @property
@@ -95,7 +124,14 @@ class WeightedDraws:
         return pareto_khat(self.log_weights)
 
     def moments(self) -> NormalForm | None:
-        """Weighted mean and full covariance, None where it is degenerate."""
+        """Weighted mean and full covariance.
+
+        Returns
+        -------
+        NormalForm or None
+            Self-normalised estimates: consistent, with a bias of O(1/S). None
+            where the covariance is degenerate.
+        """
         w = self.weights
         mean = w @ self.theta
         centred = self.theta - mean
@@ -107,7 +143,38 @@ class WeightedDraws:
 def draw_weighted(
     target: Any, proposal: StudentT, n_draws: int, generator: torch.Generator
 ) -> WeightedDraws:
-    """Draw from a proposal and weight by the target's log joint density."""
+    """Draw from a proposal and weight by the target's log joint density.
+
+    Parameters
+    ----------
+    target : Target
+    proposal : StudentT
+    n_draws : int
+        S.
+    generator : torch.Generator
+
+    Returns
+    -------
+    WeightedDraws
+        Log weights in nats, with all constants; ``-inf`` outside the support.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.sampling import StudentT, draw_weighted
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> proposal = StudentT(NormalForm(torch.zeros(1), torch.ones(1)))
+    >>> draws = draw_weighted(Bell(), proposal, 4000, generator)
+    >>> round(float(draws.log_weights.exp().mean().log()), 1)
+    0.9
+    """
     theta = proposal.sample(n_draws, generator)
     log_weights = target.log_joint_batched(theta) - proposal.log_prob(theta)
     log_weights = torch.nan_to_num(log_weights, nan=-math.inf, posinf=math.inf)
@@ -130,16 +197,35 @@ def adapt_proposal(
     ----------
     target : Target
     normal : NormalForm
+        Where to start, over all P parameters.
     generator : torch.Generator
     n_draws : int, default=4096
         Per round.
     n_rounds : int, default=3
+        At most.
 
     Returns
     -------
     proposal : StudentT
     pilot : WeightedDraws
         From this proposal; used up for the fit, so not for an estimate.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.sampling import adapt_proposal
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> far = NormalForm(torch.tensor([2.0]).double(), torch.tensor([3.0]).double())
+    >>> proposal, pilot = adapt_proposal(Bell(), far, generator)
+    >>> round(abs(float(proposal.normal.mean)), 1), pilot.ess > 3000
+    (0.0, True)
     """
     best = StudentT(normal)
     pilot = draw_weighted(target, best, n_draws, generator)

@@ -48,9 +48,17 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
 
     Examples
     --------
-    >>> from skvi.solvers import SOLVERS
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import KL
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.solvers import SOLVERS, Problem, choose_solver
     >>> list(SOLVERS)
     ['natural_gradient', 'moment_matching', 'stochastic']
+    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
+    >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
+    >>> choose_solver(Problem(None, objective, KL(), posterior, None)).name
+    'stochastic'
     """
     candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
     reasons = []

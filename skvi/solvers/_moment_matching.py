@@ -10,11 +10,11 @@ from skvi.divergences import KL
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
 from skvi.sampling import (
+    HamiltonianChains,
     adapt_proposal,
     draw_weighted,
     effective_sample_size,
     pareto_khat,
-    run_chains,
 )
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._natural_gradient import NaturalGradient
@@ -49,7 +49,17 @@ class MomentMatching:
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver; empty if nothing."""
+        """Say what the problem lacks for this solver.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        str
+            Empty where the solver can be used.
+        """
         if not problem.objective.matches_moments:
             return f"{problem.objective!r} is not optimised by matching moments"
         if problem.objective.gradient != "auto":
@@ -60,7 +70,19 @@ class MomentMatching:
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place."""
+        """Fit ``problem.posterior`` in place.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        Solution
+            `value` is the EUBO in nats, estimated from the draws behind the
+            moments: consistent, and not certified to be above log p(D).
+        """
         target, generator = problem.target, problem.generator
         normal = fit_proposal_normal(target, options.max_iter)
         proposal, pilot = adapt_proposal(target, normal, generator)
@@ -77,7 +99,8 @@ class MomentMatching:
         else:
             starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
             n_iter = min(2000, max(200, math.ceil(goal / N_CHAINS)))
-            chains = run_chains(target, starts, proposal.normal, generator, 300, n_iter)
+            sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+            chains = sampler.warm_up(300).run(n_iter)
             theta = chains.theta.flatten(0, 1)
             log_joint = chains.log_joint.flatten()
             weights = torch.full_like(log_joint, 1 / len(log_joint))
@@ -98,7 +121,35 @@ class MomentMatching:
 
 
 def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
-    """Full-rank ELBO solution of a linear model: a good place to propose from."""
+    """Full-rank ELBO solution of a linear model: a good place to propose from.
+
+    Parameters
+    ----------
+    target : Target
+        With a predictor that is linear in theta.
+    max_iter : int, default=100
+        Iterations of the natural gradient, which stop 0.001 nats from the optimum.
+
+    Returns
+    -------
+    NormalForm
+        Over all P parameters, computed without draws.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.solvers import fit_proposal_normal
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
+    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
+    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> fit_proposal_normal(target).mean
+    tensor([1.3333], dtype=torch.float64)
+    """
     problem = _proposal_problem(target)
     NaturalGradient().solve(problem, SolverOptions(max_iter=max_iter, tol=1e-3))
     return problem.posterior.as_normal()
@@ -107,7 +158,35 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
 def dispersed_starts(
     target: Any, normal: NormalForm, generator: torch.Generator, n_chains: int
 ) -> torch.Tensor:
-    """Half draws near the posterior, half draws from the prior."""
+    """Take half of the starts from a normal near the posterior, half from the prior.
+
+    Parameters
+    ----------
+    target : Target
+        Its prior is drawn from.
+    normal : NormalForm
+        Near the posterior.
+    generator : torch.Generator
+    n_chains : int
+
+    Returns
+    -------
+    Tensor of shape (n_chains, P)
+        The draws of the normal first.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.priors import Normal
+    >>> from skvi.solvers import dispersed_starts
+    >>> target = SimpleNamespace(prior=Normal().build(Layout({"coef": (1,)})))
+    >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
+    >>> starts = dispersed_starts(target, near, torch.Generator().manual_seed(0), 4)
+    >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
+    (torch.Size([4, 1]), True, True)
+    """
     eps = torch.randn(
         n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
     )

@@ -34,13 +34,35 @@ class Stochastic:
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver; empty if nothing."""
+        """Say what the problem lacks for this solver.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        str
+            Empty where the solver can be used.
+        """
         if problem.posterior.log_prob_kind != "exact":
             return "the posterior family has no exact density"
         return ""
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place."""
+        """Fit ``problem.posterior`` in place.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        Solution
+            `value` is the average of the last sweep's 100 estimates, each from
+            ``options.n_draws`` draws, in nats.
+        """
         posterior = problem.posterior
         params = posterior.params.clone()
         adam = _Adam(params, options.learning_rate)

@@ -12,11 +12,27 @@ __all__ = ["Problem", "Solution", "SolverOptions"]
 class Problem:
     """Everything that defines a fit.
 
+    Parameters
+    ----------
+    target : Target
+    objective : Objective
+    divergence : Divergence
+    posterior : Posterior
+        Where the solver starts; it is changed in place.
+    generator : torch.Generator or None
+        Source of all draws; None where the solver takes none.
+
     Examples
     --------
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import KL
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import Problem
-    >>> Problem(None, None, None, None, None).target is None
-    True
+    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
+    >>> problem = Problem(None, ELBO(), KL(), posterior, None)  # a target is missing
+    >>> problem.objective, problem.divergence
+    (ELBO(), KL())
     """
 
     target: Any
@@ -68,7 +84,9 @@ class Solution:
     history : list of float
         The quantity that is minimised, in nats, after every iteration.
     n_iter : int
+        Iterations that were made.
     converged : bool
+        Whether the solver's own criterion was met.
     message : str
         What to change if it did not converge, or where it stopped.
     diagnostics : dict

@@ -11,9 +11,11 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     safe = (
         array.flags.writeable
         and array.dtype.isnative
-        and all(stride >= 0 for stride in array.strides)
+        and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
     )
-    return torch.from_numpy(array if safe else np.array(array, order="C"))
+    if not safe:
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(array)
 
 
 class NumpyState:
