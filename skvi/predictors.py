@@ -1,18 +1,15 @@
 """Predictors: f(theta, X), the only place that knows how parameters meet features."""
 
-import math
 from functools import reduce
 from itertools import pairwise
 
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.utils._arrays import row_chunks
 from skvi.utils._random import randn
 
 __all__ = ["LinearPredictor", "MLPPredictor"]
-
-# Rows are visited in chunks so that temporaries stay near this many elements.
-CHUNK_ELEMENTS = 2**21
 
 
 class LinearPredictor:
@@ -304,9 +301,3 @@ class MLPPredictor:
             v = h.square() @ variance[f"coef_{i}"][0] + variance[f"intercept_{i}"][0]
             h = m + v.sqrt() * randn(generator, *m.shape)
         return h
-
-
-def row_chunks(n_rows: int, width: int) -> list[slice]:
-    """Slices of rows whose temporaries of that width stay small."""
-    step = max(1, math.ceil(CHUNK_ELEMENTS / max(width, 1)))
-    return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]

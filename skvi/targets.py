@@ -5,12 +5,14 @@ from typing import Any
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.utils._arrays import row_chunks
 from skvi.utils._quadrature import normal_rule
 
 __all__ = ["SupervisedTarget", "Target"]
 
-# Draws times rows that are evaluated at once.
-BATCH_ELEMENTS = 2**22
+# Draws that are evaluated at once, and draws times rows that stay in the cache.
+BATCH_DRAWS = 256
+CACHE_ELEMENTS = 2**17
 
 
 class Target:
@@ -90,8 +92,7 @@ class Target:
         Tensor of shape (S,)
             In nats, summed over all rows.
         """
-        step = max(1, BATCH_ELEMENTS // max(1, self.cost_per_draw))
-        return torch.cat([self.log_joint(part) for part in theta.split(step)])
+        return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
 
     @property
     def cost_per_draw(self) -> int:
@@ -178,19 +179,25 @@ class SupervisedTarget(Target):
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log joint density, (S,); with `rows` an unbiased estimate of it."""
-        losses = self.pointwise(theta, rows)
-        return self.prior.log_prob(theta) - self._total(losses, rows)
+        log_prior = self.prior.log_prob(theta)
+        if rows is not None:
+            return log_prior - self._total(self.pointwise(theta, rows), rows)
+        for chunk in self._chunks(len(theta)):
+            losses = self.pointwise(theta, chunk)
+            log_prior = log_prior - self._weighted_sum(losses, chunk)
+        return log_prior
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, (S, P)."""
         if not (self.is_scalar_linear and self.loss.is_log_loss):
             return super().log_joint_gradient(theta)
-        f = self.predictor.forward(theta, self.X)
-        slope = self.likelihood.log_prob_slope(f, self.y)
-        if self.sample_weight is not None:
-            slope = slope * self.sample_weight
-        pulled = self.predictor.pull_back_draws(self.X, slope)
-        return self.prior.log_prob_gradient(theta) + pulled
+        gradient = self.prior.log_prob_gradient(theta)
+        for chunk in self._chunks(len(theta)):
+            X, y, weight = self._select(chunk)
+            slope = self.likelihood.log_prob_slope(self.predictor.forward(theta, X), y)
+            slope = slope if weight is None else slope * weight
+            gradient = gradient + self.predictor.pull_back_draws(X, slope)
+        return gradient
 
     def expected_loss(
         self,
@@ -293,13 +300,22 @@ class SupervisedTarget(Target):
         f = mean + variance.sqrt() * nodes[:, None]
         return (weights @ self.loss(self.likelihood, f[..., None], y))[None]
 
-    def _select(self, rows: torch.Tensor | None) -> tuple:
+    def _chunks(self, n_draws: int) -> list[slice]:
+        return row_chunks(len(self.y), n_draws, CACHE_ELEMENTS)
+
+    def _select(self, rows: Any) -> tuple:
         if rows is None:
             return self.X, self.y, self.sample_weight
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         return self.X[rows], self.y[rows], weight
 
+    def _weighted_sum(self, losses: torch.Tensor, rows: Any) -> torch.Tensor:
+        if self.sample_weight is None:
+            return losses.sum(1)
+        return losses @ (
+            self.sample_weight if rows is None else self.sample_weight[rows]
+        )
+
     def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-        weight = self._select(rows)[2]
-        total = losses.sum(1) if weight is None else losses @ weight
+        total = self._weighted_sum(losses, rows)
         return total if rows is None else total * (len(self.y) / len(rows))

@@ -15,7 +15,7 @@ __all__ = ["Chains", "HamiltonianChains"]
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
 MAX_STEP = 1.0
-SHORT_STEPS = (1.0, 1.0, 0.3, 1.0, 1.0, 0.1)
+SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
 
 
 @dataclass(frozen=True, eq=False)

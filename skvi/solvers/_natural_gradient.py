@@ -286,8 +286,7 @@ class _Iteration:
         elif not converged:
             message = (
                 f"after {len(self.history)} iterations the objective may still be "
-                f"{gap:.2g} nats from its optimum; increase max_iter, standardise "
-                "the features, or use divergence='kl'"
+                f"{gap:.2g} nats from its optimum; {self._remedy()}"
             )
         elif error > QUADRATURE_TOLERANCE:
             message = f"the quadrature may be wrong by {error:.2g} nats"
@@ -301,6 +300,17 @@ class _Iteration:
             message=message,
             diagnostics=found,
             is_exact=True,
+        )
+
+    def _remedy(self) -> str:
+        prior = self.problem.target.prior.matching_normal()
+        width = float((self.point.normal.variance / prior.variance).max().sqrt())
+        if width < 2:
+            return "increase max_iter, or standardise the features"
+        return (
+            f"it hardly punishes width here, so that the posterior became {width:.0f} "
+            "times as wide as the prior: use divergence='kl', an order closer to 1, "
+            "or posterior='mean_field'"
         )
 
 

@@ -1,5 +1,6 @@
 """Arrays: numpy outside, torch inside, and pickles that hold numpy only."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,12 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     if not safe:
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(array)
+
+
+def row_chunks(n_rows: int, width: int, elements: int = 2**21) -> list[slice]:
+    """Slices of rows whose temporaries of that width have about so many elements."""
+    step = max(1, math.ceil(elements / max(width, 1)))
+    return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
 
 
 class NumpyState:
