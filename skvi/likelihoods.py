@@ -11,7 +11,11 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.base import Component
-from skvi.utils._quadrature import expect_softplus, normal_rule
+from skvi.utils._quadrature import (
+    expect_sigmoid_power,
+    expect_softplus,
+    normal_rule,
+)
 from skvi.utils._random import rand, randn
 from skvi.utils._validation import Interval
 
@@ -35,6 +39,11 @@ class Likelihood(Component):
     """
 
     n_outputs = 1
+
+    @property
+    def length_scale(self) -> float:
+        """Distance in f over which the log density bends: it spaces the nodes."""
+        return 1.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density or mass of each target.
@@ -147,7 +156,73 @@ class Likelihood(Component):
             variance.
         """
         return expect_under_normal(
-            lambda f: self.log_prob_derivatives(f, y), mean, std, refine
+            lambda f: self.log_prob_derivatives(f, y),
+            mean,
+            std,
+            self.length_scale,
+            refine,
+        )
+
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Expected p(y | f)^c, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        y : Tensor of shape (n,)
+        c : float
+            Power, positive.
+        refine : int, default=1
+            Multiplies the number of quadrature nodes.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            As in `expected_log_prob`.
+        """
+        return expect_under_normal(
+            lambda f: scalar_derivatives(
+                lambda g: torch.exp(c * self.log_prob(g, y)), f
+            ),
+            mean,
+            std,
+            self.length_scale,
+            refine,
+        )
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations:
+        """Expected integral of p(y | f)^c over y, and its derivatives.
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        c : float
+            Power, positive.
+        refine : int, default=1
+            Multiplies the number of quadrature nodes.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            As in `expected_log_prob`.
+        """
+        return expect_under_normal(
+            lambda f: scalar_derivatives(
+                lambda g: torch.exp(self.log_power_integral(g, c)), f
+            ),
+            mean,
+            std,
+            self.length_scale,
+            refine,
         )
 
 
@@ -167,10 +242,14 @@ def scalar_derivatives(function: Any, f: torch.Tensor) -> Expectations:
 
 
 def expect_under_normal(
-    derivatives: Any, mean: torch.Tensor, std: torch.Tensor, refine: int
+    derivatives: Any,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    length_scale: float,
+    refine: int,
 ) -> Expectations:
     """Integrate (value, first, second) of f over f_i ~ N(mean_i, std_i^2)."""
-    nodes, weights = normal_rule(float(std.max()), refine)
+    nodes, weights = normal_rule(float(std.max()) / length_scale, refine)
     f = torch.addcmul(mean, nodes[:, None], std)
     value, first, second = derivatives(f[..., None])
     return weights @ value, weights @ first, weights @ second
@@ -230,6 +309,27 @@ class BernoulliLikelihood(Likelihood):
         value, first, second = expect_softplus(mean * sign, std, refine)
         return -value, -(first * sign), -second
 
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_power`."""
+        sign = 2 * y - 1
+        value, first, second = expect_sigmoid_power(mean * sign, std, c, refine)
+        return value, first * sign, second
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations:
+        """Sum of `expected_power` over both labels."""
+        one = self.expected_power(mean, std, torch.ones_like(mean), c, refine)
+        zero = self.expected_power(mean, std, torch.zeros_like(mean), c, refine)
+        return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]
+
 
 class GaussianLikelihood(Likelihood):
     """y = f + noise, with normal noise.
@@ -253,6 +353,11 @@ class GaussianLikelihood(Likelihood):
 
     def __init__(self, noise_scale: float = 1.0) -> None:
         self.noise_scale = noise_scale
+
+    @property
+    def length_scale(self) -> float:
+        """The scale of the noise."""
+        return float(self.noise_scale)
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
@@ -286,3 +391,28 @@ class GaussianLikelihood(Likelihood):
         first = (y - mean) * precision
         second = torch.full_like(mean, -precision)
         return value - 0.5 * precision * std.square(), first, second
+
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Closed form; see `Likelihood.expected_power`."""
+        variance = self.noise_scale**2 + c * std.square()
+        log_norm = 0.5 * math.log(self.noise_scale**2) - 0.5 * variance.log()
+        log_norm = log_norm - 0.5 * c * math.log(2 * math.pi * self.noise_scale**2)
+        z = y - mean
+        value = torch.exp(log_norm - 0.5 * c * z.square() / variance)
+        first = value * c * z / variance
+        second = value * (c / variance) * (c * z.square() / variance - 1)
+        return value, first, second
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations:
+        """A constant: the integral does not depend on f."""
+        value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]
+        return value, torch.zeros_like(mean), torch.zeros_like(mean)

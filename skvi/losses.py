@@ -77,7 +77,7 @@ class Loss(Component):
             (the derivative of the value in the mean, and twice the one in the
             variance).
         """
-        nodes, weights = normal_rule(float(std.max()), refine)
+        nodes, weights = normal_rule(float(std.max()) / likelihood.length_scale, refine)
         f = torch.addcmul(mean, nodes[:, None], std)[..., None]
         with torch.enable_grad():
             f.requires_grad_()
@@ -167,3 +167,21 @@ class BetaLoss(Loss):
         power = self.beta - 1
         gain = torch.exp(power * likelihood.log_prob(f, y)) / power
         return torch.exp(likelihood.log_power_integral(f, self.beta)) / self.beta - gain
+
+    def expected(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Use the likelihood's expected powers; see `Loss.expected`."""
+        c = self.beta - 1
+        gain = likelihood.expected_power(mean, std, y, c, refine)
+        norm = likelihood.expected_power_integral(mean, std, self.beta, refine)
+        return (
+            norm[0] / self.beta - gain[0] / c,
+            norm[1] / self.beta - gain[1] / c,
+            norm[2] / self.beta - gain[2] / c,
+        )

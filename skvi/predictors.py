@@ -11,6 +11,9 @@ from skvi.utils._random import randn
 
 __all__ = ["LinearPredictor", "MLPPredictor"]
 
+# Rows are visited in chunks so that temporaries stay near this many elements.
+CHUNK_ELEMENTS = 2**21
+
 
 class LinearPredictor:
     """A linear model, f = X coef + intercept, with K columns.
@@ -137,7 +140,7 @@ class LinearPredictor:
         """
         parts = [
             self._gram_of_chunk(X[rows], h[rows].to(X.dtype))
-            for rows in row_chunks(len(X), self.n_features)
+            for rows in row_chunks(len(X), self.n_features, CHUNK_ELEMENTS)
         ]
         return reduce(torch.add, parts).to(torch.float64)
 
@@ -168,7 +171,7 @@ class LinearPredictor:
         """
         d = self.n_features
         out = torch.zeros(self.layout.size, dtype=torch.float64)
-        for rows in row_chunks(len(X), d):
+        for rows in row_chunks(len(X), d, CHUNK_ELEMENTS):
             out[:d] += h[rows].to(X.dtype) @ X[rows].square()
         if self.fit_intercept:
             out[d] = h.sum()
@@ -192,7 +195,7 @@ class LinearPredictor:
         """
         mean = self.project(X, normal.mean[:, None])[:, 0].to(torch.float64)
         parts = []
-        for rows in row_chunks(len(X), self.layout.size):
+        for rows in row_chunks(len(X), self.layout.size, CHUNK_ELEMENTS):
             if normal.is_diagonal:
                 part = self._project_squared(X[rows], normal.variance)
             else:

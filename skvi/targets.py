@@ -6,7 +6,6 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.utils._arrays import row_chunks
-from skvi.utils._quadrature import normal_rule
 
 __all__ = ["SupervisedTarget", "Target"]
 
@@ -229,7 +228,10 @@ class SupervisedTarget(Target):
             draws or from random `rows`.
         """
         if self.is_scalar_linear and posterior.as_normal() is not None:
-            return self._total(self._quadrature(posterior.normal(), rows), rows)[0]
+            X, y, _ = self._select(rows)
+            mean, variance = self.predictor.moments(X, posterior.normal())
+            losses = _ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
+            return self._total(losses[None], rows)[0]
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
             f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
@@ -290,16 +292,6 @@ class SupervisedTarget(Target):
             return w @ value, w * slope, w * curvature
         return value.sum(), slope, curvature
 
-    def _quadrature(
-        self, normal: NormalForm, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-
-        X, y, _ = self._select(rows)
-        mean, variance = self.predictor.moments(X, normal)
-        nodes, weights = normal_rule(float(variance.detach().max().sqrt()))
-        f = mean + variance.sqrt() * nodes[:, None]
-        return (weights @ self.loss(self.likelihood, f[..., None], y))[None]
-
     def _chunks(self, n_draws: int) -> list[slice]:
         return row_chunks(len(self.y), n_draws, CACHE_ELEMENTS)
 
@@ -319,3 +311,26 @@ class SupervisedTarget(Target):
     def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
         total = self._weighted_sum(losses, rows)
         return total if rows is None else total * (len(self.y) / len(rows))
+
+
+class _ExpectedLoss(torch.autograd.Function):
+    """Expected loss of every row, differentiable in the mean and variance of f."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        loss: Any,
+        likelihood: Any,
+        y: torch.Tensor,
+    ) -> torch.Tensor:
+        value, first, second = loss.expected(likelihood, mean, variance.sqrt(), y)
+        ctx.save_for_backward(first, second)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        first, second = ctx.saved_tensors
+        # Bonnet and Price: the derivative in the variance is half the curvature.
+        return gradient * first, 0.5 * gradient * second, None, None, None

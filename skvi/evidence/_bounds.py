@@ -27,18 +27,17 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._diagnostics import khat_limit
+from skvi.sampling._importance import LIGHT_TAIL
 from skvi.solvers import dispersed_starts, fit_proposal_normal
 
 __all__ = ["EvidenceBounds", "NamedBound", "bound_evidence"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS, MAX_DRAWS = 2**12, 2**17
-N_CHAINS, N_WARMUP = 64, 150
+N_CHAINS, N_WARMUP, MIN_ITER = 64, 150, 50
 MAX_RHAT = 1.05
 LEVEL = 0.95
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
-# Below this Pareto k the tail of a set of weights does no harm.
-LIGHT_TAIL = 0.4
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ def bound_evidence(
         block_size(variance_below, n_below),
         block_size(variance_above, n_above),
     )
-    chains = sampler.run(max(20, math.ceil(n_above / N_CHAINS)))
+    chains = sampler.run(max(MIN_ITER, math.ceil(n_above / N_CHAINS)))
     draws = draw_weighted(target, proposal, n_below, generator)
     return _summarise(target, posterior, setup, draws, chains, generator, quantity)
 

@@ -81,7 +81,7 @@ default="auto"
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
         What was optimised, in nats; for "eubo" an estimate from draws.
-    loss_curve_ : ndarray of shape (n_iter_,)
+    loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration.
     n_iter_ : int
     converged_ : bool

@@ -16,6 +16,8 @@ __all__ = ["StudentT", "WeightedDraws", "adapt_proposal", "draw_weighted"]
 # first is a compromise; the others are tried once location and scale are found.
 DEGREES_OF_FREEDOM = 12
 OTHER_DEGREES = (5, 40)
+# Below this Pareto k the tail of a set of weights does no harm.
+LIGHT_TAIL = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,12 +238,17 @@ def adapt_proposal(
             break
         trial = StudentT(moments)
         draws = draw_weighted(target, trial, n_draws, generator)
-        if draws.ess <= 1.05 * pilot.ess:
+        if _badness(draws) >= _badness(pilot):
             break
         best, pilot = trial, draws
     for df in OTHER_DEGREES:
         trial = StudentT(best.normal, df)
         draws = draw_weighted(target, trial, n_draws, generator)
-        if draws.ess > 1.05 * pilot.ess:
+        if _badness(draws) < _badness(pilot):
             best, pilot = trial, draws
     return best, pilot
+
+
+def _badness(draws: WeightedDraws) -> tuple[float, float]:
+    """Heavy tails first, then few effective draws."""
+    return max(draws.khat, LIGHT_TAIL), -draws.ess

@@ -64,48 +64,77 @@ class Stochastic:
             ``options.n_draws`` draws, in nats.
         """
         posterior = problem.posterior
-        params = posterior.params.clone()
+        kept, params = posterior.params.clone(), posterior.params.clone()
         adam = _Adam(params, options.learning_rate)
+        schedule = _Schedule(adam, options.learning_rate)
         history: list[float] = []
-        best, best_error, waited, message = math.inf, 0.0, 0, ""
+        message = ""
         try:
-            while len(history) < options.max_iter:
+            while len(history) < options.max_iter and not schedule.done:
                 average, values = _sweep(problem, options, params, adam)
                 if not bool(torch.isfinite(values).all()):
                     message = _non_finite(problem)
                     break
-                posterior.params = average
-                mean = float(values.mean())
-                error = float(values.std()) / math.sqrt(STEPS_PER_SWEEP)
-                history.append(mean)
-                if mean < best - 2 * math.hypot(error, best_error):
-                    waited = 0
-                else:
-                    waited += 1
-                if mean < best:
-                    best, best_error = mean, error
-                if waited >= PATIENCE:
-                    adam.rate, waited, best = adam.rate / 2, 0, mean
-                if adam.rate < options.learning_rate * SMALLEST_SHARE:
-                    break
+                kept = average
+                history.append(float(values.mean()))
+                schedule.observe(values)
         except KeyboardInterrupt:
             message = "interrupted: the last complete sweep was kept"
-        posterior.params = posterior.params.detach()
-        converged = adam.rate < options.learning_rate * SMALLEST_SHARE
-        if not converged and not message:
+        posterior.params = kept.detach()
+        if not schedule.done and not message:
             message = (
                 f"the step size is still {adam.rate:.2g} after {options.max_iter} "
                 "sweeps of 100 gradient steps; increase max_iter"
             )
         return Solution(
             solver=self.name,
-            value=history[-1] if history else math.nan,
+            value=history[-1] if history else _evaluate(problem, options),
             history=history,
             n_iter=len(history),
-            converged=converged and not message,
+            converged=schedule.done,
             message=message,
             diagnostics={"interrupted": message.startswith("interrupted")},
         )
+
+
+class _Schedule:
+    """Halves the step size where the objective does not fall by more than noise."""
+
+    def __init__(self, adam: "_Adam", rate: float) -> None:
+        self.adam, self.smallest = adam, rate * SMALLEST_SHARE
+        self.best, self.best_error, self.waited = math.inf, 0.0, 0
+
+    @property
+    def done(self) -> bool:
+        return self.adam.rate < self.smallest
+
+    def observe(self, values: torch.Tensor) -> None:
+        mean = float(values.mean())
+        error = float(values.std()) / math.sqrt(len(values))
+        fell = mean < self.best - 2 * math.hypot(error, self.best_error)
+        self.waited = 0 if fell else self.waited + 1
+        if mean < self.best:
+            self.best, self.best_error = mean, error
+        if self.waited >= PATIENCE:
+            self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
+
+
+@torch.no_grad()
+def _evaluate(problem: Problem, options: SolverOptions) -> float:
+    return float(_surrogate(problem, options)[1])
+
+
+def _surrogate(
+    problem: Problem, options: SolverOptions
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return problem.objective.surrogate(
+        problem.target,
+        problem.posterior,
+        problem.divergence,
+        None,
+        options.n_draws,
+        problem.generator,
+    )
 
 
 def _sweep(
@@ -116,14 +145,7 @@ def _sweep(
     for _ in range(STEPS_PER_SWEEP):
         leaf = params.clone().requires_grad_()
         problem.posterior.params = leaf
-        surrogate, value = problem.objective.surrogate(
-            problem.target,
-            problem.posterior,
-            problem.divergence,
-            None,
-            options.n_draws,
-            problem.generator,
-        )
+        surrogate, value = _surrogate(problem, options)
         (gradient,) = torch.autograd.grad(surrogate, leaf)
         values.append(value)
         if not bool(torch.isfinite(gradient).all()):

@@ -19,7 +19,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def row_chunks(n_rows: int, width: int, elements: int = 2**21) -> list[slice]:
+def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:
     """Slices of rows whose temporaries of that width have about so many elements."""
     step = max(1, math.ceil(elements / max(width, 1)))
     return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
