@@ -8,7 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.sampling import (
     HamiltonianChains,
     adapt_proposal,
@@ -27,6 +27,9 @@ __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
 MIN_ESS = 10_000
 MAX_DRAWS = 2**17
 N_CHAINS = 64
+# Above so many parameters proposals are factorised: a covariance costs too much.
+MAX_FULL_RANK = 2000
+TINY_VARIANCE = 1e-300
 MAX_RHAT = 1.05
 
 
@@ -87,7 +90,9 @@ class MomentMatching:
         normal = fit_proposal_normal(target, options.max_iter)
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
-        goal = max(MIN_ESS, 10 * target.layout.size**2)
+        goal = MIN_ESS
+        if not problem.posterior.is_diagonal:
+            goal = max(goal, 10 * target.layout.size**2)
         n_draws = min(MAX_DRAWS, math.ceil(goal / efficiency))
         limit = khat_limit(n_draws)
         if pilot.khat < limit and efficiency > 0.02:
@@ -107,7 +112,9 @@ class MomentMatching:
             ess = float(effective_sample_size(chains.theta).min())
             found = {"ess": ess, "rhat": chains.rhat, "source": "chains"}
             bad = "" if chains.rhat < MAX_RHAT else f"R-hat {chains.rhat:.2f}"
-        problem.posterior.set_normal(_moments(theta, weights, proposal.normal))
+        problem.posterior.set_normal(
+            _moments(theta, weights, proposal.normal, problem.posterior.is_diagonal)
+        )
         log_weights = log_joint - problem.posterior.log_prob(theta)
         value = float(weights @ log_weights)
         found["khat_q"] = pareto_khat(log_weights)
@@ -121,7 +128,9 @@ class MomentMatching:
 
 
 def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
-    """Full-rank ELBO solution of a linear model: a good place to propose from.
+    """ELBO solution of a linear model: a good place to propose from.
+
+    Full-rank up to 2000 parameters, factorised above.
 
     Parameters
     ----------
@@ -195,17 +204,24 @@ def dispersed_starts(
 
 
 def _proposal_problem(target: Any) -> Problem:
-    posterior = FullRankNormal().build(target.layout)
-    return Problem(target, ELBO(), KL(), posterior, None)
+    full = target.layout.size <= MAX_FULL_RANK
+    family = FullRankNormal() if full else MeanFieldNormal()
+    return Problem(target, ELBO(), KL(), family.build(target.layout), None)
 
 
 def _moments(
-    theta: torch.Tensor, weights: torch.Tensor, fallback: NormalForm
+    theta: torch.Tensor,
+    weights: torch.Tensor,
+    fallback: NormalForm,
+    is_diagonal: bool,
 ) -> NormalForm:
+    """Weighted mean and (co)variance of draws."""
     mean = weights @ theta
     centred = theta - mean
+    if is_diagonal:
+        variance = weights @ centred.square()
+        return NormalForm(mean, variance.clamp(min=TINY_VARIANCE).sqrt())
     covariance = centred.T @ (weights[:, None] * centred)
     factor, info = torch.linalg.cholesky_ex(covariance)
-    if int(info):  # fewer effective draws than parameters
-        factor = fallback.scale
-    return NormalForm(mean, factor)
+    # Fewer effective draws than parameters: keep the shape of the proposal.
+    return NormalForm(mean, fallback.scale if int(info) else factor)

@@ -101,7 +101,7 @@ def expect_softplus(
 
 
 def expect_sigmoid_power(
-    mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1, wide: float = 2.5
+    mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1, wide: float = 1.2
 ) -> Moments:
     """Expected sigmoid(f)^c, and its first two derivatives, of f ~ N(mean, std^2).
 
@@ -115,7 +115,7 @@ def expect_sigmoid_power(
         Power, positive.
     refine : int, default=1
         Multiplies the number of nodes.
-    wide : float, default=2.5
+    wide : float, default=1.2
         Where the second rule takes over.
 
     Returns
