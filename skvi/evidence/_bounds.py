@@ -27,7 +27,7 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._diagnostics import khat_limit
-from skvi.sampling._importance import LIGHT_TAIL
+from skvi.sampling._importance import tail_score
 from skvi.solvers import dispersed_starts, fit_proposal_normal
 
 __all__ = ["EvidenceBounds", "NamedBound", "bound_evidence"]
@@ -215,9 +215,13 @@ def bound_evidence(
     sampler.warm_up(N_WARMUP)
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
-    above, variance_above = _reverse_proposal(sampler.pilot, (normal, proposal.normal))
-    n_below = _n_draws(variance_below, n_draws, precision)
-    n_above = _n_draws(variance_above, n_draws, precision)
+    above, variance_above, spread_above = _reverse_proposal(
+        sampler.pilot, (normal, proposal.normal)
+    )
+    n_below = _n_draws(
+        max(variance_below, _spread(pilot.log_weights)), n_draws, precision
+    )
+    n_above = _n_draws(max(variance_above, spread_above), n_draws, precision)
     setup = _Setup(
         proposal,
         above,
@@ -241,24 +245,30 @@ class _Setup:
 
 def _reverse_proposal(
     pilot: Chains, candidates: tuple[NormalForm, ...]
-) -> tuple[NormalForm, float]:
-    """Choose the normal r with the least variance of r/p under the posterior.
+) -> tuple[NormalForm, float, float]:
+    """Choose the normal r whose ratio r/p varies least under the posterior.
 
     Its tails must be lighter than the posterior's: for a Student-t r and a normal
-    prior the variance is infinite. So narrower versions are tried as well, and
-    those with heavy-tailed weights are taken only if there is no other.
+    prior the variance is infinite. So narrower versions are tried as well. Returns
+    r, the relative variance of r/p, and the variance of its logarithm.
     """
     theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
-    best, best_score = (candidates[0], math.inf), (math.inf, math.inf)
+    best, best_score = (candidates[0], math.inf, 0.0), math.inf
     for base, factor in product(candidates, REVERSE_SCALES):
         trial = NormalForm(base.mean, factor * base.scale)
         log_u = trial.log_prob(theta) - log_joint
         u = torch.exp(log_u - log_u.max())
         variance = float(u.var() / u.mean() ** 2)
-        score = (max(pareto_khat(log_u), LIGHT_TAIL), variance)
+        score = tail_score(variance, pareto_khat(log_u))
         if score < best_score:
-            best, best_score = (trial, variance), score
+            best, best_score = (trial, variance, _spread(log_u)), score
     return best
+
+
+def _spread(log_weights: torch.Tensor) -> float:
+    """Variance of log weights, which the log mean exp of few weights has."""
+    variance = float(log_weights.var())
+    return variance if math.isfinite(variance) else 0.0
 
 
 def _n_draws(variance: float, n_draws: int | None, precision: float | None) -> int:

@@ -12,12 +12,11 @@ from skvi.utils._random import rand, randn
 
 __all__ = ["StudentT", "WeightedDraws", "adapt_proposal", "draw_weighted"]
 
-# All heavier than the tails of a posterior with a normal or a Laplace prior. The
-# first is a compromise; the others are tried once location and scale are found.
+# Heavier than the tails of a posterior with a normal or a Laplace prior.
 DEGREES_OF_FREEDOM = 12
-OTHER_DEGREES = (5, 40)
-# Below this Pareto k the tail of a set of weights does no harm.
-LIGHT_TAIL = 0.4
+# Degrees of freedom and inflations that are tried once location and scale are
+# found; wider ones only while the weights are heavy-tailed, as on skewed posteriors.
+SHAPES = ((5, 1.0), (40, 1.0), (12, 1.25), (5, 1.25), (5, 1.5))
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,14 +240,25 @@ def adapt_proposal(
         if _badness(draws) >= _badness(pilot):
             break
         best, pilot = trial, draws
-    for df in OTHER_DEGREES:
-        trial = StudentT(best.normal, df)
+    for df, inflation in SHAPES:
+        if inflation > 1 and pilot.khat <= 0:
+            break
+        wider = NormalForm(best.normal.mean, inflation * best.normal.scale)
+        trial = StudentT(wider, df)
         draws = draw_weighted(target, trial, n_draws, generator)
         if _badness(draws) < _badness(pilot):
             best, pilot = trial, draws
     return best, pilot
 
 
-def _badness(draws: WeightedDraws) -> tuple[float, float]:
-    """Heavy tails first, then few effective draws."""
-    return max(draws.khat, LIGHT_TAIL), -draws.ess
+def _badness(draws: WeightedDraws) -> float:
+    return tail_score(len(draws.theta) / draws.ess - 1, draws.khat)
+
+
+def tail_score(relative_variance: float, khat: float) -> float:
+    """Score weights, lower is better: a log cost in draws, and one for the tail.
+
+    A tail of Pareto k = 1 counts as much as 2.7 times the draws: a light tail is
+    worth some efficiency, since errors can be trusted only with it.
+    """
+    return math.log1p(relative_variance) + max(khat, 0.0)

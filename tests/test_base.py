@@ -1,0 +1,203 @@
+"""Components, layouts, normal forms, arrays."""
+
+import importlib
+import inspect
+import math
+import pickle
+import pkgutil
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+
+import skvi
+from skvi.base import Component, Layout
+from skvi.utils._arrays import NumpyState, as_tensor
+from skvi.utils._random import make_generator
+
+
+def find_specifications():
+    """Every public component that is not a base class, with its defaults."""
+    found = {}
+    for info in pkgutil.walk_packages(skvi.__path__, "skvi."):
+        module = importlib.import_module(info.name)
+        for name in getattr(module, "__all__", []):
+            obj = getattr(module, name)
+            if inspect.isclass(obj) and issubclass(obj, Component):
+                if Component not in (obj, *obj.__bases__):
+                    found[name] = obj
+    return [found[name]() for name in sorted(found)]
+
+
+SPECIFICATIONS = find_specifications()
+every_specification = pytest.mark.parametrize("spec", SPECIFICATIONS, ids=repr)
+
+
+def test_specifications_are_found():
+    assert len(SPECIFICATIONS) >= 12
+    assert {"KL", "BetaLoss", "FullRankNormal"} <= {
+        type(s).__name__ for s in SPECIFICATIONS
+    }
+
+
+@every_specification
+def test_specification_is_a_parameter_object(spec):
+    spec.validate()
+    copies = [clone(spec), pickle.loads(pickle.dumps(spec))]
+    copies.append(eval(repr(spec), {type(spec).__name__: type(spec)}))
+    for copy in copies:
+        assert type(copy) is type(spec)
+        assert copy.get_params() == spec.get_params() == vars(copy)
+    assert not any(isinstance(v, torch.Tensor) for v in vars(spec).values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"), [(s, n) for s in SPECIFICATIONS for n in s.get_params()], ids=repr
+)
+def test_bad_parameter_is_named(spec, name):
+    bad = clone(spec).set_params(**{name: "nonsense"})  # the constructor only stores
+    with pytest.raises(
+        ValueError, match=f"'{name}' parameter of {type(spec).__name__}"
+    ):
+        bad.validate()
+
+
+LAYOUT = Layout({"coef": (2, 3), "noise": (), "scale": (2,)}, {"scale": "exp"})
+
+
+def test_layout_partitions_theta():
+    assert LAYOUT.size == sum(block.size for block in LAYOUT.values()) == 9
+    positions = [i for block in LAYOUT.values() for i in range(9)[block.slice]]
+    assert positions == list(range(9))
+    assert list(LAYOUT) == ["coef", "noise", "scale"]
+    assert len(LAYOUT) == 3
+    with pytest.raises(TypeError):
+        LAYOUT["coef"] = LAYOUT["scale"]
+
+
+def test_layout_unpacks_in_order():
+    theta = torch.arange(18, dtype=torch.float64).reshape(2, 9) / 10
+    blocks = LAYOUT.unpack(theta)
+    assert torch.equal(blocks["coef"][1], theta[1, :6].reshape(2, 3))
+    assert torch.equal(blocks["noise"], theta[:, 6])
+    # Wrong variant: the unconstrained coordinates themselves.
+    torch.testing.assert_close(blocks["scale"], theta[:, 7:].exp())
+
+
+def test_layout_jacobian():
+    # Wrong variants: no Jacobian, or its reciprocal.
+    theta = torch.linspace(-1, 1, 9, dtype=torch.float64)
+
+    def constrained(t):
+        return torch.cat([b.reshape(-1) for b in LAYOUT.unpack(t[None]).values()])
+
+    jacobian = torch.autograd.functional.jacobian(constrained, theta)
+    expected = torch.linalg.slogdet(jacobian).logabsdet
+    torch.testing.assert_close(LAYOUT.log_abs_det_jacobian(theta[None])[0], expected)
+
+
+def test_layout_refuses_unknown_bijection():
+    with pytest.raises(ValueError, match=r"block 'a' must be .* Got 'log' instead"):
+        Layout({"a": (1,)}, {"a": "log"})
+
+
+def test_layout_pickles():
+    copy = pickle.loads(pickle.dumps(LAYOUT))
+    assert dict(copy) == dict(LAYOUT)
+    assert repr(copy) == repr(LAYOUT)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+class TestNormalForm:
+    def test_agrees_with_scipy(self, kind, make_normal):
+        # Wrong variants: scale used as covariance, or as its transpose.
+        normal = make_normal(3, kind)
+        reference = stats.multivariate_normal(normal.mean, normal.covariance())
+        theta = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)
+        torch.testing.assert_close(
+            normal.log_prob(theta),
+            torch.from_numpy(reference.logpdf(theta)),
+            rtol=1e-10,
+            atol=1e-12,
+        )
+        assert float(normal.entropy()) == pytest.approx(reference.entropy(), rel=1e-12)
+        assert normal.is_diagonal == (kind == "diag")
+
+    def test_second_moments_agree(self, kind, make_normal):
+        normal = make_normal(3, kind)
+        covariance = normal.covariance()
+        scale = torch.diag(normal.scale) if kind == "diag" else normal.scale
+        torch.testing.assert_close(covariance, scale @ scale.T)
+        torch.testing.assert_close(normal.variance, covariance.diagonal())
+        expected = 0.5 * torch.linalg.slogdet(covariance).logabsdet
+        torch.testing.assert_close(normal.half_log_det, expected)
+
+    def test_whiten_inverts_transform(self, kind, make_normal):
+        normal = make_normal(3, kind)
+        eps = torch.linspace(-2, 2, 12, dtype=torch.float64).reshape(4, 3)
+        theta = normal.transform(eps)
+        torch.testing.assert_close(normal.whiten(theta - normal.mean), eps)
+        torch.testing.assert_close(
+            normal.log_prob_whitened(eps), normal.log_prob(theta)
+        )
+
+    def test_transform_has_the_moments(self, kind, make_normal, generator, z_score):
+        # Wrong variant: eps @ scale in place of eps @ scale'.
+        normal = make_normal(2, kind)
+        eps = torch.randn(1_000_000, 2, generator=generator, dtype=torch.float64)
+        theta = normal.transform(eps)
+        assert z_score(theta, normal.mean) < 5
+        deviation = theta - normal.mean
+        products = deviation[:, :, None] * deviation[:, None]
+        assert z_score(products, normal.covariance()) < 5
+
+
+@pytest.mark.parametrize(
+    ("array", "shares"),
+    [
+        (np.arange(6.0), True),
+        (np.arange(6.0).reshape(2, 3).T, True),
+        (np.arange(6.0)[::-1], False),
+        (np.arange(6.0).astype(">f8"), False),
+        (np.broadcast_to(np.float64(3), 4), False),
+        (np.ones(4, dtype="f8,f4")["f0"], False),  # strides of 12 bytes
+    ],
+    ids=["plain", "transposed", "reversed", "big-endian", "read-only", "field"],
+)
+def test_as_tensor(array, shares):
+    tensor = as_tensor(array)
+    np.testing.assert_array_equal(tensor.numpy(), array)
+    assert np.shares_memory(tensor.numpy(), array) == shares
+
+
+class Stateful(NumpyState):
+    def __init__(self):
+        self.scalar = torch.tensor(2.0)
+        self.leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        self.name = "x"
+
+
+def test_numpy_state_round_trip():
+    original = Stateful()
+    state = original.__getstate__()
+    assert not any(isinstance(v, torch.Tensor) for v in state.values())
+    state["leaf"][0] = 5.0  # a copy
+    assert float(original.leaf.detach()[0]) == 1
+    copy = Stateful.__new__(Stateful)
+    copy.__setstate__(original.__getstate__())
+    assert vars(copy).keys() == vars(original).keys()
+    assert copy.scalar.shape == ()
+    assert torch.equal(copy.leaf, original.leaf)
+    assert copy.leaf.dtype == torch.float64
+
+
+def test_make_generator_follows_random_state():
+    def first(state):
+        return float(torch.rand(1, generator=make_generator(state)))
+
+    assert first(3) == first(3) != first(4)
+    stream = np.random.RandomState(3)
+    assert first(stream) != first(stream)  # a RandomState advances
+    assert math.isfinite(first(None))

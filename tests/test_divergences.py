@@ -1,0 +1,310 @@
+"""Divergences: closed forms against integrals, derivatives, limits, ranges."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+
+import skvi.divergences
+from skvi.base import Layout, NormalForm
+from skvi.divergences import KL, Divergence, Renyi, log_power_integral
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.priors import Laplace, Normal, build_prior
+
+CLASSES = [getattr(skvi.divergences, name) for name in skvi.divergences.__all__]
+CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Divergence)]
+SPECS = [c() for c in CLASSES if c is not Divergence]
+SPECS += [KL(weight=0.4), *(Renyi(a) for a in (-0.2, 0, 0.9999, 1, 1.0003, 1.6))]
+every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
+KINDS = [(q, pi) for q in ("diag", "full") for pi in ("diag", "full")]
+every_kind = pytest.mark.parametrize(("q_kind", "pi_kind"), KINDS)
+
+
+def as_prior(normal):
+    """A fitted posterior that stands where a prior stands."""
+    family = MeanFieldNormal() if normal.is_diagonal else FullRankNormal()
+    posterior = family.build(Layout({"coef": (len(normal.mean),)}))
+    posterior.set_normal(normal)
+    return posterior
+
+
+def as_full(normal):
+    return NormalForm(normal.mean, torch.linalg.cholesky(normal.covariance()))
+
+
+def kl_by_torch(*normals):
+    parts = [
+        torch.distributions.MultivariateNormal(n.mean, n.covariance()) for n in normals
+    ]
+    return torch.distributions.kl_divergence(*parts)
+
+
+@pytest.fixture
+def pair(make_normal):
+    """Build q and pi for which every order in SPECS exists."""
+
+    def build(q_kind, pi_kind, size=2, width=1.2):
+        q = make_normal(size, q_kind, seed=1, width=0.8)
+        return q, make_normal(size, pi_kind, seed=2, width=width)
+
+    return build
+
+
+def log_integral(log_f, size, half=20.0, n=401):
+    """Log integral on a grid; the trapezoidal rule is exact to rounding here."""
+    axis = torch.linspace(-half, half, n, dtype=torch.float64)
+    theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
+    step = 2 * half / (n - 1)
+    return torch.logsumexp(log_f(theta), 0) + size * math.log(step)
+
+
+@every_kind
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    ("a", "b"), [(0.5, 0.5), (1.5, -0.5), (-0.2, 1.2), (2, 0), (0, 1.3), (1, 0.4)]
+)
+def test_log_power_integral(pair, q_kind, pi_kind, size, a, b):
+    # Wrong variants: + a b in the last term; log determinants with a for 1 - a.
+    q, pi = pair(q_kind, pi_kind, size)
+    expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), size)
+    torch.testing.assert_close(
+        log_power_integral(q, pi, a, b), expected, rtol=1e-8, atol=0
+    )
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", [-0.2, 0, 1e-4, 0.3, 0.9, 1 - 1e-4, 1, 1.0005, 1.7])
+def test_renyi_is_its_integral(pair, q_kind, pi_kind, alpha):
+    # Wrong variants: the classical scaling without 1/alpha; q and pi swapped.
+    q, pi = pair(q_kind, pi_kind)
+
+    def integral(theta):
+        return alpha * q.log_prob(theta) + (1 - alpha) * pi.log_prob(theta)
+
+    if alpha in (0, 1):  # the limits: KL(pi || q) and KL(q || pi)
+        p, other = (q, pi) if alpha else (pi, q)
+        reference = kl_by_torch(p, other)
+    else:
+        reference = log_integral(integral, 2) / (alpha * (alpha - 1))
+    rtol = 1e-8 if min(abs(alpha), abs(1 - alpha)) > 0.01 else 1e-6  # it cancels
+    value = Renyi(alpha).closed_form(q, as_prior(pi))
+    torch.testing.assert_close(value, reference, rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+@pytest.mark.parametrize("delta", [1.1e-2, 1.01e-3, 0.99e-3, 1e-5, 1e-8, 1e-13, 0])
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("ratio", [0.02, 0.98, 3.0])
+def test_renyi_near_its_limits(limit, delta, sign, ratio):
+    """Both branches against fifty digits, and both limits.
+
+    Wrong variant: the plain formula everywhere, which cancels.
+    """
+    alpha = limit + sign * delta
+    q = NormalForm(torch.tensor([0.3]).double(), torch.tensor([ratio]).double().sqrt())
+    pi = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
+    with mpmath.workdps(50):
+        a, v, m = (
+            mpmath.mpf(alpha),
+            mpmath.mpf(float(q.variance)),
+            mpmath.mpf(float(q.mean)),
+        )
+        if alpha in (0, 1):
+            s, square = (v, m**2) if alpha else (1 / v, m**2 / v)
+            expected = (s + square - 1 - mpmath.log(s)) / 2
+        else:
+            mixed = a + (1 - a) * v
+            log_dets = ((1 - a) * mpmath.log(v) - mpmath.log(mixed)) / 2
+            expected = m**2 / mixed / 2 + log_dets / (a * (a - 1))
+        expected = float(expected)
+    assert float(Renyi(alpha).closed_form(q, as_prior(pi))) == pytest.approx(
+        expected, rel=1e-10
+    )
+
+
+@every_kind
+@pytest.mark.parametrize("weight", [1.0, 0.3])
+def test_kl_is_its_integral(pair, q_kind, pi_kind, weight):
+    # Wrong variants: the trace without its half; the entropy's sign.
+    q, pi = pair(q_kind, pi_kind)
+    value = KL(weight).closed_form(q, as_prior(pi))
+    torch.testing.assert_close(value, weight * kl_by_torch(q, pi), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("q_kind", ["diag", "full"])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_kl_to_a_prior_that_is_not_normal(pair, q_kind, blocks, expect_normal):
+    # Wrong variant: the conditional in place of the marginal variances of a full q.
+    parts = {"a": Laplace(0.7), "b": Normal(2.0) if blocks else Laplace(0.7)}
+    layout = Layout({"a": (1,), "b": (1,)})
+    q, prior = pair(q_kind, "diag")[0], build_prior(parts, layout)
+    if not blocks:
+        prior = parts["a"].build(layout)
+    cross = 0.0
+    for part, mean, variance in zip(parts.values(), q.mean, q.variance, strict=True):
+        one = part.build(Layout({"coef": (1,)}))
+        cross += expect_normal(
+            lambda t, one=one: one.log_prob(t[:, None]), mean, variance**0.5, 0
+        )
+    entropy = torch.distributions.MultivariateNormal(q.mean, q.covariance()).entropy()
+    value = KL().closed_form(q, prior)
+    torch.testing.assert_close(value, -entropy - cross, rtol=1e-10, atol=0)
+
+
+@every_spec
+@every_kind
+def test_zero_where_equal_and_positive_elsewhere(spec, pair, q_kind, pi_kind):
+    q, pi = pair(q_kind, pi_kind)
+    assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
+    assert float(spec.closed_form(q, as_prior(pi))) > 0.01
+    both_full = spec.closed_form(as_full(q), as_prior(as_full(pi)))
+    torch.testing.assert_close(spec.closed_form(q, as_prior(pi)), both_full)
+
+
+def terms_by_autograd(spec, q, prior):
+    """Gradient and curvature in the mean, and twice the gradient in the covariance."""
+    mean, covariance = q.mean.clone().requires_grad_(), q.covariance().requires_grad_()
+
+    def value(m):
+        return spec.closed_form(NormalForm(m, torch.linalg.cholesky(covariance)), prior)
+
+    gradient, pull = torch.autograd.grad(value(mean), (mean, covariance))
+    curvature = torch.autograd.functional.hessian(value, mean)
+    return gradient, curvature, 2 * pull
+
+
+PRIORS = ["diag", "full", "laplace", "blocks"]
+LAYOUT = Layout({"coef": (2,), "intercept": (1,)})
+
+
+def make_prior(name, pair):
+    if name in ("diag", "full"):
+        return as_prior(pair("diag", name, 3)[1])
+    blocks = {"coef": Laplace(0.7), "intercept": Normal(2.0)}
+    return build_prior(Laplace(0.7) if name == "laplace" else blocks, LAYOUT)
+
+
+@pytest.mark.parametrize("prior_kind", PRIORS)
+@pytest.mark.parametrize("q_kind", ["diag", "full"])
+@pytest.mark.parametrize("given_precision", [False, True])
+@every_spec
+def test_terms_are_derivatives(spec, pair, q_kind, prior_kind, given_precision):
+    # Wrong variants: pull without its factor 2, or without the outer product.
+    q, prior = pair(q_kind, "diag", 3)[0], make_prior(prior_kind, pair)
+    if not spec.has_closed_form(prior):
+        assert prior.as_normal() is None
+        return
+    if getattr(spec, "alpha", 1) == 0:
+        return  # refused as a regulariser
+    precision = torch.linalg.inv(q.covariance())
+    precision = precision.diagonal() if q.is_diagonal else precision
+    terms = spec.terms(q, prior, precision if given_precision else None)
+    gradient, curvature, pull = terms_by_autograd(spec, q, prior)
+    torch.testing.assert_close(
+        terms.value, spec.closed_form(q, prior), rtol=1e-10, atol=0
+    )
+    torch.testing.assert_close(terms.gradient, gradient, rtol=1e-9, atol=1e-11)
+    for actual, full in [
+        (terms.curvature, curvature),
+        (terms.precision_gradient, pull),
+    ]:
+        expected = full if actual.ndim == 2 else full.diagonal()
+        torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9)
+
+
+@every_spec
+@pytest.mark.parametrize("q_kind", ["diag", "full"])
+def test_closed_form_is_differentiable(spec, pair, q_kind):
+    q, pi = pair(q_kind, "diag")
+    prior = as_prior(pi)
+    tensors = (q.mean.clone().requires_grad_(), q.scale.clone().requires_grad_())
+
+    def value(mean, scale):
+        return spec.closed_form(
+            NormalForm(mean, scale.tril() if scale.ndim > 1 else scale), prior
+        )
+
+    assert torch.autograd.gradcheck(value, tensors)
+
+
+@every_spec
+def test_entropy_weight(spec, pair):
+    """D loses c / 2 for each unit of log det(cov), for a q much narrower than pi."""
+    if getattr(spec, "alpha", 1) <= 0:
+        return  # such orders cannot regularise
+    q, pi = pair("full", "diag", 3)
+    narrow = [NormalForm(pi.mean, q.scale * s) for s in (1e-5, 1e-7)]
+    values = [float(spec.closed_form(n, as_prior(pi))) for n in narrow]
+    gap = float(narrow[0].half_log_det - narrow[1].half_log_det)
+    weight = spec.terms(narrow[0], as_prior(pi)).entropy_weight
+    assert (values[1] - values[0]) / gap == pytest.approx(weight, rel=1e-4)
+
+
+@pytest.fixture
+def estimate(pair, generator):
+    """Monte Carlo estimates of D from n_estimates times n_draws draws, and D itself."""
+
+    def run(spec, n_estimates, n_draws):
+        q, pi = pair("full", "diag", width=0.9)
+        shape = n_estimates * n_draws, 2
+        theta = q.transform(
+            torch.randn(shape, generator=generator, dtype=torch.float64)
+        )
+        logs = [p.log_prob(theta).reshape(n_estimates, n_draws) for p in (q, pi)]
+        return torch.vmap(spec.monte_carlo)(*logs), spec.closed_form(q, as_prior(pi))
+
+    return run
+
+
+@every_spec
+def test_monte_carlo(spec, estimate, z_score):
+    # Wrong variants: q and pi swapped; 1/(alpha - 1) for 1/(alpha (alpha - 1)).
+    estimates, value = estimate(spec, 100, 10_000)
+    assert z_score(estimates, value) < 5
+    assert z_score(estimates, 1.1 * value) > 5
+
+
+@pytest.mark.parametrize(("alpha", "sign"), [(0.5, 1), (1.6, -1)])
+def test_direction_of_the_monte_carlo_bias(alpha, sign, estimate):
+    estimates, value = estimate(Renyi(alpha), 200_000, 2)
+    se = estimates.std() / math.sqrt(len(estimates))
+    assert sign * (estimates.mean() - value) > 5 * se
+
+
+@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize(
+    ("alpha", "edge"), [(1.5, 3), (3, 1.5), (-0.5, 1 / 3), (-3, 0.75)]
+)
+def test_renyi_is_infinite_outside_its_range(kind, alpha, edge, make_normal):
+    """cov(q) < alpha/(alpha-1) cov(pi), or > |alpha|/(1+|alpha|) cov(pi).
+
+    Wrong variant: the log determinant of an indefinite matrix, which is NaN.
+    """
+    pi, divergence = make_normal(3, kind), Renyi(alpha)
+    inside, far = (0.99, 1e8) if alpha > 0 else (1.01, 1e-8)
+    for factor in (inside, 1 / inside, far):
+        stretch = torch.tensor([1, 1, edge * factor], dtype=torch.float64).sqrt()
+        q = NormalForm(pi.mean + 0.1, pi.scale * stretch)  # columns: full stays lower
+        values = [
+            divergence.closed_form(q, as_prior(pi)),
+            divergence.terms(q, as_prior(pi)).value,
+            log_power_integral(q, pi, alpha, 1 - alpha),
+        ]
+        for value in values:
+            assert torch.isfinite(value) if factor == inside else value == math.inf
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0])
+def test_orders_that_cannot_regularise(alpha):
+    with pytest.raises(IncompatibleComponentsError, match=r"Renyi\(alpha=.*alpha > 0"):
+        Renyi(alpha).check_regularizer()
+
+
+@pytest.mark.parametrize(
+    "spec", [KL(), KL(2.0), Renyi(0.1), Renyi(1), Renyi(3)], ids=repr
+)
+def test_orders_that_can_regularise(spec):
+    spec.check_regularizer()
+    assert spec.is_standard == (spec.get_params() == {"weight": 1.0})

@@ -1,0 +1,366 @@
+"""Objectives: values and gradient rules where the posterior and log p(D) are known.
+
+The rules are written a second time here, as functions of the variational parameters
+and of the noise, next to the wrong variants that each property tells apart.
+"""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from skvi.base import NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO, EUBO
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import LinearPredictor, MLPPredictor
+from skvi.priors import Laplace, Normal, build_prior
+from skvi.targets import SupervisedTarget
+
+N, SIZE, NOISE, PRIOR_SCALE = 8, 2, 0.7, 1.3
+families = pytest.mark.parametrize(
+    "family", [MeanFieldNormal(), FullRankNormal()], ids=repr
+)
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def make_target(predictor=None, prior=None):
+    predictor = predictor or LinearPredictor(1)
+    built = build_prior(prior or Normal(PRIOR_SCALE), predictor.layout)
+    likelihood, X = GaussianLikelihood(NOISE), 0.8 + randn(N, 1)
+    return SupervisedTarget(
+        predictor, likelihood, LogLoss(), built, X, X[:, 0] + randn(N, seed=1)
+    )
+
+
+TARGET = make_target()
+DESIGN = torch.cat([TARGET.X, torch.ones(N, 1, dtype=torch.float64)], 1)
+PRECISION = DESIGN.T @ DESIGN / NOISE**2 + torch.eye(SIZE).double() / PRIOR_SCALE**2
+EXACT = MultivariateNormal(
+    torch.linalg.solve(PRECISION, DESIGN.T @ TARGET.y / NOISE**2),
+    precision_matrix=PRECISION,
+)
+MARGINAL = NOISE**2 * torch.eye(N).double() + PRIOR_SCALE**2 * DESIGN @ DESIGN.T
+LOG_Z = MultivariateNormal(torch.zeros(N).double(), MARGINAL).log_prob(TARGET.y)
+
+
+def make_posterior(family, shift=0.5, stretch=1.3, target=TARGET):
+    """A q whose mean is off by `shift` standard deviations, or the exact posterior."""
+    posterior = family.build(target.layout)
+    if target is TARGET:
+        mean = EXACT.mean + shift * EXACT.stddev
+        posterior.set_normal(NormalForm(mean, stretch * EXACT.scale_tril))
+    posterior.params.requires_grad_()
+    return posterior
+
+
+def as_torch(posterior, params=None):
+    normal = posterior.normal(params)
+    scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
+    return MultivariateNormal(normal.mean, scale_tril=scale)
+
+
+def exact_gradient(posterior, upper):
+    """Gradient of KL(p || q) for the EUBO, of KL(q || p) for the negative ELBO."""
+    q = as_torch(posterior)
+    value = kl_divergence(EXACT, q) if upper else kl_divergence(q, EXACT)
+    return torch.autograd.grad(value, posterior.params)[0]
+
+
+def run(
+    objective, posterior, n_draws=10, seed=0, divergence=None, target=TARGET, rows=None
+):
+    """Value and gradient that the objective trains with."""
+    generator = torch.Generator().manual_seed(seed)
+    surrogate, value = objective.surrogate(
+        target, posterior, divergence or KL(), rows, n_draws, generator
+    )
+    assert not value.requires_grad
+    return value, torch.autograd.grad(surrogate, posterior.params)[0]
+
+
+def replicate(n_replicates, *args, **kwargs):
+    pairs = [run(*args, seed=s, **kwargs) for s in range(n_replicates)]
+    return [torch.stack(parts) for parts in zip(*pairs, strict=True)]
+
+
+# --- ELBO ---------------------------------------------------------------------------
+
+
+@families
+@pytest.mark.parametrize("shift", [0, 0.5, 3])
+def test_elbo_is_log_evidence_minus_kl(family, shift):
+    """Wrong variants: a constant of the prior, or of the noise, left out."""
+    posterior = make_posterior(family, shift)
+    value, gradient = run(ELBO(), posterior)
+    kl = kl_divergence(as_torch(posterior), EXACT).detach()
+    torch.testing.assert_close(-value, LOG_Z - kl, rtol=1e-10, atol=0)
+    assert -value < LOG_Z
+    expected = exact_gradient(posterior, upper=False)
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_elbo_is_tight_at_the_posterior():
+    value, gradient = run(ELBO(), make_posterior(FullRankNormal(), 0, 1))
+    torch.testing.assert_close(-value, LOG_Z, rtol=1e-12, atol=0)
+    assert float(gradient.abs().max()) < 1e-10
+
+
+@families
+@pytest.mark.parametrize("rule", ["reparam", "stl"])
+def test_sampled_elbo_is_unbiased(family, rule, z_score):
+    posterior = make_posterior(family)
+    values, gradients = replicate(400, ELBO(rule), posterior, n_draws=50)
+    assert z_score(values, run(ELBO(), posterior)[0]) < 5
+    expected = exact_gradient(posterior, upper=False)
+    assert z_score(gradients, expected) < 5
+    assert z_score(gradients, 0.8 * expected) > 5
+
+
+def test_sticking_the_landing(z_score):
+    """At q = posterior: without noise. Wrong variant: parameters not detached."""
+    posterior = make_posterior(FullRankNormal(), 0, 1)
+    assert float(run(ELBO("stl"), posterior)[1].abs().max()) < 1e-10
+    _, gradients = replicate(400, ELBO("reparam"), posterior)
+    assert float(gradients.abs().mean()) > 0.01
+    assert z_score(gradients, 0.0) < 5
+
+
+@pytest.mark.parametrize("divergence", [KL(0.5), Renyi(0.5), Renyi(1.5)], ids=repr)
+def test_generalised_objective(divergence, z_score):
+    """Expected loss plus D. Wrong variant: the prior counted twice, or dropped."""
+    posterior = make_posterior(FullRankNormal())
+    value, gradient = run(ELBO(), posterior, divergence=divergence)
+    loss = TARGET.expected_loss_terms(posterior.as_normal())[0]
+    expected = loss + divergence.closed_form(posterior.as_normal(), TARGET.prior)
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
+    # The estimate of a log mean has a bias of order 1 / n_draws.
+    values, gradients = replicate(
+        60, ELBO("reparam"), posterior, n_draws=5_000, divergence=divergence
+    )
+    assert z_score(values, value) < 5
+    assert z_score(gradients, gradient) < 5
+
+
+def test_elbo_without_a_closed_divergence(z_score):
+    """Rényi to a Laplace prior: draws, whatever the gradient rule asks for."""
+    target = make_target(prior=Laplace(0.8))
+    posterior, divergence = make_posterior(FullRankNormal()), Renyi(0.5)
+    auto = run(ELBO(), posterior, 100, 0, divergence, target)
+    sampled = run(ELBO("reparam"), posterior, 100, 0, divergence, target)
+    for a, b in zip(auto, sampled, strict=True):
+        assert torch.equal(a, b)
+    generator = torch.Generator().manual_seed(0)
+    theta, log_q = posterior.rsample_with_log_prob(100, generator)
+    ratio = log_q - target.prior.log_prob(theta)
+    expected = (
+        target.pointwise(theta).sum(1).mean() - 4 * (-ratio / 2).exp().mean().log()
+    )
+    torch.testing.assert_close(auto[0], expected.detach(), rtol=1e-10, atol=0)
+
+
+def test_elbo_of_a_network_agrees_with_draws_of_weights(z_score):
+    """Local reparameterisation trains with the same expectation."""
+    target = make_target(MLPPredictor(1, 1, (3,), "tanh"))
+    posterior = make_posterior(MeanFieldNormal(), target=target)
+    pairs = [
+        replicate(300, ELBO(rule), posterior, n_draws=100, target=target)
+        for rule in ("auto", "reparam")
+    ]
+    for local, weights in zip(*pairs, strict=True):
+        assert z_score(local - weights, 0.0) < 5
+
+
+@pytest.mark.parametrize("rule", ["auto", "reparam", "stl"])
+def test_minibatch_gradients_average_to_the_full_one(rule):
+    # Wrong variant: the divergence scaled with the rows.
+    posterior = make_posterior(FullRankNormal())
+    parts = [
+        run(ELBO(rule), posterior, rows=torch.tensor(rows))
+        for rows in ([0, 3], [1, 7], [2, 6], [4, 5])
+    ]
+    full = run(ELBO(rule), posterior)
+    for i in range(2):
+        mean = torch.stack([part[i] for part in parts]).mean(0)
+        torch.testing.assert_close(mean, full[i], rtol=1e-10, atol=1e-10)
+
+
+# --- EUBO: the rules, right and wrong -----------------------------------------------
+
+
+def make_rule(posterior, kind):
+    """A surrogate of (params, eps), for one set of draws."""
+
+    def weigh(log_weights):
+        return torch.softmax(log_weights, 0).detach()
+
+    def surrogate(params, eps):
+        theta, fixed = posterior.normal(params).transform(eps), params.detach()
+        if kind == "score":
+            theta = theta.detach()
+        log_q = posterior.log_prob(theta, params)
+        log_joint = TARGET.log_joint(theta)
+        log_weights = log_joint - log_q
+        path = log_joint - posterior.log_prob(theta, fixed)
+        w = weigh(log_weights)
+        if kind in ("score", "algorithm 1"):  # the latter forgets theta.detach()
+            return -w @ log_q
+        if kind == "equation 5":
+            return w @ ((log_weights.detach() + 1) * log_joint - log_q)
+        if kind == "autodiff":
+            return torch.softmax(log_weights, 0) @ log_weights
+        if kind == "missing detach":  # of the parameters inside q
+            return -w @ log_weights
+        return -(w - w**2 if kind == "w - w^2" else w) @ path
+
+    return surrogate
+
+
+def gradients_of(kind, posterior, n_replicates, n_draws, seed=0):
+    eps = randn(n_replicates, n_draws, SIZE, seed=seed)
+    rule = torch.func.grad(make_rule(posterior, kind))
+    return torch.vmap(rule, (None, 0))(posterior.params.detach(), eps)
+
+
+@families
+@pytest.mark.parametrize("kind", ["score", "doubly_reparam"])
+def test_package_trains_with_these_rules(family, kind):
+    posterior = make_posterior(family)
+    value, gradient = run(EUBO(kind), posterior, n_draws=7, seed=3)
+    expected = gradients_of(kind, posterior, 1, 7, seed=3)[0]
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-11)
+    theta = posterior.as_normal().transform(randn(7, SIZE, seed=3))
+    log_weights = TARGET.log_joint(theta) - posterior.log_prob(theta).detach()
+    torch.testing.assert_close(value, EUBO().bound(log_weights))
+    if kind == "doubly_reparam":
+        default = run(EUBO(), posterior, n_draws=7, seed=3)[1]
+        assert torch.equal(gradient, default)
+
+
+@families
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [
+        ("score", True),
+        ("doubly_reparam", True),
+        ("w - w^2", True),
+        ("autodiff", True),  # as the number of draws grows; not before, see below
+        ("algorithm 1", False),
+        ("equation 5", False),
+        ("missing detach", False),
+    ],
+)
+def test_many_draws_give_the_exact_gradient(family, kind, right, z_score):
+    """-E_p[d log q(theta; lambda) / d lambda], with theta held fixed."""
+    posterior = make_posterior(family)
+    gradients = gradients_of(kind, posterior, 40, 5_000)
+    assert (z_score(gradients, exact_gradient(posterior, upper=True)) < 5) == right
+
+
+@pytest.mark.parametrize("n_draws", [1, 2, 3, 8])
+def test_expectation_at_every_number_of_draws(n_draws, z_score):
+    """With w - w^2 the path form equals the score form; with w it is biased."""
+    posterior = make_posterior(MeanFieldNormal())
+    score = gradients_of("score", posterior, 40_000, n_draws)
+    right = gradients_of("w - w^2", posterior, 40_000, n_draws, seed=1)
+    wrong = gradients_of("doubly_reparam", posterior, 40_000, n_draws, seed=1)
+    assert z_score(score - right, 0.0) < 5
+    assert z_score(score - wrong, 0.0) > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "noiseless"),
+    [
+        ("doubly_reparam", True),
+        ("score", False),
+        ("autodiff", False),
+        ("missing detach", False),
+        ("equation 5", False),
+    ],
+)
+def test_noise_at_the_posterior(kind, noiseless, z_score):
+    gradients = gradients_of(kind, make_posterior(FullRankNormal(), 0, 1), 2000, 10)
+    assert (float(gradients.abs().max()) < 1e-9) == noiseless
+    # Equation (5) does not even vanish on average: -log p(D) per log scale.
+    scales = gradients[:, SIZE : 2 * SIZE]
+    assert z_score(scales, -LOG_Z if kind == "equation 5" else 0.0) < 5
+    if kind == "equation 5":
+        assert z_score(scales, 0.0) > 50
+
+
+def test_algorithm_1_does_not_move_the_mean():
+    posterior = make_posterior(FullRankNormal(), shift=2)
+    wrong = gradients_of("algorithm 1", posterior, 5, 100)
+    assert float(wrong[:, :SIZE].abs().max()) < 1e-12
+    assert float(exact_gradient(posterior, upper=True)[:SIZE].abs().min()) > 0.1
+
+
+def test_autodiff_through_the_weights_minimises_the_elbo(z_score):
+    """One draw: away from the posterior. Both training rules do not go there."""
+    posterior = make_posterior(MeanFieldNormal(), shift=2)
+    uphill = -exact_gradient(posterior, upper=False)
+    wrong = gradients_of("autodiff", posterior, 100_000, 1)
+    assert z_score(wrong, uphill) < 5
+    assert z_score(gradients_of("score", posterior, 100_000, 1), 0.0) < 5
+    right = gradients_of("doubly_reparam", posterior, 100_000, 1)
+    exact = exact_gradient(posterior, upper=True)
+    assert float(wrong.mean(0) @ exact) < 0 < float(right.mean(0) @ exact)
+
+
+@families
+@pytest.mark.parametrize("shift", [0, 0.5, 1])
+def test_sandwich(family, shift, z_score):
+    """ELBO <= log p(D) <= EUBO, and by how much."""
+    posterior = make_posterior(family, shift)
+    eubo = LOG_Z + kl_divergence(EXACT, as_torch(posterior)).detach()
+    theta = posterior.as_normal().transform(randn(400_000, SIZE))
+    log_weights = TARGET.log_joint(theta) - posterior.log_prob(theta).detach()
+    estimates = torch.stack([EUBO().bound(b) for b in log_weights.split(10_000)])
+    assert z_score(estimates, eubo) < 5
+    assert -run(ELBO(), posterior)[0] < LOG_Z < eubo
+    assert (ELBO().direction, EUBO().direction) == ("lower", "upper")
+
+
+def test_bound_reduces_the_last_axis():
+    log_weights = torch.tensor([[0.0, 1.0], [-2.0, 3.0]]).double()
+    w = log_weights.exp() / log_weights.exp().sum(1, True)
+    expected = (w * log_weights).sum(1).mean()
+    torch.testing.assert_close(EUBO().bound(log_weights), expected)
+    shifted = EUBO().bound(log_weights - 1e5)  # no overflow, and one nat is one nat
+    torch.testing.assert_close(shifted, expected - 1e5, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "divergence", "parts"),
+    [
+        (
+            EUBO(),
+            Renyi(0.5),
+            ["EUBO", r"Renyi\(", "objective='elbo'", "divergence='kl'"],
+        ),
+        (EUBO("score"), KL(0.5), ["EUBO", r"KL\(weight=0.5\)", "divergence='kl'"]),
+        (ELBO("stl"), Renyi(2.0), ["stl", r"Renyi\(alpha=2.0\)", "gradient='reparam'"]),
+        (ELBO("stl"), KL(2.0), ["stl", r"KL\(weight=2.0\)", "gradient='reparam'"]),
+        (ELBO(), Renyi(-0.5), [r"Renyi\(alpha=-0.5\)", "alpha > 0"]),
+        (ELBO("reparam"), Renyi(0), [r"Renyi\(alpha=0\)", "alpha > 0"]),
+    ],
+)
+def test_impossible_pairs_are_refused(objective, divergence, parts):
+    """The message names both parts and the remedy."""
+    for part in parts:
+        with pytest.raises(IncompatibleComponentsError, match=part):
+            objective.check(divergence, TARGET)
+
+
+def test_possible_pairs_pass():
+    for objective in (ELBO(), ELBO("stl"), ELBO("reparam"), EUBO(), EUBO("score")):
+        objective.check(KL(), TARGET)
+    ELBO().check(Renyi(0.5), TARGET)
+    with pytest.raises(ValueError, match="'gradient' parameter of EUBO must be"):
+        EUBO("stl").check(KL(), TARGET)
