@@ -77,6 +77,10 @@ class BaseVariational(BaseEstimator):
             params = {**params, name: table[value]()}
         return super().set_params(**params)
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether a fit has come to its end."""
+        return hasattr(self, "posterior_")
+
     def _resolve(self, name: str) -> Any:
         """Clone a specification, or build the one that a shorthand names."""
         value = getattr(self, name)

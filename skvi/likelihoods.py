@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.base import Component
+from skvi.utils._derivatives import scalar_derivatives
 from skvi.utils._quadrature import (
     expect_sigmoid_power,
     expect_softplus,
@@ -224,21 +225,6 @@ class Likelihood(Component):
             self.length_scale,
             refine,
         )
-
-
-def scalar_derivatives(function: Any, f: torch.Tensor) -> Expectations:
-    """Differentiate an elementwise function of f, (S, n, 1) -> (S, n), twice."""
-    with torch.enable_grad():
-        f = f.detach().requires_grad_()
-        value = function(f)
-        (first,) = torch.autograd.grad(value.sum(), f, create_graph=True)
-        if first.requires_grad:
-            (second,) = torch.autograd.grad(first.sum(), f, allow_unused=True)
-        else:
-            second = None
-    if second is None:
-        second = torch.zeros_like(first)
-    return value.detach(), first[..., 0].detach(), second[..., 0].detach()
 
 
 def expect_under_normal(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from skvi.base import Component
+from skvi.utils._derivatives import scalar_derivatives
 from skvi.utils._quadrature import normal_rule
 from skvi.utils._validation import Interval
 
@@ -79,12 +80,7 @@ class Loss(Component):
         """
         nodes, weights = normal_rule(float(std.max()) / likelihood.length_scale, refine)
         f = torch.addcmul(mean, nodes[:, None], std)[..., None]
-        with torch.enable_grad():
-            f.requires_grad_()
-            value = self(likelihood, f, y)
-            (first,) = torch.autograd.grad(value.sum(), f, create_graph=True)
-            (second,) = torch.autograd.grad(first.sum(), f)
-        parts = (value.detach(), first[..., 0].detach(), second[..., 0])
+        parts = scalar_derivatives(lambda g: self(likelihood, g, y), f)
         return weights @ parts[0], weights @ parts[1], weights @ parts[2]
 
 

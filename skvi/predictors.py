@@ -1,5 +1,6 @@
 """Predictors: f(theta, X), the only place that knows how parameters meet features."""
 
+from collections.abc import Iterator
 from functools import reduce
 from itertools import pairwise
 
@@ -68,8 +69,8 @@ class LinearPredictor:
         """
         blocks = self.layout.unpack(theta)
         n_draws, n_outputs, n_features = blocks["coef"].shape
-        coef = blocks["coef"].reshape(-1, n_features).to(X.dtype)
-        f = (coef @ X.T).reshape(n_draws, n_outputs, -1).to(theta.dtype)
+        coef = blocks["coef"].reshape(-1, n_features)
+        f = (coef @ X.T.to(theta.dtype)).reshape(n_draws, n_outputs, -1)
         if self.fit_intercept:
             f = f + blocks["intercept"][..., None]
         return f.transpose(1, 2)
@@ -85,12 +86,17 @@ class LinearPredictor:
         Returns
         -------
         Tensor of shape (n, m)
-            In the dtype of `X`.
+            In float64.
         """
+        width = max(self.n_features, matrix.shape[1])
+        parts = [self._project_chunk(chunk, matrix) for _, chunk in _chunks(X, width)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _project_chunk(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         d = self.n_features
         if not self.fit_intercept:
-            return X @ matrix.to(X.dtype)
-        return torch.addmm(matrix[d:].to(X.dtype), X, matrix[:d].to(X.dtype))
+            return X @ matrix
+        return torch.addmm(matrix[d:], X, matrix[:d])
 
     def pull_back(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Return ``A' rows``; K = 1.
@@ -121,7 +127,8 @@ class LinearPredictor:
         Tensor of shape (S, P)
             In float64.
         """
-        out = (rows.to(X.dtype) @ X).to(torch.float64)
+        parts = [rows[:, i] @ chunk for i, chunk in _chunks(X, self.n_features)]
+        out = reduce(torch.add, parts)
         return torch.cat([out, rows.sum(1, True)], 1) if self.fit_intercept else out
 
     def gram(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
@@ -136,20 +143,18 @@ class LinearPredictor:
         Returns
         -------
         Tensor of shape (P, P)
-            In float64, summed in the dtype of `X`.
+            In float64.
         """
-        parts = [
-            self._gram_of_chunk(X[rows], h[rows].to(X.dtype))
-            for rows in row_chunks(len(X), self.n_features, CHUNK_ELEMENTS)
-        ]
-        return reduce(torch.add, parts).to(torch.float64)
+        chunks = _chunks(X, self.n_features)
+        parts = [self._gram_of_chunk(chunk, h[rows]) for rows, chunk in chunks]
+        return reduce(torch.add, parts)
 
     def _gram_of_chunk(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
         weighted = X * h[:, None]
         if not self.fit_intercept:
             return X.T @ weighted
         d = self.n_features
-        out = torch.empty(d + 1, d + 1, dtype=X.dtype)
+        out = torch.empty(d + 1, d + 1, dtype=torch.float64)
         torch.mm(X.T, weighted, out=out[:d, :d])
         out[d, :d] = out[:d, d] = weighted.sum(0)
         out[d, d] = h.sum()
@@ -171,8 +176,8 @@ class LinearPredictor:
         """
         d = self.n_features
         out = torch.zeros(self.layout.size, dtype=torch.float64)
-        for rows in row_chunks(len(X), d, CHUNK_ELEMENTS):
-            out[:d] += h[rows].to(X.dtype) @ X[rows].square()
+        for rows, chunk in _chunks(X, d):
+            out[:d] += h[rows] @ chunk.square()
         if self.fit_intercept:
             out[d] = h.sum()
         return out
@@ -193,20 +198,25 @@ class LinearPredictor:
         mean, variance : Tensor of shape (n,)
             Marginal moments of each row's f, exact, in float64.
         """
-        mean = self.project(X, normal.mean[:, None])[:, 0].to(torch.float64)
+        mean = self.project(X, normal.mean[:, None])[:, 0]
         parts = []
-        for rows in row_chunks(len(X), self.layout.size, CHUNK_ELEMENTS):
+        for _, chunk in _chunks(X, self.layout.size):
             if normal.is_diagonal:
-                part = self._project_squared(X[rows], normal.variance)
+                parts.append(self._project_squared(chunk, normal.variance))
             else:
-                part = self.project(X[rows], normal.scale).square().sum(1)
-            parts.append(part.to(torch.float64))
+                parts.append(self._project_chunk(chunk, normal.scale).square().sum(1))
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _project_squared(self, X: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         d = self.n_features
-        out = X.square() @ v[:d].to(X.dtype)
+        out = X.square() @ v[:d]
         return out + v[d] if self.fit_intercept else out
+
+
+def _chunks(X: torch.Tensor, width: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows in chunks, as float64: float32 features are kept, not computed with."""
+    for rows in row_chunks(len(X), width, CHUNK_ELEMENTS):
+        yield rows, X[rows].to(torch.float64)
 
 
 class MLPPredictor:

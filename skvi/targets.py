@@ -278,7 +278,7 @@ class SupervisedTarget(Target):
         slope, curvature : Tensor of shape (n,)
             w_i times the first and second derivative of loss_i in f_i.
         """
-        f = self.predictor.project(self.X, theta[:, None])[:, 0].to(torch.float64)
+        f = self.predictor.project(self.X, theta[:, None])[:, 0]
         return self._row_terms(f, torch.zeros_like(f), 1)
 
     def _row_terms(

@@ -276,6 +276,14 @@ def test_evidence_needs_the_training_data(iris):
     with pytest.raises(ValueError, match="pass the same sample_weight"):
         model.evidence_bounds(X, y)
     bounds = model.evidence_bounds(X, y, sample_weight=np.ones(100), random_state=0)
+    assert bounds.quantity == "log evidence"
+    with pytest.raises(ValueError, match="these are others"):
+        model.evidence_bounds(X, y, sample_weight=np.full(100, 2.0))
+    with pytest.raises(ValueError, match="these are others"):
+        model.evidence_bounds(X[::-1], y, sample_weight=np.ones(100))
+    weight = np.linspace(0.5, 1.5, 100)
+    model.fit(X, y, sample_weight=weight)
+    bounds = model.evidence_bounds(X, y, sample_weight=weight, random_state=0)
     assert bounds.quantity == "generalised log evidence"
     with pytest.raises(TypeError, match="no method evidence_bounds"):
         skvi.evidence_bounds(StandardScaler(), X, y)

@@ -34,7 +34,7 @@ __all__ = ["EvidenceBounds", "NamedBound", "bound_evidence"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS, MAX_DRAWS = 2**12, 2**17
-N_CHAINS, N_WARMUP, MIN_ITER = 64, 150, 50
+N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 MAX_RHAT = 1.05
 LEVEL = 0.95
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
@@ -71,9 +71,10 @@ class NamedBound:
 class EvidenceBounds:
     """Lower and upper bound on the log evidence log p(D), in nats.
 
-    `lower` and `upper` estimate true bounds (their expectations are on the right
-    side of log p(D) at any number of draws), with standard errors. They are built
-    so that the remaining distance to log p(D) is about twice the error.
+    `lower` and `upper` estimate bounds, with standard errors: the expectation of
+    `lower` is below log p(D) at any number of draws, that of `upper` above it if
+    every draw of the chains is exactly posterior. They are built so that the
+    remaining distance to log p(D) is about twice the error.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ def bound_evidence(
     sampler.warm_up(N_WARMUP)
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
-    above, variance_above, spread_above = _reverse_proposal(
+    above, variance_above, spread_above, correlation = _reverse_proposal(
         sampler.pilot, (normal, proposal.normal)
     )
     n_below = _n_draws(
@@ -227,8 +228,12 @@ def bound_evidence(
         above,
         block_size(variance_below, n_below),
         block_size(variance_above, n_above),
+        n_draws is None and MAX_DRAWS in (n_below, n_above),
     )
-    chains = sampler.run(max(MIN_ITER, math.ceil(n_above / N_CHAINS)))
+    # The choices above used the last states of the warm-up: forget them.
+    sampler.run(N_FORGET)
+    n_iter = math.ceil(n_above * correlation / N_CHAINS)
+    chains = sampler.run(max(MIN_ITER, n_iter))
     draws = draw_weighted(target, proposal, n_below, generator)
     return _summarise(target, posterior, setup, draws, chains, generator, quantity)
 
@@ -241,19 +246,21 @@ class _Setup:
     above: NormalForm
     k_below: int
     k_above: int
+    is_capped: bool
 
 
 def _reverse_proposal(
     pilot: Chains, candidates: tuple[NormalForm, ...]
-) -> tuple[NormalForm, float, float]:
+) -> tuple[NormalForm, float, float, float]:
     """Choose the normal r whose ratio r/p varies least under the posterior.
 
     Its tails must be lighter than the posterior's: for a Student-t r and a normal
     prior the variance is infinite. So narrower versions are tried as well. Returns
-    r, the relative variance of r/p, and the variance of its logarithm.
+    r, the relative variance of r/p, the variance of its logarithm, and how many
+    chain draws are worth one independent draw.
     """
     theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
-    best, best_score = (candidates[0], math.inf, 0.0), math.inf
+    best, best_score = (candidates[0], math.inf, 0.0, 1.0), math.inf
     for base, factor in product(candidates, REVERSE_SCALES):
         trial = NormalForm(base.mean, factor * base.scale)
         log_u = trial.log_prob(theta) - log_joint
@@ -261,7 +268,9 @@ def _reverse_proposal(
         variance = float(u.var() / u.mean() ** 2)
         score = tail_score(variance, pareto_khat(log_u))
         if score < best_score:
-            best, best_score = (trial, variance, _spread(log_u)), score
+            ess = float(effective_sample_size(u.reshape(*pilot.log_joint.shape, 1))[0])
+            correlation = min(max(len(u) / ess, 1.0), 4.0)
+            best, best_score = (trial, variance, _spread(log_u), correlation), score
     return best
 
 
@@ -315,7 +324,12 @@ def _summarise(
     )
     name_l, name_u = f"IW-ELBO (K={setup.k_below})", f"IW-EUBO (K={setup.k_above})"
     table = {
-        "ELBO of q": NamedBound(elbo, elbo_se, "lower", "a bound, exactly"),
+        "ELBO of q": NamedBound(
+            elbo,
+            elbo_se,
+            "lower",
+            "a bound in expectation" if elbo_se else "a bound, exactly",
+        ),
         name_l: NamedBound(lower, lower_se, "lower", "a bound in expectation"),
         "lower, 95 %": NamedBound(
             finite[0], 0.0, "lower", "holds with 95 % probability"
@@ -339,13 +353,14 @@ def _summarise(
         ess=draws.ess,
         khat=max(khats),
         reliable=not reason,
-        reason=reason or CERTIFIED,
+        reason=reason or CERTIFIED + (CAPPED if setup.is_capped else ""),
         method="importance",
         quantity=quantity,
         table=table,
     )
 
 
+CAPPED = f"; the precision that was asked for needs more than {MAX_DRAWS} draws"
 CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "
     "from the prior reach"

@@ -55,7 +55,9 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
         elif hasattr(found, "best_params_") or hasattr(found, "param_grid"):
             raise NotFittedError("Fit the search with refit=True first.")
         elif hasattr(found, "steps"):
-            X, found = found[:-1].transform(X), found[-1]
+            if len(found.steps) > 1:
+                X = found[:-1].transform(X)
+            found = found[-1]
         else:
             raise TypeError(
                 f"{type(found).__name__} has no method evidence_bounds. Pass a skvi "

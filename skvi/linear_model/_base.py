@@ -1,5 +1,6 @@
 """What all Bayesian linear models share."""
 
+import zlib
 from numbers import Integral, Real
 
 import numpy as np
@@ -40,11 +41,13 @@ class BayesianLinearModel(BaseVariational):
             sample_weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
+            self._check_weighted(target_values[sample_weight > 0])
         target = self._build_target(X, target_values, sample_weight)
         with limit_threads(len(X) * target.layout.size**2):
             self._solve(target)
         self._n_samples_fit = len(X)
         self._had_weights = sample_weight is not None
+        self._fingerprint = _fingerprint(X, target_values, sample_weight)
         self._set_coefficients(X.dtype)
         return self
 
@@ -161,7 +164,7 @@ class BayesianLinearModel(BaseVariational):
         Raises
         ------
         ValueError
-            The data are not those of the fit (another number of rows), or the fit
+            The data are not those of the fit, or the fit
             had weights and none are given.
 
         Notes
@@ -184,13 +187,20 @@ class BayesianLinearModel(BaseVariational):
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
-        self._check_is_training_data(X, sample_weight)
+        target_values = self._encode(y, reset=False)
+        self._check_size(X, sample_weight)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
-        plain = self.loss_function_.is_log_loss and sample_weight is None
-        target = self._build_target(X, self._encode(y, reset=False), sample_weight)
+        if _fingerprint(X, target_values, sample_weight) != self._fingerprint:
+            raise ValueError(
+                "evidence_bounds needs the X, y and sample_weight of the fit; these "
+                "are others. For other data use predict_log_density."
+            )
+        weighted = sample_weight is not None and bool(np.any(sample_weight != 1))
+        plain = self.loss_function_.is_log_loss and not weighted
+        target = self._build_target(X, target_values, sample_weight)
         with limit_threads(64 * len(X) * target.layout.size):
             return bound_evidence(
                 target,
@@ -201,7 +211,7 @@ class BayesianLinearModel(BaseVariational):
                 "log evidence" if plain else "generalised log evidence",
             )
 
-    def _check_is_training_data(self, X, sample_weight):
+    def _check_size(self, X, sample_weight):
         if len(X) != self._n_samples_fit:
             raise ValueError(
                 f"evidence_bounds needs the {self._n_samples_fit} rows of the fit; "
@@ -212,3 +222,12 @@ class BayesianLinearModel(BaseVariational):
                 "The model was fitted with sample_weight, which define the evidence: "
                 "pass the same sample_weight to evidence_bounds."
             )
+
+
+def _fingerprint(X, y, sample_weight):
+    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply."""
+    rows = np.linspace(0, len(X) - 1, 32).astype(int)
+    parts = [X[rows].astype(np.float64), y]
+    if sample_weight is not None:
+        parts.append(sample_weight)
+    return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]

@@ -1,14 +1,16 @@
 """Bayesian logistic regression."""
 
+import math
+
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.utils._quadrature import expect_sigmoid
+from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianLogisticRegression"]
@@ -194,7 +196,7 @@ default="auto"
             if len(classes) > 2:
                 raise ValueError(
                     "Only binary classification is supported. The type of the target "
-                    f"is {type_of_target(y)}, with {len(classes)} classes. Use "
+                    f"is multiclass, with {len(classes)} classes. Use "
                     "sklearn.multiclass.OneVsRestClassifier around this estimator."
                 )
             if len(classes) < 2:
@@ -210,6 +212,13 @@ default="auto"
             )
         return (y == self.classes_[1]).astype(np.float64)
 
+    def _check_weighted(self, target_values):
+        if len(np.unique(target_values)) < 2:
+            raise ValueError(
+                "The rows with a positive sample_weight contain only one class; the "
+                "fit needs both."
+            )
+
     def decision_function(self, X):
         """Log odds of ``classes_[1]``, of the probability averaged over the posterior.
 
@@ -223,9 +232,8 @@ default="auto"
             In the same order as ``predict_proba(X)[:, 1]``. It is closer to 0 than
             the linear predictor at the posterior mean.
         """
-        mean, std, dtype = self._predictive_moments(X)
-        odds = _log(expect_sigmoid(mean, std)) - _log(expect_sigmoid(-mean, std))
-        return odds.numpy().astype(dtype)
+        log_p, dtype = self._log_probabilities(X)
+        return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
 
     def predict(self, X):
         """Most probable class.
@@ -254,9 +262,8 @@ default="auto"
         ndarray of shape (n, 2)
             In the order of ``classes_``; rows sum to 1.
         """
-        mean, std, dtype = self._predictive_moments(X)
-        p = expect_sigmoid(mean, std)
-        return torch.stack([expect_sigmoid(-mean, std), p], 1).numpy().astype(dtype)
+        log_p, dtype = self._log_probabilities(X)
+        return log_p.exp().numpy().astype(dtype)
 
     def predict_log_proba(self, X):
         """Logarithm of `predict_proba`.
@@ -269,9 +276,20 @@ default="auto"
         -------
         ndarray of shape (n, 2)
         """
+        log_p, dtype = self._log_probabilities(X)
+        return log_p.numpy().astype(dtype)
+
+    def _log_probabilities(self, X):
+        """Log of both averaged probabilities, from the smaller one."""
         mean, std, dtype = self._predictive_moments(X)
-        log_p = [_log(expect_sigmoid(sign * mean, std)) for sign in (-1, 1)]
-        return torch.stack(log_p, 1).numpy().astype(dtype)
+        small = log_expect_sigmoid(-mean.abs(), std).clamp(max=math.log(0.5))
+        large = torch.log1p(-small.exp())
+        positive = mean > 0
+        columns = [
+            torch.where(positive, small, large),
+            torch.where(positive, large, small),
+        ]
+        return torch.stack(columns, 1), dtype
 
     def predict_log_density(self, X, y):
         """Log predictive probability of each label: the proper score of a forecast.
@@ -291,8 +309,3 @@ default="auto"
         if len(column) != len(log_proba):
             raise ValueError(f"X has {len(log_proba)} rows, but y has {len(column)}.")
         return log_proba[np.arange(len(column)), column]
-
-
-def _log(probability: torch.Tensor) -> torch.Tensor:
-    """Logarithm, finite where the probability has underflown."""
-    return probability.clamp(min=torch.finfo(probability.dtype).tiny).log()

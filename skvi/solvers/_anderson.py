@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from skvi.solvers._mode import factorise
+
 __all__ = ["Anderson"]
 
 # History length by number of parameters: a full precision is kept per entry.
@@ -36,7 +38,7 @@ class Anderson:
         if precision.ndim == 1:
             self.root = precision.sqrt()
         else:
-            self.root = torch.linalg.cholesky(precision)
+            self.root = factorise(precision)
 
     def forget(self) -> None:
         """Drop the history."""

@@ -61,6 +61,21 @@ def find_mode(
     return theta, curvature
 
 
+def factorise(matrix: torch.Tensor) -> torch.Tensor:
+    """Lower Cholesky factor, with a relative jitter where rounding demands it."""
+    for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+        shifted = matrix if jitter == 0 else matrix + jitter * matrix.diagonal().diag()
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) == 0 and bool(torch.isfinite(factor[-1, -1])):
+            return factor
+    raise ValueError(SINGULAR)
+
+
+SINGULAR = (
+    "The curvature of the objective is numerically singular or not finite. Standardise "
+    "the features, remove duplicated columns, or use a prior with a smaller scale."
+)
+
 # Above so many parameters a Newton step is found by conjugate gradients.
 DENSE_LIMIT = 1500
 
@@ -80,7 +95,7 @@ def solve_newton(
             if prior_curvature.ndim == 1
             else prior_curvature
         )
-        factor = torch.linalg.cholesky(hessian)
+        factor = factorise(hessian)
         return torch.cholesky_solve(gradient[:, None], factor)[:, 0]
     return conjugate_gradients(target, curvature, prior_curvature, gradient)
 

@@ -10,7 +10,13 @@ from skvi.base import NormalForm
 from skvi.divergences import DivergenceTerms
 from skvi.divergences._linalg import precision_of
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import DENSE_LIMIT, find_mode, solve_newton
+from skvi.solvers._mode import (
+    DENSE_LIMIT,
+    SINGULAR,
+    factorise,
+    find_mode,
+    solve_newton,
+)
 from skvi.solvers._quasi_newton import quasi_newton_run
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
@@ -131,17 +137,30 @@ class _Point:
         target = self.problem.target
         return target.predictor.pull_back(target.X, self.slope) + self.terms.gradient
 
-    def directions(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Newton step of the mean, natural step of the precision."""
+    @cached_property
+    def directions(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Newton step of the mean, natural step of the precision, and their promise.
+
+        The latter is the decrease in nats that a quadratic model predicts: half the
+        squared gradient in the metric of the Hessian, which is that of the posterior
+        times the weight of the entropy.
+        """
         terms, gradient = self.terms, self.mean_gradient()
         if not self._is_dense:
             step = solve_newton(
                 self.problem.target, self._convex, terms.curvature, gradient, False
             )
         else:
-            factor = torch.linalg.cholesky(self._hessian())
+            factor = factorise(self._hessian())
             step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        return -step, self._precision_gradient() / terms.entropy_weight
+        move = self._precision_gradient() / terms.entropy_weight
+        if self.precision.ndim == 1:
+            squared = (move / self.precision).square().sum()
+        else:
+            scale = self.normal.scale
+            squared = (scale.T @ move @ scale).square().sum()
+        gap = 0.5 * (gradient @ step + 0.5 * terms.entropy_weight * squared)
+        return -step, move, float(gap)
 
     def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Gradient in the mean, and twice the gradient in the covariance."""
@@ -151,20 +170,9 @@ class _Point:
         """Root of the inverse Hessian in the mean."""
         if not self._is_dense:
             return self.normal.scale
-        factor = torch.linalg.cholesky(self._hessian())
+        factor = factorise(self._hessian())
         identity = torch.eye(len(factor), dtype=factor.dtype)
         return torch.linalg.solve_triangular(factor, identity, upper=False).T
-
-    def gap(self, step: torch.Tensor, move: torch.Tensor) -> float:
-        """Decrease in nats that a step promises, in the metric of the posterior."""
-        if self.precision.ndim == 1:
-            in_mean = (self.precision * step.square()).sum()
-            in_precision = (move / self.precision).square().sum()
-        else:
-            in_mean = step @ (self.precision @ step)
-            scale = self.normal.scale
-            in_precision = (scale.T @ move @ scale).square().sum()
-        return 0.5 * float(in_mean + 0.5 * in_precision)
 
     @property
     def _is_dense(self) -> bool:
@@ -202,7 +210,7 @@ class _Iteration:
         self.problem, self.options = problem, options
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
-        self.rejections, self.stalled = 0, False
+        self.rejections, self.stalled, self.last_gain = 0, False, 0.0
         self.history: list[float] = []
 
     def _start(self) -> _Point:
@@ -213,7 +221,10 @@ class _Iteration:
             gram = target.predictor.gram_diagonal(target.X, curvature)
         else:
             gram = target.predictor.gram(target.X, curvature)
-        return self._at(mean, _add(gram, 1 / prior.variance))
+        point = self._at(mean, _add(gram, 1 / prior.variance))
+        if not math.isfinite(point.value):
+            raise ValueError(SINGULAR)
+        return point
 
     def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> _Point:
         scale = _scale_of(precision)
@@ -222,58 +233,59 @@ class _Iteration:
         return _Point(self.problem, NormalForm(mean, scale), precision)
 
     def run(self) -> Solution:
-        gap, remaining, interrupted = math.inf, math.inf, False
+        interrupted = False
         try:
-            for _ in range(self.options.max_iter):
-                previous, gap = gap, self._iterate()
-                self.history.append(self.point.value)
-                # The gap was measured before the step, which shrinks it.
-                rate = min(1.0, gap / previous) if previous < math.inf else 1.0
-                remaining = gap * rate
-                if remaining < self.options.tol or self.stalled:
+            while len(self.history) < self.options.max_iter and not self.stalled:
+                if self.history and self._gap() < self.options.tol:
                     break
+                self._iterate()
+                self.history.append(self.point.value)
         except KeyboardInterrupt:
             interrupted = True
-        return self._finish(remaining, interrupted)
+        return self._finish(self._gap(), interrupted)
 
-    def _iterate(self) -> float:
-        """Move to a better point; return an estimate of the gap before it."""
+    def _gap(self) -> float:
+        """Nats to the optimum, measured here; at least the last quasi-Newton gain."""
+        return max(self.point.directions[2], self.last_gain)
+
+    def _iterate(self) -> None:
+        """Move to a better point."""
         if self.rejections >= MAX_REJECTIONS or len(self.history) >= MAX_NATURAL:
             return self._quasi_newton()
-        point = self.point
-        step, move = point.directions()
-        gap = point.gap(step, move)
-        mean = point.normal.mean
+        point, mean = self.point, self.point.normal.mean
+        step, move, _ = point.directions
         self.anderson.observe(mean, point.precision, step, move)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = self._at(*proposal)
             if trial.value < point.value:
                 self.point = trial
-                return gap
+                return None
             self.rejections += 1
             self.anderson.forget()
-        rho, slack = 1.0, 1e-13 * abs(point.value)
+        rho, slack = 1.0, self._rounding()
         while rho > 1e-3:
             trial = self._at(mean + rho * step, point.precision + rho * move)
             if trial.value <= point.value + slack:
                 self.point = trial
-                return gap
+                return None
             rho /= 2
             self.rejections += 1
-        return gap
+        return None
 
-    def _quasi_newton(self) -> float:
+    def _quasi_newton(self) -> None:
         before = self.point.value
 
         def evaluate(normal: NormalForm) -> _Point:
             return _Point(self.problem, normal, precision_of(normal))
 
-        self.point, gap = quasi_newton_run(evaluate, self.point, self.point.mean_root())
-        decrease = before - self.point.value
+        self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
+        self.last_gain = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
-        self.stalled = decrease <= 1e-12 * abs(before)
-        return max(gap, decrease)
+        self.stalled = self.last_gain <= self._rounding()
+
+    def _rounding(self) -> float:
+        return 1e-13 * abs(self.point.value)
 
     def _finish(self, gap: float, interrupted: bool) -> Solution:
         point, target = self.point, self.problem.target
@@ -281,15 +293,21 @@ class _Iteration:
         fine = target.expected_loss_terms(point.normal, refine=2)[0]
         error = abs(float(fine + point.terms.value) - point.value)
         message, converged = "", gap < self.options.tol
+        singular = _singularity(point) > 1e-3
         if interrupted:
             message = "interrupted: the best posterior so far was kept"
+        elif singular:
+            message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:
             message = (
                 f"after {len(self.history)} iterations the objective may still be "
                 f"{gap:.2g} nats from its optimum; {self._remedy()}"
             )
         elif error > QUADRATURE_TOLERANCE:
-            message = f"the quadrature may be wrong by {error:.2g} nats"
+            message = (
+                f"the quadrature may be wrong by {error:.2g} nats; use loss='log' or a "
+                "prior with a smaller scale"
+            )
         found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
         return Solution(
             solver=NaturalGradient.name,
@@ -321,6 +339,15 @@ class _Nowhere:
 
 
 _NOWHERE: Any = _Nowhere()
+
+
+def _singularity(point: _Point) -> float:
+    """Largest disagreement between a precision and the scale derived from it."""
+    if point.precision.ndim == 1:
+        return 0.0
+    scale = point.normal.scale
+    product = scale.T @ (point.precision @ scale)
+    return float((product - torch.eye(len(scale), dtype=scale.dtype)).abs().max())
 
 
 def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:

@@ -17,7 +17,7 @@ STEPS_PER_RUN = 100
 
 def quasi_newton_run(
     evaluate: Callable[[NormalForm], Any], start: Any, mean_root: torch.Tensor
-) -> tuple[Any, float]:
+) -> Any:
     """Run L-BFGS on a deterministic objective of a normal, from a point.
 
     The mean moves as ``mean + mean_root a``, the scale as ``scale T`` with T lower
@@ -35,15 +35,13 @@ def quasi_newton_run(
 
     Returns
     -------
-    best : point
+    point
         With the smallest value that was met.
-    gap : float
-        Half the squared norm of the gradient at the end, in nats.
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal
     rows, columns = torch.tril_indices(size, size, -1)
-    best, best_gap = start, np.inf
+    best = start
 
     def unpack(x: torch.Tensor) -> tuple[NormalForm, torch.Tensor]:
         a, log_d, rest = x[:size], x[size : 2 * size], x[2 * size :]
@@ -55,7 +53,7 @@ def quasi_newton_run(
         return NormalForm(normal.mean + shift, normal.scale @ factor), log_d
 
     def objective(array: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, best_gap
+        nonlocal best
         candidate, log_d = unpack(torch.from_numpy(array))
         point = evaluate(candidate)
         if not np.isfinite(point.value):
@@ -64,15 +62,12 @@ def quasi_newton_run(
         g_a = mean_root * g_mean if mean_root.ndim == 1 else mean_root.T @ g_mean
         if diagonal:
             gradient = torch.cat([g_a, g_cov * candidate.variance])
-            fisher = 0.5 * gradient[size:].square().sum()
         else:
             g_factor = normal.scale.T @ (g_cov @ candidate.scale)
             g_log = g_factor.diagonal() * log_d.exp()
             gradient = torch.cat([g_a, g_log, g_factor[rows, columns]])
-            fisher = 0.5 * g_log.square().sum() + g_factor[rows, columns].square().sum()
         if point.value <= best.value:
             best = point
-            best_gap = float(0.5 * g_a.square().sum() + 0.5 * fisher)
         return point.value, gradient.numpy()
 
     n_free = 2 * size if diagonal else 2 * size + len(rows)
@@ -83,4 +78,4 @@ def quasi_newton_run(
         method="L-BFGS-B",
         options={"maxiter": STEPS_PER_RUN, "maxcor": 15, "ftol": 0, "gtol": 1e-9},
     )
-    return best, best_gap
+    return best

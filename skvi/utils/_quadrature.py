@@ -216,9 +216,54 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         if len(rows) == 0:
             continue
         if upper == math.inf:
-            out[rows] = _wide_softplus(mean[rows], std[rows], 2)[1]
+            nodes, weights = logistic_rule(2)
+            # erfc, not ndtr: it keeps its relative accuracy far out in the tail.
+            u = (nodes[:, None] - mean[rows]) / (math.sqrt(2) * std[rows])
+            out[rows] = weights @ (0.5 * torch.special.erfc(u))
         else:
             nodes, weights = normal_rule(upper)
             f = torch.addcmul(mean[rows], nodes[:, None], std[rows])
             out[rows] = weights @ torch.sigmoid(f)
     return out
+
+
+def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Log of `expect_sigmoid` for mean <= 0, accurate far out in the tail.
+
+    Where ``mean + std^2 < 0`` the expectation lives on the exponential tail of the
+    sigmoid: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with g ~
+    N(mean + std^2, std^2). Elsewhere it lives near f = 0.
+
+    Parameters
+    ----------
+    mean, std : Tensor of shape (n,)
+
+    Returns
+    -------
+    Tensor of shape (n,)
+    """
+    variance = std.square()
+    tilted = mean + variance < 0
+    center = torch.where(tilted, -(mean + variance), mean)
+    value = expect_sigmoid(center, std)
+    slow = (std > 2.5) & (center < -0.3 * variance)
+    for row in slow.nonzero()[:, 0]:
+        value[row] = _slow_tail(float(center[row]), float(std[row]))
+    log_value = value.clamp(min=1e-300).log()
+    # Where even that underflows it is the normal tail alone.
+    tail = torch.special.log_ndtr(center / std.clamp(min=1e-300))
+    log_value = torch.where(value > 1e-300, log_value, tail)
+    return torch.where(tilted, mean + variance / 2 + log_value, log_value)
+
+
+def _slow_tail(mean: float, std: float) -> float:
+    """E sigmoid(f) where both tails of the product fall at about the same rate.
+
+    With a mean near -std^2 the logistic tail of the rule hardly decays under the
+    normal: nodes must reach as far as the normal does.
+    """
+    half = math.ceil(22 + min(8 * std, 10_000))
+    nodes = torch.arange(-half, 23, dtype=torch.float64)
+    log_weights = logsigmoid(nodes) + logsigmoid(-nodes)
+    log_cdf = torch.special.log_ndtr((mean - nodes) / std)
+    return float(torch.exp(torch.logsumexp(log_weights + log_cdf, 0)))

@@ -1,0 +1,339 @@
+"""Bad input gets scikit-learn's own kind of error, or a right and finite answer."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
+
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import BetaLoss
+from skvi.objectives import ELBO, EUBO
+from skvi.posteriors import FullRankNormal
+from skvi.priors import Laplace, Normal
+from tests.reference import Problem, real_data
+
+PARTS = [
+    {},
+    {"posterior": "mean_field"},
+    {"divergence": "renyi"},
+    {"loss": "beta"},
+    {"prior": "laplace"},
+    {"objective": "eubo", "random_state": 0},
+]
+
+
+def small(n=8, d=3):
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, d)), np.arange(n) % 2
+
+
+def assert_sane(model, X):
+    """Everything finite, deviations positive, probabilities in range."""
+    for name in ("coef_", "coef_std_", "intercept_", "loss_curve_"):
+        assert np.isfinite(getattr(model, name)).all(), name
+    for name in ("lower_bound_", "lower_bound_se_", "objective_value_"):
+        assert np.isfinite(getattr(model, name)), name
+    assert (model.coef_std_ > 0).all()
+    p = model.predict_proba(X)
+    assert np.isfinite(p).all()
+    assert (p >= 0).all()
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+def planted(value, n=8):
+    X, _ = small(n)
+    X[3, 1] = value
+    return X
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "weight", "error", "message"),
+    [
+        (planted(np.nan), None, None, ValueError, "contains NaN"),
+        (planted(np.inf), None, None, ValueError, "contains infinity"),
+        (small()[0] * 1j, None, None, ValueError, "Complex data not supported"),
+        (np.full((8, 2), "a"), None, None, ValueError, "could not convert string"),
+        (small()[0][:, 0], None, None, ValueError, "Expected 2D array"),
+        (small()[0][None], None, None, ValueError, "Found array with dim 3"),
+        (np.empty((0, 3)), [], None, ValueError, "0 sample"),
+        (np.empty((8, 0)), None, None, ValueError, "0 feature"),
+        (small()[0][:7], None, None, ValueError, "inconsistent numbers of samples"),
+        (small()[0], [0, 1, np.nan] + [1] * 5, None, ValueError, "contains NaN"),
+        (small()[0], np.linspace(0, 1, 8), None, ValueError, "Unknown label type"),
+        (small()[0], np.zeros(8), None, ValueError, "only one class"),
+        (small()[0], [0, 1, 2] + [1] * 5, None, ValueError, "OneVsRestClassifier"),
+        (small()[0], np.eye(8), None, ValueError, "should be a 1d array"),
+        (small()[0], None, -np.ones(8), ValueError, "[Nn]egative values"),
+        (small()[0], None, np.zeros(8), ValueError, "one non-zero number"),
+        (small()[0], None, np.ones(7), ValueError, "sample_weight.shape"),
+        (small()[0], None, [np.nan] * 8, ValueError, "contains NaN"),
+        (scipy.sparse.csr_array(small()[0]), None, None, TypeError, "[Ss]parse"),
+    ],
+)
+def test_impossible_data(X, y, weight, error, message):
+    y = small()[1] if y is None else y
+    model = BayesianLogisticRegression()
+    with pytest.raises(error, match=message):
+        model.fit(X, y, sample_weight=weight)
+    assert not hasattr(model, "posterior_")
+    for method in (model.predict, model.predict_proba):
+        with pytest.raises(NotFittedError):
+            method(small()[0])
+    with pytest.raises(NotFittedError):
+        model.evidence_bounds(*small())
+    with pytest.raises(NotFittedError):
+        model.sample_posterior()
+
+
+def test_column_of_labels_warns():
+    X, y = small()
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        model = BayesianLogisticRegression().fit(X, y[:, None])
+    assert np.array_equal(model.coef_, BayesianLogisticRegression().fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_columns_that_say_nothing_keep_their_prior(parts):
+    """Zero, constant and doubled columns, without and with others.
+
+    All-zero features leave the intercept's posterior, against the reference.
+    """
+    X, y = small(20)
+    y[:12] = 1
+    model = BayesianLogisticRegression(tol=1e-9, **parts).fit(np.zeros((20, 2)), y)
+    alone = BayesianLogisticRegression(tol=1e-9, **parts).fit(np.zeros((20, 1)), y)
+    assert_sane(model, np.zeros((3, 2)))
+    noise = 0.1 if "objective" in parts else 1e-4
+    assert model.intercept_ == pytest.approx(alone.intercept_, abs=noise)
+    assert model.coef_ == pytest.approx(0, abs=noise)
+    if not parts or "posterior" in parts:
+        assert model.coef_std_ == pytest.approx(1, abs=1e-4)
+        exact = Problem(np.zeros((20, 2)), y).optimum(full_rank=True)[0]
+        assert model.lower_bound_ == pytest.approx(-exact, abs=1e-4)
+    wide = np.hstack([X, np.full((20, 1), 7.0), np.zeros((20, 1)), X[:, :1]])
+    doubled = BayesianLogisticRegression(tol=1e-9, **parts).fit(wide, y)
+    assert_sane(doubled, wide)
+    assert doubled.coef_[0, 0] == pytest.approx(doubled.coef_[0, 5], abs=noise)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("shape", [(2, 1), (2, 5), (6, 40)])
+def test_few_rows(shape, parts):
+    """One row per class, and more features than rows: the prior carries the rest."""
+    X, y = small(*shape)
+    model = BayesianLogisticRegression(**parts).fit(X, y)
+    assert_sane(model, X)
+    assert model.score(X, y) == 1
+    if not parts:
+        assert model.lower_bound_ == pytest.approx(
+            -Problem(X, y).optimum(full_rank=True)[0], abs=1e-3
+        )
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("factor", [1e-8, 1e8])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_huge_scales(factor, parts):
+    """Tiny features leave the prior; with the prior scaled along nothing changes."""
+    X, y = real_data("virginica")
+    model = BayesianLogisticRegression(**parts).fit(X * factor, y)
+    assert_sane(model, X * factor)
+    if factor < 1:
+        assert model.coef_ == pytest.approx(
+            0, abs=0.1 if "objective" in parts else 1e-3
+        )
+    elif "objective" not in parts:
+        # The prior allows no better odds than separation along one direction.
+        assert model.score(X * factor, y) > 0.9
+    if not parts:
+        model.set_params(
+            prior={"coef": Normal(1 / factor), "intercept": Normal(1.0)}, tol=1e-8
+        ).fit(X * factor, y)
+        plain = BayesianLogisticRegression(tol=1e-8).fit(X, y)
+        assert model.lower_bound_ == pytest.approx(plain.lower_bound_, abs=1e-5)
+        assert model.coef_ * factor == pytest.approx(plain.coef_, abs=1e-3)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_extreme_priors(scale, parts):
+    """1e-6 leaves the coin toss; 1e6 on separated data is finite and improves."""
+    X, y = real_data("virginica")
+    model = BayesianLogisticRegression(**parts)
+    model.set_params(prior__scale=scale, intercept_prior=Normal(1.0)).fit(X, y)
+    assert_sane(model, X)
+    if scale < 1:
+        assert model.coef_ == pytest.approx(0, abs=1e-4)
+        assert model.predict_proba(X) == pytest.approx(0.5, abs=0.05)
+    if parts in PARTS[:2]:
+        full_rank = not parts
+        problem = Problem(X, y, scale=scale)
+        # The intercept's prior differs: compare on the same prior only.
+        model.set_params(intercept_prior=None).fit(X, y)
+        best = problem.optimum(full_rank)[0]
+        assert -model.lower_bound_ == pytest.approx(best, abs=0.005)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"objective": "kl"}, {"objective": KL()}, {"divergence": "elbo"}, {"loss": 1},
+        {"loss": "logistic"}, {"posterior": "diagonal"}, {"posterior": None},
+        {"prior": None}, {"prior": "gauss"}, {"intercept_prior": 1.0},
+        {"fit_intercept": "yes"}, {"solver": "newton"}, {"n_draws": 1},
+        {"n_draws": 2.5}, {"learning_rate": 0.0}, {"learning_rate": "fast"},
+        {"max_iter": 0}, {"tol": 0.0}, {"tol": -1}, {"tol": NAN},
+        {"random_state": "seed"},
+        {"prior": Normal(0.0)}, {"prior": Normal(-1)}, {"prior": Laplace("wide")},
+        {"prior": Normal(NAN)}, {"prior": Normal(np.inf)}, {"divergence": KL(weight=0)},
+        {"loss": BetaLoss(beta=1.0)}, {"divergence": Renyi(alpha=NAN)},
+        {"objective": ELBO("score")}, {"objective": EUBO("stl")},
+    ],
+)  # fmt: skip
+def test_wrong_parameters(params):
+    """Named as scikit-learn names them, with what is allowed and what was given."""
+    (name,) = params
+    message = rf"(?s)The '({name}|scale|weight|beta|alpha|gradient)' parameter of \w+ "
+    model = BayesianLogisticRegression(**params)
+    assert clone(model).get_params(deep=False).keys() == model.get_params(False).keys()
+    with pytest.raises(ValueError, match=message + "must be .*Got .* instead"):
+        model.fit(*small())
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"objective": "eubo", "divergence": "renyi"}, "EUBO Renyi() objective='elbo'"),
+        ({"objective": "eubo", "divergence": KL(2.0)}, "EUBO KL(weight=2.0) 'kl'"),
+        ({"objective": ELBO("stl"), "divergence": "renyi"}, "stl Renyi() 'reparam'"),
+        ({"divergence": Renyi(-0.5)}, "Renyi(alpha=-0.5) alpha > 0"),
+        ({"prior": {"coef": Normal()}}, "coef intercept"),
+        ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
+        ({"solver": "moment_matching"}, "moment_matching ELBO() 'auto'"),
+    ],
+)
+def test_impossible_combinations(params, words, monkeypatch):
+    """Refused before any training, with the parts and the remedy in the message."""
+    trained = []
+    monkeypatch.setattr(
+        "skvi.solvers.NaturalGradient.solve", lambda *_: trained.append(1)
+    )
+    with pytest.raises(IncompatibleComponentsError) as error:
+        BayesianLogisticRegression(**params).fit(*small())
+    for word in words.split(" "):
+        assert word in str(error.value)
+    assert not trained
+
+
+def test_too_many_parameters_for_full_rank():
+    X = np.zeros((4, 10_000))  # and the intercept
+    with pytest.raises(ValueError, match=r"10001 parameters.*posterior='mean_field'"):
+        BayesianLogisticRegression().fit(X, [0, 1, 0, 1])
+    assert FullRankNormal().check_size(10_000) is None
+    X[:, 0] = [-1, 1, -1, 1]
+    model = BayesianLogisticRegression(posterior="mean_field").fit(X, [0, 1, 0, 1])
+    assert_sane(model, X)
+
+
+def test_evidence_of_the_wrong_data():
+    X, y = real_data("virginica")
+    model = BayesianLogisticRegression()
+    with pytest.raises(NotFittedError):
+        model.evidence_bounds(X, y)
+    model.fit(X, y)
+    weight = np.ones(100)
+    for args, options, message in [
+        ((X[:50], y[:50]), {}, "needs the 100 rows of the fit"),
+        ((X[:, :3], y), {}, "X has 3 features"),
+        ((X, y + 5), {}, "not in the fit"),
+        ((X, y), {"n_draws": 100, "precision": 0.1}, "not both"),
+        ((X, y), {"n_draws": 10}, "'n_draws' parameter"),
+        ((X, y), {"precision": 0.0}, "'precision' parameter"),
+        ((X, y), {"method": "exact"}, "'method' parameter"),
+        ((X, y), {"sample_weight": -weight}, "[Nn]egative"),
+        ((planted(np.nan, 100), y), {}, "features|NaN"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.evidence_bounds(*args, **options)
+    model.fit(X, y, sample_weight=weight)
+    with pytest.raises(ValueError, match="pass the same sample_weight"):
+        model.evidence_bounds(X, y)
+
+
+@pytest.mark.parametrize("params", [{"n_samples": 0}, {"n_samples": 1.5}])
+def test_wrong_arguments_of_methods(params):
+    model = BayesianLogisticRegression().fit(*small())
+    with pytest.raises(ValueError, match="'n_samples' parameter"):
+        model.sample_posterior(**params)
+    with pytest.raises(ValueError, match="X has 2 features"):
+        model.predict(np.zeros((4, 2)))
+    with pytest.raises(ValueError, match="contains NaN"):
+        model.predict_proba(planted(np.nan))
+
+
+def test_diverging_stochastic_fit_keeps_a_finite_state():
+    """A learning rate of 1e200 overflows: the message names what went wrong."""
+    X, y = small()
+    model = BayesianLogisticRegression(
+        solver="stochastic", learning_rate=1e200, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning, match="non-finite.*Lower learning_rate"):
+        model.fit(X, y)
+    assert not model.converged_
+    assert np.isfinite(model.coef_).all()
+    assert np.isfinite(model.coef_std_).all()
+
+
+def fit_or_refuse(X, y, weight, parts):
+    """A finite fit, or a ValueError that says what to change; nothing raw."""
+    model = BayesianLogisticRegression(random_state=0, max_iter=30, **parts)
+    try:
+        model.fit(X, y, sample_weight=weight)
+    except ValueError as error:  # LinAlgError is a RuntimeError
+        assert "Standardise the features" in str(error)
+        return False
+    assert_sane(model, X)
+    return True
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_narrow_prior_against_heavy_weights(seed):
+    """Coefficients of a thousand prior scales: the line search must not fall off."""
+    X = np.random.default_rng(seed).standard_normal((200, 2))
+    weight = np.full(200, 1e4)
+    fit_or_refuse(X, (X[:, 0] > 0).astype(int), weight, {"prior": Laplace(1e-3)})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(150))
+def test_adversarial_data(seed):
+    """Mixed scales, copied and shifted columns, extreme priors and weights."""
+    rng = np.random.default_rng(seed)
+    n, d = rng.choice([2, 3, 20, 100]), rng.choice([1, 2, 5, 15])
+    X = rng.standard_normal((n, d))
+    X = [
+        X,
+        X * 10.0 ** rng.integers(-8, 9, d),
+        X * 10.0 ** rng.integers(-4, 5, (n, 1)),
+        np.repeat(X, 3, 1) * 1e3,
+        X[:, :1] + 1e-7 * X,
+        X + 1e6,
+    ][seed % 6]
+    y = np.arange(n) % 2
+    weight = 10.0 ** rng.uniform(-6, 6, n) if seed % 4 == 0 else None
+    scale = 10.0 ** rng.integers(-6, 7)
+    parts = {"prior": Laplace(scale) if seed % 5 == 0 else Normal(scale)}
+    parts["posterior"] = ["full_rank", "mean_field"][rng.integers(2)]
+    options = [{}, {}, {"loss": "beta"}, {"divergence": KL(100.0)}]
+    if seed % 5:
+        options.append({"divergence": "renyi"})
+    fit_or_refuse(X, y, weight, parts | options[rng.integers(len(options))])
