@@ -97,7 +97,9 @@ def test_generalised_posteriors_on_hard_sets(variant, name, scale):
             assert model.lower_bound_ == pytest.approx(bound, abs=1e-4)
 
 
-@pytest.mark.parametrize("posterior", FAMILIES)
+@pytest.mark.parametrize(
+    "posterior", ["full_rank", pytest.param("mean_field", marks=pytest.mark.slow)]
+)
 def test_beta_loss_with_a_wide_prior(posterior):
     """Its quadrature must follow spreads of f in the hundreds."""
     problem = Problem(*synthetic_data("wide"), scale=100.0, beta=1.5)
@@ -108,15 +110,21 @@ def test_beta_loss_with_a_wide_prior(posterior):
     assert_optimal(model, problem, posterior == "full_rank")
 
 
-def test_tolerance_bounds_the_gap():
-    """`tol` is in nats: a converged fit is so close to its optimum."""
-    X, y = synthetic_data("correlated")
-    parts = {"posterior": "mean_field", "divergence": KL(weight=0.5)}
-    best = Problem(X, y, weight=0.5).optimum(full_rank=False)[0]
+@pytest.mark.parametrize("weight", [0.5, 1.0, 100.0])
+@pytest.mark.parametrize("name", ["correlated", "separable", "tiny"])
+def test_tolerance_bounds_the_gap(name, weight):
+    """`tol` is in nats: a converged fit is so close to its optimum.
+
+    Wrong variant: the gap in the metric of the posterior for every weight of KL,
+    which measures nats divided by the weight.
+    """
+    X, y = synthetic_data(name)
+    parts = {"posterior": "mean_field", "divergence": KL(weight=weight)}
+    best = Problem(X, y, weight=weight).optimum(full_rank=False)[0]
     for tol in (1e-2, 1e-4, 1e-6):
         model = BayesianLogisticRegression(tol=tol, **parts).fit(X, y)
         assert model.converged_
-        assert -model.objective_value_ - best < 10 * tol
+        assert -model.objective_value_ - best < 2 * tol
 
 
 def test_too_few_iterations_warn_and_keep_the_best():

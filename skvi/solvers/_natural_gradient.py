@@ -277,6 +277,9 @@ class _Iteration:
         before = self.point.value
 
         def evaluate(normal: NormalForm) -> _Point:
+            widths = normal.scale if normal.is_diagonal else normal.scale.diagonal()
+            if not bool((widths > 1e-150).all() & torch.isfinite(widths).all()):
+                return _NOWHERE  # a line search that went too far
             return _Point(self.problem, normal, precision_of(normal))
 
         self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
