@@ -1,7 +1,8 @@
 """Evidence: lower and upper bounds on log p(D), and how far to trust them."""
 
-from skvi.evidence._bounds import EvidenceBounds, NamedBound, bound_evidence
+from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._fit_checks import lower_bound, weight_diagnostics
+from skvi.evidence._result import EvidenceBounds, NamedBound
 from skvi.evidence._unwrap import evidence_bounds
 
 __all__ = [

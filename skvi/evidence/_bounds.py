@@ -1,7 +1,7 @@
 """The evidence sandwich: importance sampling below, posterior chains above."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from skvi.evidence._estimates import (
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._result import EvidenceBounds, NamedBound
 from skvi.sampling import (
     Chains,
     HamiltonianChains,
@@ -30,7 +31,7 @@ from skvi.sampling._diagnostics import khat_limit
 from skvi.sampling._importance import tail_score
 from skvi.solvers import dispersed_starts, fit_proposal_normal
 
-__all__ = ["EvidenceBounds", "NamedBound", "bound_evidence"]
+__all__ = ["bound_evidence"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS, MAX_DRAWS = 2**12, 2**17
@@ -38,128 +39,6 @@ N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 MAX_RHAT = 1.05
 LEVEL = 0.95
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
-
-
-@dataclass(frozen=True)
-class NamedBound:
-    """One row of the table of bounds.
-
-    Parameters
-    ----------
-    value : float
-        Nats.
-    standard_error : float
-        Asymptotic; 0 where the value has no Monte Carlo noise.
-    direction : {"lower", "upper", "estimate"}
-    certifies : str
-        What the number says, and under which condition.
-
-    Examples
-    --------
-    >>> from skvi.evidence import NamedBound
-    >>> NamedBound(-7.26, 0.0, "lower", "log p(D) is above it").direction
-    'lower'
-    """
-
-    value: float
-    standard_error: float
-    direction: str
-    certifies: str
-
-
-@dataclass(frozen=True)
-class EvidenceBounds:
-    """Lower and upper bound on the log evidence log p(D), in nats.
-
-    `lower` and `upper` estimate bounds, with standard errors: the expectation of
-    `lower` is below log p(D) at any number of draws, that of `upper` above it if
-    every draw of the chains is exactly posterior. They are built so that the
-    remaining distance to log p(D) is about twice the error.
-
-    Parameters
-    ----------
-    lower, upper : float
-        IW-ELBO and IW-EUBO, from all data, with all constants.
-    lower_se, upper_se : float
-        Asymptotic standard errors; to be used only while `reliable`.
-    estimate : float
-        Bridge estimate of log p(D): consistent, no bound, may leave the interval.
-    gap : float
-        ``upper - lower``.
-    ess : float
-        Effective number of the draws behind the lower bound.
-    khat : float
-        Larger Pareto k of the two sets of weights.
-    reliable : bool
-        Whether every diagnostic allows the statements made here.
-    reason : str
-        Why not; or what the upper bound is certified against.
-    method : str
-    plug_in : tuple of str
-        Learnt hyperparameters on which the evidence is conditioned.
-    quantity : str
-        "log evidence", or "generalised log evidence" for other losses or weights.
-    table : dict of str to NamedBound
-
-    Notes
-    -----
-    The upper bound needs posterior draws. They come from chains that start half
-    near the fit and half in the prior; it is certified against what these starts
-    reach, not against a mode that none of them finds.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.preprocessing import scale
-    >>> from skvi.linear_model import BayesianLogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> X, y = scale(X[:100]), y[:100]
-    >>> model = BayesianLogisticRegression().fit(X, y)
-    >>> bounds = model.evidence_bounds(X, y, random_state=0)
-    >>> bounds.reliable, bounds.gap < 0.1
-    (True, True)
-    """
-
-    lower: float
-    upper: float
-    lower_se: float
-    upper_se: float
-    estimate: float
-    gap: float
-    ess: float
-    khat: float
-    reliable: bool
-    reason: str
-    method: str
-    plug_in: tuple[str, ...] = ()
-    quantity: str = "log evidence"
-    table: dict[str, NamedBound] = field(default_factory=dict, repr=False)
-
-    def interval(self, n_se: float = 2.0) -> tuple[float, float]:
-        """Return an interval for the log evidence.
-
-        Parameters
-        ----------
-        n_se : float, default=2.0
-            Standard errors that are added on each side. With 2, and while
-            `reliable`, each side fails with a probability well below 2.5 %.
-
-        Returns
-        -------
-        low, high : float
-            In nats.
-        """
-        return self.lower - n_se * self.lower_se, self.upper + n_se * self.upper_se
-
-    def __str__(self) -> str:
-        """Return the table of bounds as text."""
-        lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
-        for name, row in self.table.items():
-            lines.append(
-                f"  {name:<22} {row.value:>12.4f} +- {row.standard_error:.4f}  "
-                f"{row.direction:<8} {row.certifies}"
-            )
-        return "\n".join([*lines, f"  {self.reason}"])
 
 
 @torch.no_grad()
@@ -303,17 +182,15 @@ def _summarise(
         return chains.log_joint - log_density.reshape(chains.log_joint.shape)
 
     reverse = reverse_weights(setup.above.log_prob(theta))
-    lower, lower_se = forward_bound(forward, setup.k_below)
-    upper, upper_se = reverse_bound(reverse, setup.k_above)
+    sides = forward_bound(forward, setup.k_below), reverse_bound(reverse, setup.k_above)
+    (lower, lower_se), (upper, upper_se) = sides
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
-    bridge, bridge_se = bridge_estimate(
+    bridge = bridge_estimate(
         forward, reverse_weights(setup.below.log_prob(theta)), max(ess_chains, 2.0)
     )
-    finite = finite_sample_bounds(forward, reverse, LEVEL)
-    elbo, elbo_se = lower_bound(target, posterior, generator)
-    eubo = reverse_weights(posterior.log_prob(theta)).mean(1)
-    eubo_se = float(eubo.std()) / math.sqrt(len(eubo))
+    of_q = reverse_weights(posterior.log_prob(theta)).mean(1)
+    eubo = float(of_q.mean()), float(of_q.std()) / math.sqrt(len(of_q))
     khats = (draws.khat, pareto_khat(-reverse.flatten()))
     reason = _why_not(
         khats,
@@ -322,33 +199,14 @@ def _summarise(
         lower - upper,
         math.hypot(lower_se, upper_se),
     )
-    name_l, name_u = f"IW-ELBO (K={setup.k_below})", f"IW-EUBO (K={setup.k_above})"
-    table = {
-        "ELBO of q": NamedBound(
-            elbo,
-            elbo_se,
-            "lower",
-            "a bound in expectation" if elbo_se else "a bound, exactly",
-        ),
-        name_l: NamedBound(lower, lower_se, "lower", "a bound in expectation"),
-        "lower, 95 %": NamedBound(
-            finite[0], 0.0, "lower", "holds with 95 % probability"
-        ),
-        "bridge": NamedBound(bridge, bridge_se, "estimate", "consistent, no bound"),
-        "upper, 95 %": NamedBound(
-            finite[1], 0.0, "upper", "holds with 95 % probability if chains are exact"
-        ),
-        name_u: NamedBound(upper, upper_se, "upper", "a bound in expectation, if so"),
-        "EUBO of q": NamedBound(
-            float(eubo.mean()), eubo_se, "upper", "a bound in expectation, if so"
-        ),
-    }
+    finite = finite_sample_bounds(forward, reverse, LEVEL)
+    elbo = lower_bound(target, posterior, generator)
     return EvidenceBounds(
         lower=lower,
         upper=upper,
         lower_se=lower_se,
         upper_se=upper_se,
-        estimate=bridge,
+        estimate=bridge[0],
         gap=upper - lower,
         ess=draws.ess,
         khat=max(khats),
@@ -356,7 +214,7 @@ def _summarise(
         reason=reason or CERTIFIED + (CAPPED if setup.is_capped else ""),
         method="importance",
         quantity=quantity,
-        table=table,
+        table=_table(setup, sides, bridge, finite, elbo, eubo),
     )
 
 
@@ -365,6 +223,35 @@ CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "
     "from the prior reach"
 )
+
+
+Estimate = tuple[float, float]
+
+
+def _table(
+    setup: _Setup,
+    sides: tuple[Estimate, Estimate],
+    bridge: Estimate,
+    finite: tuple[float, float],
+    elbo: Estimate,
+    eubo: Estimate,
+) -> dict[str, NamedBound]:
+    """Every number with what it certifies, from the lowest to the highest."""
+    expected, if_exact = "a bound in expectation", "a bound in expectation, if so"
+    holds = "holds with 95 % probability"
+    return {
+        "ELBO of q": NamedBound(
+            *elbo, "lower", expected if elbo[1] else "a bound, exactly"
+        ),
+        f"IW-ELBO (K={setup.k_below})": NamedBound(*sides[0], "lower", expected),
+        "lower, 95 %": NamedBound(finite[0], 0.0, "lower", holds),
+        "bridge": NamedBound(*bridge, "estimate", "consistent, no bound"),
+        "upper, 95 %": NamedBound(
+            finite[1], 0.0, "upper", f"{holds} if chains are exact"
+        ),
+        f"IW-EUBO (K={setup.k_above})": NamedBound(*sides[1], "upper", if_exact),
+        "EUBO of q": NamedBound(*eubo, "upper", if_exact),
+    }
 
 
 def _why_not(

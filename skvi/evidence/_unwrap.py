@@ -4,7 +4,7 @@ from typing import Any
 
 from sklearn.exceptions import NotFittedError
 
-from skvi.evidence._bounds import EvidenceBounds
+from skvi.evidence._result import EvidenceBounds
 
 
 def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceBounds:

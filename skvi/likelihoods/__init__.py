@@ -1,0 +1,10 @@
+"""Likelihoods: p(y | f), where f is what the predictor returns.
+
+Values are in nats and per row; nothing is averaged.
+"""
+
+from skvi.likelihoods._bernoulli import BernoulliLikelihood
+from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods.base import Likelihood
+
+__all__ = ["BernoulliLikelihood", "GaussianLikelihood", "Likelihood"]

@@ -1,0 +1,229 @@
+"""What every likelihood owes, and what follows from it by quadrature."""
+
+from typing import Any
+
+import torch
+
+from skvi.base import Component
+from skvi.utils._derivatives import scalar_derivatives
+from skvi.utils._quadrature import normal_rule
+
+__all__ = ["Likelihood"]
+
+Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+class Likelihood(Component):
+    """Base class of likelihoods.
+
+    A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The
+    derivatives and expectations below follow from `log_prob`; a subclass may
+    replace them by closed forms.
+
+    Examples
+    --------
+    >>> from skvi.likelihoods import BernoulliLikelihood, Likelihood
+    >>> issubclass(BernoulliLikelihood, Likelihood)
+    True
+    """
+
+    n_outputs = 1
+
+    @property
+    def length_scale(self) -> float:
+        """Distance in f over which the log density bends: it spaces the nodes."""
+        return 1.0
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density or mass of each target.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In nats per row, with all constants.
+        """
+        raise NotImplementedError
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Log of the integral (for discrete y the sum) of p(y | f)^c over y.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        c : float
+            Power, positive.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            0 for c = 1. Other powers of a density have units of y to the 1 - c.
+        """
+        raise NotImplementedError
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean of y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In units of y; for labels 0 and 1 the probability of 1.
+        """
+        raise NotImplementedError
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            One independent draw for each row and each f.
+        """
+        raise NotImplementedError
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Log density with its first and second derivative in a scalar f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 1)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (S, n)
+            In nats per row, and per unit and squared unit of f.
+        """
+        return scalar_derivatives(lambda g: self.log_prob(g, y), f)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """First derivative of the log density in a scalar f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 1)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In nats per unit of f.
+        """
+        return self.log_prob_derivatives(f, y)[1]
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Expected log density, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        y : Tensor of shape (n,)
+        refine : int, default=1
+            Multiplies the number of quadrature nodes, to verify a result.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            Expectation of log p(y | f), in nats per row, and of its first and
+            second derivative in f, without Monte Carlo noise. The latter two are
+            also the derivative of the value in the mean, and twice the one in the
+            variance.
+        """
+        return expect_under_normal(
+            lambda f: self.log_prob_derivatives(f, y),
+            mean,
+            std,
+            self.length_scale,
+            refine,
+        )
+
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Expected p(y | f)^c, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        y : Tensor of shape (n,)
+        c : float
+            Power, positive.
+        refine : int, default=1
+            Multiplies the number of quadrature nodes.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            As in `expected_log_prob`.
+        """
+        return expect_under_normal(
+            lambda f: scalar_derivatives(
+                lambda g: torch.exp(c * self.log_prob(g, y)), f
+            ),
+            mean,
+            std,
+            self.length_scale,
+            refine,
+        )
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations:
+        """Expected integral of p(y | f)^c over y, and its derivatives.
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (n,)
+        c : float
+            Power, positive.
+        refine : int, default=1
+            Multiplies the number of quadrature nodes.
+
+        Returns
+        -------
+        value, first, second : Tensor of shape (n,)
+            As in `expected_log_prob`.
+        """
+        return expect_under_normal(
+            lambda f: scalar_derivatives(
+                lambda g: torch.exp(self.log_power_integral(g, c)), f
+            ),
+            mean,
+            std,
+            self.length_scale,
+            refine,
+        )
+
+
+def expect_under_normal(
+    derivatives: Any,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    length_scale: float,
+    refine: int,
+) -> Expectations:
+    """Integrate (value, first, second) of f over f_i ~ N(mean_i, std_i^2)."""
+    nodes, weights = normal_rule(float(std.max()) / length_scale, refine)
+    f = torch.addcmul(mean, nodes[:, None], std)
+    value, first, second = derivatives(f[..., None])
+    return weights @ value, weights @ first, weights @ second
