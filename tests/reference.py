@@ -279,19 +279,32 @@ def chain_mean(values):
 
 
 def importance_evidence(problem, n_draws, seed, df=20):
-    """log evidence and its error, from a Student-t with the moments of short chains."""
-    pilot = sample_chains(problem, 100, 100, 100, seed).reshape(n := 10_000, -1)
+    """log evidence and its error, from a Student-t fitted to the posterior.
+
+    It starts from the moments of short chains; two rounds of weighted moments mend
+    what these leave.
+    """
+    pilot = sample_chains(problem, 100, 100, 100, seed).reshape(10_000, -1)
     rng = np.random.default_rng(seed)
-    shape = np.cov(pilot.T) * (df - 2) / df * 1.05
-    root, factor = cholesky(shape, lower=True), np.sqrt(df / rng.chisquare(df, n_draws))
-    eps = rng.standard_normal((n_draws, len(root))) * factor[:, None]
-    log_q = multivariate_t(df=df, shape=np.eye(len(root))).logpdf(eps)
-    parts = np.array_split(pilot.mean(0) + eps @ root.T, 1 + n_draws // n)
-    lw = np.concatenate([problem.log_joint(t) for t in parts]) - log_q
-    lw += np.log(np.diag(root)).sum()
-    w = np.exp(lw - lw.max())
+    mean, covariance = pilot.mean(0), np.cov(pilot.T)
+    for size in (20_000, 20_000, n_draws):
+        theta, lw = _student_t_draws(problem, mean, covariance, size, rng, df)
+        w = np.exp(lw - lw.max())
+        mean = w @ theta / w.sum()
+        covariance = np.cov(theta.T, aweights=w)
     error = w.std() / w.mean() / np.sqrt(n_draws)
     return np.log(w.mean()) + lw.max(), error
+
+
+def _student_t_draws(problem, mean, covariance, n_draws, rng, df):
+    root = cholesky(covariance * (df - 2) / df * 1.05, lower=True)
+    factor = np.sqrt(df / rng.chisquare(df, n_draws))
+    eps = rng.standard_normal((n_draws, len(root))) * factor[:, None]
+    log_q = multivariate_t(df=df, shape=np.eye(len(root))).logpdf(eps)
+    theta = mean + eps @ root.T
+    parts = np.array_split(theta, 1 + n_draws // 10_000)
+    lw = np.concatenate([problem.log_joint(t) for t in parts]) - log_q
+    return theta, lw + np.log(np.diag(root)).sum()
 
 
 def conjugate_evidence(A, y, prior_scale, noise_scale):
