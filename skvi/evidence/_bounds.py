@@ -107,7 +107,7 @@ def bound_evidence(
         above,
         block_size(variance_below, n_below),
         block_size(variance_above, n_above),
-        n_draws is None and MAX_DRAWS in (n_below, n_above),
+        math.inf if n_draws is not None else _error(precision),
     )
     # The choices above used the last states of the warm-up: forget them.
     sampler.run(N_FORGET)
@@ -125,7 +125,7 @@ class _Setup:
     above: NormalForm
     k_below: int
     k_above: int
-    is_capped: bool
+    error: float
 
 
 def _reverse_proposal(
@@ -162,9 +162,12 @@ def _spread(log_weights: torch.Tensor) -> float:
 def _n_draws(variance: float, n_draws: int | None, precision: float | None) -> int:
     if n_draws is not None:
         return n_draws
-    # Bias of two standard errors, plus two standard errors of noise.
-    error = (DEFAULT_PRECISION if precision is None else precision) / 4
-    return int(min(max(variance / error**2, MIN_DRAWS), MAX_DRAWS))
+    return int(min(max(variance / _error(precision) ** 2, MIN_DRAWS), MAX_DRAWS))
+
+
+def _error(precision: float | None) -> float:
+    """Standard error to aim for: the bias is two of it, and the noise two more."""
+    return (DEFAULT_PRECISION if precision is None else precision) / 4
 
 
 def _summarise(
@@ -199,6 +202,7 @@ def _summarise(
         lower - upper,
         math.hypot(lower_se, upper_se),
     )
+    is_coarse = max(lower_se, upper_se) > 1.5 * setup.error
     finite = finite_sample_bounds(forward, reverse, LEVEL)
     elbo = lower_bound(target, posterior, generator)
     return EvidenceBounds(
@@ -211,14 +215,14 @@ def _summarise(
         ess=draws.ess,
         khat=max(khats),
         reliable=not reason,
-        reason=reason or CERTIFIED + (CAPPED if setup.is_capped else ""),
+        reason=reason or CERTIFIED + (CAPPED if is_coarse else ""),
         method="importance",
         quantity=quantity,
         table=_table(setup, sides, bridge, finite, elbo, eubo),
     )
 
 
-CAPPED = f"; the precision that was asked for needs more than {MAX_DRAWS} draws"
+CAPPED = "; the precision that was asked for needs more draws than were taken"
 CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "
     "from the prior reach"
