@@ -12,6 +12,8 @@ STEPS_PER_SWEEP = 100
 # Sweeps without progress before the step size is halved, and its smallest share.
 PATIENCE = 3
 SMALLEST_SHARE = 1 / 32
+# Below this share of effective draws self-normalised gradients are mostly bias.
+MIN_EFFICIENCY = 0.1
 
 
 class Stochastic:
@@ -86,15 +88,32 @@ class Stochastic:
                 f"the step size is still {adam.rate:.2g} after {options.max_iter} "
                 "sweeps of 100 gradient steps; increase max_iter"
             )
+        efficiency = _weight_efficiency(problem)
+        if not message and efficiency < MIN_EFFICIENCY:
+            message = (
+                f"the weights that train {problem.objective!r} are degenerate (share "
+                f"of effective draws {efficiency:.3f}), so that its gradients are "
+                "biased; use gradient='auto', solver='auto' or more n_draws"
+            )
         return Solution(
             solver=self.name,
             value=history[-1] if history else _evaluate(problem, options),
             history=history,
             n_iter=len(history),
-            converged=schedule.done,
+            converged=schedule.done and not message,
             message=message,
             diagnostics={"interrupted": message.startswith("interrupted")},
         )
+
+
+@torch.no_grad()
+def _weight_efficiency(problem: Problem) -> float:
+    """Share of effective draws of a weights objective; 1 for an expectation."""
+    if problem.objective.kind != "weights":
+        return 1.0
+    theta, log_q = problem.posterior.rsample_with_log_prob(1000, problem.generator)
+    log_weights = problem.target.log_joint_batched(theta) - log_q
+    return float(1 / torch.softmax(log_weights, 0).square().sum()) / len(theta)
 
 
 class _Schedule:
