@@ -198,25 +198,27 @@ def test_estimates_of_known_weights(sigma):
     assert upper - lower < 8 * (lower_se + upper_se) + sigma**2 / k
 
 
-def test_bridge_of_two_normals(global_random_seed):
-    """r = N(0, 1), p = N(1, 1.5^2) exp(-2): consistent, with an honest error.
+@pytest.mark.parametrize("width", [0.5, 2.0])
+def test_bridge_of_two_normals(width, global_random_seed):
+    """r = N(0, 1), p = N(1/2, width^2) exp(-2): consistent, with an honest error.
 
-    Wrong variant: the ratio of the sample sizes the other way up.
+    Wrong variants: the error of either side left out.
     """
     rng = np.random.default_rng(global_random_seed)
     z = []
-    for _ in range(100):
-        x, t = rng.standard_normal(2000), 1 + 1.5 * rng.standard_normal((50, 10))
+    for _ in range(400):
+        x = rng.standard_normal(500)
+        t = 0.5 + width * rng.standard_normal((50, 10))
         lw = [
             torch.from_numpy(
-                -2 - 0.5 * ((v - 1) / 1.5) ** 2 - math.log(1.5) + 0.5 * v**2
+                -2 - 0.5 * ((v - 0.5) / width) ** 2 - math.log(width) + 0.5 * v**2
             )
             for v in (x, t)
         ]
         value, error = bridge_estimate(*lw, n_effective=500)
         z.append((value + 2) / error)
-    assert abs(np.mean(z)) < 5 * np.std(z) / 10
-    assert 0.75 < np.std(z) < 1.3
+    assert abs(np.mean(z)) < 5 * np.std(z) / 20
+    assert abs(np.std(z) - 1) < 5 / math.sqrt(2 * 400)
 
 
 def plant_chains(monkeypatch, spoil):

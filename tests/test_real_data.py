@@ -114,7 +114,7 @@ def test_bounds_do_not_depend_on_the_fit():
 
 @lru_cache
 def chains(name):
-    n_iter = 1500 if name == "breast_cancer" else 600
+    n_iter = 1500 if name == "breast_cancer" else 2000
     return sample_chains(Problem(*real_data(name)), 100, 200, n_iter, seed=0)
 
 
@@ -128,33 +128,39 @@ EUBO_SETS = [
 @pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
 @pytest.mark.parametrize("name", EUBO_SETS)
 def test_eubo_has_the_moments_of_the_posterior(name, posterior):
-    """Against a chain of another kind, within the noise of both.
+    """Against a chain of another kind, within the noise of both; mean of 8 fits.
 
-    The ELBO's mean-field deviations are up to 60 % too small here. Wrong variants:
-    equal weights for the importance draws; the proposal's moments, unweighted.
+    The ELBO's full-rank deviations are 1 to 3 % too small here, its mean-field ones
+    10 to 60 %. Wrong variants: equal weights for the importance draws; the moments of
+    the ELBO solution that serves as the proposal.
     """
     theta = chains(name)
     mean, mean_error = chain_mean(theta)
     variance, variance_error = chain_mean((theta - mean) ** 2)
     sd = np.sqrt(variance)
-    model = fitted(name, posterior, "eubo")
-    normal, ess = model.posterior_.as_normal(), model.diagnostics_["ess"]
-    assert ess > 5000
-    shift = np.abs(normal.mean.numpy() - mean)
-    assert np.all(shift < 5 * np.hypot(mean_error, sd / np.sqrt(ess)))
-    assert np.all(shift < 0.05 * sd + 2 * mean_error)
-    ratio = np.abs(normal.variance.sqrt().numpy() / sd - 1)
+    models = [fitted(name, posterior, "eubo", seed) for seed in range(8)]
+    normals = [model.posterior_.as_normal() for model in models]
+    ess = sum(model.diagnostics_["ess"] for model in models)
+    assert all(model.converged_ for model in models)
+    assert ess > 8 * 5000
+    shift = np.mean([n.mean.numpy() for n in normals], 0) - mean
+    # The weights of skewed posteriors make the moments noisier than 1 / sqrt(ess).
+    assert np.all(np.abs(shift) < 5 * np.hypot(mean_error, 1.5 * sd / np.sqrt(ess)))
+    ratio = np.mean([n.variance.sqrt().numpy() for n in normals], 0) / sd - 1
     error = variance_error / variance / 2
-    # 1 / sqrt(2 ess) for a normal; skew and weights make it larger: 1 / sqrt(ess).
-    assert np.all(ratio < 5 * np.hypot(error, 1 / np.sqrt(ess)))
-    assert np.all(ratio < 0.05 + 2 * error)
+    assert np.all(np.abs(ratio) < 5 * np.hypot(error, 1 / np.sqrt(ess)))
+    for normal in normals:
+        one_shift = np.abs(normal.mean.numpy() - mean)
+        assert np.all(one_shift < 0.05 * sd + 2 * mean_error)
+        one_ratio = np.abs(normal.variance.sqrt().numpy() / sd - 1)
+        assert np.all(one_ratio < 0.05 + 2 * error)
     if posterior == "full_rank":
         i, j = np.triu_indices(len(sd), 1)
         centred = (theta - mean) / sd
         products, error = chain_mean(centred[..., i] * centred[..., j])
-        found = normal.covariance().numpy()[i, j] / (sd[i] * sd[j])
-        allowed = 5 * np.hypot(error, 1.5 / np.sqrt(ess))
-        assert np.all(np.abs(found - products) < allowed)
+        found = np.mean([n.covariance().numpy()[i, j] for n in normals], 0)
+        error = np.hypot(error, 1.5 / np.sqrt(ess))
+        assert np.all(np.abs(found / (sd[i] * sd[j]) - products) < 5 * error)
 
 
 @pytest.mark.parametrize("name", ["setosa", "virginica"])
