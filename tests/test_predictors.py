@@ -24,7 +24,7 @@ def randn(*shape, seed=0):
 
 @pytest.fixture(params=[2**21, 8], ids=["one chunk", "many chunks"])
 def _chunks(request, monkeypatch):
-    monkeypatch.setattr(predictors, "CHUNK_ELEMENTS", request.param)
+    monkeypatch.setattr(predictors._linear, "CHUNK_ELEMENTS", request.param)
 
 
 def problem(fit_intercept, dtype):

@@ -1,0 +1,12 @@
+"""Objectives: what training optimises, with its gradient rules.
+
+Two kinds. An *expectation* objective is ``E_q[loss] + D(q || prior)``, minimised:
+the ELBO and every generalised posterior. A *weights* objective is a function of
+the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
+"""
+
+from skvi.objectives._elbo import ELBO
+from skvi.objectives._eubo import EUBO
+from skvi.objectives.base import Objective
+
+__all__ = ["ELBO", "EUBO", "Objective"]

@@ -1,0 +1,81 @@
+"""What every objective owes."""
+
+from typing import Any
+
+import torch
+
+from skvi.base import Component
+
+__all__ = ["Objective"]
+
+
+class Objective(Component):
+    """Base class of objectives.
+
+    Attributes
+    ----------
+    kind : {"expectation", "weights"}
+        What is minimised: ``E_q[loss] + D(q || prior)``, or a function of the log
+        weights ``log p(D, theta) - log q(theta)`` of draws from q.
+    direction : {"lower", "upper"}
+        Which side of log p(D) the exact bound is on.
+
+    Examples
+    --------
+    >>> from skvi.objectives import EUBO
+    >>> EUBO().kind, EUBO().direction
+    ('weights', 'upper')
+    """
+
+    kind: str
+    direction: str
+    #: Whether a normal q at the optimum has the posterior's mean and covariance.
+    matches_moments = False
+    gradient: str
+
+    def check(self, divergence: Any, target: Any) -> None:
+        """Raise where this objective cannot be combined with these parts.
+
+        Parameters
+        ----------
+        divergence : Divergence
+        target : Target
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            Says which part to change, and to what.
+        """
+        self.validate()
+
+    def surrogate(
+        self,
+        target: Any,
+        posterior: Any,
+        divergence: Any,
+        rows: torch.Tensor | None,
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Build a scalar to minimise, with the right gradient, from fresh draws.
+
+        Parameters
+        ----------
+        target, posterior, divergence : Target, Posterior, Divergence
+        rows : Tensor of int or None
+            A minibatch, whose loss is scaled up to all rows; None is all rows.
+        n_draws : int
+            S, draws of q; unused where everything is in closed form.
+        generator : torch.Generator
+
+        Returns
+        -------
+        surrogate : Tensor
+            A scalar. Its gradient in ``posterior.params`` is the training rule;
+            its value means nothing.
+        value : Tensor
+            A scalar: detached estimate of the loss that is minimised, in nats,
+            summed over all data. A minibatch or S draws add noise, and where it is
+            not linear in means over draws (Rényi, EUBO) a bias that falls with S.
+        """
+        raise NotImplementedError

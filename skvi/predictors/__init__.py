@@ -1,0 +1,6 @@
+"""Predictors: f(theta, X), the only place that knows how parameters meet features."""
+
+from skvi.predictors._linear import LinearPredictor
+from skvi.predictors._mlp import MLPPredictor
+
+__all__ = ["LinearPredictor", "MLPPredictor"]
