@@ -2,13 +2,16 @@
 
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
 from skvi.evidence import lower_bound, weight_diagnostics
@@ -18,13 +21,14 @@ from skvi.objectives import Objective
 from skvi.posteriors import Family
 from skvi.priors import Normal, Prior
 from skvi.solvers import SOLVERS, Problem, SolverOptions, choose_solver
+from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BaseVariational"]
 
 
-class BaseVariational(BaseEstimator):
+class BaseVariational(CallbackSupportMixin, BaseEstimator):
     """Base class of estimators that fit a variational posterior.
 
     A subclass owes `_build_target(X, y, sample_weight, prior)` and calls `_solve`
@@ -47,8 +51,15 @@ class BaseVariational(BaseEstimator):
         ],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "warm_start": ["boolean"],
+        "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
+    _default_learning_rate = 0.05
 
     def set_params(self, **params: Any) -> "BaseVariational":
         """Set parameters; a nested name turns a shorthand into its object.
@@ -118,20 +129,101 @@ class BaseVariational(BaseEstimator):
             intercept = Normal(scale=prior.scale)
         return {"coef": prior, "intercept": intercept}
 
-    def _solve(self, target: Any) -> None:
-        """Check the combination, fit the posterior, set the shared attributes."""
+    def _solve(self, target: Any, **data: Any) -> None:
+        """Check the combination, fit the posterior, set the shared attributes.
+
+        Parameters
+        ----------
+        target : Target
+        **data : dict
+            "X", "y" and "metadata" as the user gave them, for callbacks.
+        """
         self.objective_.check(self.divergence_, target)
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
-        posterior = self.posterior_family_.build(target.layout, generator)
+        posterior = self._start(target, generator)
         problem = Problem(
             target, self.objective_, self.divergence_, posterior, generator
         )
-        solver = choose_solver(problem, self.solver)
-        rate = 0.05 if self.learning_rate == "auto" else self.learning_rate
-        options = SolverOptions(self.max_iter, self.tol, self.n_draws, rate)
-        solution = solver().solve(problem, options)
-        self.posterior_ = posterior
+        progress = FitProgress(self, data)
+        self._problem = problem  # callbacks may ask for the attributes so far
+        try:
+            solution = self._choose_solver(problem).solve(
+                problem, self._solver_options(target, progress)
+            )
+            vars(self).update(self._posterior_attributes())
+        finally:
+            del self._problem
+        self._set_solution(problem, solution)
+        progress.finish(self.objective_value_)
+
+    def _start(self, target: Any, generator: Any) -> Any:
+        """Build the posterior, at the last fit's state where `warm_start` asks so."""
+        posterior = self.posterior_family_.build(target.layout, generator)
+        if not (self.warm_start and hasattr(self, "posterior_")):
+            self._initialize(posterior, target, generator)
+            return posterior
+        before, now = dict(self.posterior_.layout), dict(target.layout)
+        if before != now:
+            raise ValueError(
+                f"warm_start=True continues from a posterior over {before}, but these "
+                f"data need {now}. Use the same features and classes, or "
+                "warm_start=False."
+            )
+        posterior.set_normal(self.posterior_.as_normal())
+        if len(target.hyper):
+            target.hyper = torch.from_numpy(self._hyper.copy())
+        return posterior
+
+    def _initialize(self, posterior: Any, target: Any, generator: Any) -> None:
+        """Move a fresh posterior to a good start; solvers of linear models have one."""
+
+    def _choose_solver(self, problem: Problem) -> Any:
+        """Return the solver; rows in batches are for the stochastic one."""
+        if self._batch_size(problem.target.n_rows) is None:
+            return choose_solver(problem, self.solver)()
+        if self.solver not in ("auto", "stochastic"):
+            raise IncompatibleComponentsError(
+                f"solver={self.solver!r} uses all rows in every iteration; got "
+                f"batch_size={self.batch_size!r}. Use batch_size='auto', or "
+                "solver='stochastic'."
+            )
+        return choose_solver(problem, "stochastic")()
+
+    def _batch_size(self, n_rows: int) -> int | None:
+        """Rows per gradient step, or None for all of them."""
+        if self.batch_size == "auto" or self.batch_size >= n_rows:
+            return None
+        return int(self.batch_size)
+
+    def _solver_options(self, target: Any, progress: Any) -> SolverOptions:
+        rate = self.learning_rate
+        return SolverOptions(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            n_draws=self.n_draws,
+            learning_rate=self._default_learning_rate if rate == "auto" else rate,
+            batch_size=self._batch_size(target.n_rows),
+            early_stopping=getattr(self, "early_stopping", True),
+            n_iter_no_change=getattr(self, "n_iter_no_change", None),
+            warm_start=self.warm_start and hasattr(self, "posterior_"),
+            progress=progress,
+        )
+
+    def _posterior_attributes(self) -> dict[str, Any]:
+        """Fitted attributes that follow from the posterior as it is now."""
+        problem = self._problem
+        posterior = copy(problem.posterior)
+        posterior.params = posterior.params.detach()
+        hyper = problem.target.hyper.detach()
+        return {"posterior_": posterior, "_hyper": hyper.double().numpy().copy()}
+
+    def _set_solution(self, problem: Problem, solution: Any) -> None:
+        target, posterior, generator = (
+            problem.target,
+            problem.posterior,
+            problem.generator,
+        )
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         sign = 1 if self.objective_.direction == "upper" else -1
         self.loss_curve_ = np.asarray(solution.history)
@@ -153,5 +245,5 @@ class BaseVariational(BaseEstimator):
             warnings.warn(
                 f"{type(self).__name__}: {solution.message}.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )

@@ -52,6 +52,10 @@ class Block:
     bijection : {"identity", "exp"}, default="identity"
         Maps the unconstrained coordinates to the parameter: "exp" makes it
         positive.
+    scale : float, default=1.0
+        Natural size of the parameters, which priors multiply: 1 over the root of
+        the number of inputs for the weights of a network, so that its layers keep
+        the size of what they transform.
 
     Examples
     --------
@@ -63,6 +67,7 @@ class Block:
     start: int
     shape: tuple[int, ...]
     bijection: str = "identity"
+    scale: float = 1.0
 
     @property
     def size(self) -> int:
@@ -84,6 +89,8 @@ class Layout(Mapping):
         Shape of every block, in the order in which they lie in theta.
     bijections : mapping of str to {"identity", "exp"}, default=None
         Blocks that are constrained; the others are real.
+    scales : mapping of str to float, default=None
+        Natural sizes of blocks, see `Block`; 1 for the others.
 
     Attributes
     ----------
@@ -102,6 +109,7 @@ class Layout(Mapping):
         self,
         shapes: Mapping[str, tuple[int, ...]],
         bijections: Mapping[str, str] | None = None,
+        scales: Mapping[str, float] | None = None,
     ) -> None:
         blocks, start = {}, 0
         for name, shape in shapes.items():
@@ -111,7 +119,8 @@ class Layout(Mapping):
                     f"The bijection of block {name!r} must be 'identity' or 'exp'. "
                     f"Got {kind!r} instead."
                 )
-            blocks[name] = Block(start, tuple(shape), kind)
+            scale = (scales or {}).get(name, 1.0)
+            blocks[name] = Block(start, tuple(shape), kind, scale)
             start += blocks[name].size
         self._blocks, self.size = blocks, start
 
@@ -131,6 +140,35 @@ class Layout(Mapping):
         """Show names and shapes."""
         shapes = {name: block.shape for name, block in self._blocks.items()}
         return f"Layout({shapes})"
+
+    def only(self, name: str) -> "Layout":
+        """Layout of one block alone.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Layout
+            With the block's shape, bijection and scale, starting at 0.
+        """
+        block = self._blocks[name]
+        return Layout({name: block.shape}, {name: block.bijection}, {name: block.scale})
+
+    def natural_scales(self) -> torch.Tensor:
+        """Natural size of every parameter.
+
+        Returns
+        -------
+        Tensor of shape (P,)
+            The blocks' `scale`, in float64.
+        """
+        parts = [
+            torch.full((block.size,), float(block.scale), dtype=torch.float64)
+            for block in self._blocks.values()
+        ]
+        return torch.cat(parts)
 
     def unpack(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """Split theta into blocks, in constrained coordinates.

@@ -33,6 +33,8 @@ class Posterior(NumpyState):
     """
 
     log_prob_kind = "exact"
+    #: Whether coordinates are independent, so that layers can be sampled locally.
+    is_diagonal = False
     layout: Layout
     params: torch.Tensor
 
@@ -200,7 +202,7 @@ class _NormalPosterior(Posterior):
         self, n_draws: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         normal = self.normal()
-        eps = randn(generator, n_draws, self.layout.size)
+        eps = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
         return normal.transform(eps), normal.log_prob_whitened(eps)
 
     def log_prob(

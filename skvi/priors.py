@@ -152,7 +152,8 @@ class Normal(Prior):
     Parameters
     ----------
     scale : float, default=1.0
-        Standard deviation. 1 suits standardised features.
+        Standard deviation, in units of the block's natural size (`Block.scale`).
+        1 suits standardised features.
 
     Examples
     --------
@@ -179,7 +180,7 @@ class Laplace(Prior):
     ----------
     scale : float, default=1.0
         The density is ``exp(-abs(theta) / scale) / (2 * scale)``, with standard
-        deviation ``sqrt(2) * scale``.
+        deviation ``sqrt(2) * scale``; in units of the block's natural size.
 
     Examples
     --------
@@ -200,7 +201,7 @@ class Laplace(Prior):
 
 
 def _full(layout: Layout, scale: float) -> torch.Tensor:
-    return torch.full((layout.size,), float(scale), dtype=torch.float64)
+    return scale * layout.natural_scales()
 
 
 class _BuiltNormal(BuiltPrior):
@@ -300,7 +301,8 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
     Parameters
     ----------
     spec : Prior or mapping of str to Prior
-        A mapping must name every block of the layout.
+        A mapping must name every block of the layout. "coef" also stands for the
+        numbered blocks "coef_0", "coef_1", ... that are not named themselves.
     layout : Layout
         Of theta.
 
@@ -325,11 +327,12 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
     """
     if not isinstance(spec, Mapping):
         return spec.build(layout)
-    if set(spec) != set(layout):
+    names = {name: name if name in spec else name.rpartition("_")[0] for name in layout}
+    if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(
             f"The prior names the blocks {sorted(spec)}, but this model has "
             f"{sorted(layout)}. Give exactly one prior for each block."
         )
     blocks = [layout[name] for name in layout]
-    priors = [spec[name].build(Layout({name: layout[name].shape})) for name in layout]
+    priors = [spec[names[name]].build(layout.only(name)) for name in layout]
     return _BuiltBlocks([block.slice for block in blocks], priors)

@@ -39,6 +39,8 @@ class Target:
 
     layout: Layout
     prior: Any
+    #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
+    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
     #: Whether f is one linear function of theta per row: Newton and quadrature.
     is_scalar_linear = False
 
@@ -60,6 +62,27 @@ class Target:
             `rows` are drawn at random.
         """
         raise NotImplementedError
+
+    def log_joint_split(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log joint density twice, so that gradient rules can tell paths apart.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            As in `log_joint`.
+
+        Returns
+        -------
+        for_theta : Tensor of shape (S,)
+            In nats; its gradient flows into `theta`, not into `hyper`.
+        for_hyper : Tensor of shape (S,) or None
+            The same values; the gradient flows into `hyper` only. None where
+            nothing is learnt.
+        """
+        return self.log_joint(theta, rows), None
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, from all rows.
@@ -94,6 +117,11 @@ class Target:
         return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
 
     @property
+    def n_rows(self) -> int:
+        """Rows that minibatches are taken from; 0 where there are none."""
+        return 0
+
+    @property
     def cost_per_draw(self) -> int:
         """Elements that one evaluation of the log joint touches."""
         return self.layout.size
@@ -112,6 +140,8 @@ class SupervisedTarget(Target):
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
         w, not negative; None is 1 for every row.
+    constant : float, default=0.0
+        Added to the log joint density: the Jacobian of standardised targets.
 
     Examples
     --------
@@ -140,15 +170,28 @@ class SupervisedTarget(Target):
         X: torch.Tensor,
         y: torch.Tensor,
         sample_weight: torch.Tensor | None = None,
+        constant: float = 0.0,
     ) -> None:
-        self.predictor, self.likelihood, self.loss = predictor, likelihood, loss
+        self.predictor, self._likelihood, self.loss = predictor, likelihood, loss
         self.prior, self.layout = prior, predictor.layout
         self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
+        self.constant = constant
+        self.hyper = likelihood.initial_hyper(self.y)
+
+    @property
+    def likelihood(self) -> Any:
+        """The likelihood at the current hyperparameters."""
+        return self._likelihood.bind(self.hyper)
 
     @property
     def is_scalar_linear(self) -> bool:  # type: ignore[override]
         """Whether f is one linear function of theta per row."""
         return self.predictor.is_scalar_linear
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the data."""
+        return len(self.y)
 
     @property
     def cost_per_draw(self) -> int:
@@ -178,13 +221,31 @@ class SupervisedTarget(Target):
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Log joint density, (S,); with `rows` an unbiased estimate of it."""
-        log_prior = self.prior.log_prob(theta)
+        log_prior = self.prior.log_prob(theta) + self.constant
         if rows is not None:
             return log_prior - self._total(self.pointwise(theta, rows), rows)
         for chunk in self._chunks(len(theta)):
             losses = self.pointwise(theta, chunk)
             log_prior = log_prior - self._weighted_sum(losses, chunk)
         return log_prior
+
+    def log_joint_split(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log joint density twice; see `Target.log_joint_split`."""
+        if not len(self.hyper):
+            return self.log_joint(theta, rows), None
+        fixed, free = self._likelihood.bind(self.hyper.detach()), self.likelihood
+        for_theta = self.prior.log_prob(theta) + self.constant
+        for_hyper = for_theta.detach()
+        # The network runs once; only the losses are evaluated twice.
+        for part in [rows] if rows is not None else self._chunks(len(theta)):
+            X, y, _ = self._select(part)
+            f = self.predictor.forward(theta, X)
+            scaled = self._total if rows is not None else self._weighted_sum
+            for_theta = for_theta - scaled(self.loss(fixed, f, y), part)
+            for_hyper = for_hyper - scaled(self.loss(free, f.detach(), y), part)
+        return for_theta, for_hyper
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, (S, P)."""
@@ -231,14 +292,15 @@ class SupervisedTarget(Target):
             X, y, _ = self._select(rows)
             mean, variance = self.predictor.moments(X, posterior.normal())
             losses = _ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
-            return self._total(losses[None], rows)[0]
+            return self._total(losses[None], rows)[0] - self.constant
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
             f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
         else:
             theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
             f = self.predictor.forward(theta, X)
-        return self._total(self.loss(self.likelihood, f, y), rows).mean()
+        losses = self.loss(self.likelihood, f, y)
+        return self._total(losses, rows).mean() - self.constant
 
     def expected_loss_terms(
         self, normal: NormalForm, refine: int = 1
@@ -289,8 +351,8 @@ class SupervisedTarget(Target):
         )
         if self.sample_weight is not None:
             w = self.sample_weight
-            return w @ value, w * slope, w * curvature
-        return value.sum(), slope, curvature
+            return w @ value - self.constant, w * slope, w * curvature
+        return value.sum() - self.constant, slope, curvature
 
     def _chunks(self, n_draws: int) -> list[slice]:
         return row_chunks(len(self.y), n_draws, CACHE_ELEMENTS)

@@ -29,7 +29,7 @@ LAYERS = [
     ["skvi.solvers"],
     ["skvi.evidence"],
     # glue
-    ["skvi._registry"],
+    ["skvi._registry", "skvi._progress"],
     ["skvi._variational"],
     # estimators
     ["skvi.linear_model"],

@@ -28,6 +28,37 @@ class Likelihood(Component):
     """
 
     n_outputs = 1
+    #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
+    learnt: tuple[str, ...] = ()
+
+    def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
+        """Unconstrained hyperparameters from which a fit starts.
+
+        Parameters
+        ----------
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (H,)
+            One number for each name in `learnt`, in float64; empty by default.
+        """
+        return torch.zeros(0, dtype=torch.float64)
+
+    def bind(self, hyper: torch.Tensor) -> "Likelihood":
+        """Return the likelihood with these hyperparameters in place of "learn".
+
+        Parameters
+        ----------
+        hyper : Tensor of shape (H,)
+            Unconstrained.
+
+        Returns
+        -------
+        Likelihood
+            Differentiable in `hyper`; the likelihood itself where H is 0.
+        """
+        return self
 
     @property
     def length_scale(self) -> float:

@@ -35,7 +35,7 @@ class BayesianLinearModel(BaseVariational):
     def _fit(self, X, y, sample_weight):
         """Validate, build the target, solve, set the linear attributes."""
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
-        target_values = self._encode(y)
+        target_values, self._dtype = self._encode(y), X.dtype
         self._resolve_all()
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
@@ -44,11 +44,10 @@ class BayesianLinearModel(BaseVariational):
             self._check_weighted(target_values[sample_weight > 0])
         target = self._build_target(X, target_values, sample_weight)
         with limit_threads(len(X) * target.layout.size**2):
-            self._solve(target)
+            self._solve(target, X=X, y=y, metadata={"sample_weight": sample_weight})
         self._n_samples_fit = len(X)
         self._had_weights = sample_weight is not None
         self._fingerprint = _fingerprint(X, target_values, sample_weight)
-        self._set_coefficients(X.dtype)
         return self
 
     def _build_target(self, X, y, sample_weight):
@@ -69,16 +68,17 @@ class BayesianLinearModel(BaseVariational):
             None if sample_weight is None else as_tensor(sample_weight),
         )
 
-    def _set_coefficients(self, dtype):
-        normal = self.posterior_.as_normal()
-        mean = normal.mean.numpy().astype(dtype)
-        std = normal.variance.sqrt().numpy().astype(dtype)
+    def _posterior_attributes(self):
+        found = super()._posterior_attributes()
+        normal = found["posterior_"].as_normal()
+        mean = normal.mean.numpy().astype(self._dtype)
+        std = normal.variance.sqrt().numpy().astype(self._dtype)
         d = self.n_features_in_
-        self.coef_, self.coef_std_ = mean[None, :d], std[None, :d]
-        if self.fit_intercept:
-            self.intercept_, self.intercept_std_ = mean[d:], std[d:]
-        else:
-            self.intercept_ = self.intercept_std_ = np.zeros(1, dtype)
+        found |= {"coef_": mean[None, :d], "coef_std_": std[None, :d]}
+        zero = np.zeros(1, self._dtype)
+        found["intercept_"] = mean[d:] if self.fit_intercept else zero
+        found["intercept_std_"] = std[d:] if self.fit_intercept else zero
+        return found
 
     def _predictor(self):
         return LinearPredictor(self.n_features_in_, fit_intercept=self.fit_intercept)

@@ -10,6 +10,7 @@ from sklearn.utils.validation import column_or_1d
 
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model._base import BayesianLinearModel
+from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._validation import _fit_context
 
@@ -56,14 +57,26 @@ default="auto"
         "auto" takes the most exact one that can solve the combination.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step. "auto" uses all rows; data with more rows than an
+        int are fitted by stochastic gradients on minibatches of that size, which
+        is noisier, and worth it for millions of rows.
     learning_rate : float or "auto", default="auto"
         First step size of the stochastic solver; "auto" is 0.05.
     max_iter : int, default=100
-        Largest number of iterations. An iteration of the stochastic solver is a
-        sweep of 100 gradient steps; one of the moment-matching solver is a step
-        of the fit from which it draws.
+        Largest number of iterations. An iteration of the stochastic solver is an
+        epoch (one visit of every row) with minibatches, and 100 gradient steps
+        without; one of the moment-matching solver is a step of the fit from which
+        it draws.
     tol : float, default=1e-5
         Nats: a fit has converged when it is this close to its optimum.
+    warm_start : bool, default=False
+        Whether a second fit starts at the posterior of the first, which saves
+        iterations on similar data; the prior stays the one that was given.
+    verbose : int, default=0
+        1 writes a line about once a second, 2 one for every iteration. Where
+        scikit-learn has callbacks (from version 1.9), ``set_callbacks`` shows a
+        progress bar.
     random_state : int, RandomState instance or None, default=None
         Only fits that draw use it.
 
@@ -135,9 +148,12 @@ default="auto"
         fit_intercept=True,
         solver="auto",
         n_draws=10,
+        batch_size="auto",
         learning_rate="auto",
         max_iter=100,
         tol=1e-5,
+        warm_start=False,
+        verbose=0,
         random_state=None,
     ):
         self.objective = objective
@@ -149,9 +165,12 @@ default="auto"
         self.fit_intercept = fit_intercept
         self.solver = solver
         self.n_draws = n_draws
+        self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.max_iter = max_iter
         self.tol = tol
+        self.warm_start = warm_start
+        self.verbose = verbose
         self.random_state = random_state
 
     def __sklearn_tags__(self):
@@ -160,6 +179,7 @@ default="auto"
         tags.classifier_tags.multi_class = False
         return tags
 
+    @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y, sample_weight=None):
         """Fit the posterior.

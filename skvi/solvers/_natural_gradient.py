@@ -90,6 +90,8 @@ class NaturalGradient:
             return f"it minimises expectations, and {problem.objective!r} is none"
         if problem.objective.gradient != "auto":
             return f"{problem.objective!r} asks for draws"
+        if len(target.hyper):
+            return "the target learns hyperparameters"
         if not target.is_scalar_linear:
             return "the model is not linear in its parameters"
         if posterior.as_normal() is None:
@@ -211,10 +213,19 @@ class _Iteration:
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
+        self.stopped = False
         self.history: list[float] = []
+
+    def _keep(self) -> None:
+        self.problem.posterior.set_normal(self.point.normal)
 
     def _start(self) -> _Point:
         target = self.problem.target
+        if self.options.warm_start:
+            normal = self.problem.posterior.as_normal()
+            point = _Point(self.problem, normal, precision_of(normal))
+            if math.isfinite(point.value):
+                return point
         prior = target.prior.matching_normal()
         mean, curvature = find_mode(target, prior)
         if self.problem.posterior.is_diagonal:
@@ -240,6 +251,9 @@ class _Iteration:
                     break
                 self._iterate()
                 self.history.append(self.point.value)
+                self.stopped = self.options.progress(self.point.value, self._keep)
+                if self.stopped:
+                    break
         except KeyboardInterrupt:
             interrupted = True
         return self._finish(self._gap(), interrupted)
@@ -299,6 +313,8 @@ class _Iteration:
         singular = _singularity(point) > 1e-3
         if interrupted:
             message = "interrupted: the best posterior so far was kept"
+        elif self.stopped:
+            pass  # by the user, who knows
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:
@@ -312,6 +328,7 @@ class _Iteration:
                 "prior with a smaller scale"
             )
         found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
+        found["stopped"] = self.stopped
         return Solution(
             solver=NaturalGradient.name,
             value=point.value,

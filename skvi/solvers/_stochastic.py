@@ -14,16 +14,23 @@ PATIENCE = 3
 SMALLEST_SHARE = 1 / 32
 # Below this share of effective draws self-normalised gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
+# Learnt scales stay above this share of where they started: without a floor the
+# likelihood of a row that is fitted exactly has no bound.
+HYPER_FLOOR = math.log(1e-4)
 
 
 class Stochastic:
     """Adam with fresh draws in every step, decaying steps and averaging.
 
-    An iteration is a sweep of 100 gradient steps. When the average objective of
-    three sweeps is not lower than before by more than its noise, the step size
-    is halved; at 1/32 of its start the fit has converged. The result is the
-    average of the parameters over the last sweep, which removes most of the
-    noise that is left.
+    An iteration is an epoch: one visit of every row in minibatches, or, where all
+    rows are used at once, 100 gradient steps. A sweep is as many epochs as make
+    100 steps. When the average objective of three sweeps (`n_iter_no_change`
+    epochs, where that is given) is not lower than before by more than its noise,
+    the step size is halved; at 1/32 of its start the fit has converged. The
+    result is the average of the parameters over the last sweep, which removes
+    most of the noise that is left.
+
+    Hyperparameters that the target learns are trained beside the posterior.
 
     Examples
     --------
@@ -62,48 +69,143 @@ class Stochastic:
         Returns
         -------
         Solution
-            `value` is the average of the last sweep's 100 estimates, each from
-            ``options.n_draws`` draws, in nats.
+            `value` is the average of the last sweep's estimates (100 or more), each
+            from ``options.n_draws`` draws, in nats.
         """
-        posterior = problem.posterior
-        kept, params = posterior.params.clone(), posterior.params.clone()
-        adam = _Adam(params, options.learning_rate)
-        schedule = _Schedule(adam, options.learning_rate)
-        history: list[float] = []
+        return _Training(problem, options).run()
+
+
+class _Training:
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.problem, self.options = problem, options
+        self.split = len(problem.posterior.params)
+        dtype = problem.posterior.params.dtype
+        hyper = problem.target.hyper.to(dtype)
+        self.params = torch.cat([problem.posterior.params.clone(), hyper])
+        self.floor = hyper + HYPER_FLOOR
+        self.kept = self.params.clone()
+        self.adam = _Adam(self.params, options.learning_rate)
+        self.batches = 1
+        if options.batch_size is not None:
+            self.batches = math.ceil(problem.target.n_rows / options.batch_size)
+        steps = STEPS_PER_SWEEP if self.batches == 1 else self.batches
+        self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / steps)
+        self.schedule = self._schedule()
+        self.history: list[float] = []
+        self.sweep_values: list[torch.Tensor] = []
+
+    def _schedule(self) -> "_Plateau | _Decay":
+        options = self.options
+        if not options.early_stopping:
+            return _Decay(
+                self.adam, math.ceil(options.max_iter / self.epochs_per_sweep)
+            )
+        patience = PATIENCE
+        if options.n_iter_no_change is not None:
+            patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
+        return _Plateau(self.adam, patience, options.tol)
+
+    def run(self) -> Solution:
         message = ""
         try:
-            while len(history) < options.max_iter and not schedule.done:
-                average, values = _sweep(problem, options, params, adam)
-                if not bool(torch.isfinite(values).all()):
-                    message = _non_finite(problem)
-                    break
-                kept = average
-                history.append(float(values.mean()))
-                schedule.observe(values)
+            while not message and not self._is_done():
+                message = self._sweep()
         except KeyboardInterrupt:
             message = "interrupted: the last complete sweep was kept"
-        posterior.params = kept.detach()
-        if not schedule.done and not message:
+        self._set(self.kept)
+        return self._finish(message)
+
+    def _is_done(self) -> bool:
+        return len(self.history) >= self.options.max_iter or self.schedule.done
+
+    def _sweep(self) -> str:
+        """Visit the rows until 100 steps are made; return why to stop, or nothing."""
+        total, values = torch.zeros_like(self.params), []
+        for _ in range(self.epochs_per_sweep):
+            epoch = []
+            for rows in self._row_batches():
+                value, gradient = self._gradient(rows)
+                epoch.append(value)
+                if not bool(torch.isfinite(gradient).all() & torch.isfinite(value)):
+                    self._set(self.params)
+                    return _non_finite(self.problem)
+                self.adam.step(self.params, gradient)
+                self.params[self.split :].clamp_(min=self.floor)
+                total += self.params
+            values += epoch
+            average = total / len(values)
+            self.history.append(float(torch.stack(epoch).mean()))
+            if self.options.progress(self.history[-1], lambda a=average: self._set(a)):
+                self.kept = average
+                return STOPPED
+            if len(self.history) == self.options.max_iter:
+                break
+        self.kept, self.sweep_values = average, values
+        self.schedule.observe(torch.stack(values))
+        return ""
+
+    def _row_batches(self) -> list:
+        if self.batches == 1:
+            return [None] * STEPS_PER_SWEEP
+        n_rows, generator = self.problem.target.n_rows, self.problem.generator
+        order = torch.randperm(n_rows, generator=generator)
+        # Batches of nearly equal size: a last one of two rows would be all noise.
+        return list(order.tensor_split(self.batches))
+
+    def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = self.params.clone().requires_grad_()
+        self._set(leaf)
+        surrogate, value = _surrogate(self.problem, self.options, rows)
+        (gradient,) = torch.autograd.grad(surrogate, leaf)
+        return value, gradient
+
+    def _set(self, params: torch.Tensor) -> None:
+        self.problem.posterior.params = params[: self.split]
+        self.problem.target.hyper = params[self.split :]
+
+    def _finish(self, message: str) -> Solution:
+        done, options = self.schedule.done, self.options
+        if not done and not message:
             message = (
-                f"the step size is still {adam.rate:.2g} after {options.max_iter} "
-                "sweeps of 100 gradient steps; increase max_iter"
+                f"the step size is still {self.adam.rate:.2g} after {options.max_iter} "
+                f"{'epochs' if self.batches > 1 else 'sweeps of 100 gradient steps'}; "
+                "increase max_iter"
             )
-        efficiency = _weight_efficiency(problem)
+        efficiency = _weight_efficiency(self.problem)
         if not message and efficiency < MIN_EFFICIENCY:
             message = (
-                f"the weights that train {problem.objective!r} are degenerate (share "
-                f"of effective draws {efficiency:.3f}), so that its gradients are "
-                "biased; use gradient='auto', solver='auto' or more n_draws"
+                f"the weights that train {self.problem.objective!r} are degenerate "
+                f"(share of effective draws {efficiency:.3f}), so that its gradients "
+                "are biased; use gradient='auto', solver='auto' or more n_draws"
+            )
+        if not message and bool((self.params[self.split :] <= self.floor).any()):
+            message = (
+                "a learnt scale fell to its floor: the model fits some rows exactly; "
+                "fix noise_scale, or use fewer parameters"
             )
         return Solution(
-            solver=self.name,
-            value=history[-1] if history else _evaluate(problem, options),
-            history=history,
-            n_iter=len(history),
-            converged=schedule.done and not message,
-            message=message,
-            diagnostics={"interrupted": message.startswith("interrupted")},
+            solver=Stochastic.name,
+            value=self._value(),
+            history=self.history,
+            n_iter=len(self.history),
+            converged=done and not message,
+            message="" if message == STOPPED else message,
+            diagnostics={
+                "interrupted": message.startswith("interrupted"),
+                "stopped": message == STOPPED,
+            },
         )
+
+    @torch.no_grad()
+    def _value(self) -> float:
+        if self.sweep_values:
+            return float(torch.stack(self.sweep_values).mean())
+        if self.history:
+            return self.history[-1]
+        return float(_surrogate(self.problem, self.options, None)[1])
+
+
+STOPPED = "stopped by a callback"
 
 
 @torch.no_grad()
@@ -116,11 +218,12 @@ def _weight_efficiency(problem: Problem) -> float:
     return float(1 / torch.softmax(log_weights, 0).square().sum()) / len(theta)
 
 
-class _Schedule:
+class _Plateau:
     """Halves the step size where the objective does not fall by more than noise."""
 
-    def __init__(self, adam: "_Adam", rate: float) -> None:
-        self.adam, self.smallest = adam, rate * SMALLEST_SHARE
+    def __init__(self, adam: "_Adam", patience: int, tol: float) -> None:
+        self.adam, self.smallest = adam, adam.rate * SMALLEST_SHARE
+        self.patience, self.tol = max(patience, 1), tol
         self.best, self.best_error, self.waited = math.inf, 0.0, 0
 
     @property
@@ -129,51 +232,44 @@ class _Schedule:
 
     def observe(self, values: torch.Tensor) -> None:
         mean = float(values.mean())
-        error = float(values.std()) / math.sqrt(len(values))
-        fell = mean < self.best - 2 * math.hypot(error, self.best_error)
+        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        noise = 2 * math.hypot(error, self.best_error)
+        fell = mean < self.best - max(noise, self.tol)
         self.waited = 0 if fell else self.waited + 1
         if mean < self.best:
             self.best, self.best_error = mean, error
-        if self.waited >= PATIENCE:
+        if self.waited >= self.patience:
             self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
 
 
-@torch.no_grad()
-def _evaluate(problem: Problem, options: SolverOptions) -> float:
-    return float(_surrogate(problem, options)[1])
+class _Decay:
+    """Lets the step size fall linearly over a fixed number of sweeps."""
+
+    def __init__(self, adam: "_Adam", n_sweeps: int) -> None:
+        self.adam, self.start, self.n_sweeps = adam, adam.rate, n_sweeps
+        self.seen = 0
+
+    @property
+    def done(self) -> bool:
+        return self.seen >= self.n_sweeps
+
+    def observe(self, values: torch.Tensor) -> None:
+        self.seen += 1
+        left = 1 - self.seen / self.n_sweeps
+        self.adam.rate = self.start * max(left, SMALLEST_SHARE)
 
 
 def _surrogate(
-    problem: Problem, options: SolverOptions
+    problem: Problem, options: SolverOptions, rows: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return problem.objective.surrogate(
         problem.target,
         problem.posterior,
         problem.divergence,
-        None,
+        rows,
         options.n_draws,
         problem.generator,
     )
-
-
-def _sweep(
-    problem: Problem, options: SolverOptions, params: torch.Tensor, adam: "_Adam"
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Take 100 steps in place; return the mean parameters and the losses."""
-    total, values = torch.zeros_like(params), []
-    for _ in range(STEPS_PER_SWEEP):
-        leaf = params.clone().requires_grad_()
-        problem.posterior.params = leaf
-        surrogate, value = _surrogate(problem, options)
-        (gradient,) = torch.autograd.grad(surrogate, leaf)
-        values.append(value)
-        if not bool(torch.isfinite(gradient).all()):
-            values.append(value * math.nan)
-            break
-        adam.step(params, gradient)
-        total += params
-    problem.posterior.params = params.clone()
-    return total / STEPS_PER_SWEEP, torch.stack(values)
 
 
 def _non_finite(problem: Problem) -> str:

@@ -1,5 +1,6 @@
 """What every solver takes and returns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,28 @@ class Problem:
     generator: torch.Generator | None
 
 
+def no_progress(value: float, update: Callable[[], None]) -> bool:
+    """Report nothing, and never stop.
+
+    Parameters
+    ----------
+    value : float
+    update : callable
+
+    Returns
+    -------
+    bool
+        False.
+
+    Examples
+    --------
+    >>> from skvi.solvers.base import no_progress
+    >>> no_progress(1.0, lambda: None)
+    False
+    """
+    return False
+
+
 @dataclass(frozen=True)
 class SolverOptions:
     """How long and how accurately to solve.
@@ -56,6 +79,20 @@ class SolverOptions:
         Draws of q per stochastic gradient step.
     learning_rate : float, default=0.05
         Step size of the stochastic solver.
+    batch_size : int, default=None
+        Rows per gradient step of the stochastic solver; None is all rows.
+    early_stopping : bool, default=True
+        Whether the stochastic solver stops where the objective no longer falls;
+        else it lets the step size fall linearly over `max_iter` iterations.
+    n_iter_no_change : int, default=None
+        Iterations without progress before the stochastic solver halves its step
+        size; None is 300 gradient steps.
+    warm_start : bool, default=False
+        Whether the posterior's own state is the start.
+    progress : callable, default=no_progress
+        Called after every iteration with the minimised quantity in nats and a
+        function that puts the current state into the posterior; returns whether
+        to stop.
 
     Examples
     --------
@@ -68,6 +105,11 @@ class SolverOptions:
     tol: float = 1e-5
     n_draws: int = 10
     learning_rate: float = 0.05
+    batch_size: int | None = None
+    early_stopping: bool = True
+    n_iter_no_change: int | None = None
+    warm_start: bool = False
+    progress: Callable[[float, Callable[[], None]], bool] = no_progress
 
 
 @dataclass

@@ -13,9 +13,11 @@ def make_generator(random_state: RandomState) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def randn(generator: torch.Generator, *shape: int) -> torch.Tensor:
-    """Draw standard normal float64 values from a local generator."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+def randn(
+    generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """Draw standard normal values from a local generator."""
+    return torch.randn(*shape, generator=generator, dtype=dtype)
 
 
 def rand(generator: torch.Generator, *shape: int) -> torch.Tensor:

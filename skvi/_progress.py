@@ -1,0 +1,74 @@
+"""Progress of a fit: scikit-learn's callbacks, and lines on the terminal."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from skvi.utils._callbacks import has_callbacks
+
+__all__ = ["FitProgress"]
+
+# verbose=1 writes the first iterations, and then a line in so many seconds.
+FIRST_LINES = 3
+SECONDS_BETWEEN_LINES = 1.0
+
+
+class FitProgress:
+    """Reports every iteration of a fit; solvers call it.
+
+    Parameters
+    ----------
+    estimator : estimator
+        With `_posterior_attributes()`, what a user's callback needs to predict.
+    data : dict
+        "X", "y" and "metadata", which callbacks may ask for.
+    """
+
+    def __init__(self, estimator: Any, data: dict) -> None:
+        self.estimator, self.data = estimator, data
+        self.verbose, self.max_iter = estimator.verbose, estimator.max_iter
+        self.n_iter, self.last_line = 0, time.monotonic()
+        self.context = None
+        if has_callbacks(estimator):
+            self.context = estimator._init_callback_context(max_subtasks=self.max_iter)
+            self.context.call_on_fit_task_begin(estimator=estimator, **data)
+
+    def __call__(self, value: float, update: Callable[[], None]) -> bool:
+        """Report one iteration; return whether a callback asks to stop."""
+        self.n_iter += 1
+        if self.verbose:
+            self._write(value)
+        if self.context is None:
+            return False
+        hooks = {"estimator": self.estimator, **self.data}
+        task = self.context.subcontext(task_name="iteration")
+        task.call_on_fit_task_begin(**hooks)
+
+        def attributes() -> dict:
+            update()
+            return self.estimator._posterior_attributes()
+
+        return bool(
+            task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)
+        )
+
+    def finish(self, value: float) -> None:
+        """Report the end of the fit."""
+        if self.verbose:
+            self._print(f"{self.n_iter} iterations, objective {value:.4f} nats")
+        if self.context is not None:
+            self.context.call_on_fit_task_end(
+                estimator=self.estimator,
+                **self.data,
+                reconstruction_attributes=self.estimator._posterior_attributes,
+            )
+
+    def _write(self, value: float) -> None:
+        now = time.monotonic()
+        late = now - self.last_line > SECONDS_BETWEEN_LINES
+        if self.verbose > 1 or self.n_iter <= FIRST_LINES or late:
+            self.last_line = now
+            self._print(f"iteration {self.n_iter}/{self.max_iter}: {value:.4f} nats")
+
+    def _print(self, text: str) -> None:
+        print(f"[{type(self.estimator).__name__}] {text}", flush=True)  # noqa: T201
