@@ -60,7 +60,7 @@ class FitProgress:
             self.context.call_on_fit_task_end(
                 estimator=self.estimator,
                 **self.data,
-                reconstruction_attributes=self.estimator._posterior_attributes,
+                reconstruction_attributes={},  # it is fitted
             )
 
     def _write(self, value: float) -> None:

@@ -115,7 +115,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         prior, intercept = self._resolve("prior"), None
         if self.intercept_prior is not None:
             intercept = self._resolve("intercept_prior")
-        if not self.fit_intercept or (isinstance(prior, dict) and intercept is None):
+        has_intercept = getattr(self, "fit_intercept", True)
+        if not has_intercept or (isinstance(prior, dict) and intercept is None):
             return prior
         if isinstance(prior, dict):
             return {**prior, "intercept": intercept}

@@ -1,5 +1,6 @@
 """Multilayer perceptrons."""
 
+import math
 from itertools import pairwise
 
 import torch
@@ -7,19 +8,34 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.utils._random import randn
 
-__all__ = ["MLPPredictor"]
+__all__ = ["ACTIVATIONS", "MLPPredictor"]
+
+#: Names as scikit-learn has them, and the gain that keeps variances from layer to
+#: layer (He et al. 2015 for relu, Glorot and Bengio 2010 for the others).
+ACTIVATIONS = {
+    "identity": (torch.nn.Identity(), 1.0),
+    "logistic": (torch.sigmoid, 1.0),
+    "relu": (torch.relu, math.sqrt(2)),
+    "tanh": (torch.tanh, 1.0),
+}
+# Standard deviation of a fresh mean-field posterior, as a share of the natural scale:
+# wider starts lose units for good before the data have shaped them.
+INITIAL_SHARE = 0.01
 
 
 class MLPPredictor:
     """A multilayer perceptron with all weights in one flat vector.
+
+    Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out), with the natural
+    scale ``1 / sqrt(fan_in)``, and ``intercept_{i}`` of shape (fan_out,).
 
     Parameters
     ----------
     n_features, n_outputs : int
         d and K.
     hidden_layer_sizes : tuple of int, default=(50,)
-        Units of each hidden layer.
-    activation : {"relu", "tanh"}, default="relu"
+        Units of each hidden layer; none make a linear model.
+    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
         Applied after every layer but the last.
 
     Examples
@@ -31,6 +47,7 @@ class MLPPredictor:
     torch.Size([5, 4, 1])
     """
 
+    #: Whether f is linear in theta, so that its moments are exact.
     is_scalar_linear = False
 
     def __init__(
@@ -41,12 +58,40 @@ class MLPPredictor:
         activation: str = "relu",
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
-        self.activation = {"relu": torch.relu, "tanh": torch.tanh}[activation]
+        self.activation, self.gain = ACTIVATIONS[activation]
         shapes: dict[str, tuple[int, ...]] = {}
+        scales = {}
         for i, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
             shapes[f"coef_{i}"] = (fan_in, fan_out)
             shapes[f"intercept_{i}"] = (fan_out,)
-        self.layout, self.n_outputs = Layout(shapes), n_outputs
+            scales[f"coef_{i}"] = 1 / math.sqrt(max(fan_in, 1))
+        self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+
+    @property
+    def n_layers(self) -> int:
+        """Number of affine maps."""
+        return len(self.sizes) - 1
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm:
+        """Random start: equal weights would keep all units of a layer equal.
+
+        Parameters
+        ----------
+        generator : torch.Generator
+
+        Returns
+        -------
+        NormalForm
+            Means of the size that keeps variances from layer to layer, 0 for
+            intercepts; narrow, so that training starts from one network.
+        """
+        scale = self.layout.natural_scales()
+        mean = scale * randn(generator, self.layout.size)
+        for i in range(self.n_layers):
+            mean[self.layout[f"intercept_{i}"].slice] = 0
+            if i < self.n_layers - 1:
+                mean[self.layout[f"coef_{i}"].slice] *= self.gain
+        return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Evaluate f.
@@ -59,11 +104,11 @@ class MLPPredictor:
         Returns
         -------
         Tensor of shape (S, n, K)
-            In the dtype of `theta`.
+            In the dtype of `theta`; all draws in one batched pass.
         """
         blocks = self.layout.unpack(theta)
         h = X.to(theta.dtype).expand(len(theta), *X.shape)
-        for i in range(len(self.sizes) - 1):
+        for i in range(self.n_layers):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         return h
@@ -98,10 +143,12 @@ class MLPPredictor:
         """
         mean = self.layout.unpack(normal.mean[None])
         variance = self.layout.unpack(normal.variance[None])
-        h = X.to(normal.mean.dtype).expand(n_draws, *X.shape)
-        for i in range(len(self.sizes) - 1):
+        dtype = normal.mean.dtype
+        h = X.to(dtype)  # the first layer's moments are the same for all draws
+        for i in range(self.n_layers):
             h = self.activation(h) if i else h
             m = h @ mean[f"coef_{i}"][0] + mean[f"intercept_{i}"][0]
             v = h.square() @ variance[f"coef_{i}"][0] + variance[f"intercept_{i}"][0]
-            h = m + v.sqrt() * randn(generator, *m.shape)
+            shape = m.shape if i else (n_draws, *m.shape)
+            h = m + v.sqrt() * randn(generator, *shape, dtype=dtype)
         return h

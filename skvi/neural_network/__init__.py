@@ -1,0 +1,6 @@
+"""Bayesian neural networks."""
+
+from skvi.neural_network._classifier import BayesianMLPClassifier
+from skvi.neural_network._regressor import BayesianMLPRegressor
+
+__all__ = ["BayesianMLPClassifier", "BayesianMLPRegressor"]

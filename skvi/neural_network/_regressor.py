@@ -1,0 +1,397 @@
+"""Bayesian regression with a multilayer perceptron."""
+
+import math
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
+
+from skvi.likelihoods import GaussianLikelihood
+from skvi.neural_network._base import BayesianMLP
+from skvi.utils._callbacks import with_callbacks
+from skvi.utils._mixture import normal_mixture_quantiles
+from skvi.utils._random import make_generator, randn
+from skvi.utils._validation import (
+    Interval,
+    StrOptions,
+    _fit_context,
+    validate_arguments,
+)
+
+__all__ = ["BayesianMLPRegressor"]
+
+
+class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
+    """Neural network regression that knows how sure it is.
+
+    Where `sklearn.neural_network.MLPRegressor` finds one set of weights, this
+    estimator finds a distribution over them, and over the noise of the target it
+    finds the standard deviation. Predictions are averages over networks; their
+    standard deviations, intervals and quantiles grow where data are scarce.
+    Standardise the features, as for every network; the target is standardised
+    inside.
+
+    Parameters
+    ----------
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
+default="elbo"
+        In which sense the approximation is close to the exact posterior. "elbo" is
+        the usual one and trains on minibatches; the others use all rows in every
+        step, since minibatches would bias them.
+    divergence : {"kl", "renyi"} or Divergence, default="kl"
+        How distance to the prior is measured. Anything but "kl" gives a
+        generalised posterior and needs ``objective="elbo"``.
+    loss : {"log", "beta"} or Loss, default="log"
+        "log" is the likelihood. "beta" gives little weight to outliers; it acts on
+        the standardised target.
+    posterior : {"mean_field", "full_rank"} or Family, default="mean_field"
+        "mean_field" gives every weight its own mean and standard deviation;
+        "full_rank" adds all correlations, for a few hundred weights.
+    prior : {"normal", "laplace"}, Prior or dict, default="normal"
+        Distribution of the weights before the data, in units of 1 / sqrt(inputs)
+        of the layer, so that one scale suits layers of every width. A dict gives
+        one prior for "coef" and one for "intercept", or for each layer ("coef_0").
+    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
+        None is a normal prior with the scale of `prior`.
+    hidden_layer_sizes : int or array-like of int, default=(50,)
+        Units of each hidden layer; ``()`` is a linear model.
+    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
+    noise_scale : float or "learn", default="learn"
+        Standard deviation of the noise, in units of y. "learn" finds the most
+        probable value together with the posterior (type-II maximum likelihood).
+    normalize_y : bool, default=True
+        Whether the target is standardised for the fit. Everything that is returned
+        is in units of y, and bounds are on the density of y itself.
+    solver : {"auto", "stochastic"}, default="auto"
+        Both are Adam on fresh draws.
+    n_draws : int, default=10
+        Draws per gradient step.
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
+        most 512; all rows for objectives other than "elbo".
+    learning_rate : float or "auto", default="auto"
+        First step size of Adam; "auto" is 0.01.
+    max_iter : int, default=200
+        Largest number of epochs, visits of every row; without minibatches an
+        iteration is 100 gradient steps.
+    tol : float, default=1e-3
+        Nats: a smaller rise of the bound is no progress.
+    early_stopping : bool, default=True
+        Whether to stop when the bound no longer rises: the step size is halved
+        after `n_iter_no_change` iterations without progress beyond the noise,
+        five times. No data are held out; the bound itself guards against
+        overfitting. False makes all `max_iter` epochs, with a step size that falls
+        linearly.
+    n_iter_no_change : int, default=20
+        More than a network without noise in its gradients would need.
+    warm_start : bool, default=False
+        Whether a second fit starts at the posterior of the first.
+    n_predict_draws : int, default=100
+        Networks that predictions average over, drawn once at the end of the fit.
+    verbose : int, default=0
+        1 writes a line about once a second, 2 one for every iteration.
+    random_state : int, RandomState instance or None, default=None
+
+    Attributes
+    ----------
+    noise_scale_ : float
+        Standard deviation of the noise, in units of y.
+    lower_bound_ : float
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
+        the data, whatever was optimised: an estimate from draws. In expectation it
+        bounds log p(D) at the learnt noise, with log loss and without sample
+        weights.
+    lower_bound_se_ : float
+        Its standard error.
+    objective_value_ : float
+        What was optimised, in nats: the average over the last 100 steps or more.
+    loss_curve_ : ndarray of shape (n_iter,)
+        The minimised quantity in every iteration.
+    n_iter_ : int
+    converged_ : bool
+    diagnostics_ : dict
+    posterior_ : Posterior
+    objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
+        What the parameters were resolved to.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (d,)
+
+    See Also
+    --------
+    BayesianMLPClassifier : The same for classes.
+
+    Notes
+    -----
+    Predictions are mixtures of `n_predict_draws` normals, one for each network.
+    The draws are fixed at the end of the fit, so that repeated, row-wise and
+    batched predictions agree.
+
+    References
+    ----------
+    Blundell et al. (2015), *Weight uncertainty in neural networks*; Kingma,
+    Salimans and Welling (2015), *Variational dropout and the local
+    reparameterization trick*, section 2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skvi.neural_network import BayesianMLPRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = BayesianMLPRegressor(max_iter=300, random_state=0)
+    >>> model = make_pipeline(StandardScaler(), network).fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> bool((std > 40).all())  # the noise alone is about 53
+    True
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianMLP._parameter_constraints,
+        "noise_scale": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"learn"}),
+        ],
+        "normalize_y": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        objective="elbo",
+        divergence="kl",
+        loss="log",
+        posterior="mean_field",
+        prior="normal",
+        intercept_prior=None,
+        hidden_layer_sizes=(50,),
+        activation="relu",
+        noise_scale="learn",
+        normalize_y=True,
+        solver="auto",
+        n_draws=10,
+        batch_size="auto",
+        learning_rate="auto",
+        max_iter=200,
+        tol=1e-3,
+        early_stopping=True,
+        n_iter_no_change=20,
+        warm_start=False,
+        n_predict_draws=100,
+        verbose=0,
+        random_state=None,
+    ):
+        self.objective = objective
+        self.divergence = divergence
+        self.loss = loss
+        self.posterior = posterior
+        self.prior = prior
+        self.intercept_prior = intercept_prior
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.noise_scale = noise_scale
+        self.normalize_y = normalize_y
+        self.solver = solver
+        self.n_draws = n_draws
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.n_predict_draws = n_predict_draws
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the posterior over the weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Best standardised. float32 is kept, everything else becomes float64.
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), default=None
+            Not negative; a weight of 2 counts a row twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The parts cannot be combined; before any training.
+        """
+        return self._fit(X, y, sample_weight)
+
+    def _prepare(self, y, sample_weight):
+        """Return the standardised target; remember how to go back."""
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
+        self._y_mean, self._y_scale, self._constant = 0.0, 1.0, 0.0
+        if self.normalize_y:
+            w = np.ones(len(y)) if sample_weight is None else sample_weight
+            self._y_mean = float(np.average(y, weights=w))
+            self._y_scale = float(
+                np.sqrt(np.average((y - self._y_mean) ** 2, weights=w))
+            )
+            # A constant target has no scale, up to rounding.
+            if self._y_scale <= 1e-12 * max(abs(self._y_mean), 1e-300):
+                self._y_scale = 1.0
+            # The density of y itself: the Jacobian of the standardisation.
+            self._constant = -float(w.sum()) * math.log(self._y_scale)
+        return (y - self._y_mean) / self._y_scale
+
+    def _resolve_all(self):
+        super()._resolve_all()
+        if not self.loss_function_.is_log_loss:
+            self._constant = 0.0  # other losses act on the standardised target
+
+    def _n_outputs(self):
+        return 1
+
+    def _likelihood(self):
+        if self.noise_scale == "learn":
+            return GaussianLikelihood("learn")
+        return GaussianLikelihood(float(self.noise_scale) / self._y_scale)
+
+    def _posterior_attributes(self):
+        found = super()._posterior_attributes()
+        if self.noise_scale == "learn":
+            noise = float(np.exp(found["_hyper"][0])) * self._y_scale
+        else:
+            noise = float(self.noise_scale)
+        return found | {"noise_scale_": noise}
+
+    def _mean(self, f):
+        """Networks' outputs in units of y, (S, rows)."""
+        return f[..., 0] * self._y_scale + self._y_mean
+
+    def predict(self, X, return_std=False):
+        """Predict the mean of the target, averaged over networks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        return_std : bool, default=False
+            Whether to return standard deviations as well. They include the noise,
+            as those of `sklearn.linear_model.BayesianRidge` do.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,)
+        std : ndarray of shape (n,)
+            Only with ``return_std=True``: the root of the variance between the
+            networks plus that of the noise.
+        """
+        X = self._check_X(X)
+        parts = [self._mean(f) for f in self._outputs(X)]
+        mean = torch.cat([f.mean(0) for f in parts]).numpy().astype(X.dtype)
+        if not return_std:
+            return mean
+        variance = torch.cat([f.var(0) for f in parts]).numpy()
+        return mean, np.sqrt(variance + self.noise_scale_**2).astype(X.dtype)
+
+    def predict_quantiles(self, X, quantiles):
+        """Predict quantiles of a new observation, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        quantiles : float or array-like of shape (q,)
+            Probabilities in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n, q)
+            One column for each of `quantiles`, exact for the mixture of normals
+            that the drawn networks make.
+        """
+        X = self._check_X(X)
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        if levels.ndim != 1 or not np.all((levels > 0) & (levels < 1)):
+            raise ValueError(
+                f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
+            )
+        parts = [
+            normal_mixture_quantiles(self._mean(f), self.noise_scale_, levels)
+            for f in self._outputs(X)
+        ]
+        return torch.cat(parts).numpy().astype(X.dtype)
+
+    def predict_interval(self, X, coverage=0.9):
+        """Predict a central interval for a new observation, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        coverage : float, default=0.9
+            Probability that the interval gives to the observation, in (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n, 2)
+            Lower and upper end.
+        """
+        validate_arguments(
+            type(self).__name__,
+            {"coverage": coverage},
+            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
+        )
+        tail = (1 - coverage) / 2
+        return self.predict_quantiles(X, [tail, 1 - tail])
+
+    def predict_log_density(self, X, y):
+        """Log predictive density of each target: the proper score of a forecast.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            In nats, in units of y, each row given the training data alone.
+        """
+        X = self._check_X(X)
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64))
+        if len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows, but y has {len(y)}.")
+        f = torch.cat([self._mean(f) for f in self._outputs(X)], 1)
+        likelihood = GaussianLikelihood(self.noise_scale_)
+        log_density = likelihood.log_prob(f[..., None], torch.from_numpy(y))
+        return (torch.logsumexp(log_density, 0) - math.log(len(f))).numpy()
+
+    def sample_y(self, X, n_samples=1, random_state=None):
+        """Draw new observations from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        ndarray of shape (n, n_samples)
+            Every column comes from one fresh network, the same for all rows, plus
+            independent noise.
+        """
+        check_is_fitted(self)
+        validate_arguments(
+            type(self).__name__,
+            {"n_samples": n_samples},
+            {"n_samples": [Interval(Integral, 1, None, closed="left")]},
+        )
+        X = self._check_X(X)
+        generator = make_generator(random_state)
+        with torch.no_grad():
+            theta, _ = self.posterior_.rsample_with_log_prob(n_samples, generator)
+        f = torch.cat([self._mean(f) for f in self._outputs(X, theta)], 1)
+        noise = self.noise_scale_ * randn(generator, *f.shape)
+        return (f + noise).T.numpy().astype(X.dtype)
