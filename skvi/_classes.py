@@ -19,7 +19,9 @@ class BayesianClassifierMixin(ClassifierMixin):
     a tensor of shape (n, K), and the dtype of what the user gets.
     """
 
-    _parameter_constraints: dict = {"class_weight": [dict, StrOptions({"balanced"}), None]}
+    _parameter_constraints: dict = {
+        "class_weight": [dict, StrOptions({"balanced"}), None]
+    }
 
     def _likelihood(self):
         n_classes = len(self.classes_)

@@ -57,6 +57,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         ],
         "warm_start": ["boolean"],
         "verbose": ["verbose"],
+        "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
     _default_learning_rate = 0.05

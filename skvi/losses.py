@@ -11,13 +11,10 @@ from typing import Any
 import torch
 
 from skvi.base import Component
-from skvi.utils._derivatives import scalar_derivatives
-from skvi.utils._quadrature import normal_rule
+from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._validation import Interval
 
 __all__ = ["BetaLoss", "LogLoss", "Loss"]
-
-Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Loss(Component):
@@ -55,33 +52,40 @@ class Loss(Component):
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
-        """Expected loss, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+        """Expected loss, and its derivatives, under a normal f_i.
 
         Parameters
         ----------
         likelihood : Likelihood
-            With a scalar f.
-        mean, std : Tensor of shape (n,)
+        mean : Tensor of shape (n,) or (n, K)
+            Of f; with K columns the loss must not change when all of them move
+            together, as that of a softmax does not.
+        spread : Tensor of shape (n,) or (n, K, K)
+            Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         refine : int, default=1
             Multiplies the number of quadrature nodes, to verify a result.
 
         Returns
         -------
-        value, first, second : Tensor of shape (n,)
-            Expectation of the loss, in nats per row and without Monte Carlo noise,
-            and of its first and second derivative in f
-            (the derivative of the value in the mean, and twice the one in the
-            variance).
+        value, first, second : Tensor
+            Of shapes (n,), that of `mean` and that of `spread`: expectation of the
+            loss, in nats per row and without Monte Carlo noise, and of its first
+            and second derivative in f (the derivative of the value in the mean,
+            and twice the one in the variance).
         """
-        nodes, weights = normal_rule(float(std.max()) / likelihood.length_scale, refine)
-        f = torch.addcmul(mean, nodes[:, None], std)[..., None]
-        parts = scalar_derivatives(lambda g: self(likelihood, g, y), f)
-        return weights @ parts[0], weights @ parts[1], weights @ parts[2]
+        return expect_derivatives(
+            lambda f, t: self(likelihood, f, t),
+            mean,
+            spread,
+            y,
+            likelihood.length_scale,
+            refine,
+        )
 
 
 class LogLoss(Loss):
@@ -108,12 +112,12 @@ class LogLoss(Loss):
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's own expectation; see `Loss.expected`."""
-        value, first, second = likelihood.expected_log_prob(mean, std, y, refine)
+        value, first, second = likelihood.expected_log_prob(mean, spread, y, refine)
         return -value, -first, -second
 
 
@@ -168,14 +172,14 @@ class BetaLoss(Loss):
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's expected powers; see `Loss.expected`."""
         c = self.beta - 1
-        gain = likelihood.expected_power(mean, std, y, c, refine)
-        norm = likelihood.expected_power_integral(mean, std, self.beta, refine)
+        gain = likelihood.expected_power(mean, spread, y, c, refine)
+        norm = likelihood.expected_power_integral(mean, spread, self.beta, refine)
         return (
             norm[0] / self.beta - gain[0] / c,
             norm[1] / self.beta - gain[1] / c,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.utils._arrays import row_chunks
+from skvi.utils._arrays import like_rows, row_chunks
 
 __all__ = ["SupervisedTarget", "Target"]
 
@@ -41,8 +41,8 @@ class Target:
     prior: Any
     #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
-    #: Whether f is one linear function of theta per row: Newton and quadrature.
-    is_scalar_linear = False
+    #: Whether f is a linear function of theta for each row: Newton and quadrature.
+    is_linear = False
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -136,7 +136,7 @@ class SupervisedTarget(Target):
     ----------
     predictor, likelihood, loss : LinearPredictor or MLPPredictor, Likelihood, Loss
     prior : BuiltPrior
-    X : Tensor of shape (n, d)
+    X : Tensor or SparseRows of shape (n, d)
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
         w, not negative; None is 1 for every row.
@@ -184,9 +184,9 @@ class SupervisedTarget(Target):
         return self._likelihood.bind(self.hyper)
 
     @property
-    def is_scalar_linear(self) -> bool:  # type: ignore[override]
-        """Whether f is one linear function of theta per row."""
-        return self.predictor.is_scalar_linear
+    def is_linear(self) -> bool:  # type: ignore[override]
+        """Whether f is a linear function of theta for each row."""
+        return self.predictor.is_linear
 
     @property
     def n_rows(self) -> int:
@@ -249,13 +249,14 @@ class SupervisedTarget(Target):
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, (S, P)."""
-        if not (self.is_scalar_linear and self.loss.is_log_loss):
+        if not (self.is_linear and self.loss.is_log_loss):
             return super().log_joint_gradient(theta)
         gradient = self.prior.log_prob_gradient(theta)
         for chunk in self._chunks(len(theta)):
             X, y, weight = self._select(chunk)
             slope = self.likelihood.log_prob_slope(self.predictor.forward(theta, X), y)
-            slope = slope if weight is None else slope * weight
+            if weight is not None:
+                slope = slope * like_rows(weight, slope[0])
             gradient = gradient + self.predictor.pull_back_draws(X, slope)
         return gradient
 
@@ -288,7 +289,7 @@ class SupervisedTarget(Target):
             A scalar in nats, summed over all data; unbiased where it comes from S
             draws or from random `rows`.
         """
-        if self.is_scalar_linear and posterior.as_normal() is not None:
+        if self.is_linear and posterior.as_normal() is not None:
             X, y, _ = self._select(rows)
             mean, variance = self.predictor.moments(X, posterior.normal())
             losses = _ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
@@ -319,10 +320,11 @@ class SupervisedTarget(Target):
         value : Tensor
             A scalar in nats, summed over the data, without Monte Carlo noise.
         slope, curvature : Tensor of shape (n,)
-            w_i times the expected first and second derivative of loss_i in f_i.
+            w_i times the expected first and second derivative of loss_i in f_i; of
+            shapes (n, K) and (n, K, K) for K > 1.
         """
         mean, variance = self.predictor.moments(self.X, normal)
-        return self._row_terms(mean, variance.sqrt_(), refine)
+        return self._row_terms(mean, _spread(variance), refine)
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -338,24 +340,31 @@ class SupervisedTarget(Target):
         value : Tensor
             A scalar in nats, summed over the data.
         slope, curvature : Tensor of shape (n,)
-            w_i times the first and second derivative of loss_i in f_i.
+            w_i times the first and second derivative of loss_i in f_i; of shapes
+            (n, K) and (n, K, K) for K > 1.
         """
-        f = self.predictor.project(self.X, theta[:, None])[:, 0]
-        return self._row_terms(f, torch.zeros_like(f), 1)
+        f = self.predictor.project(self.X, theta[:, None])[..., 0]
+        nothing = f if f.ndim == 1 else torch.diag_embed(f)
+        return self._row_terms(f, torch.zeros_like(nothing), 1)
 
     def _row_terms(
-        self, mean: torch.Tensor, std: torch.Tensor, refine: int
+        self, mean: torch.Tensor, spread: torch.Tensor, refine: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         value, slope, curvature = self.loss.expected(
-            self.likelihood, mean, std, self.y, refine
+            self.likelihood, mean, spread, self.y, refine
         )
-        if self.sample_weight is not None:
-            w = self.sample_weight
-            return w @ value - self.constant, w * slope, w * curvature
-        return value.sum() - self.constant, slope, curvature
+        w = self.sample_weight
+        if w is None:
+            return value.sum() - self.constant, slope, curvature
+        return (
+            w @ value - self.constant,
+            like_rows(w, slope) * slope,
+            like_rows(w, curvature) * curvature,
+        )
 
     def _chunks(self, n_draws: int) -> list[slice]:
-        return row_chunks(len(self.y), n_draws, CACHE_ELEMENTS)
+        width = n_draws * self.predictor.n_outputs
+        return row_chunks(len(self.y), width, CACHE_ELEMENTS)
 
     def _select(self, rows: Any) -> tuple:
         if rows is None:
@@ -387,7 +396,7 @@ class _ExpectedLoss(torch.autograd.Function):
         likelihood: Any,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        value, first, second = loss.expected(likelihood, mean, variance.sqrt(), y)
+        value, first, second = loss.expected(likelihood, mean, _spread(variance), y)
         ctx.save_for_backward(first, second)
         return value
 
@@ -395,4 +404,11 @@ class _ExpectedLoss(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
         first, second = ctx.saved_tensors
         # Bonnet and Price: the derivative in the variance is half the curvature.
-        return gradient * first, 0.5 * gradient * second, None, None, None
+        by_mean = like_rows(gradient, first) * first
+        by_variance = 0.5 * like_rows(gradient, second) * second
+        return by_mean, by_variance, None, None, None
+
+
+def _spread(variance: torch.Tensor) -> torch.Tensor:
+    """Standard deviations of single f; covariance matrices as they are."""
+    return variance.sqrt() if variance.ndim == 1 else variance

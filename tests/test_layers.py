@@ -30,9 +30,9 @@ LAYERS = [
     ["skvi.evidence"],
     # glue
     ["skvi._registry", "skvi._progress"],
-    ["skvi._variational"],
+    ["skvi._variational", "skvi._classes"],
     # estimators
-    ["skvi.linear_model"],
+    ["skvi.linear_model", "skvi.neural_network"],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

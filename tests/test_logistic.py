@@ -321,4 +321,5 @@ def test_refit_forgets_the_first_fit(data):
     fresh = fit(((X - X.mean(0)) / X.std(0), y))
     assert_same(model.fit((X - X.mean(0)) / X.std(0), y), fresh, 1e-12)
     assert model.n_features_in_ == 30
-    assert not get_tags(model).classifier_tags.multi_class
+    assert get_tags(model).classifier_tags.multi_class
+    assert get_tags(model).input_tags.sparse

@@ -103,7 +103,7 @@ class TestLinearPredictor:
             coef = theta[s, : n_outputs * D].reshape(n_outputs, D)
             bias = theta[s, n_outputs * D :] if fit_intercept else None
             assert_close(f[s], linear(X.double(), coef, bias), dtype)
-        assert predictor.is_scalar_linear == (n_outputs == 1)
+        assert predictor.is_linear
 
 
 def test_row_chunks_partition_the_rows():

@@ -306,4 +306,4 @@ def test_a_users_density_is_a_target(numeric_gradient):
     numeric = numeric_gradient(lambda t: target.log_joint(t[None])[0], theta[0])
     torch.testing.assert_close(gradient[0], numeric, rtol=5e-6, atol=1e-8)
     assert torch.equal(target.log_joint_batched(theta), target.log_joint(theta))
-    assert not target.is_scalar_linear
+    assert not target.is_linear

@@ -55,7 +55,7 @@ def lower_bound(
     (-4.7205, 0.0)
     """
     normal, kl = posterior.as_normal(), KL()
-    if target.is_scalar_linear and normal is not None:
+    if target.is_linear and normal is not None:
         if kl.has_closed_form(target.prior):
             loss = target.expected_loss_terms(normal)[0]
             return -float(loss + kl.closed_form(normal, target.prior)), 0.0

@@ -4,7 +4,13 @@ Values are in nats and per row; nothing is averaged.
 """
 
 from skvi.likelihoods._bernoulli import BernoulliLikelihood
+from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
 from skvi.likelihoods.base import Likelihood
 
-__all__ = ["BernoulliLikelihood", "GaussianLikelihood", "Likelihood"]
+__all__ = [
+    "BernoulliLikelihood",
+    "CategoricalLikelihood",
+    "GaussianLikelihood",
+    "Likelihood",
+]

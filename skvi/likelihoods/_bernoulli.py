@@ -57,30 +57,30 @@ class BernoulliLikelihood(Likelihood):
         return logsigmoid(f), sign * p, p.square() - p
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
         sign = 1 - 2 * y
-        value, first, second = expect_softplus(mean * sign, std, refine)
+        value, first, second = expect_softplus(mean * sign, spread, refine)
         return -value, -(first * sign), -second
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_power`."""
         sign = 2 * y - 1
-        value, first, second = expect_sigmoid_power(mean * sign, std, c, refine)
+        value, first, second = expect_sigmoid_power(mean * sign, spread, c, refine)
         return value, first * sign, second
 
     def expected_power_integral(
-        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Sum of `expected_power` over both labels."""
-        one = self.expected_power(mean, std, torch.ones_like(mean), c, refine)
-        zero = self.expected_power(mean, std, torch.zeros_like(mean), c, refine)
+        one = self.expected_power(mean, spread, torch.ones_like(mean), c, refine)
+        zero = self.expected_power(mean, spread, torch.zeros_like(mean), c, refine)
         return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]

@@ -45,7 +45,7 @@ class GaussianLikelihood(Likelihood):
 
     @property
     def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
-        """ "noise_scale", where it is "learn"."""
+        """The noise scale, where it is "learn"."""
         return ("noise_scale",) if isinstance(self.noise_scale, str) else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
@@ -106,26 +106,26 @@ class GaussianLikelihood(Likelihood):
         return f + self._scale.to(f.dtype) * randn(generator, *f.shape, dtype=f.dtype)
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Closed form; see `Likelihood.expected_log_prob`."""
         precision = self._scale**-2
         value = self.log_prob(mean[None, :, None], y)[0]
         first = (y - mean) * precision
         second = torch.zeros_like(mean) - precision
-        return value - 0.5 * precision * std.square(), first, second
+        return value - 0.5 * precision * spread.square(), first, second
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """Closed form; see `Likelihood.expected_power`."""
         log_scale = self._scale.log()
-        variance = self._scale**2 + c * std.square()
+        variance = self._scale**2 + c * spread.square()
         log_norm = log_scale - 0.5 * variance.log() - c * (HALF_LOG_2PI + log_scale)
         z = y - mean
         value = torch.exp(log_norm - 0.5 * c * z.square() / variance)
@@ -134,7 +134,7 @@ class GaussianLikelihood(Likelihood):
         return value, first, second
 
     def expected_power_integral(
-        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """A constant: the integral does not depend on f."""
         value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]

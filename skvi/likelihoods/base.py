@@ -1,16 +1,12 @@
 """What every likelihood owes, and what follows from it by quadrature."""
 
-from typing import Any
-
 import torch
 
 from skvi.base import Component
-from skvi.utils._derivatives import scalar_derivatives
-from skvi.utils._quadrature import normal_rule
+from skvi.utils._derivatives import row_derivatives
+from skvi.utils._expectations import Expectations, expect_derivatives
 
 __all__ = ["Likelihood"]
-
-Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Likelihood(Component):
@@ -126,76 +122,78 @@ class Likelihood(Component):
         raise NotImplementedError
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
-        """Log density with its first and second derivative in a scalar f.
+        """Log density with its first and second derivative in f.
 
         Parameters
         ----------
-        f : Tensor of shape (S, n, 1)
+        f : Tensor of shape (S, n, K)
         y : Tensor of shape (n,)
 
         Returns
         -------
-        value, first, second : Tensor of shape (S, n)
-            In nats per row, and per unit and squared unit of f.
+        value, first, second : Tensor
+            In nats per row, and per unit and squared unit of f: of shape (S, n),
+            and for K > 1 (S, n), (S, n, K) and (S, n, K, K).
         """
-        return scalar_derivatives(lambda g: self.log_prob(g, y), f)
+        return row_derivatives(lambda g: self.log_prob(g, y), f)
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """First derivative of the log density in a scalar f.
+        """First derivative of the log density in f.
 
         Parameters
         ----------
-        f : Tensor of shape (S, n, 1)
+        f : Tensor of shape (S, n, K)
         y : Tensor of shape (n,)
 
         Returns
         -------
-        Tensor of shape (S, n)
+        Tensor of shape (S, n), or (S, n, K) for K > 1
             In nats per unit of f.
         """
         return self.log_prob_derivatives(f, y)[1]
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
-        """Expected log density, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+        """Expected log density, and its derivatives, under a normal f_i.
 
         Parameters
         ----------
-        mean, std : Tensor of shape (n,)
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+            Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         refine : int, default=1
             Multiplies the number of quadrature nodes, to verify a result.
 
         Returns
         -------
-        value, first, second : Tensor of shape (n,)
+        value, first, second : Tensor
+            Of shapes (n,), that of `mean` and that of `spread`.
             Expectation of log p(y | f), in nats per row, and of its first and
             second derivative in f, without Monte Carlo noise. The latter two are
             also the derivative of the value in the mean, and twice the one in the
             variance.
         """
-        return expect_under_normal(
-            lambda f: self.log_prob_derivatives(f, y),
-            mean,
-            std,
-            self.length_scale,
-            refine,
+        return expect_derivatives(
+            self.log_prob, mean, spread, y, self.length_scale, refine
         )
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        spread: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
-        """Expected p(y | f)^c, and its derivatives, under f_i ~ N(mean_i, std_i^2).
+        """Expected p(y | f)^c, and its derivatives, under a normal f_i.
 
         Parameters
         ----------
-        mean, std : Tensor of shape (n,)
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+            Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         c : float
             Power, positive.
@@ -204,27 +202,28 @@ class Likelihood(Component):
 
         Returns
         -------
-        value, first, second : Tensor of shape (n,)
+        value, first, second : Tensor
             As in `expected_log_prob`.
         """
-        return expect_under_normal(
-            lambda f: scalar_derivatives(
-                lambda g: torch.exp(c * self.log_prob(g, y)), f
-            ),
+        return expect_derivatives(
+            lambda f, t: torch.exp(c * self.log_prob(f, t)),
             mean,
-            std,
+            spread,
+            y,
             self.length_scale,
             refine,
         )
 
     def expected_power_integral(
-        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Expected integral of p(y | f)^c over y, and its derivatives.
 
         Parameters
         ----------
-        mean, std : Tensor of shape (n,)
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+            Standard deviations of f, or its covariances.
         c : float
             Power, positive.
         refine : int, default=1
@@ -232,29 +231,14 @@ class Likelihood(Component):
 
         Returns
         -------
-        value, first, second : Tensor of shape (n,)
+        value, first, second : Tensor
             As in `expected_log_prob`.
         """
-        return expect_under_normal(
-            lambda f: scalar_derivatives(
-                lambda g: torch.exp(self.log_power_integral(g, c)), f
-            ),
+        return expect_derivatives(
+            lambda f, _: torch.exp(self.log_power_integral(f, c)),
             mean,
-            std,
+            spread,
+            mean.new_zeros(len(mean)),
             self.length_scale,
             refine,
         )
-
-
-def expect_under_normal(
-    derivatives: Any,
-    mean: torch.Tensor,
-    std: torch.Tensor,
-    length_scale: float,
-    refine: int,
-) -> Expectations:
-    """Integrate (value, first, second) of f over f_i ~ N(mean_i, std_i^2)."""
-    nodes, weights = normal_rule(float(std.max()) / length_scale, refine)
-    f = torch.addcmul(mean, nodes[:, None], std)
-    value, first, second = derivatives(f[..., None])
-    return weights @ value, weights @ first, weights @ second

@@ -5,16 +5,19 @@ from numbers import Integral, Real
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._variational import BaseVariational
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence
+from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator, randn
+from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import (
     Interval,
@@ -26,29 +29,54 @@ from skvi.utils._validation import (
 __all__ = ["BayesianLinearModel"]
 
 
-class BayesianLinearModel(BaseVariational):
-    """Base class: a linear predictor with one column, and a normal posterior.
+INPUT = {"dtype": [np.float64, np.float32], "accept_sparse": "csr"}
 
-    A subclass owes `_encode(y)` and `_likelihood()`.
+
+class BayesianLinearModel(BaseVariational):
+    """Base class: a linear predictor with one or more columns, and a normal posterior.
+
+    A subclass owes `_encode(y)` and `_likelihood()`, and may multiply the weights of
+    rows in `_row_weights`.
     """
+
+    def __sklearn_tags__(self):
+        """Declare that X may be sparse."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def _fit(self, X, y, sample_weight):
         """Validate, build the target, solve, set the linear attributes."""
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        X, y = validate_data(self, X, y, **INPUT)
         target_values, self._dtype = self._encode(y), X.dtype
         self._resolve_all()
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
-            self._check_weighted(target_values[sample_weight > 0])
-        target = self._build_target(X, target_values, sample_weight)
-        with limit_threads(len(X) * target.layout.size**2):
-            self._solve(target, X=X, y=y, metadata={"sample_weight": sample_weight})
-        self._n_samples_fit = len(X)
         self._had_weights = sample_weight is not None
         self._fingerprint = _fingerprint(X, target_values, sample_weight)
+        self._n_samples_fit = X.shape[0]
+        weight = self._row_weights(target_values, sample_weight)
+        if weight is not None:
+            self._check_weighted(target_values[weight > 0])
+        target = self._build_target(X, target_values, weight)
+        with limit_threads(self._work(target), self.n_jobs):
+            self._solve(target, X=X, y=y, metadata={"sample_weight": sample_weight})
         return self
+
+    def _row_weights(self, target_values, sample_weight):
+        """Weights that the loss of every row gets."""
+        return sample_weight
+
+    def _work(self, target):
+        """Multiply-adds of one pass of a fit."""
+        X, size = target.X, target.layout.size
+        per_row = size**2 if not self._is_diagonal() else size * row_width(X)
+        return len(X) * per_row
+
+    def _is_diagonal(self):
+        return isinstance(self.posterior_family_, MeanFieldNormal)
 
     def _build_target(self, X, y, sample_weight):
         if sample_weight is not None:
@@ -56,41 +84,44 @@ class BayesianLinearModel(BaseVariational):
             keep = sample_weight > 0
             if not keep.all():
                 X, y, sample_weight = X[keep], y[keep], sample_weight[keep]
-        predictor = LinearPredictor(X.shape[1], fit_intercept=self.fit_intercept)
+        predictor = self._predictor()
         prior = build_prior(self.prior_, predictor.layout)
         return SupervisedTarget(
             predictor,
             self._likelihood(),
             self.loss_function_,
             prior,
-            as_tensor(X),
+            as_rows(X),
             as_tensor(y),
             None if sample_weight is None else as_tensor(sample_weight),
         )
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()
-        normal = found["posterior_"].as_normal()
-        mean = normal.mean.numpy().astype(self._dtype)
-        std = normal.variance.sqrt().numpy().astype(self._dtype)
-        d = self.n_features_in_
-        found |= {"coef_": mean[None, :d], "coef_std_": std[None, :d]}
-        zero = np.zeros(1, self._dtype)
-        found["intercept_"] = mean[d:] if self.fit_intercept else zero
-        found["intercept_std_"] = std[d:] if self.fit_intercept else zero
+        normal, layout = found["posterior_"].as_normal(), found["posterior_"].layout
+        moments = torch.stack([normal.mean, normal.variance.sqrt()])
+        for name, block in layout.unpack(moments).items():
+            mean, std = block.numpy().astype(self._dtype)
+            found |= {f"{name}_": mean, f"{name}_std_": std}
+        if not self.fit_intercept:
+            zero = np.zeros(len(found["coef_"]), self._dtype)
+            found |= {"intercept_": zero, "intercept_std_": zero}
         return found
 
     def _predictor(self):
-        return LinearPredictor(self.n_features_in_, fit_intercept=self.fit_intercept)
+        return LinearPredictor(
+            self.n_features_in_, self._likelihood().n_outputs, self.fit_intercept
+        )
 
     def _predictive_moments(self, X):
-        """Mean and standard deviation of f for every row, in float64."""
+        """Mean and (co)variance of f for every row, in float64; and a dtype."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(self, X, **INPUT, reset=False)
         normal: NormalForm = self.posterior_.as_normal()
-        with torch.no_grad(), limit_threads(len(X) * len(normal.mean) ** 2):
-            mean, variance = self._predictor().moments(as_tensor(X), normal)
-        return mean, variance.sqrt(), X.dtype
+        work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
+        with torch.no_grad(), limit_threads(work, self.n_jobs):
+            mean, variance = self._predictor().moments(as_rows(X), normal)
+        return mean, variance, X.dtype
 
     def sample_posterior(self, n_samples=1, random_state=None):
         """Draw parameters from the fitted posterior.
@@ -103,8 +134,8 @@ class BayesianLinearModel(BaseVariational):
         Returns
         -------
         dict of str to ndarray
-            "coef" of shape (n_samples, 1, d) and, with an intercept, "intercept"
-            of shape (n_samples, 1).
+            "coef" of shape (n_samples, K, d) and, with an intercept, "intercept"
+            of shape (n_samples, K), with as many columns K as `coef_` has rows.
         """
         check_is_fitted(self)
         validate_arguments(
@@ -186,7 +217,7 @@ class BayesianLinearModel(BaseVariational):
         )
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=False)
+        X, y = validate_data(self, X, y, **INPUT, reset=False)
         target_values = self._encode(y, reset=False)
         self._check_size(X, sample_weight)
         if sample_weight is not None:
@@ -198,10 +229,11 @@ class BayesianLinearModel(BaseVariational):
                 "evidence_bounds needs the X, y and sample_weight of the fit; these "
                 "are others. For other data use predict_log_density."
             )
-        weighted = sample_weight is not None and bool(np.any(sample_weight != 1))
+        weight = self._row_weights(target_values, sample_weight)
+        weighted = weight is not None and bool(np.any(weight != 1))
         plain = self.loss_function_.is_log_loss and not weighted
-        target = self._build_target(X, target_values, sample_weight)
-        with limit_threads(64 * len(X) * target.layout.size):
+        target = self._build_target(X, target_values, weight)
+        with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
             return bound_evidence(
                 target,
                 self.posterior_,
@@ -212,10 +244,10 @@ class BayesianLinearModel(BaseVariational):
             )
 
     def _check_size(self, X, sample_weight):
-        if len(X) != self._n_samples_fit:
+        if X.shape[0] != self._n_samples_fit:
             raise ValueError(
                 f"evidence_bounds needs the {self._n_samples_fit} rows of the fit; "
-                f"got {len(X)} rows. For other data use predict_log_density."
+                f"got {X.shape[0]} rows. For other data use predict_log_density."
             )
         if self._had_weights and sample_weight is None:
             raise ValueError(
@@ -225,9 +257,15 @@ class BayesianLinearModel(BaseVariational):
 
 
 def _fingerprint(X, y, sample_weight):
-    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply."""
-    rows = np.linspace(0, len(X) - 1, 32).astype(int)
-    parts = [X[rows].astype(np.float64), y]
+    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply.
+
+    It is the same for a dense and a sparse matrix of the same numbers.
+    """
+    rows = np.linspace(0, X.shape[0] - 1, 32).astype(int)
+    sample = csr_matrix(X[rows].astype(np.float64))
+    sample.sum_duplicates()
+    sample.eliminate_zeros()
+    parts = [sample.data, sample.indices.astype(np.int64), sample.indptr, y]
     if sample_weight is not None:
         parts.append(sample_weight)
     return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]

@@ -2,23 +2,24 @@
 
 import math
 
-import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d
 
-from skvi.likelihoods import BernoulliLikelihood
+from skvi._classes import BayesianClassifierMixin
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
+from skvi.utils._softmax import log_expect_softmax
+from skvi.utils._threads import limit_threads
 from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianLogisticRegression"]
 
+# Operations per class and row of a prediction: some thousand nodes.
+SOFTMAX_WORK = 20_000
 
-class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
-    """Logistic regression with a posterior over its coefficients, for two classes.
+
+class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
+    """Logistic regression with a posterior over its coefficients.
 
     Where `sklearn.linear_model.LogisticRegression` returns one vector of
     coefficients, this estimator returns a distribution: coefficients with standard
@@ -52,6 +53,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.
     fit_intercept : bool, default=True
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes, by label; they multiply the sample weights. "balanced"
+        gives every class the same total weight. With weights the posterior and the
+        evidence are generalised ones.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
         "auto" takes the most exact one that can solve the combination.
@@ -73,6 +78,10 @@ default="auto"
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first, which saves
         iterations on similar data; the prior stays the one that was given.
+    n_jobs : int, default=None
+        Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
+        every core, None leaves the libraries' own limits. It pays for many rows and
+        columns (see Notes), and changes results by rounding only.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration. Where
         scikit-learn has callbacks (from version 1.9), ``set_callbacks`` shows a
@@ -82,12 +91,13 @@ default="auto"
 
     Attributes
     ----------
-    classes_ : ndarray of shape (2,)
-    coef_ : ndarray of shape (1, d)
-        Posterior means.
-    coef_std_ : ndarray of shape (1, d)
+    classes_ : ndarray of shape (K,)
+    coef_ : ndarray of shape (1, d) or (K, d)
+        Posterior means: one row of log odds for two classes, else one row for each
+        class.
+    coef_std_ : ndarray of shape (1, d) or (K, d)
         Posterior standard deviations.
-    intercept_, intercept_std_ : ndarray of shape (1,)
+    intercept_, intercept_std_ : ndarray of shape (1,) or (K,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimised. It bounds log p(D) only with log loss and
@@ -117,7 +127,10 @@ default="auto"
 
     Notes
     -----
-    More than two classes are not supported yet.
+    More than two classes have one column of coefficients each, with the same prior:
+    no class is the reference. What all K columns share changes no probability and
+    keeps its prior. Two such columns with prior scale s are the single column that
+    two classes get here, with prior scale ``sqrt(2) * s``.
 
     References
     ----------
@@ -137,6 +150,11 @@ default="auto"
     array([[1., 0.]])
     """
 
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        **BayesianClassifierMixin._parameter_constraints,
+    }
+
     def __init__(
         self,
         objective="elbo",
@@ -146,6 +164,7 @@ default="auto"
         prior="normal",
         intercept_prior=None,
         fit_intercept=True,
+        class_weight=None,
         solver="auto",
         n_draws=10,
         batch_size="auto",
@@ -153,6 +172,7 @@ default="auto"
         max_iter=100,
         tol=1e-5,
         warm_start=False,
+        n_jobs=None,
         verbose=0,
         random_state=None,
     ):
@@ -163,6 +183,7 @@ default="auto"
         self.prior = prior
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
         self.solver = solver
         self.n_draws = n_draws
         self.batch_size = batch_size
@@ -170,14 +191,9 @@ default="auto"
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
+        self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state
-
-    def __sklearn_tags__(self):
-        """Declare that there are two classes."""
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
 
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -186,10 +202,11 @@ default="auto"
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-            float32 is kept, everything else becomes float64.
+        X : array-like or sparse matrix of shape (n, d)
+            float32 is kept, everything else becomes float64. A sparse matrix is
+            never made dense; CSR is used as it is.
         y : array-like of shape (n,)
-            Two classes, of any type.
+            Two or more classes, of any type.
         sample_weight : array-like of shape (n,), default=None
             Not negative; a weight of 2 counts a row twice.
 
@@ -204,105 +221,36 @@ default="auto"
         """
         return self._fit(X, y, sample_weight)
 
-    def _likelihood(self):
-        return BernoulliLikelihood()
-
-    def _encode(self, y, reset=True):
-        """Labels as 0.0 and 1.0."""
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        if reset:
-            classes = np.unique(y)
-            if len(classes) > 2:
-                raise ValueError(
-                    "Only binary classification is supported. The type of the target "
-                    f"is multiclass, with {len(classes)} classes. Use "
-                    "sklearn.multiclass.OneVsRestClassifier around this estimator."
-                )
-            if len(classes) < 2:
-                raise ValueError(
-                    "This solver needs samples of 2 classes in the data, but the "
-                    f"data contains only one class: {classes[0]!r}"
-                )
-            self.classes_ = classes
-        elif not np.isin(y, self.classes_).all():
-            raise ValueError(
-                f"y has labels that were not in the fit: "
-                f"{np.setdiff1d(y, self.classes_)}; known are {self.classes_}."
-            )
-        return (y == self.classes_[1]).astype(np.float64)
-
-    def _check_weighted(self, target_values):
-        if len(np.unique(target_values)) < 2:
-            raise ValueError(
-                "The rows with a positive sample_weight contain only one class; the "
-                "fit needs both."
-            )
-
     def decision_function(self, X):
-        """Log odds of ``classes_[1]``, of the probability averaged over the posterior.
+        """Log odds, or centred log probabilities, averaged over the posterior.
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like or sparse matrix of shape (n, d)
 
         Returns
         -------
-        ndarray of shape (n,)
-            In the same order as ``predict_proba(X)[:, 1]``. It is closer to 0 than
-            the linear predictor at the posterior mean.
+        ndarray of shape (n,) or (n, K)
+            For two classes the log odds of ``classes_[1]``; closer to 0 than the
+            linear predictor at the posterior mean. For K > 2 the log of
+            `predict_proba` minus its mean over the classes.
         """
         log_p, dtype = self._log_probabilities(X)
-        return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
-
-    def predict(self, X):
-        """Most probable class.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-        """
-        # The averaged probability is above 1/2 exactly where the mean is above 0.
-        mean, _, _ = self._predictive_moments(X)
-        return self.classes_[(mean > 0).numpy().astype(int)]
-
-    def predict_proba(self, X):
-        """Class probabilities, averaged over the posterior by quadrature.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n, 2)
-            In the order of ``classes_``; rows sum to 1.
-        """
-        log_p, dtype = self._log_probabilities(X)
-        return log_p.exp().numpy().astype(dtype)
-
-    def predict_log_proba(self, X):
-        """Logarithm of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n, 2)
-        """
-        log_p, dtype = self._log_probabilities(X)
-        return log_p.numpy().astype(dtype)
+        if log_p.shape[1] == 2:
+            return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
+        return (log_p - log_p.mean(1, keepdim=True)).numpy().astype(dtype)
 
     def _log_probabilities(self, X):
-        """Log of both averaged probabilities, from the smaller one."""
-        mean, std, dtype = self._predictive_moments(X)
-        small = log_expect_sigmoid(-mean.abs(), std).clamp(max=math.log(0.5))
+        """Log of all averaged probabilities, (n, K)."""
+        mean, variance, dtype = self._predictive_moments(X)
+        if mean.ndim == 2:
+            with (
+                torch.no_grad(),
+                limit_threads(SOFTMAX_WORK * mean.numel(), self.n_jobs),
+            ):
+                return log_expect_softmax(mean, variance), dtype
+        small = log_expect_sigmoid(-mean.abs(), variance.sqrt())
+        small = small.clamp(max=math.log(0.5))
         large = torch.log1p(-small.exp())
         positive = mean > 0
         columns = [
@@ -310,22 +258,3 @@ default="auto"
             torch.where(positive, large, small),
         ]
         return torch.stack(columns, 1), dtype
-
-    def predict_log_density(self, X, y):
-        """Log predictive probability of each label: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            In nats, each row given the training data alone.
-        """
-        log_proba = self.predict_log_proba(X)
-        column = self._encode(y, reset=False).astype(int)
-        if len(column) != len(log_proba):
-            raise ValueError(f"X has {len(log_proba)} rows, but y has {len(column)}.")
-        return log_proba[np.arange(len(column)), column]

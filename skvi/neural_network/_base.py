@@ -95,8 +95,7 @@ class BayesianMLP(BaseVariational):
             )
         if (sizes < 1).any():
             raise ValueError(
-                "hidden_layer_sizes must be positive. "
-                f"Got {self.hidden_layer_sizes!r}."
+                f"hidden_layer_sizes must be positive. Got {self.hidden_layer_sizes!r}."
             )
         hidden = tuple(int(size) for size in sizes)
         return MLPPredictor(

@@ -7,6 +7,14 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.utils._arrays import row_chunks
+from skvi.utils._sparse import (
+    Features,
+    affine,
+    row_width,
+    rows_times,
+    times_rows,
+    weighted_gram,
+)
 
 __all__ = ["LinearPredictor"]
 
@@ -15,10 +23,12 @@ CHUNK_ELEMENTS = 2**21
 
 
 class LinearPredictor:
-    """A linear model, f = X coef + intercept, with K columns.
+    """A linear model, f = X coef' + intercept, with K columns.
 
-    The design matrix A is ``[X, 1]`` without ever being built: `project`,
-    `pull_back` and `gram` apply A, its transpose and ``A' diag(h) A``.
+    The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such
+    block for each of K columns. It is never built: `project`, `pull_back` and
+    `gram` apply A, its transpose and ``A' H A``. With K = 1 the axis of columns is
+    left out of their arguments. X may be a tensor or `SparseRows`.
 
     Parameters
     ----------
@@ -47,63 +57,64 @@ class LinearPredictor:
         self.n_features, self.n_outputs = n_features, n_outputs
         self.fit_intercept = fit_intercept
 
-    @property
-    def is_scalar_linear(self) -> bool:
-        """Whether f is one linear function of theta per row (Newton applies)."""
-        return self.n_outputs == 1
+    #: f is a linear function of theta for each row: Newton and quadrature apply.
+    is_linear = True
 
-    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+    def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
         """Evaluate f.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
-        X : Tensor of shape (n, d)
+        X : Tensor or SparseRows of shape (n, d)
 
         Returns
         -------
         Tensor of shape (S, n, K)
-            In the dtype of `theta`.
+            In the dtype of `theta`, differentiable in it.
         """
         blocks = self.layout.unpack(theta)
         n_draws, n_outputs, n_features = blocks["coef"].shape
         coef = blocks["coef"].reshape(-1, n_features)
-        f = (coef @ X.T.to(theta.dtype)).reshape(n_draws, n_outputs, -1)
+        f = times_rows(coef, X.to(theta.dtype)).reshape(n_draws, n_outputs, -1)
         if self.fit_intercept:
             f = f + blocks["intercept"][..., None]
         return f.transpose(1, 2)
 
-    def project(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """Return ``A @ matrix``; K = 1.
+    def project(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
+        """Return ``A @ matrix``.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
+        X : Tensor or SparseRows of shape (n, d)
         matrix : Tensor of shape (P, m)
 
         Returns
         -------
-        Tensor of shape (n, m)
+        Tensor of shape (n, m), or (n, K, m) for K > 1
             In float64.
         """
-        width = max(self.n_features, matrix.shape[1])
+        width = self.n_outputs * matrix.shape[1]
         parts = [self._project_chunk(chunk, matrix) for _, chunk in _chunks(X, width)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _project_chunk(self, X: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        d = self.n_features
-        if not self.fit_intercept:
-            return X @ matrix
-        return torch.addmm(matrix[d:], X, matrix[:d])
+    def _project_chunk(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
+        k, d, m = self.n_outputs, self.n_features, matrix.shape[1]
+        coef = matrix[: k * d]
+        if k > 1:
+            coef = coef.reshape(k, d, m).transpose(0, 1).reshape(d, k * m)
+        intercept = matrix[k * d :].reshape(-1) if self.fit_intercept else None
+        out = affine(X, coef, intercept)
+        return out if k == 1 else out.reshape(-1, k, m)
 
-    def pull_back(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``A' rows``; K = 1.
+    def pull_back(self, X: Features, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``A' rows``.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
-        rows : Tensor of shape (n,)
-            One number for each row, such as dloss_i / df_i.
+        X : Tensor or SparseRows of shape (n, d)
+        rows : Tensor of shape (n,), or (n, K) for K > 1
+            One number for each f, such as dloss_i / df_i.
 
         Returns
         -------
@@ -112,30 +123,35 @@ class LinearPredictor:
         """
         return self.pull_back_draws(X, rows[None])[0]
 
-    def pull_back_draws(self, X: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return ``rows @ A``: `pull_back` for S vectors at once; K = 1.
+    def pull_back_draws(self, X: Features, rows: torch.Tensor) -> torch.Tensor:
+        """Return ``rows @ A``: `pull_back` for S vectors at once.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
-        rows : Tensor of shape (S, n)
+        X : Tensor or SparseRows of shape (n, d)
+        rows : Tensor of shape (S, n), or (S, n, K) for K > 1
 
         Returns
         -------
         Tensor of shape (S, P)
             In float64.
         """
-        parts = [rows[:, i] @ chunk for i, chunk in _chunks(X, self.n_features)]
-        out = reduce(torch.add, parts)
-        return torch.cat([out, rows.sum(1, True)], 1) if self.fit_intercept else out
+        n_draws = len(rows)
+        if rows.ndim == 3:
+            rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
+        parts = [rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows))]
+        out = reduce(torch.add, parts).reshape(n_draws, -1)
+        if not self.fit_intercept:
+            return out
+        return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
 
-    def gram(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Return ``A' diag(h) A``; K = 1.
+    def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
+        """Return ``A' H A``, with one symmetric block of H for each row.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
-        h : Tensor of shape (n,)
+        X : Tensor or SparseRows of shape (n, d)
+        h : Tensor of shape (n,), or (n, K, K) for K > 1
             Weights of the rows, of any sign.
 
         Returns
@@ -143,28 +159,34 @@ class LinearPredictor:
         Tensor of shape (P, P)
             In float64.
         """
-        chunks = _chunks(X, self.n_features)
+        chunks = _chunks(X, self.n_outputs)
         parts = [self._gram_of_chunk(chunk, h[rows]) for rows, chunk in chunks]
         return reduce(torch.add, parts)
 
-    def _gram_of_chunk(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        weighted = X * h[:, None]
-        if not self.fit_intercept:
-            return X.T @ weighted
-        d = self.n_features
-        out = torch.empty(d + 1, d + 1, dtype=torch.float64)
-        torch.mm(X.T, weighted, out=out[:d, :d])
-        out[d, :d] = out[:d, d] = weighted.sum(0)
-        out[d, d] = h.sum()
+    def _gram_of_chunk(self, X: Features, h: torch.Tensor) -> torch.Tensor:
+        k, d = self.n_outputs, self.n_features
+        if k == 1:
+            return weighted_gram(X, h, self.fit_intercept)
+        size = self.layout.size
+        out = torch.empty(size, size, dtype=torch.float64)
+        for a in range(k):
+            for b in range(a + 1):
+                block = weighted_gram(X, h[:, a, b], self.fit_intercept)
+                for i, j in ((a, b), (b, a)):
+                    rows, columns = slice(i * d, (i + 1) * d), slice(j * d, (j + 1) * d)
+                    out[rows, columns] = block[:d, :d]
+                    if self.fit_intercept:
+                        out[rows, k * d + j] = out[k * d + j, rows] = block[:d, d]
+                        out[k * d + i, k * d + j] = block[d, d]
         return out
 
-    def gram_diagonal(self, X: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        """Diagonal of `gram`, without the matrix; K = 1.
+    def gram_diagonal(self, X: Features, h: torch.Tensor) -> torch.Tensor:
+        """Diagonal of `gram`, without the matrix.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
-        h : Tensor of shape (n,)
+        X : Tensor or SparseRows of shape (n, d)
+        h : Tensor of shape (n,), or (n, K, K) for K > 1
             Weights of the rows, of any sign.
 
         Returns
@@ -172,46 +194,49 @@ class LinearPredictor:
         Tensor of shape (P,)
             In float64.
         """
-        d = self.n_features
+        h = h[None] if h.ndim == 1 else h.diagonal(dim1=1, dim2=2).T
+        size = self.n_outputs * self.n_features
         out = torch.zeros(self.layout.size, dtype=torch.float64)
-        for rows, chunk in _chunks(X, d):
-            out[:d] += h[rows] @ chunk.square()
+        for rows, chunk in _chunks(X, self.n_outputs):
+            out[:size] += rows_times(h[:, rows], chunk.square()).reshape(-1)
         if self.fit_intercept:
-            out[d] = h.sum()
+            out[size:] = h.sum(1)
         return out
 
     def moments(
-        self, X: torch.Tensor, normal: NormalForm
+        self, X: Features, normal: NormalForm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of f when theta is normal; f is then normal too.
+        """Mean and (co)variance of f when theta is normal; f is then normal too.
 
         Parameters
         ----------
-        X : Tensor of shape (n, d)
+        X : Tensor or SparseRows of shape (n, d)
         normal : NormalForm
-            Over theta; K = 1.
+            Over theta.
 
         Returns
         -------
-        mean, variance : Tensor of shape (n,)
-            Marginal moments of each row's f, exact, in float64.
+        mean : Tensor of shape (n,), or (n, K) for K > 1
+        variance : Tensor of shape (n,), or (n, K, K) for K > 1
+            Marginal moments of each row's f, exact, in float64: for K > 1 its
+            covariance matrix.
         """
-        mean = self.project(X, normal.mean[:, None])[:, 0]
-        parts = []
-        for _, chunk in _chunks(X, self.layout.size):
-            if normal.is_diagonal:
-                parts.append(self._project_squared(chunk, normal.variance))
-            else:
-                parts.append(self._project_chunk(chunk, normal.scale).square().sum(1))
+        mean = self.project(X, normal.mean[:, None])[..., 0]
+        spread = self._variance if normal.is_diagonal else self._covariance
+        width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)
+        parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _project_squared(self, X: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        d = self.n_features
-        out = X.square() @ v[:d]
-        return out + v[d] if self.fit_intercept else out
+    def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
+        out = self._project_chunk(X.square(), normal.variance[:, None])[..., 0]
+        return out if self.n_outputs == 1 else torch.diag_embed(out)
+
+    def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
+        root = self._project_chunk(X, normal.scale)
+        return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
 
 
-def _chunks(X: torch.Tensor, width: int) -> Iterator[tuple[slice, torch.Tensor]]:
+def _chunks(X: Features, width: int) -> Iterator[tuple[slice, Features]]:
     """Rows in chunks, as float64: float32 features are kept, not computed with."""
-    for rows in row_chunks(len(X), width, CHUNK_ELEMENTS):
+    for rows in row_chunks(len(X), max(width, row_width(X)), CHUNK_ELEMENTS):
         yield rows, X[rows].to(torch.float64)

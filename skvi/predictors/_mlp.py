@@ -48,7 +48,7 @@ class MLPPredictor:
     """
 
     #: Whether f is linear in theta, so that its moments are exact.
-    is_scalar_linear = False
+    is_linear = False
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ def find_mode(
     Returns
     -------
     mode : Tensor of shape (P,)
-    curvature : Tensor of shape (n,)
+    curvature : Tensor of shape (n,), or (n, K, K) for K > 1
         Second derivatives of the losses in f at the mode, clipped at zero.
     """
     predictor, X = target.predictor, target.X
@@ -38,7 +38,8 @@ def find_mode(
         loss, slope, curvature = target.loss_terms(theta)
         deviation = theta - prior.mean
         value = loss + 0.5 * (precision * deviation.square()).sum()
-        return float(value), slope, curvature.clamp(min=0), precision * deviation
+        pull = precision * deviation
+        return float(value), slope, convex_part(target, curvature), pull
 
     theta = prior.mean.clone()
     value, slope, curvature, pull = evaluate(theta)
@@ -59,6 +60,16 @@ def find_mode(
         if decrement < MODE_TOLERANCE:
             break
     return theta, curvature
+
+
+def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tensor:
+    """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
+    if curvature.ndim == 1:
+        return curvature.clamp(min=0)
+    if target.loss.is_log_loss:  # the likelihoods of several f are log-concave
+        return curvature
+    values, vectors = torch.linalg.eigh(curvature)
+    return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
 
 
 def factorise(matrix: torch.Tensor) -> torch.Tensor:
@@ -118,7 +129,9 @@ def conjugate_gradients(
     for _ in range(max_iter):
         if rz <= goal or rz == 0 or not math.isfinite(rz):
             break
-        Ap = predictor.pull_back(X, curvature * predictor.project(X, p[:, None])[:, 0])
+        f = predictor.project(X, p[:, None])
+        f = (curvature @ f)[..., 0] if f.ndim == 3 else curvature * f[:, 0]
+        Ap = predictor.pull_back(X, f)
         Ap = Ap + prior_curvature * p
         alpha = rz / float(p @ Ap)
         x, r = x + alpha * p, r - alpha * Ap

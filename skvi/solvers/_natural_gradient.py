@@ -13,6 +13,7 @@ from skvi.solvers._anderson import Anderson
 from skvi.solvers._mode import (
     DENSE_LIMIT,
     SINGULAR,
+    convex_part,
     factorise,
     find_mode,
     solve_newton,
@@ -92,7 +93,7 @@ class NaturalGradient:
             return f"{problem.objective!r} asks for draws"
         if len(target.hyper):
             return "the target learns hyperparameters"
-        if not target.is_scalar_linear:
+        if not target.is_linear:
             return "the model is not linear in its parameters"
         if posterior.as_normal() is None:
             return "the posterior family is not normal"
@@ -180,9 +181,9 @@ class _Point:
     def _is_dense(self) -> bool:
         return self.precision.ndim == 2 or len(self.precision) <= DENSE_LIMIT
 
-    @property
+    @cached_property
     def _convex(self) -> torch.Tensor:
-        return self.curvature.clamp(min=0)
+        return convex_part(self.problem.target, self.curvature)
 
     @cached_property
     def _gram(self) -> torch.Tensor:
@@ -192,9 +193,15 @@ class _Point:
     def _hessian(self) -> torch.Tensor:
         """Hessian in the mean, without the negative curvature of robust losses."""
         gram, target = self._gram, self.problem.target
-        if float(self.curvature.min()) < 0:
+        if not self._is_convex:
             gram = target.predictor.gram(target.X, self._convex)
         return _add(gram, self.terms.curvature)
+
+    @property
+    def _is_convex(self) -> bool:
+        if self.curvature.ndim == 1:
+            return float(self.curvature.min()) >= 0
+        return self._convex is self.curvature
 
     def _precision_gradient(self) -> torch.Tensor:
         pull = self.terms.precision_gradient
@@ -272,12 +279,12 @@ class _Iteration:
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = self._at(*proposal)
-            if trial.value < point.value:
+            if trial.value < point.value + self._resolution:
                 self.point = trial
                 return None
             self.rejections += 1
             self.anderson.forget()
-        rho, slack = 1.0, self._rounding()
+        rho, slack = 1.0, self._slack()
         while rho > 1e-3:
             trial = self._at(mean + rho * step, point.precision + rho * move)
             if trial.value <= point.value + slack:
@@ -299,10 +306,25 @@ class _Iteration:
         self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
         self.last_gain = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
-        self.stalled = self.last_gain <= self._rounding()
+        self.stalled = self.last_gain <= self._slack()
 
-    def _rounding(self) -> float:
-        return 1e-13 * abs(self.point.value)
+    def _slack(self) -> float:
+        """Increase of the objective that means nothing: rounding, quadrature."""
+        return 1e-13 * abs(self.point.value) + self._resolution
+
+    @cached_property
+    def _resolution(self) -> float:
+        """Error of the quadrature where several f meet in a loss, in nats.
+
+        With a single f it is far below the tolerance. With several the value of the
+        objective and its derivatives have errors of their own, so that the solution
+        of the gradient equations need not be the lowest value.
+        """
+        point, target = self.point, self.problem.target
+        if point.curvature.ndim == 1:
+            return 0.0
+        fine = target.expected_loss_terms(point.normal, refine=2)[0]
+        return 2 * abs(float(fine + point.terms.value) - point.value)
 
     def _finish(self, gap: float, interrupted: bool) -> Solution:
         point, target = self.point, self.problem.target

@@ -25,6 +25,11 @@ def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:
     return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
 
 
+def like_rows(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """View a vector, (n,), so that it multiplies the rows of `other`, (n, ...)."""
+    return vector.reshape(-1, *[1] * (other.ndim - 1))
+
+
 class NumpyState:
     """Mixin: tensors in the instance are pickled as numpy, rebuilt on the CPU."""
 

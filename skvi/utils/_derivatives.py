@@ -1,8 +1,20 @@
-"""Derivatives of elementwise functions."""
+"""Derivatives of elementwise and row-wise functions."""
 
 from typing import Any
 
 import torch
+
+
+def row_derivatives(
+    function: Any, f: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Differentiate a row-wise function of f, (S, n, K) -> (S, n), twice.
+
+    The derivatives have shapes (S, n) for K = 1, else (S, n, K) and (S, n, K, K).
+    """
+    if f.shape[-1] == 1:
+        return scalar_derivatives(function, f)
+    return vector_derivatives(function, f)
 
 
 def scalar_derivatives(
@@ -17,8 +29,20 @@ def scalar_derivatives(
     return value.detach(), first[..., 0].detach(), second[..., 0].detach()
 
 
+def vector_derivatives(
+    function: Any, f: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Value, gradient and Hessian of a row-wise function, (S, n, K) -> (S, n)."""
+    with torch.enable_grad():
+        f = f.detach().requires_grad_()
+        value = function(f)
+        first = _derivative(value, f)
+        columns = [_derivative(first[..., k], f) for k in range(f.shape[-1])]
+    return value.detach(), first.detach(), torch.stack(columns, -1).detach()
+
+
 def _derivative(value: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-    """Derivative of an elementwise function, zero where it does not depend on f."""
+    """Derivative of a sum of separate values, zero where it does not depend on f."""
     if not value.requires_grad:
         return torch.zeros_like(f)
     (gradient,) = torch.autograd.grad(

@@ -1,0 +1,191 @@
+"""Any number of classes."""
+
+from collections.abc import Iterator
+from numbers import Integral
+from typing import NamedTuple
+
+import torch
+
+from skvi.likelihoods.base import Likelihood
+from skvi.utils._expectations import Expectations
+from skvi.utils._random import rand
+from skvi.utils._softmax import softmax_nodes
+from skvi.utils._validation import Interval
+
+__all__ = ["CategoricalLikelihood"]
+
+
+class CategoricalLikelihood(Likelihood):
+    r"""y in {0, ..., K - 1}, coded as floats, with :math:`p \propto \exp(f)`.
+
+    The K columns of f are symmetric: no class is the reference. What moves all of
+    them together changes nothing. Two symmetric columns whose priors have scale s
+    are one column of log odds with scale ``sqrt(2) * s``, which
+    `BernoulliLikelihood` has.
+
+    Parameters
+    ----------
+    n_classes : int
+        K, at least 2.
+
+    Notes
+    -----
+    Expectations under a normal f live in the K - 1 dimensions of orthonormal
+    contrasts. Up to four classes a product rule is used whose nodes follow the
+    spread of f: errors are below about 1e-7 nat per row while the contrasts have
+    standard deviations below 4 for three classes, and below 1.5 for four. With more
+    classes it is a fixed set of quasi-random points, with errors near 1e-3 nat per
+    row for standard deviations near 3. ``refine=2`` measures them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import CategoricalLikelihood
+    >>> likelihood = CategoricalLikelihood(3)
+    >>> likelihood.log_prob(torch.zeros(1, 2, 3), torch.tensor([0.0, 2.0]))
+    tensor([[-1.0986, -1.0986]])
+    """
+
+    _parameter_constraints: dict = {
+        "n_classes": [Interval(Integral, 2, None, closed="left")]
+    }
+
+    def __init__(self, n_classes: int) -> None:
+        self.n_classes = n_classes
+
+    @property
+    def n_outputs(self) -> int:  # type: ignore[override]
+        """K: one column of f for each class."""
+        return self.n_classes
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log mass, (S, n)."""
+        own = f.gather(2, _codes(y).expand(len(f), -1)[..., None])[..., 0]
+        return own - torch.logsumexp(f, 2)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Log of the sum of p(y)^c over the classes, (S, n)."""
+        return torch.logsumexp(c * f, 2) - c * torch.logsumexp(f, 2)
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Class probabilities, (S, n, K): the mean of y in one-hot code."""
+        return torch.softmax(f, 2)
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw class codes as floats, (S, n)."""
+        cdf = self.mean(f).cumsum(2)
+        u = rand(generator, *f.shape[:2], 1) * cdf[..., -1:]
+        return (u >= cdf).sum(2).clamp(max=self.n_classes - 1).to(f.dtype)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Residual: one-hot y minus the class probabilities, (S, n, K)."""
+        return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Closed form; see `Likelihood.log_prob_derivatives`."""
+        p = self.mean(f)
+        first = _one_hot(y, self.n_classes, f.dtype) - p
+        second = p[..., None] * p[..., None, :] - torch.diag_embed(p)
+        return self.log_prob(f, y), first, second
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Products of softmax values at nodes; see `Likelihood.expected_log_prob`."""
+        out = _Sums(mean)
+        for node in _visit(mean, spread, y, refine):
+            out.value[node.rows] = -(node.log_norm @ node.weights)
+            out.add(node.rows, node.p, node.weights)
+        value = out.value + mean.gather(1, _codes(y)[:, None])[:, 0]
+        first = _one_hot(y, self.n_classes, mean.dtype) - out.p
+        return value, first, out.pp - torch.diag_embed(out.p)
+
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Weighted products of softmax values; see `Likelihood.expected_power`."""
+        out, own = _Sums(mean), _one_hot(y, self.n_classes, mean.dtype)
+        for node in _visit(mean, spread, y, refine):
+            weights = torch.exp(c * node.log_own) * node.weights
+            out.value[node.rows] = weights.sum(1)
+            out.add(node.rows, node.p, weights)
+        value = out.value[:, None]
+        # u = p_y^c: u' = c u (e_y - p) and u'' = c^2 u (e_y - p)(e_y - p)' - c u J.
+        first = c * (value * own - out.p)
+        cross = own[:, :, None] * out.p[:, None, :]
+        square = torch.diag_embed(value * own) - cross - cross.mT + out.pp
+        second = c**2 * square - c * (torch.diag_embed(out.p) - out.pp)
+        return out.value, first, second
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations:
+        """Sum of `expected_power` over the classes, from one pass over the nodes."""
+        out, powers = _Sums(mean), torch.empty_like(mean)
+        cross = torch.empty_like(spread)
+        for node in _visit(mean, spread, None, refine):
+            # Every p_k^c is at most 1, and their sum is not below K^(1 - c).
+            each = node.p.pow(c) * node.weights
+            powers[node.rows] = each.sum(2)
+            cross[node.rows] = each @ node.p.mT
+            out.add(node.rows, node.p, each.sum(1))
+        value = powers.sum(1)
+        square = torch.diag_embed(powers) - cross - cross.mT + out.pp
+        second = c**2 * square - c * (torch.diag_embed(out.p) - out.pp)
+        return value, c * (powers - out.p), second
+
+
+class _Node(NamedTuple):
+    """Some rows at all their nodes: weights (N,), p (m, K, N), the rest (m, N)."""
+
+    rows: torch.Tensor
+    weights: torch.Tensor
+    p: torch.Tensor
+    log_norm: torch.Tensor
+    log_own: torch.Tensor
+
+
+def _visit(
+    mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor | None, refine: int
+) -> Iterator[_Node]:
+    codes = None if y is None else _codes(y)
+    for rows, f, weights in softmax_nodes(mean, spread, refine):
+        top = f.amax(1, keepdim=True)
+        f -= top
+        own = f[:, 0]
+        if codes is not None:
+            at = codes[rows][:, None, None].expand(-1, 1, f.shape[2])
+            own = f.gather(1, at)[:, 0]
+        p = f.exp_()
+        total = p.sum(1, keepdim=True)
+        p /= total
+        log_total = total[:, 0].log_()
+        yield _Node(rows, weights, p, log_total + top[:, 0], own - log_total)
+
+
+class _Sums:
+    """Weighted sums over nodes, of 1, p and p p', for every row."""
+
+    def __init__(self, mean: torch.Tensor) -> None:
+        n, k = mean.shape
+        self.value, self.p = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
+        self.pp = mean.new_empty(n, k, k)
+
+    def add(self, rows: torch.Tensor, p: torch.Tensor, weights: torch.Tensor) -> None:
+        """Take over some rows, with weights (N,) or (m, N)."""
+        weighted = p * (weights if weights.ndim == 1 else weights[:, None])
+        self.p[rows] = weighted.sum(2)
+        self.pp[rows] = weighted @ p.mT
+
+
+def _codes(y: torch.Tensor) -> torch.Tensor:
+    return y.to(torch.int64)
+
+
+def _one_hot(y: torch.Tensor, n_classes: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.nn.functional.one_hot(_codes(y), n_classes).to(dtype)

@@ -1,0 +1,57 @@
+"""Expectations of a loss and its derivatives under normal f, for any number of f."""
+
+from typing import Any
+
+import torch
+
+from skvi.utils._derivatives import scalar_derivatives, vector_derivatives
+from skvi.utils._normal_points import node_groups
+from skvi.utils._quadrature import normal_rule
+
+Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def expect_derivatives(
+    function: Any,
+    mean: torch.Tensor,
+    spread: torch.Tensor,
+    y: torch.Tensor,
+    length_scale: float = 1.0,
+    refine: int = 1,
+) -> Expectations:
+    """Expected value, gradient and Hessian in f of ``function(f, y)``.
+
+    Parameters
+    ----------
+    function : callable
+        Maps f of shape (S, n, K) and y of shape (n,) to (S, n); differentiable.
+    mean : Tensor of shape (n,) or (n, K)
+        Of f.
+    spread : Tensor of shape (n,) or (n, K, K)
+        Standard deviations of f, or its covariances. With several columns the
+        function must not change when they move together.
+    y : Tensor of shape (n,)
+    length_scale : float, default=1.0
+        Distance in f over which the function bends.
+    refine : int, default=1
+        Multiplies the number of nodes.
+
+    Returns
+    -------
+    value, first, second : Tensor
+        Of shapes (n,), that of `mean` and that of `spread`.
+    """
+    if mean.ndim == 1:
+        nodes, weights = normal_rule(float(spread.max()) / length_scale, refine)
+        f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
+        parts = scalar_derivatives(lambda g: function(g, y), f)
+        return weights @ parts[0], weights @ parts[1], weights @ parts[2]
+    value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
+    second = torch.empty_like(spread)
+    for rows, factor, nodes, weights in node_groups(spread, refine):
+        f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
+        y_rows = y[rows]
+        found = vector_derivatives(lambda g, t=y_rows: function(g, t), f)
+        out = [torch.tensordot(weights, part, 1) for part in found]
+        value[rows], first[rows], second[rows] = out
+    return value, first, second

@@ -1,0 +1,152 @@
+"""Quadrature rules for expectations under a normal in a few dimensions.
+
+A softmax does not change when all its K inputs move together, so that its
+expectations live in the K - 1 dimensions of orthonormal contrasts.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy.stats import norm, qmc
+
+from skvi.utils._arrays import row_chunks
+from skvi.utils._quadrature import _HERMITE, hermite_rule
+
+# Nodes times rows times outputs that are held at once.
+NODE_ELEMENTS = 2**18
+# Largest number of nodes of a product rule, by dimension.
+_MAX_TENSOR = {1: 2**10, 2: 2**12, 3: 2**13}
+# In more dimensions: quasi-random points.
+N_POINTS = 2**11
+_RADIUS = 6.4
+
+
+@lru_cache(maxsize=64)
+def contrasts(n_outputs: int) -> torch.Tensor:
+    """Orthonormal basis, (K, K - 1), of the vectors that sum to zero."""
+    basis = torch.zeros(n_outputs, n_outputs - 1, dtype=torch.float64)
+    for k in range(1, n_outputs):
+        basis[:k, k - 1], basis[k, k - 1] = 1.0, -float(k)
+    return basis / basis.norm(dim=0)
+
+
+def reduce_covariance(covariance: torch.Tensor) -> torch.Tensor:
+    """Covariance of the contrasts, (n, K - 1, K - 1), from that of f, (n, K, K)."""
+    basis = contrasts(covariance.shape[-1])
+    return basis.T @ covariance @ basis
+
+
+def factorise_rows(matrices: torch.Tensor) -> torch.Tensor:
+    """Lower Cholesky factors of positive semi-definite matrices, (n, D, D)."""
+    size = matrices.diagonal(dim1=1, dim2=2).mean(1)
+    identity = torch.eye(matrices.shape[1], dtype=matrices.dtype)
+    # Rounding can make a singular matrix slightly indefinite; 0 gets a factor too.
+    for jitter in (1e-15, 1e-13, 1e-11, 1e-9):
+        shift = (jitter * size + 1e-290)[:, None, None] * identity
+        factor, info = torch.linalg.cholesky_ex(matrices + shift)
+        if not bool(info.any()):
+            return factor
+    return torch.full_like(matrices, math.nan)
+
+
+def node_groups(
+    covariance: torch.Tensor, refine: int = 1
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Groups of rows with the nodes at which f_i ~ N(0, covariance_i) is evaluated.
+
+    The rule of a row follows from its own covariance, whatever the other rows are:
+    up to three dimensions a product rule as fine as the spread of f asks for, in
+    more dimensions quasi-random points.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (n, K, K)
+    refine : int, default=1
+        Multiplies the number of nodes, to verify a result.
+
+    Yields
+    ------
+    rows : Tensor of int of shape (m,)
+    factor : Tensor of shape (m, K, D)
+        Maps nodes to deviations of f from its mean.
+    nodes : Tensor of shape (D, N)
+    weights : Tensor of shape (N,)
+        Sum to 1.
+    """
+    reduced = reduce_covariance(covariance)
+    dimension = reduced.shape[1]
+    factor = contrasts(covariance.shape[1]) @ factorise_rows(reduced)
+    for rows, nodes, weights in _rules(reduced, refine):
+        width = len(weights) * (dimension + 1)
+        for chunk in row_chunks(len(rows), width, NODE_ELEMENTS):
+            part = rows[chunk]
+            yield part, factor[part], nodes, weights
+
+
+def _rules(
+    reduced: torch.Tensor, refine: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    dimension = reduced.shape[1]
+    if dimension in _MAX_TENSOR:
+        # Logits differ by at most sqrt(2) times a contrast.
+        largest = torch.linalg.eigvalsh(reduced)[:, -1].clamp(min=0)
+        levels = _level((2 * largest).sqrt())
+    else:
+        levels = reduced.diagonal(dim1=1, dim2=2).sum(1).sign().to(torch.int64)
+    for level in levels.unique().tolist():
+        rows = (levels == level).nonzero()[:, 0]
+        if level == 0:
+            nodes, weights = hermite_rule(1)
+            yield rows, nodes.expand(dimension, 1), weights
+        elif dimension in _MAX_TENSOR:
+            yield rows, *tensor_rule(dimension, level, refine)
+        else:
+            yield rows, *quasi_random_rule(dimension, N_POINTS * refine)
+
+
+def _level(spread: torch.Tensor) -> torch.Tensor:
+    """0 without spread, then one for each Gauss-Hermite rule, then half octaves."""
+    edges = torch.tensor([limit for _, limit in _HERMITE], dtype=spread.dtype)
+    low = torch.bucketize(spread, edges) + 1
+    octaves = torch.ceil(2 * torch.log2(spread.clamp(min=1e-9) / edges[-1]))
+    level = low + octaves.clamp(min=1, max=20).to(torch.int64) - 1
+    return torch.where(spread > 1e-100, level, 0)
+
+
+@lru_cache(maxsize=64)
+def tensor_rule(
+    dimension: int, level: int, refine: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Product of one-dimensional rules; see `node_groups`."""
+    if level <= len(_HERMITE):
+        line, w = hermite_rule(_HERMITE[level - 1][0] * refine)
+    else:
+        spread = _HERMITE[-1][1] * 2 ** ((level - len(_HERMITE)) / 2)
+        step = 1.3 / math.sqrt(1 + spread**2)
+        most = _MAX_TENSOR[dimension] ** (1 / dimension)
+        half = math.ceil(_RADIUS / max(step, 2 * _RADIUS / most) * refine)
+        line = torch.arange(-half, half + 1, dtype=torch.float64) * (_RADIUS / half)
+        w = torch.exp(-0.5 * line.square())
+    nodes = torch.cartesian_prod(*[line] * dimension).reshape(-1, dimension)
+    weights = torch.cartesian_prod(*[w / w.sum()] * dimension).reshape(-1, dimension)
+    weights = weights.prod(1)
+    keep = nodes.square().sum(1) <= _RADIUS**2 if level > len(_HERMITE) else weights > 0
+    nodes, weights = nodes[keep], weights[keep]
+    return nodes.T.contiguous(), weights / weights.sum()
+
+
+@lru_cache(maxsize=16)
+def quasi_random_rule(
+    dimension: int, n_points: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scrambled Sobol points with a fixed seed, antithetic, of exact covariance."""
+    sobol = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(0))
+    u = np.clip(sobol.random(n_points // 2), 1e-12, 1 - 1e-12)
+    z = torch.from_numpy(norm.ppf(u))
+    z = torch.cat([z, -z])
+    root = torch.linalg.cholesky(z.T @ z / n_points)
+    nodes = torch.linalg.solve_triangular(root, z.T, upper=False)
+    return nodes, torch.full((n_points,), 1 / n_points, dtype=torch.float64)

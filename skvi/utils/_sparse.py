@@ -1,0 +1,146 @@
+"""Sparse feature matrices with the few operations that linear models need."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch.autograd.function import once_differentiable
+
+from skvi.utils._arrays import as_tensor
+
+
+class SparseRows:
+    """Rows of a sparse matrix: scipy's CSR inside, dense tensors outside.
+
+    It answers as a two-dimensional tensor would to ``len``, ``shape``, selection of
+    rows, ``to``, ``square``, ``T`` and to products with dense matrices, which are
+    differentiable in the dense factor. Nothing of its size is ever dense.
+
+    Parameters
+    ----------
+    matrix : sparse matrix or array of shape (n, d)
+        Not changed; its values are shared where they can be.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        matrix = matrix.tocsr()
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        self.matrix, self.shape = matrix, matrix.shape
+
+    @classmethod
+    def _of(cls, matrix: Any) -> "SparseRows":
+        """Wrap a matrix that is in canonical form."""
+        out = object.__new__(cls)
+        out.matrix, out.shape = matrix, matrix.shape
+        return out
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> "SparseRows":
+        """Select rows, by a slice or a tensor of indices."""
+        if isinstance(rows, slice) and rows.indices(len(self)) == (0, len(self), 1):
+            return self
+        return self._of(
+            self.matrix[rows if isinstance(rows, slice) else np.asarray(rows)]
+        )
+
+    @property
+    def width(self) -> int:
+        """Average number of stored values per row, at least 1."""
+        return max(1, math.ceil(self.matrix.nnz / max(len(self), 1)))
+
+    @property
+    def T(self) -> "SparseRows":
+        """The transpose, which supports products only."""
+        return self._of(self.matrix.T)
+
+    def to(self, dtype: torch.dtype) -> "SparseRows":
+        """Values in another dtype."""
+        name = str(dtype).removeprefix("torch.")
+        if self.matrix.dtype == name:
+            return self
+        return self._of(self.matrix.astype(name))
+
+    def square(self) -> "SparseRows":
+        """Elementwise square."""
+        return self._of(self.matrix.power(2))
+
+    def __matmul__(self, dense: torch.Tensor) -> torch.Tensor:
+        """Multiply by a dense vector or matrix, differentiable in it."""
+        return _Product.apply(dense, self.matrix)
+
+    def gram(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return ``X' diag(weights) X``, dense, (d, d)."""
+        scaled = sparse.diags_array(weights.numpy()) @ self.matrix
+        return torch.from_numpy(
+            np.ascontiguousarray((self.matrix.T @ scaled).toarray())
+        )
+
+
+Features = torch.Tensor | SparseRows
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: torch.Tensor, matrix: Any) -> torch.Tensor:
+        ctx.matrix = matrix
+        return torch.from_numpy(matrix @ dense.detach().numpy())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
+        return torch.from_numpy(ctx.matrix.T @ gradient.numpy()), None
+
+
+def as_rows(X: Any) -> Features:
+    """Return a tensor, or `SparseRows` for a sparse matrix."""
+    return SparseRows(X) if sparse.issparse(X) else as_tensor(X)
+
+
+def row_width(X: Features) -> int:
+    """Return how many numbers a row stores: all d of them in a tensor."""
+    return X.width if isinstance(X, SparseRows) else X.shape[1]
+
+
+def affine(
+    X: Features, matrix: torch.Tensor, shift: torch.Tensor | None
+) -> torch.Tensor:
+    """Return ``X @ matrix + shift``."""
+    if shift is None:
+        return X @ matrix
+    if isinstance(X, SparseRows):
+        return (X @ matrix) + shift
+    return torch.addmm(shift, X, matrix)
+
+
+def times_rows(matrix: torch.Tensor, X: Features) -> torch.Tensor:
+    """Return ``matrix @ X.T``."""
+    return (X @ matrix.T).T if isinstance(X, SparseRows) else matrix @ X.T
+
+
+def rows_times(rows: torch.Tensor, X: Features) -> torch.Tensor:
+    """Return ``rows @ X``."""
+    return (X.T @ rows.T).T if isinstance(X, SparseRows) else rows @ X
+
+
+def weighted_gram(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
+    """Return ``A' diag(h) A`` with A = X, or ``[X, 1]`` without building it."""
+    d = X.shape[1]
+    if not with_ones:
+        return X.gram(h) if isinstance(X, SparseRows) else X.T @ (X * h[:, None])
+    out = torch.empty(d + 1, d + 1, dtype=torch.float64)
+    if isinstance(X, SparseRows):
+        out[:d, :d], edge = X.gram(h), X.T @ h
+    else:
+        weighted = X * h[:, None]
+        torch.mm(X.T, weighted, out=out[:d, :d])
+        edge = weighted.sum(0)
+    out[d, :d] = out[:d, d] = edge
+    out[d, d] = h.sum()
+    return out
