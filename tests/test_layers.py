@@ -28,6 +28,7 @@ LAYERS = [
     ["skvi.sampling"],
     ["skvi.solvers"],
     ["skvi.evidence"],
+    ["skvi.plotting"],
     # glue
     ["skvi._registry", "skvi._progress"],
     ["skvi._variational", "skvi._classes"],

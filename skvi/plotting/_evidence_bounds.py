@@ -1,0 +1,313 @@
+"""The evidence sandwich of one or several models."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from skvi.evidence import EvidenceBounds, evidence_bounds
+from skvi.plotting import _common as common
+from skvi.plotting._bounds_text import N_SE, check_quantity, interval_text, row_label
+
+__all__ = ["EvidenceBoundsDisplay"]
+
+BAR_HEIGHT, FIT_OFFSET = 0.4, 0.34
+
+
+class EvidenceBoundsDisplay:
+    """Evidence bounds: where the log evidence of each model lies.
+
+    Each model has one row: a bar from the lower to the upper bound, whiskers of two
+    standard errors, and the bridge estimate. Below the bar, arrow heads point at
+    the ELBO and the EUBO of the fitted posterior. The interval with its whiskers is
+    printed on the right, since on an axis that holds several models it can be too
+    narrow to be seen. Bounds that are not reliable are hollow, hatched and
+    labelled so; they get no whiskers, because their standard errors mean nothing.
+
+    It is recommended to use `from_estimator` or `from_bounds`.
+
+    Parameters
+    ----------
+    bounds : dict of str to EvidenceBounds
+        Name of each model and its bounds, from top to bottom.
+
+    Attributes
+    ----------
+    bars_ : matplotlib BarContainer
+        From lower to upper bound.
+    whiskers_ : matplotlib Line2D or None
+        ``interval(2)`` of the reliable ones; None where there are none.
+    estimates_ : matplotlib Line2D
+        Bridge estimates.
+    elbo_, eubo_ : matplotlib Line2D or None
+        ELBO and EUBO of the fitted posteriors; None where no table has them.
+    values_ : matplotlib SecondaryAxis or None
+        The printed intervals.
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    skvi.evidence_bounds : The numbers.
+    LossCurveDisplay : How a fit proceeded.
+
+    Notes
+    -----
+    Values are in nats, summed over the data. Only evidences of the same y, with
+    the same quantity, may be compared; the display can check the quantity alone.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from skvi.evidence import EvidenceBounds
+    >>> from skvi.plotting import EvidenceBoundsDisplay
+    >>> bounds = EvidenceBounds(
+    ...     lower=-7.2,
+    ...     upper=-7.1,
+    ...     lower_se=0.01,
+    ...     upper_se=0.01,
+    ...     estimate=-7.15,
+    ...     gap=0.1,
+    ...     ess=900.0,
+    ...     khat=0.2,
+    ...     reliable=True,
+    ...     reason="",
+    ...     method="importance",
+    ... )
+    >>> display = EvidenceBoundsDisplay({"model": bounds}).plot(Figure().subplots())
+    >>> display.ax_.get_xlabel()
+    'log evidence [nats]'
+    """
+
+    def __init__(self, bounds: Mapping[str, EvidenceBounds]) -> None:
+        self.bounds = bounds
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        fit_bounds: bool = True,
+        values: bool = True,
+        bar_kwargs: dict | None = None,
+        whisker_kwargs: dict | None = None,
+        estimate_kwargs: dict | None = None,
+        fit_kwargs: dict | None = None,
+    ) -> "EvidenceBoundsDisplay":
+        """Draw the bounds.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure, as high as the models need.
+        fit_bounds : bool, default=True
+            Whether to show ELBO and EUBO of the fitted posteriors. They can be far
+            from the evidence, and then stretch the axis.
+        values : bool, default=True
+            Whether to print the intervals on the right.
+        bar_kwargs : dict, default=None
+            Passed to ``Axes.barh``.
+        whisker_kwargs, estimate_kwargs, fit_kwargs : dict, default=None
+            Passed to ``Axes.plot``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        ValueError
+            There are no bounds, or they bound different quantities.
+        TypeError
+            A value is something else than `EvidenceBounds`.
+        """
+        common.check_matplotlib(f"{type(self).__name__}.plot")
+        quantity = check_quantity(self.bounds)
+        n = len(self.bounds)
+        ax = common.make_axes(ax, (7.6, 2.0 + 0.5 * n))
+        self.ax_, self.figure_ = ax, ax.figure
+        self._draw_bars(bar_kwargs or {})
+        self._draw_whiskers(values, whisker_kwargs)
+        self._draw_estimates(estimate_kwargs)
+        self.elbo_ = self.eubo_ = None
+        if fit_bounds:
+            # The tips of the heads are at the values, and never cover each other.
+            self.elbo_ = self._draw_fit("ELBO", "caretrightbase", fit_kwargs)
+            self.eubo_ = self._draw_fit("EUBO", "caretleftbase", fit_kwargs)
+        ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
+        ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
+        ax.locator_params(axis="x", nbins=6)
+        ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+        ax.grid(axis="y", color="0.92")
+        ax.set_axisbelow(True)
+        self.values_ = self._print_values() if values else None
+        # The pad, in font sizes, leaves room for tick labels and axis label.
+        ax.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            borderaxespad=4.2,
+            ncols=2,
+            frameon=False,
+        )
+        return self
+
+    def _draw_bars(self, given: dict) -> None:
+        style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
+        lower, upper = self._column("lower"), self._column("upper")
+        self.bars_ = self.ax_.barh(
+            range(len(lower)), upper - lower, left=lower, **style | given
+        )
+        for bar, bounds in zip(self.bars_, self.bounds.values(), strict=True):
+            if not bounds.reliable:
+                bar.set(facecolor="none", hatch="/////", linestyle="--")
+        self._name_bars()
+
+    def _name_bars(self) -> None:
+        """Give the legend one entry for each kind of bar."""
+        reliable = [bounds.reliable for bounds in self.bounds.values()]
+        self.bars_.set_label("_bars")
+        for kind, label in ((True, "lower to upper bound"), (False, "not reliable")):
+            if kind in reliable:
+                self.bars_[reliable.index(kind)].set_label(label)
+
+    def _draw_whiskers(self, printed: bool, given: dict | None) -> None:
+        rows = [i for i, b in enumerate(self.bounds.values()) if b.reliable]
+        self.whiskers_ = None
+        if rows:
+            ends = [list(self.bounds.values())[i].interval(N_SE) for i in rows]
+            # A gap, made by NaN, between the lines of two rows.
+            x = np.array([[low, high, math.nan] for low, high in ends]).ravel()
+            y = np.repeat(np.array(rows, dtype=float), 3)
+            style = {"color": common.BLACK, "marker": "|", "linewidth": 1.2}
+            where = ", printed on the right" if printed else ""
+            style |= {"markersize": 9, "label": f"± {N_SE:g} standard errors{where}"}
+            (self.whiskers_,) = self.ax_.plot(x, y, **common.merge_style(style, given))
+
+    def _draw_estimates(self, given: dict | None) -> None:
+        style = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
+        style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
+        style = common.merge_style({**style, "label": "bridge estimate"}, given)
+        x = self._column("estimate")
+        (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
+
+    def _draw_fit(self, name: str, marker: str, given: dict | None) -> Any:
+        from matplotlib import markers
+
+        found = [
+            (bounds.table[f"{name} of q"].value, row + FIT_OFFSET)
+            for row, bounds in enumerate(self.bounds.values())
+            if f"{name} of q" in bounds.table
+        ]
+        if not found:
+            return None
+        style = {"color": common.VERMILION, "linestyle": "none", "markersize": 7}
+        style |= {"marker": getattr(markers, marker.upper())}
+        style = common.merge_style({**style, "label": f"{name} of the fit"}, given)
+        return self.ax_.plot(*_finite(np.array(found).T), **style)[0]
+
+    def _print_values(self) -> Any:
+        axis = self.ax_.secondary_yaxis("right")
+        labels = [interval_text(bounds) for bounds in self.bounds.values()]
+        axis.set_yticks(range(len(labels)), labels)
+        axis.tick_params(length=0)
+        return axis
+
+    def _column(self, name: str) -> np.ndarray:
+        return _finite(np.array([getattr(b, name) for b in self.bounds.values()]))
+
+    @classmethod
+    def from_bounds(
+        cls,
+        bounds: EvidenceBounds | Mapping[str, EvidenceBounds],
+        *,
+        name: str = "model",
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "EvidenceBoundsDisplay":
+        """Draw bounds that have been computed.
+
+        Parameters
+        ----------
+        bounds : EvidenceBounds or dict of str to EvidenceBounds
+            Of one model, or of several ones by name.
+        name : str, default="model"
+            Name of a single model.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Passed to `plot`.
+
+        Returns
+        -------
+        EvidenceBoundsDisplay
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        ValueError
+            There are no bounds, or they bound different quantities.
+        TypeError
+            A value is something else than `EvidenceBounds`.
+        """
+        if not isinstance(bounds, Mapping):
+            bounds = {name: bounds}
+        return cls(dict(bounds)).plot(ax, **kwargs)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        name: str | None = None,
+        ax: Any = None,
+        plot_kwargs: dict | None = None,
+        **options: Any,
+    ) -> "EvidenceBoundsDisplay":
+        """Compute the bounds of a fitted estimator and draw them.
+
+        Parameters
+        ----------
+        estimator : estimator, Pipeline or search, fitted
+            It ends in an estimator with the method ``evidence_bounds``.
+        X : array-like of shape (n, d)
+            The training features, before a pipeline's transformations.
+        y : array-like of shape (n,)
+            The training target.
+        name : str, default=None
+            Name of the row; None is that of the estimator's class.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        plot_kwargs : dict, default=None
+            Passed to `plot`.
+        **options : dict
+            Passed to ``evidence_bounds``: ``sample_weight``, ``precision``,
+            ``n_draws``, ``method``, ``random_state``.
+
+        Returns
+        -------
+        EvidenceBoundsDisplay
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        NotFittedError
+            The estimator is not fitted.
+        TypeError
+            There is no method ``evidence_bounds``.
+        """
+        common.check_matplotlib(f"{cls.__name__}.from_estimator")
+        bounds = evidence_bounds(estimator, X, y, **options)
+        if name is None:
+            name = type(common.final_estimator(estimator)).__name__
+        return cls({name: bounds}).plot(ax, **plot_kwargs or {})
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    """Replace infinities by NaN, which matplotlib leaves out."""
+    return np.where(np.isfinite(values), values, math.nan)
