@@ -38,7 +38,9 @@ def row_label(name: str, bounds: EvidenceBounds) -> str:
 def interval_text(bounds: EvidenceBounds) -> str:
     """Print an interval to two digits of its width; unreliable ones in brackets."""
     # Standard errors mean nothing where the bounds are not reliable.
-    low, high = bounds.interval(N_SE if bounds.reliable else 0.0)
+    low, high = bounds.lower, bounds.upper
+    if bounds.reliable:
+        low, high = bounds.interval(N_SE)
     width = abs(high - low)
     digits = 2
     if math.isfinite(width) and width > 0:

@@ -19,7 +19,7 @@ class EvidenceBoundsDisplay:
     """Evidence bounds: where the log evidence of each model lies.
 
     Each model has one row: a bar from the lower to the upper bound, whiskers of two
-    standard errors, and the bridge estimate. Below the bar, arrow heads point at
+    standard errors, and the (bridge) estimate. Below the bar, arrow heads point at
     the ELBO and the EUBO of the fitted posterior. The interval with its whiskers is
     printed on the right, since on an axis that holds several models it can be too
     narrow to be seen. Bounds that are not reliable are hollow, hatched and
@@ -188,7 +188,7 @@ class EvidenceBoundsDisplay:
     def _draw_estimates(self, given: dict | None) -> None:
         style = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
         style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
-        style = common.merge_style({**style, "label": "bridge estimate"}, given)
+        style = common.merge_style({**style, "label": "estimate"}, given)
         x = self._column("estimate")
         (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
 

@@ -134,9 +134,9 @@ class LossCurveDisplay:
         self.line_.set_gid(GID + self.loss_name)
         _set_limits(ax, [*drawn, self.line_], cut)
         ax.set(xlabel=self.iteration_name, ylabel=f"{self.loss_name} [nats]")
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         ax.yaxis.get_major_formatter().set_useOffset(False)
-        ax.legend(loc="upper right")
+        ax.legend(loc="best")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
@@ -246,8 +246,8 @@ def _style(index: int) -> dict:
 def _label(name: str | None, values: np.ndarray) -> str:
     """Name a curve, with its first and last value: the axis may hide the first."""
     prefix = "" if name is None else f"{name}: "
-    first = f"from {values[0]:,.2f} " if len(values) > 1 else ""
-    text = f"{first}to {values[-1]:,.2f}".replace("-", "\N{MINUS SIGN}")
+    first = f"from {values[0]:,.2f} to " if len(values) > 1 else ""
+    text = f"{first}{values[-1]:,.2f}".replace("-", "\N{MINUS SIGN}")
     return prefix + text
 
 
