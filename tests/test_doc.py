@@ -1,0 +1,15 @@
+"""The examples on the documentation's pages print what the pages show."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[1] / "doc"
+
+
+@pytest.mark.parametrize("page", ["predict.rst"])
+def test_examples_of_the_pages(page):
+    failed, attempted = doctest.testfile(str(PAGES / page), module_relative=False)
+    assert attempted
+    assert not failed
