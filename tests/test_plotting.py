@@ -6,8 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib import markers
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -21,7 +23,6 @@ from skvi.linear_model import BayesianLogisticRegression
 from skvi.plotting import EvidenceBoundsDisplay, LossCurveDisplay
 
 matplotlib.use("Agg")
-plt = pytest.importorskip("matplotlib.pyplot")
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +210,8 @@ def test_bounds_on_the_artists():
         ):
             assert line.get_xdata()[row] == value
             assert abs(line.get_ydata()[row] - row) < 0.5
+    tips = (display.elbo_.get_marker(), display.eubo_.get_marker())
+    assert tips == (markers.CARETRIGHT, markers.CARETLEFT)  # centred at the tip
     ax = display.ax_
     assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first one at the top

@@ -32,7 +32,7 @@ def merge_style(defaults: dict, given: dict | None) -> dict:
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
 
-    return normalize_kwargs(defaults, Line2D) | normalize_kwargs(given, Line2D)
+    return normalize_kwargs(defaults, Line2D) | normalize_kwargs(given or {}, Line2D)
 
 
 def final_estimator(estimator: Any) -> Any:

@@ -134,8 +134,8 @@ class EvidenceBoundsDisplay:
         self.elbo_ = self.eubo_ = None
         if fit_bounds:
             # The tips of the heads are at the values, and never cover each other.
-            self.elbo_ = self._draw_fit("ELBO", "caretrightbase", fit_kwargs)
-            self.eubo_ = self._draw_fit("EUBO", "caretleftbase", fit_kwargs)
+            self.elbo_ = self._draw_fit("ELBO", "CARETRIGHT", fit_kwargs)
+            self.eubo_ = self._draw_fit("EUBO", "CARETLEFT", fit_kwargs)
         ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
         ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
         ax.locator_params(axis="x", nbins=6)
@@ -186,7 +186,7 @@ class EvidenceBoundsDisplay:
             (self.whiskers_,) = self.ax_.plot(x, y, **common.merge_style(style, given))
 
     def _draw_estimates(self, given: dict | None) -> None:
-        style = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
+        style: dict = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
         style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
         style = common.merge_style({**style, "label": "estimate"}, given)
         x = self._column("estimate")
@@ -202,8 +202,8 @@ class EvidenceBoundsDisplay:
         ]
         if not found:
             return None
-        style = {"color": common.VERMILION, "linestyle": "none", "markersize": 7}
-        style |= {"marker": getattr(markers, marker.upper())}
+        style: dict = {"color": common.VERMILION, "linestyle": "none"}
+        style |= {"marker": getattr(markers, marker), "markersize": 7}
         style = common.merge_style({**style, "label": f"{name} of the fit"}, given)
         return self.ax_.plot(*_finite(np.array(found).T), **style)[0]
 
