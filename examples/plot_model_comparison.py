@@ -109,9 +109,9 @@ print(f"Probability of the best of the nine models: at least {share:.2f}")
 
 figure, axes = plt.subplot_mosaic(
     [["nine", "best"], ["nine", "loss"]],
-    figsize=(14, 6),
+    figsize=(15, 6),
     layout="constrained",
-    width_ratios=(3, 2),
+    width_ratios=(5, 4),
     height_ratios=(2, 3),
 )
 EvidenceBoundsDisplay.from_bounds(bounds, ax=axes["nine"])
@@ -125,6 +125,7 @@ for solver in ("natural_gradient", "stochastic"):
     model = make_model(1.0, solver=solver).fit(X, y)
     LossCurveDisplay.from_estimator(model, name=solver, ax=axes["loss"])
     ends[solver] = model[-1].loss_curve_[-1]
+axes["loss"].legend(loc="center right", fontsize="small")
 axes["loss"].set_title("Its fit, by two solvers")
 print("\nNegative ELBO at the end: ", end="")
 print(", ".join(f"{name} {value:.3f}" for name, value in ends.items()))
