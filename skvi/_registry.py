@@ -2,11 +2,17 @@
 
 from skvi.divergences import KL, Renyi
 from skvi.losses import BetaLoss, LogLoss
-from skvi.objectives import ELBO, EUBO
+from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal
 
-OBJECTIVES = {"elbo": ELBO, "eubo": EUBO}
+OBJECTIVES = {
+    "elbo": ELBO,
+    "eubo": EUBO,
+    "iwelbo": IWELBO,
+    "renyi": RenyiBound,
+    "chi": ChiBound,
+}
 DIVERGENCES = {"kl": KL, "renyi": Renyi}
 LOSSES = {"log": LogLoss, "beta": BetaLoss}
 POSTERIORS = {"mean_field": MeanFieldNormal, "full_rank": FullRankNormal}

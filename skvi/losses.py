@@ -48,6 +48,21 @@ class Loss(Component):
         """
         raise NotImplementedError
 
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """Quadratic growth of a row's loss in f.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+
+        Returns
+        -------
+        float or None
+            c, where the loss is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
+            sign; None where it is not known to be of this form.
+        """
+        return None
+
     def expected(
         self,
         likelihood: Any,
@@ -108,6 +123,10 @@ class LogLoss(Loss):
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """What the likelihood says; see `Loss.tail_curvature`."""
+        return likelihood.tail_curvature
+
     def expected(
         self,
         likelihood: Any,
@@ -167,6 +186,10 @@ class BetaLoss(Loss):
         power = self.beta - 1
         gain = torch.exp(power * likelihood.log_prob(f, y)) / power
         return torch.exp(likelihood.log_power_integral(f, self.beta)) / self.beta - gain
+
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """0, because this loss is bounded; see `Loss.tail_curvature`."""
+        return 0.0
 
     def expected(
         self,

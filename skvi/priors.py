@@ -95,6 +95,20 @@ class BuiltPrior(NumpyState):
         """
         return self.as_normal()
 
+    def tail_precision(self) -> torch.Tensor | None:
+        """Quadratic decay of the log density far out.
+
+        Returns
+        -------
+        Tensor of shape (P,) or None
+            T, where ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0
+            for tails heavier than normal ones. None where it is not of this form.
+        """
+        normal = self.as_normal()
+        if normal is None or not normal.is_diagonal:
+            return None
+        return normal.scale.square().reciprocal()
+
     @property
     def has_expected_log_prob(self) -> bool:
         """Whether `expected_log_prob` has a closed form."""
@@ -236,6 +250,9 @@ class _BuiltLaplace(BuiltPrior):
     def matching_normal(self) -> NormalForm:
         return NormalForm(torch.zeros_like(self.scale), math.sqrt(2) * self.scale)
 
+    def tail_precision(self) -> torch.Tensor:
+        return torch.zeros_like(self.scale)
+
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         return (-theta.abs() / self.scale - torch.log(2 * self.scale)).sum(1)
 
@@ -274,6 +291,11 @@ class _BuiltBlocks(BuiltPrior):
 
     def as_normal(self) -> NormalForm | None:
         return self._normal
+
+    def tail_precision(self) -> torch.Tensor | None:
+        parts = [p.tail_precision() for p in self.priors]
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
         return _concatenate([p.matching_normal() for p in self.priors])

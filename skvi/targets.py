@@ -12,6 +12,8 @@ __all__ = ["SupervisedTarget", "Target"]
 # Draws that are evaluated at once, and draws times rows that stay in the cache.
 BATCH_DRAWS = 256
 CACHE_ELEMENTS = 2**17
+# Above so many parameters a dense tail precision costs too much.
+MAX_TAIL_PARAMS = 2000
 
 
 class Target:
@@ -83,6 +85,20 @@ class Target:
             nothing is learnt.
         """
         return self.log_joint(theta, rows), None
+
+    def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
+        """Quadratic decay of the log joint density far out.
+
+        Returns
+        -------
+        precision : Tensor of shape (P,) or (P, P)
+            T, such that ``log_joint <= c - theta' T theta / 2 + O(|theta|)``.
+        is_exact : bool
+            Whether the log joint is also above such an expression.
+
+            None instead of both where nothing is known.
+        """
+        return None
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, from all rows.
@@ -259,6 +275,28 @@ class SupervisedTarget(Target):
                 slope = slope * like_rows(weight, slope[0])
             gradient = gradient + self.predictor.pull_back_draws(X, slope)
         return gradient
+
+    def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
+        """Prior precision, plus what a likelihood with quadratic tails adds.
+
+        Without the latter where the predictor is not linear, where the likelihood
+        does not say how it decays, or above 2000 parameters: then it is a lower
+        bound, which needs a likelihood that is bounded above. See
+        `Target.tail_precision`.
+        """
+        precision = self.prior.tail_precision()
+        if precision is None:
+            return None
+        curvature = self.loss.tail_curvature(self.likelihood)
+        if curvature == 0 and self.is_scalar_linear:
+            return precision, True
+        known = curvature is not None and self.is_scalar_linear
+        if not known or self.layout.size > MAX_TAIL_PARAMS:
+            return precision, False
+        weight = torch.ones_like(self.y)
+        weight = weight if self.sample_weight is None else self.sample_weight * weight
+        gram = self.predictor.gram(self.X, curvature * weight)
+        return gram + torch.diag(precision), True
 
     def expected_loss(
         self,

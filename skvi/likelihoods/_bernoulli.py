@@ -26,6 +26,8 @@ class BernoulliLikelihood(Likelihood):
     tensor([[-0.6931, -0.6931]])
     """
 
+    tail_curvature = 0.0
+
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log mass, (S, n)."""
         return logsigmoid(f[..., 0] * (2 * y - 1))

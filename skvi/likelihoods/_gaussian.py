@@ -82,6 +82,11 @@ class GaussianLikelihood(Likelihood):
         """The scale of the noise."""
         return float(self._scale)
 
+    @property
+    def tail_curvature(self) -> float:  # type: ignore[override]
+        """Precision of the noise."""
+        return float(self.noise_scale) ** -2
+
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""
         z = (y - f[..., 0]) / self._scale

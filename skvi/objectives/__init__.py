@@ -7,6 +7,16 @@ the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
 
 from skvi.objectives._elbo import ELBO
 from skvi.objectives._eubo import EUBO
+from skvi.objectives._power import IWELBO, ChiBound, RenyiBound
+from skvi.objectives._weights import WeightsObjective
 from skvi.objectives.base import Objective
 
-__all__ = ["ELBO", "EUBO", "Objective"]
+__all__ = [
+    "ELBO",
+    "EUBO",
+    "IWELBO",
+    "ChiBound",
+    "Objective",
+    "RenyiBound",
+    "WeightsObjective",
+]

@@ -1,17 +1,16 @@
 """The evidence upper bound."""
 
-from typing import Any
+import math
 
 import torch
 
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives.base import Objective
+from skvi.objectives._weights import WeightsObjective, normalise, weighted_sum
 from skvi.utils._validation import StrOptions
 
 __all__ = ["EUBO"]
 
 
-class EUBO(Objective):
+class EUBO(WeightsObjective):
     r"""Evidence upper bound: minimises KL(posterior || q).
 
     .. math:: U(q) = E_{p(\theta|D)}[\log p(D, \theta) - \log q(\theta)]
@@ -54,22 +53,11 @@ class EUBO(Objective):
     _parameter_constraints: dict = {
         "gradient": [StrOptions({"auto", "score", "doubly_reparam"})]
     }
-    kind, direction = "weights", "upper"
-    matches_moments = True
+    direction = "upper"
+    tilt = 0.0
 
     def __init__(self, gradient: str = "auto") -> None:
         self.gradient = gradient
-
-    def check(self, divergence: Any, target: Any) -> None:
-        """Refuse every divergence but KL with weight 1."""
-        self.validate()
-        if not divergence.is_standard:
-            raise IncompatibleComponentsError(
-                f"objective=EUBO moves q towards the exact posterior and leaves no "
-                f"room for another divergence to the prior than KL(weight=1); got "
-                f"divergence={divergence!r}. Use objective='elbo' with this "
-                "divergence, or divergence='kl' with this objective."
-            )
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
         """Self-normalised estimate of the EUBO.
@@ -85,31 +73,14 @@ class EUBO(Objective):
             A scalar in nats: reduced over the last axis, averaged over the others.
             Its bias is O(1/S), so that it can be below log p(D).
         """
-        return (torch.softmax(log_weights, -1) * log_weights).sum(-1).mean()
+        means = weighted_sum(normalise(log_weights), log_weights)
+        top = log_weights.amax(-1)
+        return torch.where(top == -math.inf, top, means).mean()
 
-    def surrogate(
-        self,
-        target: Any,
-        posterior: Any,
-        divergence: Any,
-        rows: torch.Tensor | None,
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """EUBO by one of its two gradient rules; see `Objective.surrogate`."""
-        theta, log_q = posterior.rsample_with_log_prob(n_draws, generator)
-        if self.gradient == "score":
-            theta = theta.detach()
-            log_weights = target.log_joint(theta, rows) - log_q.detach()
-            surrogate = -_normalise(log_weights) @ posterior.log_prob(theta)
-        else:
-            fixed = posterior.params.detach()
-            log_weights = target.log_joint(theta, rows) - posterior.log_prob(
-                theta, fixed
-            )
-            surrogate = -_normalise(log_weights) @ log_weights
-        return surrogate, self.bound(log_weights.detach())
+    def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
+        """``softmax(lw)``; see `WeightsObjective.training_weights`."""
+        return normalise(log_weights)
 
-
-def _normalise(log_weights: torch.Tensor) -> torch.Tensor:
-    return torch.softmax(log_weights.detach(), -1)
+    def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
+        """Minus the weights; see `WeightsObjective.path_weights`."""
+        return -weights

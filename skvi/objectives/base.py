@@ -29,8 +29,9 @@ class Objective(Component):
 
     kind: str
     direction: str
-    #: Whether a normal q at the optimum has the posterior's mean and covariance.
-    matches_moments = False
+    #: Power alpha of q in the density ``p^(1 - alpha) q^alpha`` whose mean and
+    #: covariance a normal q has at the optimum; None where there is none.
+    tilt: float | None = None
     gradient: str
 
     def check(self, divergence: Any, target: Any) -> None:
@@ -47,6 +48,22 @@ class Objective(Component):
             Says which part to change, and to what.
         """
         self.validate()
+
+    def exists(self, target: Any, posterior: Any) -> bool | None:
+        """Whether the exact bound at this posterior is finite.
+
+        Parameters
+        ----------
+        target : Target
+        posterior : Posterior
+
+        Returns
+        -------
+        bool or None
+            None where it is not known. A sample always prints a finite number:
+            where this is False, it estimates nothing.
+        """
+        return True
 
     def surrogate(
         self,

@@ -63,7 +63,7 @@ class MomentMatching:
         str
             Empty where the solver can be used.
         """
-        if not problem.objective.matches_moments:
+        if problem.objective.tilt is None:
             return f"{problem.objective!r} is not optimised by matching moments"
         if problem.objective.gradient != "auto":
             return f"{problem.objective!r} asks for gradients from draws"

@@ -1,0 +1,48 @@
+"""Where the expectation of a power of the weights is finite."""
+
+from typing import Any
+
+import torch
+
+# A smallest eigenvalue this near to 0, in relation to the largest, decides nothing.
+MARGIN = 1e-8
+
+
+def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
+    """Whether ``E_q[w^n]`` is finite for w = p(D, theta) / q(theta).
+
+    For q normal with covariance V and a joint density with the quadratic tail
+    precision T, ``w^n q`` decays like ``exp(-theta' (n T + (1 - n) / V) theta / 2)``:
+    finite where that matrix is positive definite, infinite where it has a negative
+    eigenvalue. For n from 0 to 1 it is at most ``Z^n`` (Jensen), for every q.
+    """
+    if 0 <= power <= 1:
+        return True
+    found, q = target.tail_precision(), posterior.as_normal()
+    if found is None or q is None:
+        return None
+    tail, is_exact = found
+    finite = _is_positive(tail, q, power)
+    # A lower bound of T settles one side: more decay helps positive powers only.
+    helps = finite if power > 0 else finite is False
+    return finite if is_exact or helps else None
+
+
+def _is_positive(tail: torch.Tensor, q: Any, power: float) -> bool | None:
+    """Sign of the smallest eigenvalue of n T + (1 - n) / V; None near 0."""
+    if tail.ndim == 1 and q.is_diagonal:
+        values = power * tail * q.variance + (1 - power)
+        smallest = float(values.min())
+        margin = MARGIN * (abs(power) * float((tail * q.variance).max()) + 1)
+        return None if abs(smallest) <= margin else smallest > 0
+    # In coordinates in which q is a standard normal.
+    scale = torch.diag(q.scale) if q.is_diagonal else q.scale
+    weighted = tail[:, None] * scale if tail.ndim == 1 else tail @ scale
+    matrix = power * (scale.T @ weighted)
+    matrix.diagonal().add_(1 - power)
+    margin = MARGIN * float(matrix.diagonal().abs().max() + 1)
+    matrix.diagonal().sub_(margin)
+    if not int(torch.linalg.cholesky_ex(matrix)[1]):
+        return True
+    matrix.diagonal().add_(2 * margin)
+    return False if int(torch.linalg.cholesky_ex(matrix)[1]) else None

@@ -1,0 +1,170 @@
+"""What objectives from log weights share: check, draws, gradient rules."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.objectives.base import Objective
+
+__all__ = ["WeightsObjective", "log_power_mean", "normalise", "weighted_sum"]
+
+# Below this spread of the scaled log weights their power mean is taken by series.
+SMALL_SPREAD = 1.0
+
+
+class WeightsObjective(Objective):
+    """Base class of objectives from ``lw = log p(D, theta) - log q(theta)``.
+
+    A subclass owes `bound`, `training_weights`, and the factors of the gradient
+    rules that it has: `path_weights` and `score_factor`.
+
+    Examples
+    --------
+    >>> from skvi.objectives import EUBO, IWELBO
+    >>> EUBO().kind, IWELBO().kind
+    ('weights', 'weights')
+    """
+
+    kind = "weights"
+    #: Factor of ``sum(weights * d log q / d lambda)`` in the gradient of the loss.
+    score_factor = -1.0
+
+    def check(self, divergence: Any, target: Any) -> None:
+        """Refuse every divergence but KL with weight 1."""
+        self.validate()
+        if not divergence.is_standard:
+            name = type(self).__name__
+            raise IncompatibleComponentsError(
+                f"objective={name} moves q towards the exact posterior and leaves no "
+                f"room for another divergence to the prior than KL(weight=1); got "
+                f"divergence={divergence!r}. Use objective='elbo' with this "
+                "divergence, or divergence='kl' with this objective."
+            )
+
+    def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
+        """Estimate the bound.
+
+        Parameters
+        ----------
+        log_weights : Tensor of shape (..., S)
+            ``log p(D, theta) - log q(theta)`` at draws of q, in nats.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats: reduced over the last axis, averaged over the others.
+        """
+        raise NotImplementedError
+
+    def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
+        """Self-normalised weights by which draws enter the gradient.
+
+        Parameters
+        ----------
+        log_weights : Tensor of shape (..., S)
+
+        Returns
+        -------
+        Tensor of shape (..., S)
+            Detached; their sum over the last axis is 1.
+        """
+        raise NotImplementedError
+
+    def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
+        """Factors of ``d lw / d theta`` along the draws' path, in the loss.
+
+        Parameters
+        ----------
+        weights : Tensor of shape (..., S)
+            The `training_weights`.
+
+        Returns
+        -------
+        Tensor of shape (..., S)
+        """
+        raise NotImplementedError
+
+    def group_shape(self, n_draws: int) -> tuple[int, int]:
+        """Groups of draws, and draws in each of them.
+
+        Parameters
+        ----------
+        n_draws : int
+            Draws in total that were asked for.
+
+        Returns
+        -------
+        n_groups, n_per_group : int
+        """
+        return 1, n_draws
+
+    def surrogate(
+        self,
+        target: Any,
+        posterior: Any,
+        divergence: Any,
+        rows: torch.Tensor | None,
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Minus a lower bound, or an upper one; see `Objective.surrogate`.
+
+        The hyperparameters of a target follow the exact gradient of a maximised
+        bound. Under a minimised one they ascend ``sum(softmax(lw) * log_joint)``
+        (Fisher's identity): minimising it would lower the evidence without limit.
+        """
+        rule = "doubly_reparam" if self.gradient == "auto" else self.gradient
+        shape = self.group_shape(n_draws)
+        theta, log_q = posterior.rsample_with_log_prob(math.prod(shape), generator)
+        if rule == "score":
+            theta = theta.detach()
+            log_q = posterior.log_prob(theta)
+        elif rule == "doubly_reparam":
+            log_q = posterior.log_prob(theta, posterior.params.detach())
+        for_theta, for_hyper = target.log_joint_split(theta, rows)
+        log_weights = (for_theta - log_q).reshape(shape)
+        fixed = log_weights.detach()
+        weights = self.training_weights(fixed)
+        if rule == "score":
+            factors = self.score_factor * weights
+            surrogate = weighted_sum(factors, log_q.reshape(shape))
+        elif rule == "reparam":
+            surrogate = weighted_sum(-weights, log_weights)
+        else:
+            surrogate = weighted_sum(self.path_weights(weights), log_weights)
+        if for_hyper is not None:
+            if self.direction == "upper":
+                weights = normalise(fixed)
+            surrogate = surrogate - weighted_sum(weights, for_hyper.reshape(shape))
+        value = self.bound(fixed)
+        return surrogate.mean(), value if self.direction == "upper" else -value
+
+
+def normalise(log_weights: torch.Tensor, power: float = 1.0) -> torch.Tensor:
+    """Detached ``softmax(power * log_weights)``; 0 where all of them are -inf."""
+    return torch.softmax(power * log_weights.detach(), -1).nan_to_num(nan=0.0)
+
+
+def weighted_sum(factors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Sum over the last axis, in which a factor 0 silences an infinite value."""
+    return torch.where(factors == 0, 0.0, factors * values).sum(-1)
+
+
+def log_power_mean(log_weights: torch.Tensor, power: float) -> torch.Tensor:
+    """``log(mean(w^power)) / power`` over the last axis; the mean of log w at 0.
+
+    In log space, and accurate to rounding for every power, however small: where
+    ``power * lw`` hardly varies, it is expanded around the mean of lw.
+    """
+    mean = log_weights.mean(-1, keepdim=True)
+    if power == 0:
+        return mean[..., 0]
+    count = log_weights.shape[-1]
+    direct = (torch.logsumexp(power * log_weights, -1) - math.log(count)) / power
+    low, high = log_weights.amin(-1, True), log_weights.amax(-1, True)
+    is_small = abs(power) * (high - low) <= SMALL_SPREAD  # False where it is NaN
+    centred = torch.where(is_small, log_weights - mean, 0.0)
+    series = torch.log1p(torch.expm1(power * centred).mean(-1)) / power
+    return torch.where(is_small[..., 0], mean[..., 0] + series, direct)
