@@ -148,17 +148,20 @@ class RenyiBound(_PowerBound):
                 "RenyiBound needs alpha other than 1; got alpha=1, whose limit is the "
                 "ELBO. Use objective='elbo'."
             )
-        refused = "score" if self.direction == "lower" else "reparam"
+        side, refused, other, why = _RULES[self.direction]
         if self.gradient == refused:
-            other, why = {
-                "score": ("reparam", "ignores that its estimate is what is maximised"),
-                "reparam": ("score", "minimises something without a lower bound"),
-            }[refused]
             raise IncompatibleComponentsError(
-                f"RenyiBound(alpha={self.alpha}) is a bound from the side "
-                f"{self.direction!r}, for which gradient={refused!r} {why}. Use gradient='auto', 'doubly_reparam' "
+                f"RenyiBound(alpha={self.alpha}) bounds log p(D) from {side}, where "
+                f"gradient={refused!r} {why}. Use gradient='auto', 'doubly_reparam' "
                 f"or {other!r}."
             )
+
+
+#: Of each direction: what it means, the rule that is no gradient, another, and why.
+_RULES = {
+    "lower": ("below", "score", "reparam", "is not the gradient of what is maximised"),
+    "upper": ("above", "reparam", "score", "minimises something without a minimum"),
+}
 
 
 class ChiBound(_PowerBound):

@@ -18,6 +18,7 @@ from skvi.sampling import (
 )
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._tilted import match_tilted_moments
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
@@ -34,12 +35,17 @@ MAX_RHAT = 1.05
 
 
 class MomentMatching:
-    """Give a normal q the posterior's mean and covariance.
+    """Give a normal q the mean and covariance that its optimum must have.
 
-    They minimise KL(posterior || q) over normals, full-rank or factorised, so
-    that no gradient is needed. The moments come from importance sampling with a
-    Student-t fitted around the full-rank ELBO solution while its Pareto k allows
-    it, else from Markov chains.
+    For the EUBO they are the posterior's: they minimise KL(posterior || q) over
+    normals, full-rank or factorised, so that no gradient is needed. The moments
+    come from importance sampling with a Student-t fitted around the full-rank ELBO
+    solution while its Pareto k allows it, else from Markov chains.
+
+    For Rényi's bound with 0 < alpha < 1 they are those of ``p^(1 - alpha)
+    q^alpha``, which depends on q: a damped Newton iteration on fixed draws, started
+    at the ELBO solution. Its equations subtract the same draws' estimate of q's
+    own moments, so that their noise stays bounded as alpha nears 1.
 
     Examples
     --------
@@ -69,6 +75,9 @@ class MomentMatching:
             return f"{problem.objective!r} asks for gradients from draws"
         if problem.posterior.as_normal() is None:
             return "the posterior family is not normal"
+        hyper = getattr(problem.target, "hyper", None)
+        if hyper is not None and len(hyper):
+            return "the target has hyperparameters to learn"
         return NaturalGradient.missing(_proposal_problem(problem.target))
 
     @torch.no_grad()
@@ -84,15 +93,17 @@ class MomentMatching:
         -------
         Solution
             `value` is the EUBO in nats, estimated from the draws behind the
-            moments: consistent, and not certified to be above log p(D).
+            moments: consistent, and not certified to be above log p(D). For Rényi
+            it is minus the bound, estimated by importance sampling from fresh
+            draws: consistent as well.
         """
+        if problem.objective.tilt:
+            return self._solve_tilted(problem, options)
         target, generator = problem.target, problem.generator
         normal = fit_proposal_normal(target, options.max_iter)
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
-        goal = MIN_ESS
-        if not problem.posterior.is_diagonal:
-            goal = max(goal, 10 * target.layout.size**2)
+        goal = _ess_goal(problem)
         n_draws = min(MAX_DRAWS, math.ceil(goal / efficiency))
         limit = khat_limit(n_draws)
         if pilot.khat < limit and efficiency > 0.02:
@@ -125,6 +136,24 @@ class MomentMatching:
                 "prior, standardise the features, or objective='elbo'"
             )
         return Solution(self.name, value, [value], 1, not bad, message, found)
+
+    def _solve_tilted(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Start at the ELBO solution; propose from the tilted density."""
+        start = Problem(problem.target, ELBO(), KL(), problem.posterior, None)
+        NaturalGradient().solve(start, SolverOptions(options.max_iter, tol=1e-3))
+        near = problem.posterior.as_normal()
+        if near.is_diagonal:
+            near = fit_proposal_normal(problem.target, options.max_iter)
+        return match_tilted_moments(
+            self.name, problem, options, near, _ess_goal(problem), MAX_DRAWS
+        )
+
+
+def _ess_goal(problem: Problem) -> int:
+    """Independent draws that the moments should be worth."""
+    if problem.posterior.is_diagonal:
+        return MIN_ESS
+    return max(MIN_ESS, 10 * problem.target.layout.size**2)
 
 
 def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:

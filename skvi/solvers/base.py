@@ -121,8 +121,8 @@ class Solution:
     solver : str
         Name of the solver.
     value : float
-        What was optimised, at the solution, in nats: the minimised loss of an
-        expectation objective, the bound of a weights objective.
+        What was minimised, at the solution, in nats: the loss of an expectation
+        objective, an upper bound, or minus a lower bound.
     history : list of float
         The quantity that is minimised, in nats, after every iteration.
     n_iter : int
