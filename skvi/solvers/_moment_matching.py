@@ -43,9 +43,10 @@ class MomentMatching:
     solution while its Pareto k allows it, else from Markov chains.
 
     For Rényi's bound with 0 < alpha < 1 they are those of ``p^(1 - alpha)
-    q^alpha``, which depends on q: a damped Newton iteration on fixed draws, started
-    at the ELBO solution. Its equations subtract the same draws' estimate of q's
-    own moments, so that their noise stays bounded as alpha nears 1.
+    q^alpha``, which depends on q: Newton steps on fresh draws, the last ones
+    averaged, started at the ELBO solution. What is estimated is the difference to
+    the tilted density of a normal near p, whose moments are known, so that the
+    noise stays bounded as alpha nears 1.
 
     Examples
     --------
@@ -144,9 +145,7 @@ class MomentMatching:
         near = problem.posterior.as_normal()
         if near.is_diagonal:
             near = fit_proposal_normal(problem.target, options.max_iter)
-        return match_tilted_moments(
-            self.name, problem, options, near, _ess_goal(problem), MAX_DRAWS
-        )
+        return match_tilted_moments(problem, near, _ess_goal(problem), MAX_DRAWS)
 
 
 def _ess_goal(problem: Problem) -> int:

@@ -7,18 +7,19 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
+from skvi.divergences import log_power_integral
 from skvi.sampling import adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import Problem, Solution
 
 __all__ = ["match_tilted_moments"]
 
-PILOT_DRAWS = 8192
-MAX_HALVINGS = 12
-# Steps below this share of the Monte Carlo error, or of a standard deviation, end.
-SHARE_OF_ERROR, SMALLEST_STEP = 0.1, 1e-9
-# Above so many parameters a factorised q is moved without correlations.
-MAX_DENSE = 2000
+# Full steps on fresh draws (each a quarter of all), then as many that are averaged.
+N_FULL, N_AVERAGED = 3, 8
+MIN_BLOCK, MIN_ESS = 1024, 200
+MAX_KNOWN_STEPS, SMALL_STEP = 200, 1e-6
+# Longest step, in standard deviations of q; errors that the final check allows.
+MAX_STEP, MAX_ERRORS = 1.0, 6.0
 
 
 class _TiltedTarget:
@@ -33,232 +34,245 @@ class _TiltedTarget:
 
 
 @dataclass(frozen=True, eq=False)
-class _Draws:
-    """Draws of a proposal r with log p and log r: all that is ever evaluated."""
+class _Reference:
+    """t0 = n^(1 - alpha) q^alpha with a normal n near p: it is known exactly.
 
-    theta: torch.Tensor
-    log_p: torch.Tensor
-    log_r: torch.Tensor
-    alpha: float
+    In coordinates in which q is N(0, I), and with delta = 1 - alpha and K the
+    precision of n, t0 has the precision ``delta K + alpha I``.
 
-
-def _draw(
-    target: Any, proposal: Any, alpha: float, n_draws: int, generator: torch.Generator
-) -> _Draws:
-    theta = proposal.sample(n_draws, generator)
-    log_p = target.log_joint_batched(theta).nan_to_num(nan=-math.inf)
-    return _Draws(theta, log_p, proposal.log_prob(theta), alpha)
-
-
-class _Point:
-    """One normal q, seen from the draws, in coordinates in which q is N(0, I).
-
-    With t the tilted density and delta = 1 - alpha, both moments below are
-    ``(E_t - E_q) / delta``, each expectation estimated with the same draws. Their
-    limit for delta -> 0 is the covariance with lw under q: natural gradients.
+    `first` and `second` are ``(E_t0 - E_q) / delta`` of the coordinates and of
+    their products: (P,), and (P, P) or (P,) where everything is factorised.
+    `covariance` is that of t0.
     """
 
-    def __init__(self, draws: _Draws, q: NormalForm) -> None:
-        self.draws, self.q, self.delta = draws, q, 1 - draws.alpha
-        self.z = q.whiten(draws.theta - q.mean)
-        log_q = q.log_prob_whitened(self.z)
-        self.log_t = self.delta * draws.log_p + draws.alpha * log_q - draws.log_r
-        self.log_u = log_q - draws.log_r
-        self.w_t, self.w_q = torch.softmax(self.log_t, 0), torch.softmax(self.log_u, 0)
-        # E_r[q / r] = 1: alpha times its logarithm takes the noise away.
-        count = math.log(len(log_q))
-        tops = [torch.logsumexp(x, 0) - count for x in (self.log_t, self.log_u)]
-        self.bound = float(tops[0] - draws.alpha * tops[1]) / self.delta
+    first: torch.Tensor
+    second: torch.Tensor
+    covariance: torch.Tensor
 
-    def moments(self, full: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """First, and second moments around the mean of t: (P,), (P, P) or (P,)."""
-        w = (self.w_t - self.w_q) / self.delta
-        first = w @ self.z
-        if full:
-            second = self.z.T @ (w[:, None] * self.z)
-            return first, second - self.delta * torch.outer(first, first)
-        return first, w @ self.z.square() - self.delta * first.square()
+    @classmethod
+    def of(cls, q: NormalForm, near: NormalForm, alpha: float) -> "_Reference":
+        delta = 1 - alpha
+        offset = q.whiten((near.mean - q.mean)[None])[0]
+        if near.is_diagonal:
+            k = q.variance / near.variance
+            covariance = 1 / (delta * k + alpha)
+            first, rest = covariance * k * offset, covariance * (1 - k)
+            return cls(first, rest + delta * first.square(), covariance)
+        scale = torch.diag(q.scale) if q.is_diagonal else q.scale
+        root = torch.linalg.solve_triangular(near.scale, scale, upper=False)
+        k, eye = root.T @ root, torch.eye(len(offset), dtype=offset.dtype)
+        covariance = torch.linalg.inv(delta * k + alpha * eye)
+        first, rest = covariance @ (k @ offset), covariance @ (eye - k)
+        second = 0.5 * (rest + rest.T) + delta * torch.outer(first, first)
+        return cls(first, second, 0.5 * (covariance + covariance.T))
 
-    def errors(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Standard errors of the first and of the diagonal second moments."""
-        out = []
-        for x in (self.z, self.z.square()):
-            parts = [w[:, None] * (x - w @ x) for w in (self.w_t, self.w_q)]
-            out.append((parts[0] - parts[1]).square().sum(0).sqrt() / self.delta)
-        return out[0], out[1]
+    def precondition(self, first: torch.Tensor, alpha: float) -> torch.Tensor:
+        """Newton step of the mean: by the moments' Jacobian, (I - alpha cov) / delta.
+
+        `first` is of shape (..., P).
+        """
+        if self.covariance.ndim == 1:
+            return first * (1 - alpha) / (1 - alpha * self.covariance)
+        matrix = _minus(self.covariance, alpha)
+        return torch.linalg.solve(matrix, first[..., None])[..., 0]
+
+    def precondition_diagonal(self, second: torch.Tensor, alpha: float) -> torch.Tensor:
+        """Newton step of a factorised q's variances, whose Jacobian is likewise.
+
+        The derivative of a variance of t in one of q is the squared covariance.
+        """
+        if self.covariance.ndim == 1:
+            return second
+        # Scaled to a unit diagonal, as at the solution: positive definite there.
+        std = self.covariance.diagonal().sqrt()
+        correlation = self.covariance / torch.outer(std, std)
+        matrix = _minus(correlation.square(), alpha)
+        return torch.linalg.solve(matrix, second[..., None])[..., 0]
+
+
+def _minus(matrix: torch.Tensor, alpha: float) -> torch.Tensor:
+    """(I - alpha M) / (1 - alpha)."""
+    eye = torch.eye(len(matrix), dtype=matrix.dtype)
+    return (eye - alpha * matrix) / (1 - alpha)
+
+
+class _Sample:
+    """Moments of the tilted density from draws of a proposal r.
+
+    Those of t0, which are known, are estimated with the same draws, and their error
+    is subtracted: ``E_t - E_t0`` over delta is, for delta -> 0, a covariance with
+    ``log p - log n`` under q, so that its noise stays bounded.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        proposal: Any,
+        near: NormalForm,
+        q: NormalForm,
+        n_draws: int,
+    ) -> None:
+        alpha = problem.objective.tilt
+        self.delta = 1 - alpha
+        theta = proposal.sample(n_draws, problem.generator)
+        log_p = problem.target.log_joint_batched(theta).nan_to_num(nan=-math.inf)
+        self.z = q.whiten(theta - q.mean)
+        rest = alpha * q.log_prob_whitened(self.z) - proposal.log_prob(theta)
+        self.log_t = self.delta * log_p + rest
+        log_t0 = self.delta * near.log_prob(theta) + rest
+        self.w_t, self.w_0 = torch.softmax(self.log_t, 0), torch.softmax(log_t0, 0)
+        # log of the integral of t over that of t0, which is in closed form.
+        ratio = torch.logsumexp(self.log_t, 0) - torch.logsumexp(log_t0, 0)
+        known = log_power_integral(q, near, alpha, self.delta)
+        self.bound = float(ratio + known) / self.delta
+
+    def moments(self, known: _Reference) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(E_t - E_q) / delta`` of the coordinates and of their products."""
+        w = (self.w_t - self.w_0) / self.delta
+        first = known.first + w @ self.z
+        if known.second.ndim == 1:
+            return first, known.second + w @ self.z.square()
+        return first, known.second + self.z.T @ (w[:, None] * self.z)
+
+    def influence(self, values: torch.Tensor) -> torch.Tensor:
+        """What each draw adds to the error of the moment of `values`, (S, m)."""
+        w_t, w_0 = self.w_t[:, None], self.w_0[:, None]
+        centred_t = values - (w_t * values).sum(0)
+        centred_0 = values - (w_0 * values).sum(0)
+        return (w_t * centred_t - w_0 * centred_0) / self.delta
 
     @property
     def ess(self) -> float:
-        """Effective draws, of the tilted density or of q, whichever has fewer."""
-        return min(float(1 / w.square().sum()) for w in (self.w_t, self.w_q))
-
-    @property
-    def khat(self) -> float:
-        return max(pareto_khat(x) for x in (self.log_t, self.log_u))
+        return float(1 / self.w_t.square().sum())
 
 
-@dataclass(frozen=True, eq=False)
-class _Step:
-    """A step in whitened coordinates: q's new precision at full length, and mean."""
+def _move(
+    q: NormalForm,
+    moments: tuple[torch.Tensor, torch.Tensor],
+    known: _Reference,
+    alpha: float,
+    rho: float = 1.0,
+) -> NormalForm:
+    """Newton step on the moment equations, with the Jacobian of t0, times rho.
 
-    natural_mean: torch.Tensor
-    mean: torch.Tensor | None
-    precision: torch.Tensor
-
-    def apply(self, q: NormalForm, rho: float) -> NormalForm | None:
-        """Return the normal after a share rho of the step; None where there is none."""
-        if q.is_diagonal:
-            precision = 1 + rho * (self.precision - 1)
-            if not bool((precision > 0).all()):
-                return None
-            mean = self.natural_mean / precision if self.mean is None else self.mean
-            scale = q.scale * precision.rsqrt()
-            return NormalForm(q.mean + rho * q.scale * mean, scale)
-        eye = torch.eye(len(q.mean), dtype=q.mean.dtype)
-        factor, info = torch.linalg.cholesky_ex(eye + rho * (self.precision - eye))
-        if int(info):
-            return None
-        mean = torch.cholesky_solve(self.natural_mean[:, None], factor)[:, 0]
-        # covariance = L P^-1 L' with the old factor L.
-        root = torch.linalg.solve_triangular(factor, q.scale.T, upper=False)
-        scale, info = torch.linalg.cholesky_ex(root.T @ root)
-        return None if int(info) else NormalForm(q.mean + rho * q.scale @ mean, scale)
-
-
-def _newton_step(point: _Point) -> _Step:
-    """Exact in one step where p is normal and q full-rank, for every alpha.
-
-    There the precision of t is ``delta K + alpha I`` with K that of p, so that
-    ``K = I + (precision of t - I) / delta``, and the natural parameters follow.
+    It is linear in the moments, so that their noise averages out over steps.
     """
-    diagonal, delta = point.q.is_diagonal, point.delta
-    dense = not diagonal or len(point.q.mean) <= MAX_DENSE
-    first, second = point.moments(dense)
-    mean = None
-    if dense:
-        eye = torch.eye(len(first), dtype=first.dtype)
-        factor, info = torch.linalg.cholesky_ex(eye + delta * second)
+    first, second = moments
+    mean = rho * known.precondition(first, alpha)
+    mean = mean * min(1.0, MAX_STEP / max(float(mean.abs().max()), 1e-300))
+    if q.is_diagonal:
+        second = second if second.ndim == 1 else second.diagonal()
+        change = rho * known.precondition_diagonal(second, alpha)
+        change = change.clamp(-MAX_STEP, MAX_STEP)
+        scale = q.scale * torch.exp(0.5 * change)
+        return NormalForm(q.mean + q.scale * mean, scale)
+    eye = torch.eye(len(mean), dtype=mean.dtype)
+    while True:
+        factor, info = torch.linalg.cholesky_ex(eye + rho * second)
         if not int(info):
-            # I - K and K^-1 of the natural mean, without a difference of inverses.
-            excess = torch.cholesky_solve(second, factor)
-            natural = torch.cholesky_solve(first[:, None], factor)[:, 0]
-            if not diagonal:
-                return _Step(natural, None, eye - 0.5 * (excess + excess.T))
-            solution, info = torch.linalg.solve_ex(
-                eye - point.draws.alpha * second, first
-            )
-            # An ascent direction only where the matrix is positive definite.
-            mean = solution if not int(info) and solution @ first > 0 else first
-        second = second.diagonal()
-    variance = (1 + delta * second).clamp(min=1e-8)
-    if diagonal:
-        return _Step(first / variance, mean, 1 - second / variance)
-    return _Step(first / variance, None, torch.diag(1 - second / variance))
-
-
-def _iterate(
-    draws: _Draws, q: NormalForm, max_iter: int
-) -> tuple[_Point, list[float], bool]:
-    """Solve the moment equations on fixed draws; the bound on them never falls."""
-    point, history = _Point(draws, q), []
-    for _ in range(max_iter):
-        history.append(-point.bound)
-        moved = _search(point, _newton_step(point))
-        if moved is None:
-            return point, history, True
-        errors, before, point = point.errors(), point, moved
-        if _is_small(before, point, errors):
-            return point, [*history, -point.bound], True
-    return point, history, False
-
-
-def _search(point: _Point, step: _Step) -> _Point | None:
-    """Halve the step until the bound on these draws rises; None where it is flat."""
-    rho, tolerance = 1.0, 1e-12 * (1 + abs(point.bound))
-    for _ in range(MAX_HALVINGS):
-        q = step.apply(point.q, rho)
-        trial = None if q is None else _Point(point.draws, q)
-        if trial is not None and trial.bound >= point.bound - tolerance:
-            return trial
+            return NormalForm(q.mean + q.scale @ mean, q.scale @ factor)
         rho /= 2
-    return None
 
 
-def _is_small(
-    before: _Point, after: _Point, errors: tuple[torch.Tensor, torch.Tensor]
-) -> bool:
-    """Whether mean and variances moved by less than their Monte Carlo error / 10."""
-    move = before.q.whiten((after.q.mean - before.q.mean)[None])[0].abs()
-    change = (after.q.variance / before.q.variance - 1).abs()
-    limits = [float(SHARE_OF_ERROR * e.max()) + SMALLEST_STEP for e in errors]
-    return float(move.max()) <= limits[0] and float(change.max()) <= limits[1]
+def _solve_known(q: NormalForm, near: NormalForm, alpha: float) -> NormalForm:
+    """Solution with the normal n in the place of p: without draws."""
+    for _ in range(MAX_KNOWN_STEPS):
+        known = _Reference.of(q, near, alpha)
+        new = _move(q, (known.first, known.second), known, alpha)
+        step = q.whiten((new.mean - q.mean)[None]).abs().max()
+        step = torch.maximum(step, (new.variance / q.variance).log().abs().max())
+        q = new
+        if float(step) < SMALL_STEP:
+            break
+    return q
 
 
-def _tilt(near: NormalForm, q: NormalForm, alpha: float) -> NormalForm:
-    """Normal proportional to ``near^(1 - alpha) q^alpha``."""
-    if near.is_diagonal:
-        parts = (1 - alpha) / near.variance, alpha / q.variance
-        total = parts[0] + parts[1]
-        return NormalForm(
-            (parts[0] * near.mean + parts[1] * q.mean) / total, total.rsqrt()
-        )
-    near_precision = (1 - alpha) * torch.cholesky_inverse(near.scale)
+def _covering_normal(q: NormalForm, near: NormalForm, alpha: float) -> NormalForm:
+    """t0 itself, from which proposals are adapted."""
+    known = _Reference.of(q, near, alpha)
+    shift = (1 - alpha) * known.first
+    if known.covariance.ndim == 1:
+        return NormalForm(q.mean + q.scale * shift, q.scale * known.covariance.sqrt())
     scale = torch.diag(q.scale) if q.is_diagonal else q.scale
-    q_precision = alpha * torch.cholesky_inverse(scale)
-    inverse = torch.linalg.inv(torch.linalg.cholesky(near_precision + q_precision))
-    covariance = inverse.T @ inverse
-    mean = covariance @ (near_precision @ near.mean + q_precision @ q.mean)
-    return NormalForm(mean, torch.linalg.cholesky(covariance))
+    factor = scale @ torch.linalg.cholesky(known.covariance)
+    if q.is_diagonal:
+        return NormalForm(q.mean + q.scale * shift, factor)
+    return NormalForm(q.mean + q.scale @ shift, factor)
 
 
 def match_tilted_moments(
-    name: str,
-    problem: Problem,
-    options: SolverOptions,
-    near: NormalForm,
-    goal: int,
-    max_draws: int,
+    problem: Problem, near: NormalForm, goal: int, max_draws: int
 ) -> Solution:
     """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, from where it is.
 
-    The first round, from few draws, finds where q ends; the second proposes from
-    the tilted density there and decides. Only the draws of one round are ever used
-    together, so log p is evaluated once for each of them.
+    Steps on fresh draws, the last ones averaged (Robbins and Monro): on one set of
+    draws the equations of many parameters need not have a solution, and the bound
+    has no maximum. A last set of draws checks the result and gives its value.
 
-    `near` is a normal near p to propose from; `goal` the effective draws.
+    `near` is a normal near p; `goal` the effective draws of the averaged steps.
     """
-    target, posterior, generator = problem.target, problem.posterior, problem.generator
-    alpha = problem.objective.tilt
-    for is_last in (False, True):
-        q = posterior.as_normal()
-        tilted = _TiltedTarget(target, q, alpha)
-        start = _tilt(near, q, alpha)
-        proposal, pilot = adapt_proposal(tilted, start, generator)
-        needed = math.ceil(goal * len(pilot.theta) / pilot.ess)
-        n_draws = min(max_draws, needed) if is_last else PILOT_DRAWS
-        draws = _draw(target, proposal, alpha, n_draws, generator)
-        point, history, arrived = _iterate(draws, q, options.max_iter)
-        posterior.set_normal(point.q)
-    fresh = _Point(_draw(target, proposal, alpha, n_draws, generator), point.q)
-    found = {
-        "ess": min(point.ess, fresh.ess),
-        "khat": max(point.khat, fresh.khat),
-        "moment_error": float(point.errors()[0].max()),
-        "source": "importance",
-    }
-    message = _judge(found, n_draws, arrived)
-    return Solution(
-        name, -fresh.bound, history, len(history), not message, message, found
+    alpha, posterior = problem.objective.tilt, problem.posterior
+    q = _solve_known(posterior.as_normal(), near, alpha)
+    proposal, pilot = adapt_proposal(
+        _TiltedTarget(problem.target, q, alpha),
+        _covering_normal(q, near, alpha),
+        problem.generator,
     )
+    n_draws = min(max_draws, math.ceil(goal * len(pilot.theta) / pilot.ess))
+    history = []
+    for i in range(N_FULL + N_AVERAGED):
+        averaged = max(i - N_FULL + 1, 1)
+        share = 4 if i < N_FULL else N_AVERAGED
+        block = max(MIN_BLOCK, math.ceil(n_draws / share))
+        sample = _Sample(problem, proposal, near, q, block)
+        history.append(-sample.bound)
+        known = _Reference.of(q, near, alpha)
+        q = _move(q, sample.moments(known), known, alpha, 1 / averaged)
+    posterior.set_normal(q)
+    return _check(_Sample(problem, proposal, near, q, n_draws), q, near, history, alpha)
 
 
-def _judge(found: dict, n_draws: int, arrived: bool) -> str:
-    if not found["khat"] < khat_limit(n_draws) or found["ess"] < 100:
-        return (
-            f"the draws behind the tilted moments are poor (Pareto k "
-            f"{found['khat']:.2f}, {found['ess']:.0f} effective draws); use "
-            "gradient='doubly_reparam', objective='elbo', or a stronger prior"
+def _check(
+    sample: _Sample, q: NormalForm, near: NormalForm, history: list[float], alpha: float
+) -> Solution:
+    """Compare the moments on fresh draws, which also give the bound's value."""
+    known = _Reference.of(q, near, alpha)
+    first, second = sample.moments(known)
+    second = second if second.ndim == 1 else second.diagonal()
+    steps = known.precondition(first, alpha), second
+    spread = (
+        known.precondition(sample.influence(sample.z), alpha),
+        sample.influence(sample.z.square()),
+    )
+    errors = [part.square().sum(0).sqrt() + SMALL_STEP for part in spread]
+    # The fit has errors of the same size as the check.
+    ratio = max(
+        float((s.abs() / e).max()) for s, e in zip(steps, errors, strict=True)
+    ) / math.sqrt(2)
+    khat, n_draws = pareto_khat(sample.log_t), len(sample.z)
+    message = ""
+    if not khat < khat_limit(n_draws) or sample.ess < MIN_ESS:
+        message = (
+            f"the draws behind the tilted moments are poor (Pareto k {khat:.2f}, "
+            f"{sample.ess:.0f} effective draws); use gradient='doubly_reparam', "
+            "objective='elbo', or a stronger prior"
         )
-    if not arrived:
-        return "the moments still change; increase max_iter"
-    return ""
+    elif not ratio < MAX_ERRORS:
+        message = (
+            f"the moments miss those of the tilted density by {ratio:.1f} standard "
+            "errors; use gradient='doubly_reparam' or objective='elbo'"
+        )
+    return Solution(
+        "moment_matching",
+        -sample.bound,
+        history,
+        len(history),
+        not message,
+        message,
+        {
+            "ess": sample.ess,
+            "khat": khat,
+            "moment_error": float(errors[0].max()),
+            "source": "importance",
+        },
+    )
