@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.evidence import lower_bound, weight_diagnostics
+from skvi.evidence import judge_existence, lower_bound, weight_diagnostics
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import Loss
 from skvi.objectives import Objective
@@ -236,16 +236,20 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             self.lower_bound_, self.lower_bound_se_ = lower_bound(
                 target, posterior, generator
             )
+        bound_exists, message = judge_existence(
+            self.objective_, target, posterior, solution.message
+        )
         self.diagnostics_ = {
             "solver": solution.solver,
             "converged": solution.converged,
             **solution.diagnostics,
             **weight_diagnostics(target, posterior, solution.n_iter, generator),
-            "message": solution.message,
+            "bound_exists": bound_exists,
+            "message": message,
         }
-        if solution.message:
+        if message:
             warnings.warn(
-                f"{type(self).__name__}: {solution.message}.",
+                f"{type(self).__name__}: {message}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

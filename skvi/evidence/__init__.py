@@ -1,7 +1,11 @@
 """Evidence: lower and upper bounds on log p(D), and how far to trust them."""
 
 from skvi.evidence._bounds import bound_evidence
-from skvi.evidence._fit_checks import lower_bound, weight_diagnostics
+from skvi.evidence._fit_checks import (
+    judge_existence,
+    lower_bound,
+    weight_diagnostics,
+)
 from skvi.evidence._result import EvidenceBounds, NamedBound
 from skvi.evidence._unwrap import evidence_bounds
 
@@ -10,6 +14,7 @@ __all__ = [
     "NamedBound",
     "bound_evidence",
     "evidence_bounds",
+    "judge_existence",
     "lower_bound",
     "weight_diagnostics",
 ]

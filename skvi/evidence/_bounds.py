@@ -13,9 +13,11 @@ from skvi.evidence._estimates import (
     bridge_estimate,
     finite_sample_bounds,
     forward_bound,
+    jackknife,
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._power_rows import power_rows
 from skvi.evidence._result import EvidenceBounds, NamedBound
 from skvi.sampling import (
     Chains,
@@ -218,7 +220,15 @@ def _summarise(
         reason=reason or CERTIFIED + (CAPPED if is_coarse else ""),
         method="importance",
         quantity=quantity,
-        table=_table(setup, sides, bridge, finite, elbo, eubo),
+        table=_table(
+            setup,
+            sides,
+            bridge,
+            finite,
+            elbo,
+            eubo,
+            power_rows(target, posterior, generator),
+        ),
     )
 
 
@@ -239,14 +249,18 @@ def _table(
     finite: tuple[float, float],
     elbo: Estimate,
     eubo: Estimate,
+    of_powers: dict[str, NamedBound],
 ) -> dict[str, NamedBound]:
     """Every number with what it certifies, from the lowest to the highest."""
     expected, if_exact = "a bound in expectation", "a bound in expectation, if so"
     holds = "holds with 95 % probability"
+    below = {k: v for k, v in of_powers.items() if v.direction == "lower"}
+    above = {k: v for k, v in of_powers.items() if v.direction == "upper"}
     return {
         "ELBO of q": NamedBound(
             *elbo, "lower", expected if elbo[1] else "a bound, exactly"
         ),
+        **below,
         f"IW-ELBO (K={setup.k_below})": NamedBound(*sides[0], "lower", expected),
         "lower, 95 %": NamedBound(finite[0], 0.0, "lower", holds),
         "bridge": NamedBound(*bridge, "estimate", "consistent, no bound"),
@@ -255,6 +269,7 @@ def _table(
         ),
         f"IW-EUBO (K={setup.k_above})": NamedBound(*sides[1], "upper", if_exact),
         "EUBO of q": NamedBound(*eubo, "upper", if_exact),
+        **above,
     }
 
 

@@ -5,6 +5,7 @@ posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -118,3 +119,17 @@ def bridge_estimate(
     variance = a.var() / a.mean() ** 2 / n_forward
     variance = variance + b.var() / b.mean() ** 2 / n_effective
     return estimate, float(variance.sqrt())
+
+
+def jackknife(
+    bound: Callable[[torch.Tensor], torch.Tensor],
+    log_weights: torch.Tensor,
+    n_blocks: int = 32,
+) -> tuple[float, float]:
+    """A function of log weights, and its standard error by leaving out blocks."""
+    blocks = log_weights[: len(log_weights) // n_blocks * n_blocks]
+    blocks = blocks.reshape(n_blocks, -1)
+    kept = [torch.cat([blocks[:i], blocks[i + 1 :]]) for i in range(n_blocks)]
+    values = torch.stack([bound(part.reshape(-1)) for part in kept])
+    error = (n_blocks - 1) / math.sqrt(n_blocks) * float(values.std(correction=0))
+    return float(bound(log_weights)), error

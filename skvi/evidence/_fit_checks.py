@@ -114,3 +114,69 @@ def weight_diagnostics(
     theta, log_q = posterior.rsample_with_log_prob(WEIGHT_DRAWS, generator)
     draws = WeightedDraws(theta, target.log_joint_batched(theta) - log_q)
     return {"efficiency": draws.ess / WEIGHT_DRAWS, "khat": draws.khat}
+
+
+def judge_existence(
+    objective: Any, target: Any, posterior: Any, message: str = ""
+) -> tuple[bool | None, str]:
+    """Whether the exact bound of a fitted posterior is finite, and what to say.
+
+    Parameters
+    ----------
+    objective : Objective
+    target : Target
+    posterior : Posterior
+        The fitted one.
+    message : str, default=""
+        What the solver had to say.
+
+    Returns
+    -------
+    exists : bool or None
+        None where it is not known.
+    message : str
+        The solver's, and a second part where the bound is infinite.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.evidence import judge_existence
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.objectives import ChiBound
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1), torch.ones(2, 1).double()
+    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 0.0])
+    >>> target = SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = MeanFieldNormal().build(model.layout)  # narrower than the prior
+    >>> judge_existence(ChiBound(), target, posterior)[0]
+    False
+    """
+    exists = objective.exists(target, posterior)
+    if exists is not False:
+        return exists, message
+    sign, why, remedy = _INFINITE[objective.direction]
+    infinite = (
+        f"the exact bound of {objective!r} at the fitted posterior is {sign} in "
+        f"expectation, because {why}: any printed value is an estimate from draws that "
+        f"certifies nothing; use {remedy}"
+    )
+    return exists, "; ".join(part for part in (message, infinite) if part)
+
+
+#: Of each direction: the value, the reason, and what to use instead.
+_INFINITE = {
+    "upper": (
+        "+inf",
+        "the posterior's tails are too light",
+        "objective='eubo', or a posterior that is wider",
+    ),
+    "lower": (
+        "-inf",
+        "the posterior's tails are too heavy",
+        "objective='elbo', or an alpha from 0 to 1",
+    ),
+}

@@ -32,10 +32,16 @@ class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
 
     Parameters
     ----------
-    objective : {"elbo", "eubo"} or Objective, default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
+default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo"
         (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
         posterior's mean and standard deviations, at the price of some sampling.
+        "renyi" with ``objective__alpha`` between 0 and 1 lies between them: 0 is
+        "eubo", 1 "elbo". "iwelbo" makes a good importance proposal, and "chi"
+        punishes narrowness most; they train on fresh draws, which is slower, and
+        the exact chi bound is infinite for most models of this kind, with a
+        warning.
     divergence : {"kl", "renyi"} or Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``. "renyi" below order 1
@@ -105,7 +111,7 @@ default="auto"
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats; for "eubo" an estimate from draws.
+        What was optimised, in nats; an estimate from draws but for "elbo".
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration.
     n_iter_ : int
@@ -113,7 +119,8 @@ default="auto"
     diagnostics_ : dict
         The solver, its estimate of the remaining gap, the error of the quadrature,
         and the efficiency and Pareto k of 128 importance weights (None where they
-        would cost more than a tenth of the fit).
+        would cost more than a tenth of the fit). "bound_exists" is whether the exact
+        bound that was optimised is finite at this posterior, or None.
     posterior_ : Posterior
         The fitted posterior.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -135,7 +142,8 @@ default="auto"
     References
     ----------
     The rule of three: Knoblauch, Jewson and Damoulas, *Generalized Variational
-    Inference*. EUBO: Ji and Shen (2019), eq. 2.
+    Inference*. EUBO: Ji and Shen (2019), eq. 2. Rényi: Li and Turner (2016). Chi:
+    Dieng et al. (2017).
 
     Examples
     --------

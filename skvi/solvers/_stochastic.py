@@ -210,12 +210,14 @@ STOPPED = "stopped by a callback"
 
 @torch.no_grad()
 def _weight_efficiency(problem: Problem) -> float:
-    """Share of effective draws of a weights objective; 1 for an expectation."""
-    if problem.objective.kind != "weights":
+    """Share of effective draws of a minimised bound; 1 where they bias nothing."""
+    objective = problem.objective
+    if objective.kind != "weights" or objective.direction != "upper":
         return 1.0
     theta, log_q = problem.posterior.rsample_with_log_prob(1000, problem.generator)
     log_weights = problem.target.log_joint_batched(theta) - log_q
-    return float(1 / torch.softmax(log_weights, 0).square().sum()) / len(theta)
+    weights = objective.training_weights(log_weights)
+    return float(1 / weights.square().sum()) / len(theta)
 
 
 class _Plateau:
