@@ -288,9 +288,9 @@ class SupervisedTarget(Target):
         if precision is None:
             return None
         curvature = self.loss.tail_curvature(self.likelihood)
-        if curvature == 0 and self.is_scalar_linear:
+        if curvature == 0 and self.is_linear:
             return precision, True
-        known = curvature is not None and self.is_scalar_linear
+        known = curvature is not None and self.is_linear
         if not known or self.layout.size > MAX_TAIL_PARAMS:
             return precision, False
         weight = torch.ones_like(self.y)

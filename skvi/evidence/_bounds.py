@@ -13,7 +13,6 @@ from skvi.evidence._estimates import (
     bridge_estimate,
     finite_sample_bounds,
     forward_bound,
-    jackknife,
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound

@@ -49,6 +49,7 @@ class CategoricalLikelihood(Likelihood):
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
+    tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:
         self.n_classes = n_classes

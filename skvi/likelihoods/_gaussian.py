@@ -85,7 +85,7 @@ class GaussianLikelihood(Likelihood):
     @property
     def tail_curvature(self) -> float:  # type: ignore[override]
         """Precision of the noise."""
-        return float(self.noise_scale) ** -2
+        return float(self._scale) ** -2
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log density, (S, n)."""

@@ -55,6 +55,7 @@ class Likelihood(Component):
             Differentiable in `hyper`; the likelihood itself where H is 0.
         """
         return self
+
     #: c, where ``-log p(y | f)`` is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
     #: sign (0 for a bounded slope); None where it is not known to be of this form.
     tail_curvature: float | None = None

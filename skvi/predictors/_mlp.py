@@ -1,6 +1,7 @@
 """Multilayer perceptrons."""
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -12,7 +13,7 @@ __all__ = ["ACTIVATIONS", "MLPPredictor"]
 
 #: Names as scikit-learn has them, and the gain that keeps variances from layer to
 #: layer (He et al. 2015 for relu, Glorot and Bengio 2010 for the others).
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "identity": (torch.nn.Identity(), 1.0),
     "logistic": (torch.sigmoid, 1.0),
     "relu": (torch.relu, math.sqrt(2)),
