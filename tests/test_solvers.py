@@ -237,10 +237,11 @@ def solve(predictor, posterior, objective, options, seed=0, noise=0.5):
     return target, q.as_normal(), solution
 
 
-def conjugate_posterior(noise=0.5):
+def conjugate_posterior(noise=0.5, prior_variance=(1.0, 1.0, 1.0, 1.0)):
     X, y = regression()
+    prior = 1 / torch.tensor(prior_variance, dtype=X.dtype)
     A = torch.cat([X, torch.ones(len(X), 1, dtype=X.dtype)], 1)
-    covariance = torch.linalg.inv(A.T @ A / noise**2 + torch.eye(A.shape[1]))
+    covariance = torch.linalg.inv(A.T @ A / noise**2 + torch.diag(prior))
     return covariance @ A.T @ y / noise**2, covariance
 
 
@@ -265,12 +266,15 @@ def test_linear_regression_is_conjugate(full_rank):
 
 
 def test_network_without_hidden_layer_is_conjugate(global_random_seed):
-    """The stochastic solver, sticking the landing: no noise at the exact posterior."""
+    """The stochastic solver, sticking the landing: no noise at the exact posterior.
+
+    The weights of a layer have the prior variance 1 / inputs.
+    """
     predictor = MLPPredictor(3, 1, hidden_layer_sizes=())
     _, normal, solution = solve(
         predictor, FullRankNormal(), ELBO("stl"), SolverOptions(), global_random_seed
     )
-    mean, covariance = conjugate_posterior()
+    mean, covariance = conjugate_posterior(prior_variance=[1 / 3, 1 / 3, 1 / 3, 1.0])
     std = covariance.diagonal().sqrt()
     assert solution.solver == "stochastic"
     assert torch.allclose((normal.mean - mean) / std, 0 * mean, atol=0.02)

@@ -11,15 +11,17 @@ from skvi._variational import BaseVariational
 from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.priors import build_prior
 from skvi.targets import SupervisedTarget
-from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import Interval, StrOptions, _check_sample_weight
 
 __all__ = ["BayesianMLP", "SampledFunction"]
 
-# Activations that are alive at once when many draws are evaluated.
-PREDICT_ELEMENTS = 2**22
+# Rows that are predicted at once. The number never varies (a short block is filled
+# up), because matrix products of other sizes may round differently: what is predicted
+# for a row must not depend on the rows beside it.
+ROW_BLOCK = 64
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 DTYPES = [np.float64, np.float32]
@@ -135,11 +137,12 @@ class BayesianMLP(BaseVariational):
     def _outputs(self, X, theta=None) -> Iterator[torch.Tensor]:
         """Yield f, (S, rows, K) in float64, for chunks of rows."""
         theta = torch.from_numpy(self._theta) if theta is None else theta
-        predictor = self._predictor()
-        width = len(theta) * max(predictor.sizes)
-        with torch.no_grad(), limit_threads(len(X) * theta.numel()):
-            for rows in row_chunks(len(X), width, PREDICT_ELEMENTS):
-                yield predictor.forward(theta, as_tensor(X[rows])).double()
+        predictor, X = self._predictor(), as_tensor(X)
+        with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
+            for block in X.split(ROW_BLOCK):
+                missing = ROW_BLOCK - len(block)
+                filled = torch.nn.functional.pad(block, (0, 0, 0, missing))
+                yield predictor.forward(theta, filled)[:, : len(block)].double()
 
     def sample_posterior(self, n_samples=1, random_state=None):
         """Draw weights from the fitted posterior.

@@ -217,7 +217,7 @@ class LossCurveDisplay:
             found.loss_curve_,
             name=type(found).__name__ if name is None else name,
             loss_name=_loss_name(found),
-            iteration_name="epoch" if hasattr(found, "batch_size") else "iteration",
+            iteration_name=found.diagnostics_.get("unit", "iteration"),
         )
         return display.plot(ax, cut=cut, **kwargs)
 

@@ -191,6 +191,7 @@ class _Training:
             converged=done and not message,
             message="" if message == STOPPED else message,
             diagnostics={
+                "unit": "epoch" if self.batches > 1 else "sweep of 100 gradient steps",
                 "interrupted": message.startswith("interrupted"),
                 "stopped": message == STOPPED,
             },
