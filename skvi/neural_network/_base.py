@@ -47,6 +47,7 @@ class BayesianMLP(BaseVariational):
     }
     _default_learning_rate = 0.01
     _constant = 0.0
+    _output_scale = 1.0
 
     def _fit(self, X, y, sample_weight):
         X, y = validate_data(self, X, y, dtype=DTYPES)
@@ -101,7 +102,11 @@ class BayesianMLP(BaseVariational):
             )
         hidden = tuple(int(size) for size in sizes)
         return MLPPredictor(
-            self.n_features_in_, self._n_outputs(), hidden, self.activation
+            self.n_features_in_,
+            self._n_outputs(),
+            hidden,
+            self.activation,
+            self._output_scale,
         )
 
     def _batch_size(self, n_rows):

@@ -38,9 +38,12 @@ default="elbo"
         "mean_field" gives every weight its own mean and standard deviation;
         "full_rank" adds all correlations, for a few hundred weights.
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
-        Distribution of the weights before the data, in units of 1 / sqrt(inputs)
-        of the layer, so that one scale suits layers of every width. A dict gives
-        one prior for "coef" and one for "intercept", or for each layer ("coef_0").
+        Distribution of the weights before the data, in units of the layer's natural
+        scale, gain / sqrt(inputs), so that one scale suits layers of every width.
+        The gain is sqrt(2) before relu, 3 (the size of log odds) in the last layer,
+        else 1. A dict
+        gives one prior for "coef" and one for "intercept", or for each layer
+        ("coef_0").
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.
     hidden_layer_sizes : int or array-like of int, default=(50,)
@@ -129,6 +132,8 @@ default="elbo"
     True
     """
 
+    # Log odds of 3 are a probability of 0.95: priors reach confident predictions.
+    _output_scale = 3.0
     _parameter_constraints: dict = {
         **BayesianMLP._parameter_constraints,
         **BayesianClassifierMixin._parameter_constraints,

@@ -50,9 +50,11 @@ default="elbo"
         "mean_field" gives every weight its own mean and standard deviation;
         "full_rank" adds all correlations, for a few hundred weights.
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
-        Distribution of the weights before the data, in units of 1 / sqrt(inputs)
-        of the layer, so that one scale suits layers of every width. A dict gives
-        one prior for "coef" and one for "intercept", or for each layer ("coef_0").
+        Distribution of the weights before the data, in units of the layer's natural
+        scale, gain / sqrt(inputs), so that one scale suits layers of every width.
+        The gain is sqrt(2) before relu, 1 in the last layer and else 1. A dict
+        gives one prior for "coef" and one for "intercept", or for each layer
+        ("coef_0").
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.
     hidden_layer_sizes : int or array-like of int, default=(50,)

@@ -27,8 +27,9 @@ INITIAL_SHARE = 0.01
 class MLPPredictor:
     """A multilayer perceptron with all weights in one flat vector.
 
-    Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out), with the natural
-    scale ``1 / sqrt(fan_in)``, and ``intercept_{i}`` of shape (fan_out,).
+    Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}``
+    of shape (fan_out,). The natural scale of ``coef_{i}`` is ``gain / sqrt(fan_in)``,
+    at which a layer keeps the size of what it transforms.
 
     Parameters
     ----------
@@ -38,6 +39,9 @@ class MLPPredictor:
         Units of each hidden layer; none make a linear model.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
         Applied after every layer but the last.
+    output_scale : float, default=1.0
+        Natural size of f, the gain of the last layer: 1 for standardised targets,
+        more for log odds, which are large where classes can be told apart.
 
     Examples
     --------
@@ -57,15 +61,17 @@ class MLPPredictor:
         n_outputs: int = 1,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "relu",
+        output_scale: float = 1.0,
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
-        self.activation, self.gain = ACTIVATIONS[activation]
+        self.activation, gain = ACTIVATIONS[activation]
+        gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         shapes: dict[str, tuple[int, ...]] = {}
         scales = {}
         for i, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
             shapes[f"coef_{i}"] = (fan_in, fan_out)
             shapes[f"intercept_{i}"] = (fan_out,)
-            scales[f"coef_{i}"] = 1 / math.sqrt(max(fan_in, 1))
+            scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
 
     @property
@@ -90,8 +96,6 @@ class MLPPredictor:
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
-            if i < self.n_layers - 1:
-                mean[self.layout[f"coef_{i}"].slice] *= self.gain
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
