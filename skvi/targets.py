@@ -279,10 +279,17 @@ class SupervisedTarget(Target):
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Prior precision, plus what a likelihood with quadratic tails adds.
 
-        Without the latter where the predictor is not linear, where the likelihood
-        does not say how it decays, or above 2000 parameters: then it is a lower
-        bound, which needs a likelihood that is bounded above. See
-        `Target.tail_precision`.
+        Returns
+        -------
+        precision : Tensor of shape (P,) or (P, P)
+            See `Target.tail_precision`.
+        is_exact : bool
+            False where the likelihood's part is left out: for predictors that are
+            not linear, likelihoods that do not say how they decay, and above 2000
+            parameters. What is left is a lower bound while the likelihood is
+            bounded above.
+
+            None instead of both where the prior's tails are not known.
         """
         precision = self.prior.tail_precision()
         if precision is None:

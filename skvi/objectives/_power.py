@@ -36,11 +36,7 @@ class _PowerBound(WeightsObjective):
         return power_exists(target, posterior, 1 - self._order)
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
-        """Estimate the bound; see `WeightsObjective.bound`.
-
-        Of exact lower bounds it is a lower bound in expectation, at every S; of
-        exact upper bounds it is biased low and certifies nothing.
-        """
+        """Log power mean of the weights; see `WeightsObjective.bound`."""
         return log_power_mean(log_weights, 1 - self._order).mean()
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:

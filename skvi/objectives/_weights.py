@@ -20,6 +20,13 @@ class WeightsObjective(Objective):
     A subclass owes `bound`, `training_weights`, and the factors of the gradient
     rules that it has: `path_weights` and `score_factor`.
 
+    Notes
+    -----
+    The hyperparameters of a target (learnt noise) follow the exact gradient of a
+    maximised bound. Under a minimised one they ascend ``sum(softmax(lw) *
+    log_joint)`` with the weights and theta held fixed (Fisher's identity): to
+    minimise the bound in them would lower the evidence without limit.
+
     Examples
     --------
     >>> from skvi.objectives import EUBO, IWELBO
@@ -109,12 +116,7 @@ class WeightsObjective(Objective):
         n_draws: int,
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Minus a lower bound, or an upper one; see `Objective.surrogate`.
-
-        The hyperparameters of a target follow the exact gradient of a maximised
-        bound. Under a minimised one they ascend ``sum(softmax(lw) * log_joint)``
-        (Fisher's identity): minimising it would lower the evidence without limit.
-        """
+        """Minus a lower bound, or an upper one; see `Objective.surrogate`."""
         rule = "doubly_reparam" if self.gradient == "auto" else self.gradient
         shape = self.group_shape(n_draws)
         theta, log_q = posterior.rsample_with_log_prob(math.prod(shape), generator)

@@ -268,7 +268,8 @@ def _check(
             f"the means are uncertain by {error:.2g} standard deviations, and the "
             f"moments off by {missed:.1f} standard errors; {remedy}"
         )
-    found = {"ess": sample.ess, "khat": khat, "moment_error": error}
+    value_error = float((sample.w_t - sample.w_0).norm()) / sample.delta
+    found = {"ess": sample.ess, "moment_error": error, "value_error": value_error}
     return Solution(
         "moment_matching",
         -sample.bound,
@@ -276,7 +277,7 @@ def _check(
         len(history),
         not message,
         message,
-        {**found, "source": "importance"},
+        {**found, "khat": khat, "source": "importance"},
     )
 
 
