@@ -131,5 +131,5 @@ def jackknife(
     blocks = blocks.reshape(n_blocks, -1)
     kept = [torch.cat([blocks[:i], blocks[i + 1 :]]) for i in range(n_blocks)]
     values = torch.stack([bound(part.reshape(-1)) for part in kept])
-    error = (n_blocks - 1) / math.sqrt(n_blocks) * float(values.std(correction=0))
+    error = math.sqrt(n_blocks - 1) * float(values.std(correction=0))
     return float(bound(log_weights)), error
