@@ -21,7 +21,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.solvers import MomentMatching, Problem, SolverOptions, choose_solver
 from skvi.targets import SupervisedTarget
-from tests.reference import REAL, real_data
+from tests.reference import REAL, real_data, synthetic_data
 
 families = pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
 
@@ -197,6 +197,21 @@ def test_mean_field_on_correlated_data():
     assert error < 0.1
     assert compare(a, b)[0] < 5 * error
     assert REAL["breast_cancer"][0] < a.objective_value_ < REAL["breast_cancer"][2]
+
+
+def test_poor_draws_keep_the_elbo():
+    """Fewer rows than features and heavy tails: said, and nothing made worse."""
+    X, y = synthetic_data("wide")
+    parts = {"prior": "laplace", "posterior": "full_rank"}
+    model = BayesianLogisticRegression(
+        objective=RenyiBound(0.9), random_state=0, **parts
+    )
+    with pytest.warns(ConvergenceWarning, match="the ELBO's solution was kept"):
+        model.fit(X, y)
+    elbo = BayesianLogisticRegression(**parts).fit(X, y)
+    assert not model.converged_
+    assert model.lower_bound_ == pytest.approx(elbo.lower_bound_, abs=0.01)
+    assert elbo.lower_bound_ < model.objective_value_ < elbo.lower_bound_ + 5
 
 
 def test_the_seed_decides():

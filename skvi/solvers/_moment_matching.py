@@ -46,7 +46,8 @@ class MomentMatching:
     q^alpha``, which depends on q: Newton steps on fresh draws, the last ones
     averaged, started at the ELBO solution. What is estimated is the difference to
     the tilted density of a normal near p, whose moments are known, so that the
-    noise stays bounded as alpha nears 1.
+    noise stays bounded as alpha nears 1. Where the draws are too poor for that, the
+    ELBO solution is kept and the message says so.
 
     Examples
     --------

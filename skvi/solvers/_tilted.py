@@ -16,7 +16,7 @@ __all__ = ["match_tilted_moments"]
 
 # Full steps on fresh draws (each a quarter of all), then as many that are averaged.
 N_FULL, N_AVERAGED = 2, 12
-MIN_BLOCK, MIN_ESS = 1024, 200
+MIN_BLOCK, MIN_ESS, PILOT_DRAWS = 1024, 200, 4096
 # Monte Carlo error of the means, in standard deviations of q: what draws are taken
 # for where the effective number is no guide, and what is reported as too large.
 ERROR_GOAL, MAX_ERROR = 0.02, 0.1
@@ -235,8 +235,17 @@ def match_tilted_moments(
         history.append(-sample.bound)
         known = _Reference.of(q, near, alpha)
         q = _move(q, sample.moments(known), known, alpha, 1 / averaged)
-    posterior.set_normal(q)
-    return _check(_Sample(problem, proposal, near, q, n_draws), q, near, history, alpha)
+    sample = _Sample(problem, proposal, near, q, n_draws)
+    solution = _check(sample, q, near, history, alpha)
+    if not solution.diagnostics["moment_error"] < MAX_ERROR or sample.ess < MIN_ESS:
+        # Worse than the start, from which the caller came.
+        solution.message += "; the ELBO's solution was kept"
+        theta, log_q = posterior.rsample_with_log_prob(PILOT_DRAWS, problem.generator)
+        log_weights = problem.target.log_joint_batched(theta) - log_q
+        solution.value = -float(problem.objective.bound(log_weights))
+    else:
+        posterior.set_normal(q)
+    return solution
 
 
 def _check(
