@@ -61,6 +61,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _default_learning_rate = 0.05
+    _steps_per_iter = 100
 
     def set_params(self, **params: Any) -> "BaseVariational":
         """Set parameters; a nested name turns a shorthand into its object.
@@ -206,6 +207,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             n_draws=self.n_draws,
             learning_rate=self._default_learning_rate if rate == "auto" else rate,
             batch_size=self._batch_size(target.n_rows),
+            steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),
             n_iter_no_change=getattr(self, "n_iter_no_change", None),
             warm_start=self.warm_start and hasattr(self, "posterior_"),

@@ -1,6 +1,5 @@
 """What all Bayesian multilayer perceptrons share."""
 
-from collections.abc import Iterator
 from numbers import Integral
 
 import numpy as np
@@ -30,8 +29,7 @@ DTYPES = [np.float64, np.float32]
 class BayesianMLP(BaseVariational):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass owes `_prepare(y, reset)`, `_n_outputs()`, `_likelihood()` and
-    `_mean(f)`.
+    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()` and `_mean(f)`.
     """
 
     _parameter_constraints: dict = {
@@ -46,6 +44,7 @@ class BayesianMLP(BaseVariational):
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
     }
     _default_learning_rate = 0.01
+    _steps_per_iter = STEPS_PER_EPOCH
     _constant = 0.0
     _output_scale = 1.0
 
@@ -55,16 +54,16 @@ class BayesianMLP(BaseVariational):
             sample_weight = _check_sample_weight(
                 sample_weight, X, dtype=np.float64, ensure_non_negative=True
             )
-        targets = self._prepare(y, sample_weight)
-        self._resolve_all()
-        sample_weight = self._row_weights(targets, sample_weight)
         data = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+        self._resolve_all()
+        targets = self._encode(y)
+        sample_weight = self._row_weights(targets, sample_weight)
         if sample_weight is not None and not (sample_weight > 0).all():
             # Rows of weight zero must not influence anything, batches included.
             keep = sample_weight > 0
             X, targets, sample_weight = X[keep], targets[keep], sample_weight[keep]
             self._check_weighted(targets)
-        self._dtype = X.dtype
+        targets = self._standardize(targets, sample_weight)
         target = SupervisedTarget(
             predictor := self._predictor(),
             self._likelihood(),
@@ -79,6 +78,10 @@ class BayesianMLP(BaseVariational):
         with limit_threads(self.n_draws * size * predictor.layout.size):
             self._solve(target, **data)
         return self
+
+    def _standardize(self, targets, sample_weight):
+        """Targets in the units of the fit."""
+        return targets
 
     def _row_weights(self, targets, sample_weight):
         """Weights of the rows; classifiers multiply class weights."""
@@ -139,15 +142,34 @@ class BayesianMLP(BaseVariational):
         check_is_fitted(self)
         return validate_data(self, X, dtype=DTYPES, reset=False)
 
-    def _outputs(self, X, theta=None) -> Iterator[torch.Tensor]:
-        """Yield f, (S, rows, K) in float64, for chunks of rows."""
+    def _by_rows(self, X, function, *columns, theta=None):
+        """Apply a function to the outputs of all drawn networks, in blocks of rows.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+        function : callable
+            f of shape (S, rows, K) in float64, and the rows of `columns`, to a
+            tensor whose first axis is the rows.
+        *columns : ndarray of shape (n,)
+        theta : Tensor of shape (S, P), default=None
+            Weights; None is the draws of the fit.
+
+        Returns
+        -------
+        ndarray of shape (n, ...)
+            In float64.
+        """
         theta = torch.from_numpy(self._theta) if theta is None else theta
-        predictor, X = self._predictor(), as_tensor(X)
+        predictor, parts = self._predictor(), []
+        arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
         with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
-            for block in X.split(ROW_BLOCK):
-                missing = ROW_BLOCK - len(block)
-                filled = torch.nn.functional.pad(block, (0, 0, 0, missing))
-                yield predictor.forward(theta, filled)[:, : len(block)].double()
+            for blocks in zip(*(a.split(ROW_BLOCK) for a in arrays), strict=True):
+                n_rows = len(blocks[0])
+                filled = [_fill(block, ROW_BLOCK) for block in blocks]
+                f = predictor.forward(theta, filled[0]).double()
+                parts.append(function(f, *filled[1:])[:n_rows])
+        return torch.cat(parts).numpy()
 
     def sample_posterior(self, n_samples=1, random_state=None):
         """Draw weights from the fitted posterior.
@@ -226,6 +248,15 @@ class SampledFunction:
             Targets in units of y without noise, or class probabilities.
         """
         X = self.estimator._check_X(X)
-        parts = self.estimator._outputs(X, torch.from_numpy(self.theta))
-        values = torch.cat([self.estimator._mean(f)[0] for f in parts])
-        return values.numpy().astype(X.dtype)
+        theta = torch.from_numpy(self.theta)
+        values = self.estimator._by_rows(X, self._only, theta=theta)
+        return values.astype(X.dtype)
+
+    def _only(self, f):
+        return self.estimator._mean(f)[0]
+
+
+def _fill(block, n_rows):
+    """Append rows of zeros."""
+    padding = [0, 0] * (block.ndim - 1) + [0, n_rows - len(block)]
+    return torch.nn.functional.pad(block, padding)

@@ -57,8 +57,10 @@ default="elbo"
         ("coef_0").
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.
-    hidden_layer_sizes : int or array-like of int, default=(50,)
-        Units of each hidden layer; ``()`` is a linear model.
+    hidden_layer_sizes : int or array-like of int, default=(20,)
+        Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
+        of rows, since every weight costs evidence; with thousands of rows more
+        units raise `lower_bound_`, which is the number to choose them by.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
     noise_scale : float or "learn", default="learn"
         Standard deviation of the noise, in units of y. "learn" finds the most
@@ -77,7 +79,7 @@ default="elbo"
         First step size of Adam; "auto" is 0.01.
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
-        iteration is 100 gradient steps.
+        iteration is 16 gradient steps.
     tol : float, default=1e-3
         Nats: a smaller rise of the bound is no progress.
     early_stopping : bool, default=True
@@ -167,7 +169,7 @@ default="elbo"
         posterior="mean_field",
         prior="normal",
         intercept_prior=None,
-        hidden_layer_sizes=(50,),
+        hidden_layer_sizes=(20,),
         activation="relu",
         noise_scale="learn",
         normalize_y=True,
@@ -231,9 +233,12 @@ default="elbo"
         """
         return self._fit(X, y, sample_weight)
 
-    def _prepare(self, y, sample_weight):
+    def _encode(self, y):
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        return column_or_1d(y, warn=True)
+
+    def _standardize(self, y, sample_weight):
         """Return the standardised target; remember how to go back."""
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
         self._y_mean, self._y_scale, self._constant = 0.0, 1.0, 0.0
         if self.normalize_y:
             w = np.ones(len(y)) if sample_weight is None else sample_weight
@@ -244,14 +249,11 @@ default="elbo"
             # A constant target has no scale, up to rounding.
             if self._y_scale <= 1e-12 * max(abs(self._y_mean), 1e-300):
                 self._y_scale = 1.0
-            # The density of y itself: the Jacobian of the standardisation.
-            self._constant = -float(w.sum()) * math.log(self._y_scale)
+            # The density of y itself: the Jacobian of the standardisation. Other
+            # losses act on the standardised target.
+            if self.loss_function_.is_log_loss:
+                self._constant = -float(w.sum()) * math.log(self._y_scale)
         return (y - self._y_mean) / self._y_scale
-
-    def _resolve_all(self):
-        super()._resolve_all()
-        if not self.loss_function_.is_log_loss:
-            self._constant = 0.0  # other losses act on the standardised target
 
     def _n_outputs(self):
         return 1
@@ -291,12 +293,13 @@ default="elbo"
             networks plus that of the noise.
         """
         X = self._check_X(X)
-        parts = [self._mean(f) for f in self._outputs(X)]
-        mean = torch.cat([f.mean(0) for f in parts]).numpy().astype(X.dtype)
-        if not return_std:
-            return mean
-        variance = torch.cat([f.var(0) for f in parts]).numpy()
-        return mean, np.sqrt(variance + self.noise_scale_**2).astype(X.dtype)
+        mean, std = self._by_rows(X, self._moments).T.astype(X.dtype)
+        return (mean, std) if return_std else mean
+
+    def _moments(self, f):
+        f = self._mean(f)
+        std = (f.var(0) + self.noise_scale_**2).sqrt()
+        return torch.stack([f.mean(0), std], 1)
 
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
@@ -319,11 +322,11 @@ default="elbo"
             raise ValueError(
                 f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
             )
-        parts = [
-            normal_mixture_quantiles(self._mean(f), self.noise_scale_, levels)
-            for f in self._outputs(X)
-        ]
-        return torch.cat(parts).numpy().astype(X.dtype)
+
+        def quantiles(f):
+            return normal_mixture_quantiles(self._mean(f), self.noise_scale_, levels)
+
+        return self._by_rows(X, quantiles).astype(X.dtype)
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.
@@ -364,10 +367,13 @@ default="elbo"
         y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64))
         if len(y) != len(X):
             raise ValueError(f"X has {len(X)} rows, but y has {len(y)}.")
-        f = torch.cat([self._mean(f) for f in self._outputs(X)], 1)
         likelihood = GaussianLikelihood(self.noise_scale_)
-        log_density = likelihood.log_prob(f[..., None], torch.from_numpy(y))
-        return (torch.logsumexp(log_density, 0) - math.log(len(f))).numpy()
+
+        def log_density(f, y):
+            values = likelihood.log_prob(self._mean(f)[..., None], y)
+            return torch.logsumexp(values, 0) - math.log(len(f))
+
+        return self._by_rows(X, log_density, y)
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
@@ -394,6 +400,6 @@ default="elbo"
         generator = make_generator(random_state)
         with torch.no_grad():
             theta, _ = self.posterior_.rsample_with_log_prob(n_samples, generator)
-        f = torch.cat([self._mean(f) for f in self._outputs(X, theta)], 1)
-        noise = self.noise_scale_ * randn(generator, *f.shape)
-        return (f + noise).T.numpy().astype(X.dtype)
+        f = self._by_rows(X, lambda f: self._mean(f).T, theta=theta)
+        noise = self.noise_scale_ * randn(generator, n_samples, len(X)).numpy()
+        return (f + noise.T).astype(X.dtype)

@@ -22,12 +22,12 @@ HYPER_FLOOR = math.log(1e-4)
 class Stochastic:
     """Adam with fresh draws in every step, decaying steps and averaging.
 
-    An iteration is an epoch: one visit of every row in minibatches, or, where all
-    rows are used at once, 100 gradient steps. A sweep is as many epochs as make
-    100 steps. When the average objective of three sweeps (`n_iter_no_change`
-    epochs, where that is given) is not lower than before by more than its noise,
-    the step size is halved; at 1/32 of its start the fit has converged. The
-    result is the average of the parameters over the last sweep, which removes
+    An iteration is an epoch, one visit of every row in minibatches; where all rows
+    are used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
+    objective is judged after every 100 steps or more. When its average over three
+    such stretches (`n_iter_no_change` iterations, where that is given) is not lower
+    than before by more than its noise, the step size is halved; at 1/32 of its
+    start the fit has converged. The result is the average of the parameters over the last sweep, which removes
     most of the noise that is left.
 
     Hyperparameters that the target learns are trained beside the posterior.
@@ -88,8 +88,8 @@ class _Training:
         self.batches = 1
         if options.batch_size is not None:
             self.batches = math.ceil(problem.target.n_rows / options.batch_size)
-        steps = STEPS_PER_SWEEP if self.batches == 1 else self.batches
-        self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / steps)
+        self.steps = self.batches if self.batches > 1 else options.steps_per_iter
+        self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / self.steps)
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.sweep_values: list[torch.Tensor] = []
@@ -146,7 +146,7 @@ class _Training:
 
     def _row_batches(self) -> list:
         if self.batches == 1:
-            return [None] * STEPS_PER_SWEEP
+            return [None] * self.steps
         n_rows, generator = self.problem.target.n_rows, self.problem.generator
         order = torch.randperm(n_rows, generator=generator)
         # Batches of nearly equal size: a last one of two rows would be all noise.
@@ -168,8 +168,7 @@ class _Training:
         if not done and not message:
             message = (
                 f"the step size is still {self.adam.rate:.2g} after {options.max_iter} "
-                f"{'epochs' if self.batches > 1 else 'sweeps of 100 gradient steps'}; "
-                "increase max_iter"
+                f"iterations of {self.steps} gradient steps; increase max_iter"
             )
         efficiency = _weight_efficiency(self.problem)
         if not message and efficiency < MIN_EFFICIENCY:
@@ -191,11 +190,16 @@ class _Training:
             converged=done and not message,
             message="" if message == STOPPED else message,
             diagnostics={
-                "unit": "epoch" if self.batches > 1 else "sweep of 100 gradient steps",
+                "unit": self._unit(),
                 "interrupted": message.startswith("interrupted"),
                 "stopped": message == STOPPED,
             },
         )
+
+    def _unit(self) -> str:
+        if self.batches > 1:
+            return "epoch"
+        return f"sweep of {self.steps} gradient steps"
 
     @torch.no_grad()
     def _value(self) -> float:

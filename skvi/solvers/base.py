@@ -81,6 +81,8 @@ class SolverOptions:
         Step size of the stochastic solver.
     batch_size : int, default=None
         Rows per gradient step of the stochastic solver; None is all rows.
+    steps_per_iter : int, default=100
+        Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=True
         Whether the stochastic solver stops where the objective no longer falls;
         else it lets the step size fall linearly over `max_iter` iterations.
@@ -106,6 +108,7 @@ class SolverOptions:
     n_draws: int = 10
     learning_rate: float = 0.05
     batch_size: int | None = None
+    steps_per_iter: int = 100
     early_stopping: bool = True
     n_iter_no_change: int | None = None
     warm_start: bool = False
