@@ -8,6 +8,8 @@ import torch
 
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._expectations import Expectations
+from skvi.utils._gumbel import expect_logsumexp
+from skvi.utils._normal_points import is_too_wide
 from skvi.utils._random import rand
 from skvi.utils._softmax import softmax_nodes
 from skvi.utils._validation import Interval
@@ -92,14 +94,20 @@ class CategoricalLikelihood(Likelihood):
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
-        """Products of softmax values at nodes; see `Likelihood.expected_log_prob`."""
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
+        wide = is_too_wide(spread)
         out = _Sums(mean)
-        for node in _visit(mean, spread, y, refine):
-            out.value[node.rows] = -(node.log_norm @ node.weights)
-            out.add(node.rows, node.p, node.weights)
-        value = out.value + mean.gather(1, _codes(y)[:, None])[:, 0]
-        first = _one_hot(y, self.n_classes, mean.dtype) - out.p
-        return value, first, out.pp - torch.diag_embed(out.p)
+        rows = (~wide).nonzero()[:, 0]
+        for node in _visit(mean[rows], spread[rows], None, refine):
+            out.value[rows[node.rows]] = node.log_norm @ node.weights
+            out.add(rows[node.rows], node.p, node.weights)
+        out.pp[rows] -= torch.diag_embed(out.p[rows])
+        rows = wide.nonzero()[:, 0]
+        if len(rows):
+            found = expect_logsumexp(mean[rows], spread[rows], refine)
+            out.value[rows], out.p[rows], out.pp[rows] = found[0], found[1], -found[2]
+        own = mean.gather(1, _codes(y)[:, None])[:, 0]
+        return own - out.value, _one_hot(y, self.n_classes, mean.dtype) - out.p, out.pp
 
     def expected_power(
         self,

@@ -18,7 +18,7 @@ from skvi.utils._quadrature import _HERMITE, hermite_rule
 # Nodes times rows times outputs that are held at once.
 NODE_ELEMENTS = 2**18
 # Largest number of nodes of a product rule, by dimension.
-_MAX_TENSOR = {1: 2**10, 2: 2**12, 3: 2**13}
+_MAX_TENSOR = {1: 2**10, 2: 2**12, 3: 2**15}
 # In more dimensions: quasi-random points.
 N_POINTS = 2**11
 _RADIUS = 6.4
@@ -50,6 +50,22 @@ def factorise_rows(matrices: torch.Tensor) -> torch.Tensor:
         if not bool(info.any()):
             return factor
     return torch.full_like(matrices, math.nan)
+
+
+def is_too_wide(covariance: torch.Tensor) -> torch.Tensor:
+    """Rows, (n,), whose spread of f a rule of `node_groups` does not resolve well."""
+    reduced = reduce_covariance(covariance)
+    dimension = reduced.shape[1]
+    if dimension not in _MAX_TENSOR:
+        return reduced.diagonal(dim1=1, dim2=2).sum(1) > 1e-200
+    most = _MAX_TENSOR[dimension] ** (1 / dimension)
+    return _contrast_spread(reduced) > 1.3 * most / (2 * _RADIUS)
+
+
+def _contrast_spread(reduced: torch.Tensor) -> torch.Tensor:
+    """Largest standard deviation of a difference of two logits, or a bound on it."""
+    # Logits differ by at most sqrt(2) times a contrast.
+    return (2 * torch.linalg.eigvalsh(reduced)[:, -1].clamp(min=0)).sqrt()
 
 
 def node_groups(
@@ -91,9 +107,7 @@ def _rules(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     dimension = reduced.shape[1]
     if dimension in _MAX_TENSOR:
-        # Logits differ by at most sqrt(2) times a contrast.
-        largest = torch.linalg.eigvalsh(reduced)[:, -1].clamp(min=0)
-        levels = _level((2 * largest).sqrt())
+        levels = _level(_contrast_spread(reduced))
     else:
         levels = reduced.diagonal(dim1=1, dim2=2).sum(1).sign().to(torch.int64)
     for level in levels.unique().tolist():

@@ -1,0 +1,620 @@
+"""Several classes: expectations, the optimum, predictions, symmetries, the evidence."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from sklearn.datasets import load_digits, load_iris, load_wine
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.preprocessing import StandardScaler, scale
+
+from skvi.base import NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import BetaLoss, LogLoss, Loss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import LinearPredictor
+from skvi.priors import Laplace, Normal, build_prior
+from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
+from skvi.targets import SupervisedTarget
+from skvi.utils._sparse import SparseRows
+from tests.reference_multinomial import (
+    Multinomial,
+    gumbel_logsumexp,
+    importance_evidence,
+)
+
+LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
+LOSSES = [LogLoss(), BetaLoss(1.5)]
+SETS = ["iris", "wine"]
+every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
+posteriors = pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
+
+
+@lru_cache
+def data(name):
+    X, y = LOADERS[name](return_X_y=True)
+    return scale(X), y
+
+
+@lru_cache
+def fitted(name, posterior, objective="elbo"):
+    model = BayesianLogisticRegression(
+        posterior=posterior, objective=objective, random_state=0
+    )
+    return model.fit(*data(name))
+
+
+@lru_cache
+def optimum(name, full_rank):
+    return Multinomial(*data(name)).optimum(full_rank)
+
+
+def random_rows(n_outputs, n_rows=6, width=1.0, seed=0):
+    """Means (n, K), correlated covariances (n, K, K) and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (n_rows, n_outputs, n_outputs)
+    root = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    mean = torch.randn(*shape[:2], generator=generator, dtype=torch.float64)
+    covariance = width**2 * root @ root.mT / n_outputs
+    return 2 * mean, covariance, (torch.arange(n_rows) % n_outputs).double()
+
+
+class TestCategoricalLikelihood:
+    @pytest.mark.parametrize("n_classes", [2, 3, 10])
+    def test_values(self, n_classes, numeric_gradient):
+        """Masses sum to 1; powers; closed derivatives against differences.
+
+        Wrong variants: log sum exp of f for that of c f; the sign of the slope.
+        """
+        likelihood = CategoricalLikelihood(n_classes)
+        f = random_rows(n_classes)[0][None]
+        labels = torch.arange(n_classes).double()
+        logs = torch.stack([likelihood.log_prob(f, y.expand(6)) for y in labels], -1)
+        assert logs.exp().sum(-1) == pytest.approx(1)
+        assert likelihood.mean(f) == pytest.approx(logs.exp())
+        for c in (0.5, 1.0, 2.0):
+            expected = torch.logsumexp(c * logs, -1)
+            assert likelihood.log_power_integral(f, c) == pytest.approx(expected)
+        y = random_rows(n_classes)[2]
+        value, first, second = likelihood.log_prob_derivatives(f, y)
+        generic = super(CategoricalLikelihood, likelihood).log_prob_derivatives(f, y)
+        for found, other in zip((value, first, second), generic, strict=True):
+            assert torch.allclose(found, other, atol=1e-12)
+        assert torch.equal(likelihood.log_prob_slope(f, y), first)
+        for i in range(2):
+            slope = numeric_gradient(
+                lambda g, i=i: likelihood.log_prob(g[None, None], y[i : i + 1])[0, 0],
+                f[0, i],
+            )
+            assert slope == pytest.approx(first[0, i].numpy(), abs=1e-8)
+
+    def test_two_columns_are_one_of_log_odds(self):
+        f = random_rows(2)[0][None]
+        odds = f[..., 1:] - f[..., :1]
+        y = random_rows(2)[2]
+        a, b = CategoricalLikelihood(2), BernoulliLikelihood()
+        assert a.log_prob(f, y) == pytest.approx(b.log_prob(odds, y))
+        power = a.log_power_integral(f, 1.7)
+        assert power == pytest.approx(b.log_power_integral(odds, 1.7))
+
+    def test_sample(self, generator, z_score):
+        """Wrong variant: a cumulative sum that starts at the second class."""
+        likelihood, f = CategoricalLikelihood(4), random_rows(4)[0][None]
+        draws = likelihood.sample(f.expand(40_000, -1, -1), generator)
+        frequency = torch.nn.functional.one_hot(draws.long(), 4).double()
+        assert z_score(frequency, likelihood.mean(f)[0]) < 5
+
+    def test_no_infinity_far_out(self):
+        f = torch.tensor([[[800.0, -800.0, 0.0]]], dtype=torch.float64)
+        for loss in LOSSES:
+            for y in range(3):
+                found = loss.expected(
+                    CategoricalLikelihood(3),
+                    f[0],
+                    1e4 * torch.eye(3).double()[None],
+                    torch.tensor([float(y)]),
+                )
+                assert all(bool(torch.isfinite(part).all()) for part in found)
+
+    def test_one_class_is_refused(self):
+        with pytest.raises(ValueError, match="n_classes"):
+            CategoricalLikelihood(1).validate()
+
+
+class TestExpectations:
+    @pytest.mark.parametrize("width", [0.05, 0.5, 1.0, 2.0, 4.0])
+    @pytest.mark.parametrize("n_classes", [2, 3, 4, 7])
+    def test_independent_f(self, n_classes, width):
+        """Against the one-dimensional Gumbel form, which shares nothing with it.
+
+        Wrong variants: variances for standard deviations; contrasts of norm sqrt(2).
+        """
+        likelihood = CategoricalLikelihood(n_classes)
+        mean, covariance, y = random_rows(n_classes, width=width)
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        exact, p, by_std = gumbel_logsumexp(mean.numpy(), variance.sqrt().numpy())
+        diagonal = torch.diag_embed(variance)
+        value, first, second = likelihood.expected_log_prob(mean, diagonal, y)
+        own = mean.gather(1, y.long()[:, None])[:, 0].numpy()
+        tol = 1e-5
+        assert value.numpy() == pytest.approx(own - exact, abs=tol)
+        onehot = np.eye(n_classes)[y.long()]
+        assert first.numpy() == pytest.approx(onehot - p, abs=tol)
+        curvature = -second.diagonal(dim1=1, dim2=2).numpy()
+        std = variance.sqrt().numpy()
+        assert curvature * std == pytest.approx(by_std, abs=5 * tol)
+
+    @every_loss
+    @pytest.mark.parametrize("n_classes", [2, 3, 4, 7])
+    def test_correlated_f(self, n_classes, loss, z_score):
+        """Against draws; closed forms against the generic rule; a shared shift."""
+        likelihood = CategoricalLikelihood(n_classes)
+        mean, covariance, y = random_rows(n_classes)
+        found = loss.expected(likelihood, mean, covariance, y)
+        generic = Loss.expected(loss, likelihood, mean, covariance, y)
+        # The generic rule has one kind of nodes, and the log loss another.
+        tol = 0.02 if n_classes > 4 and loss.is_log_loss else 1e-12
+        for a, b in zip(found, generic, strict=True):
+            assert torch.allclose(a, b, atol=tol)
+        shifted = loss.expected(likelihood, mean + 3.0, covariance + 2.0, y)
+        for a, b in zip(found, shifted, strict=True):
+            assert torch.allclose(a, b, atol=1e-9)
+        assert found[1].sum(1) == pytest.approx(0, abs=1e-12)
+        assert found[2].sum(2) == pytest.approx(0, abs=1e-12)
+        generator = torch.Generator().manual_seed(1)
+        eps = torch.randn(200_000, *mean.shape, generator=generator).double()
+        root = torch.linalg.cholesky(covariance + 1e-12 * torch.eye(n_classes))
+        f = mean + torch.einsum("nij,snj->sni", root, eps)
+        for i in range(len(mean)):
+            draws = loss(likelihood, f[:, i : i + 1], y[i : i + 1])
+            error = 1e-6 if n_classes < 5 else 0.01
+            assert z_score(draws[:, 0], found[0][i], rounding=error) < 5
+
+    @every_loss
+    @pytest.mark.parametrize("n_classes", [2, 3, 4])
+    def test_derivatives_are_those_of_the_value(self, n_classes, loss):
+        """In the mean, and half of them in the covariance (Price).
+
+        Wrong variants: p p' without its diagonal; no factor c in powers.
+        """
+        likelihood = CategoricalLikelihood(n_classes)
+        mean, covariance, y = random_rows(n_classes, n_rows=2)
+        _, first, second = loss.expected(likelihood, mean, covariance, y)
+        step = 1e-4
+        for k in range(n_classes):
+            move = step * torch.eye(n_classes).double()[k]
+            up = loss.expected(likelihood, mean + move, covariance, y)
+            down = loss.expected(likelihood, mean - move, covariance, y)
+            slope = (up[0] - down[0]) / (2 * step)
+            assert slope == pytest.approx(first[:, k].numpy(), abs=1e-6)
+            bend = (up[1] - down[1]) / (2 * step)
+            assert bend == pytest.approx(second[:, k].numpy(), abs=1e-5)
+            spread = torch.diag(move)
+            up = loss.expected(likelihood, mean, covariance + spread, y)[0]
+            down = loss.expected(likelihood, mean, covariance - spread, y)[0]
+            by_variance = (up - down) / (2 * step)
+            assert by_variance == pytest.approx(0.5 * second[:, k, k], abs=1e-5)
+
+    @pytest.mark.parametrize("n_classes", [3, 4, 7])
+    def test_refine_measures_the_error(self, n_classes):
+        mean, covariance, y = random_rows(n_classes)
+        likelihood = CategoricalLikelihood(n_classes)
+        values = [
+            likelihood.expected_log_prob(mean, covariance, y, refine)[0]
+            for refine in (1, 2, 8)
+        ]
+        errors = [float((v - values[2]).abs().max()) for v in values[:2]]
+        assert errors[0] < (1e-6 if n_classes < 5 else 0.02)
+        assert errors[1] < errors[0] + 1e-12
+
+    def test_a_row_does_not_depend_on_the_others(self):
+        for n_classes in (3, 4, 7):
+            mean, covariance, y = random_rows(n_classes, n_rows=40)
+            covariance = covariance * torch.linspace(1e-3, 10, 40)[:, None, None]
+            likelihood = CategoricalLikelihood(n_classes)
+            together = likelihood.expected_log_prob(mean, covariance, y)[0]
+            rows = [
+                likelihood.expected_log_prob(
+                    mean[i : i + 1], covariance[i : i + 1], y[i : i + 1]
+                )[0]
+                for i in range(40)
+            ]
+            assert together == pytest.approx(torch.cat(rows), abs=1e-10)
+
+    def test_no_spread_is_the_value_at_the_mean(self):
+        for n_classes in (3, 7):
+            mean, covariance, y = random_rows(n_classes)
+            likelihood = CategoricalLikelihood(n_classes)
+            found = likelihood.expected_log_prob(mean, 0 * covariance, y)
+            exact = likelihood.log_prob_derivatives(mean[None], y)
+            for a, b in zip(found, exact, strict=True):
+                assert torch.allclose(a, b[0], atol=1e-12)
+
+
+def design(X, n_outputs, fit_intercept):
+    """The matrix from theta to f, (n, K, P)."""
+    n, d = X.shape
+    size = n_outputs * (d + fit_intercept)
+    out = torch.zeros(n, n_outputs, size, dtype=torch.float64)
+    for k in range(n_outputs):
+        out[:, k, k * d : (k + 1) * d] = X
+        if fit_intercept:
+            out[:, k, n_outputs * d + k] = 1
+    return out
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("kind", ["diag", "full"])
+@pytest.mark.parametrize("as_sparse", [False, True])
+def test_predictor_with_three_columns(fit_intercept, kind, as_sparse, make_normal):
+    """Against the explicit design. Wrong variant: intercepts between coefficients."""
+    from scipy.sparse import csr_array
+
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    X[X.abs() < 0.5] = 0
+    predictor = LinearPredictor(4, 3, fit_intercept)
+    A, size = design(X, 3, fit_intercept), predictor.layout.size
+    features = SparseRows(csr_array(X.numpy())) if as_sparse else X
+    theta = torch.randn(5, size, generator=generator, dtype=torch.float64)
+    f = torch.einsum("nkp,sp->snk", A, theta)
+    assert torch.allclose(predictor.forward(theta, features), f)
+    assert torch.allclose(predictor.project(features, theta.T), f.permute(1, 2, 0))
+    rows = torch.randn(5, 9, 3, generator=generator, dtype=torch.float64)
+    back = torch.einsum("nkp,snk->sp", A, rows)
+    assert torch.allclose(predictor.pull_back_draws(features, rows), back)
+    assert torch.allclose(predictor.pull_back(features, rows[0]), back[0])
+    h = torch.randn(9, 3, 3, generator=generator, dtype=torch.float64)
+    h = h + h.mT
+    gram = torch.einsum("nkp,nkl,nlq->pq", A, h, A)
+    assert torch.allclose(predictor.gram(features, h), gram)
+    assert torch.allclose(predictor.gram_diagonal(features, h), gram.diagonal())
+    normal = make_normal(size, kind)
+    mean, covariance = predictor.moments(features, normal)
+    assert torch.allclose(mean, torch.einsum("nkp,p->nk", A, normal.mean))
+    expected = torch.einsum("nkp,pq,nlq->nkl", A, normal.covariance(), A)
+    assert torch.allclose(covariance, expected)
+
+
+def make_target(name, loss=None, prior=None, weight=None):
+    X, y = data(name)
+    predictor = LinearPredictor(X.shape[1], 3)
+    return SupervisedTarget(
+        predictor,
+        CategoricalLikelihood(3),
+        loss or LogLoss(),
+        build_prior(prior or Normal(), predictor.layout),
+        torch.from_numpy(X),
+        torch.from_numpy(y),
+        weight,
+    )
+
+
+def test_log_joint_and_its_gradient():
+    """Values against numpy; the closed gradient against autograd.
+
+    Wrong variants: weights on the class axis; the transpose of the coefficients.
+    """
+    weight = torch.linspace(0.5, 2, 150, dtype=torch.float64)
+    target = make_target("iris", weight=weight)
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(4, target.layout.size, generator=generator).double()
+    expected = Multinomial(*data("iris"), w=weight.numpy()).log_joint(theta.numpy())
+    assert target.log_joint(theta) == pytest.approx(expected)
+    leaf = theta.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(target.log_joint(leaf).sum(), leaf)
+    assert torch.allclose(target.log_joint_gradient(theta), gradient)
+
+
+@pytest.mark.parametrize("family", [MeanFieldNormal(), FullRankNormal()], ids=repr)
+def test_expected_loss_is_differentiable(family, numeric_gradient):
+    """Minibatches too: the mean over batches is the whole, and so is the gradient."""
+    target = make_target("iris")
+    posterior = family.build(target.layout)
+    posterior.set_normal(
+        NormalForm(0.3 * torch.ones(15).double(), posterior.normal().scale * 8)
+    )
+    params = posterior.params.clone().requires_grad_()
+    posterior.params = params
+    value = target.expected_loss(posterior)
+    (gradient,) = torch.autograd.grad(value, params)
+    assert float(value.detach()) == pytest.approx(
+        float(target.expected_loss_terms(posterior.as_normal())[0])
+    )
+    batches = torch.arange(150).reshape(3, 50)
+    parts = [target.expected_loss(posterior, rows) for rows in batches]
+    assert float(sum(parts).detach()) / 3 == pytest.approx(float(value.detach()))
+    (mean,) = torch.autograd.grad(sum(parts) / 3, params)
+    assert torch.allclose(mean, gradient)
+
+    def evaluate(p):
+        posterior.params = p
+        return target.expected_loss(posterior)
+
+    with torch.no_grad():
+        expected = numeric_gradient(evaluate, params.detach(), step=1e-4)
+    assert torch.allclose(gradient, expected, atol=1e-4)
+
+
+@posteriors
+@pytest.mark.parametrize("name", SETS)
+def test_lower_bound_is_the_optimum(name, posterior):
+    """Against L-BFGS with quadrature of its own.
+
+    Wrong variants: the covariance's diagonal for all of it; one node.
+    """
+    model = fitted(name, posterior)
+    value = optimum(name, posterior == "full_rank")[0]
+    assert model.lower_bound_ == pytest.approx(-value, abs=1e-4)
+    assert model.converged_
+    assert model.lower_bound_se_ == 0
+    assert model.diagnostics_["quadrature_error"] < 1e-5
+    normal = model.posterior_.as_normal()
+    problem = Multinomial(*data(name))
+    at = problem.gradient(normal.mean.numpy(), normal.scale.numpy())[0]
+    assert model.lower_bound_ == pytest.approx(-at, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_lower_bound_of_digits_is_the_optimum():
+    """Ten classes, factorised: 0.01 nat of the independent optimum."""
+    X, y = data("digits")
+    X, y = X[::3], y[::3]
+    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    value = Multinomial(X, y).optimum(full_rank=False, max_iter=150)[0]
+    assert model.converged_
+    assert model.lower_bound_ == pytest.approx(-value, abs=0.01)
+
+
+@posteriors
+def test_two_symmetric_columns_are_the_binary_model(posterior):
+    """Prior scale s for two columns is sqrt(2) s for their difference.
+
+    The mean-field ELBO is the same too only without the shared direction, so it is
+    compared for the full rank. Wrong variant: scale 2 s.
+    """
+    X, y = data("iris")
+    X, y = X[50:], y[50:] - 1
+    binary = BayesianLogisticRegression(prior=Normal(2**0.5 * 1.5), tol=1e-9)
+    binary.fit(X, y)
+    predictor = LinearPredictor(4, 2)
+    prior = Normal(1.5).build(predictor.layout)
+    target = SupervisedTarget(
+        predictor,
+        CategoricalLikelihood(2),
+        LogLoss(),
+        prior,
+        torch.from_numpy(X),
+        torch.from_numpy(y),
+    )
+    family = FullRankNormal() if posterior == "full_rank" else MeanFieldNormal()
+    problem = Problem(target, ELBO(), KL(), family.build(target.layout), None)
+    solution = choose_solver(problem)().solve(problem, SolverOptions(tol=1e-9))
+    if posterior == "full_rank":
+        assert -solution.value == pytest.approx(binary.lower_bound_, abs=1e-6)
+    else:
+        assert -solution.value < binary.lower_bound_
+    mean = problem.posterior.as_normal().mean
+    odds = mean[4:8] - mean[:4]
+    if posterior == "full_rank":
+        assert odds == pytest.approx(binary.coef_[0], abs=1e-4)
+
+
+@posteriors
+def test_classes_may_be_renamed(posterior):
+    """A permutation of the labels permutes the rows of everything, and no more."""
+    X, y = data("iris")
+    names = np.array(["c", "a", "b"])
+    a, b = fitted("iris", posterior), BayesianLogisticRegression(posterior=posterior)
+    b.fit(X, names[y])
+    order = np.argsort(names)
+    assert list(b.classes_) == ["a", "b", "c"]
+    assert b.coef_ == pytest.approx(a.coef_[order], abs=2e-3)
+    assert b.coef_std_ == pytest.approx(a.coef_std_[order], abs=2e-3)
+    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=3e-5)
+    assert b.predict_proba(X) == pytest.approx(a.predict_proba(X)[:, order], abs=1e-3)
+    assert np.mean(b.predict(X) == names[a.predict(X)]) == 1
+
+
+PARTS = [
+    {},
+    {"posterior": "mean_field"},
+    {"loss": BetaLoss(1.3), "prior": Laplace()},
+    {"divergence": Renyi(0.8), "fit_intercept": False},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_combinations(parts):
+    """Robust losses, sparse priors and other divergences: converged, and sensible."""
+    X, y = data("iris")
+    model = BayesianLogisticRegression(**parts).fit(X, y)
+    assert model.converged_
+    assert model.coef_.shape == model.coef_std_.shape == (3, 4)
+    assert model.intercept_.shape == (3,)
+    assert model.score(X, y) > 0.8
+    assert np.all(np.isfinite(model.predict_log_proba(X)))
+    assert np.all(np.diff(model.loss_curve_) < 1e-6)
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_weight_is_repetition(parts):
+    X, y = data("iris")
+    weight = np.arange(len(y)) % 3
+    options = {"tol": 1e-9, **parts}
+    a = BayesianLogisticRegression(**options).fit(X, y, sample_weight=weight)
+    b = BayesianLogisticRegression(**options)
+    b.fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    assert a.lower_bound_ == pytest.approx(b.lower_bound_, abs=1e-5)
+    assert np.abs((a.coef_ - b.coef_) / b.coef_std_).max() < 1e-4
+
+
+@posteriors
+@pytest.mark.parametrize("name", SETS)
+def test_probabilities_are_posterior_averages(name, posterior):
+    """Against posterior draws. Wrong variant: the softmax of the mean of f."""
+    X, _ = data(name)
+    model = fitted(name, posterior)
+    p = model.predict_proba(X)
+    assert p.shape == (len(X), 3)
+    assert p.sum(1) == pytest.approx(1, abs=1e-12)
+    draws = model.sample_posterior(100_000, random_state=0)
+    assert draws["coef"].shape == (100_000, 3, X.shape[1])
+    assert draws["intercept"].shape == (100_000, 3)
+    rows = slice(None, None, 25)
+    f = np.einsum("skd,nd->snk", draws["coef"], X[rows]) + draws["intercept"][:, None]
+    q = softmax(f, 2)
+    assert np.all(np.abs(q.mean(0) - p[rows]) < 5 * q.std(0) / 100_000**0.5 + 1e-6)
+    log_p = model.predict_log_proba(X)
+    assert log_p == pytest.approx(np.log(p))
+    score = model.decision_function(X)
+    assert score == pytest.approx(log_p - log_p.mean(1, keepdims=True))
+    assert np.array_equal(model.predict(X), model.classes_[p.argmax(1)])
+
+
+def test_predictions_do_not_depend_on_the_batch():
+    for name in ("iris", "digits"):
+        X, y = data(name)
+        model = BayesianLogisticRegression(posterior="mean_field", max_iter=2, tol=1e3)
+        model.fit(X[:300], y[:300])
+        X = np.vstack([X[:20], 100 * X[:20], 0.01 * X[:20]])
+        order = np.random.default_rng(0).permutation(len(X))
+        for method in ("predict_proba", "predict_log_proba", "decision_function"):
+            call = getattr(model, method)
+            batched = call(X)
+            rows = np.concatenate([call(row[None]) for row in X])
+            np.testing.assert_allclose(rows, batched, rtol=1e-11, atol=1e-11)
+            np.testing.assert_allclose(call(X[order]), batched[order], rtol=1e-11)
+            assert np.array_equal(call(X), batched)
+            assert np.all(np.isfinite(batched))
+
+
+def test_labels_far_off_keep_their_digits():
+    """A probability below 1e-100 is not rounded to zero."""
+    X, y = data("iris")
+    model = BayesianLogisticRegression(prior=Normal(0.01)).fit(X, y)
+    posterior = model.posterior_.as_normal()
+    model.posterior_.set_normal(NormalForm(100 * posterior.mean, posterior.scale))
+    log_p = model.predict_log_proba(100 * X[:10])
+    assert log_p.min() < -200
+    assert np.all(np.isfinite(log_p))
+    model.posterior_.set_normal(posterior)
+    density = model.predict_log_density(X, y)
+    expected = np.log(model.predict_proba(X)[np.arange(150), y])
+    assert density == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_evidence(name):
+    """Both sides around an independent estimate.
+
+    Wrong variants: a gradient of the log joint without the prior; labels off by one.
+    """
+    X, y = data(name)
+    _, m, L = optimum(name, True)
+    truth, error = importance_evidence(Multinomial(X, y), m, L, 100_000, seed=0)
+    assert error < 0.01
+    bounds = fitted(name, "full_rank").evidence_bounds(X, y, random_state=0)
+    assert bounds.reliable, bounds.reason
+    assert bounds.lower - 2 * bounds.lower_se <= truth + 3 * error
+    assert bounds.upper + 2 * bounds.upper_se >= truth - 3 * error
+    assert abs(bounds.estimate - truth) < 0.03 + 3 * error
+    assert bounds.lower > fitted(name, "full_rank").lower_bound_
+    assert bounds.gap < 0.2
+
+
+def test_eubo_has_wider_posteriors():
+    """Its optimum has the posterior's own moments: not narrower than the ELBO's."""
+    eubo, elbo = fitted("iris", "mean_field", "eubo"), fitted("iris", "mean_field")
+    assert eubo.converged_
+    assert np.all(eubo.coef_std_ > elbo.coef_std_)
+    assert eubo.lower_bound_ < elbo.lower_bound_
+
+
+def test_float32():
+    X, y = data("wine")
+    double = fitted("wine", "full_rank")
+    single = BayesianLogisticRegression().fit(X.astype(np.float32), y)
+    assert single.coef_.dtype == single.intercept_std_.dtype == np.float32
+    p = single.predict_proba(X.astype(np.float32))
+    assert p.dtype == np.float32
+    assert p == pytest.approx(double.predict_proba(X), abs=1e-4)
+    assert single.lower_bound_ == pytest.approx(double.lower_bound_, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "n_classes", "scale"),
+    [(12, 40, 3, 1.0), (30, 5, 4, 1e4), (9, 1, 3, 1e-4), (5, 2, 5, 1.0)],
+)
+def test_odd_shapes(n, d, n_classes, scale):
+    """More features than rows, huge and tiny scales, one row per class, constants."""
+    rng = np.random.default_rng(0)
+    X, y = scale * rng.standard_normal((n, d)), np.arange(n) % n_classes
+    X = np.column_stack([X, np.ones(n), np.zeros(n)])
+    for posterior in ("mean_field", "full_rank"):
+        with np.errstate(all="raise"):
+            model = BayesianLogisticRegression(posterior=posterior, max_iter=200)
+            model.fit(X, y)
+        assert np.isfinite(model.lower_bound_)
+        # Without data a coefficient keeps its prior.
+        assert model.coef_[:, -1] == pytest.approx(0, abs=1e-6)
+        assert model.coef_std_[:, -1] == pytest.approx(1, abs=1e-6)
+        assert model.predict_proba(X).sum(1) == pytest.approx(1)
+
+
+def test_stochastic_solver_agrees():
+    X, y = data("iris")
+    model = BayesianLogisticRegression(
+        solver="stochastic", posterior="mean_field", random_state=0
+    ).fit(X, y)
+    assert model.diagnostics_["solver"] == Stochastic.name
+    exact = fitted("iris", "mean_field").lower_bound_
+    assert model.lower_bound_ == pytest.approx(exact, abs=0.05)
+
+
+def test_threads_change_nothing():
+    X, y = data("wine")
+    results = []
+    for n_jobs in (None, 1, 2, -1):
+        model = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y)
+        bounds = model.evidence_bounds(X, y, n_draws=256, random_state=0)
+        results.append((model.lower_bound_, model.predict_proba(X), bounds.estimate))
+    for other in results[1:]:
+        assert other[0] == pytest.approx(results[0][0], abs=1e-8)
+        assert other[1] == pytest.approx(results[0][1], abs=1e-8)
+        assert other[2] == pytest.approx(results[0][2], abs=1e-3)
+    before = torch.get_num_threads()
+    for bad in (1.5, "all"):
+        with pytest.raises(ValueError, match="n_jobs"):
+            BayesianLogisticRegression(n_jobs=bad).fit(X, y)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOADERS)
+def test_no_worse_than_cross_validation(name):
+    """Test log loss over 20 splits, defaults only, against LogisticRegressionCV."""
+    X, y = LOADERS[name](return_X_y=True)
+    splits = StratifiedShuffleSplit(20, test_size=0.3, random_state=0)
+    differences = []
+    for train, test in splits.split(X, y):
+        scaler = StandardScaler().fit(X[train])
+        A, B = scaler.transform(X[train]), scaler.transform(X[test])
+        reference = LogisticRegressionCV(
+            max_iter=2000,
+            scoring="neg_log_loss",
+            use_legacy_attributes=False,
+            l1_ratios=(0,),
+        ).fit(A, y[train])
+        model = BayesianLogisticRegression().fit(A, y[train])
+        scores = [log_loss(y[test], m.predict_proba(B)) for m in (model, reference)]
+        differences.append(scores[0] - scores[1])
+    mean, error = np.mean(differences), np.std(differences, ddof=1) / 20**0.5
+    assert mean <= 2 * error, f"{name}: {mean:.4f} +- {error:.4f}"

@@ -1,0 +1,207 @@
+"""Sparse features: the same numbers as dense ones, and never made dense."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.datasets import load_iris
+
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import BetaLoss
+from skvi.predictors import LinearPredictor
+from skvi.utils._sparse import SparseRows, row_width, weighted_gram
+
+FORMATS = {
+    "csr": sp.csr_matrix,
+    "csr_array": sp.csr_array,
+    "csc": sp.csc_array,
+    "coo": sp.coo_array,
+}
+
+
+def make(n=80, d=12, n_classes=2, density=0.2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = sp.random(n, d, density, random_state=rng, data_rvs=rng.standard_normal)
+    dense = X.toarray()
+    f = dense @ rng.standard_normal((d, n_classes)) * 2
+    y = (f + rng.gumbel(size=f.shape)).argmax(1)
+    return dense, y
+
+
+class TestSparseRows:
+    @pytest.fixture
+    def pair(self):
+        dense = torch.from_numpy(make()[0])
+        return SparseRows(sp.csr_array(dense.numpy())), dense
+
+    def test_it_answers_as_a_tensor(self, pair, generator):
+        rows, dense = pair
+        B = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+        C = torch.randn(80, 3, generator=generator, dtype=torch.float64)
+        assert len(rows) == 80
+        assert rows.shape == dense.shape
+        assert torch.allclose(rows @ B, dense @ B)
+        assert torch.allclose(rows @ B[:, 0], dense @ B[:, 0])
+        assert torch.allclose(rows.T @ C, dense.T @ C)
+        assert torch.allclose(rows.square() @ B, dense.square() @ B)
+        index = torch.tensor([3, 70, 3])
+        assert torch.allclose(rows[index] @ B, dense[index] @ B)
+        assert torch.allclose(rows[5:9] @ B, dense[5:9] @ B)
+        assert (rows.to(torch.float32) @ B.float()).dtype == torch.float32
+        assert 1 <= row_width(rows) < row_width(dense) == 12
+
+    @pytest.mark.parametrize("with_ones", [True, False])
+    def test_gram(self, pair, with_ones, generator):
+        """Wrong variant: the square of the weights."""
+        rows, dense = pair
+        h = torch.randn(80, generator=generator, dtype=torch.float64)
+        found = weighted_gram(rows, h, with_ones)
+        assert torch.allclose(found, weighted_gram(dense, h, with_ones))
+
+    def test_products_are_differentiable(self, pair, generator):
+        rows, _ = pair
+        B = torch.randn(12, 2, generator=generator, dtype=torch.float64)
+        assert torch.autograd.gradcheck(lambda b: rows @ b, B.requires_grad_())
+
+    def test_duplicates_are_summed_in_a_copy(self):
+        """Wrong variant: squares of the parts of a sum."""
+        raw = sp.csr_array(
+            (np.array([1.0, 2.0, 5.0]), np.array([1, 1, 0]), np.array([0, 3]))
+        )
+        rows = SparseRows(raw)
+        one = torch.ones(2, dtype=torch.float64)
+        assert float(rows.square() @ one) == 9 + 25
+        assert len(raw.data) == 3
+
+    def test_forward_with_gradients(self, pair, generator):
+        rows, dense = pair
+        predictor = LinearPredictor(12, 3)
+        theta = torch.randn(4, 39, generator=generator, dtype=torch.float64)
+        gradients = []
+        for X in (rows, dense):
+            leaf = theta.clone().requires_grad_()
+            f = predictor.forward(leaf, X)
+            gradients.append(torch.autograd.grad(f.sin().sum(), leaf)[0])
+        assert torch.allclose(*gradients)
+
+
+PARTS = [
+    {},
+    {"posterior": "mean_field"},
+    {"loss": BetaLoss(1.2), "prior": "laplace", "fit_intercept": False},
+]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_sparse_and_dense_agree(kind, parts, n_classes):
+    """Posterior, predictions, weights; whatever the format, which stays as it is."""
+    dense, y = make(n_classes=n_classes)
+    X, before = FORMATS[kind](dense), FORMATS[kind](dense)
+    weight = np.linspace(0, 2, len(y))
+    a = BayesianLogisticRegression(**parts).fit(dense, y, sample_weight=weight)
+    b = BayesianLogisticRegression(**parts).fit(X, y, sample_weight=weight)
+    assert b.coef_ == pytest.approx(a.coef_, abs=1e-7)
+    assert b.coef_std_ == pytest.approx(a.coef_std_, abs=1e-7)
+    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=1e-7)
+    assert b.predict_proba(X) == pytest.approx(a.predict_proba(dense), abs=1e-7)
+    assert np.array_equal(b.predict(X), a.predict(dense))
+    assert b.predict_proba(dense) == pytest.approx(b.predict_proba(X), abs=1e-12)
+    assert (X != before).nnz == 0
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_evidence(n_classes):
+    """The same bounds, also if one side is sparse and the other dense."""
+    dense, y = make(n_classes=n_classes)
+    X = sp.csr_array(dense)
+    options = {"n_draws": 512, "random_state": 0}
+    a = BayesianLogisticRegression().fit(dense, y)
+    b = BayesianLogisticRegression().fit(X, y)
+    expected = a.evidence_bounds(dense, y, **options).estimate
+    for model, features in ((b, X), (b, dense), (a, X)):
+        found = model.evidence_bounds(features, y, **options).estimate
+        assert found == pytest.approx(expected, abs=1e-3)
+    with pytest.raises(ValueError, match="these are others"):
+        b.evidence_bounds(X * 2, y)
+
+
+def test_stochastic_solver():
+    dense, y = make()
+    options = {
+        "solver": "stochastic",
+        "posterior": "mean_field",
+        "max_iter": 30,
+        "random_state": 0,
+    }
+    a = BayesianLogisticRegression(**options).fit(dense, y)
+    b = BayesianLogisticRegression(**options).fit(sp.csr_array(dense), y)
+    assert b.coef_ == pytest.approx(a.coef_, abs=1e-8)
+
+
+def test_float32():
+    dense, y = make()
+    X = sp.csr_array(dense.astype(np.float32))
+    model = BayesianLogisticRegression().fit(X, y)
+    assert model.coef_.dtype == model.predict_proba(X).dtype == np.float32
+    exact = BayesianLogisticRegression().fit(dense, y)
+    assert model.coef_ == pytest.approx(exact.coef_, abs=1e-4)
+
+
+def test_many_columns_stay_sparse(monkeypatch):
+    """5,000 columns by conjugate gradients; any dense copy of X is refused."""
+    rng = np.random.default_rng(0)
+    X = sp.random(300, 5000, 0.002, "csr", random_state=rng)
+    y = (X @ rng.standard_normal(5000) + 0.1 * rng.logistic(size=300) > 0).astype(int)
+    dense = BayesianLogisticRegression(posterior="mean_field").fit(X.toarray(), y)
+
+    def refuse(self, *args, **kwargs):
+        assert self.shape[0] <= 32, "a sparse matrix was made dense"
+        return original(self, *args, **kwargs)
+
+    original = sp.csr_matrix.toarray
+    monkeypatch.setattr(sp.csr_matrix, "toarray", refuse)
+    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    assert model.coef_ == pytest.approx(dense.coef_, abs=1e-4)
+    assert model.lower_bound_ == pytest.approx(dense.lower_bound_, abs=1e-4)
+
+
+def test_not_a_number_is_refused():
+    dense, y = make()
+    X = sp.csr_array(dense)
+    X.data[3] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        BayesianLogisticRegression().fit(X, y)
+    X.data[3] = np.inf
+    with pytest.raises(ValueError, match="contains infinity"):
+        BayesianLogisticRegression().fit(X, y)
+
+
+@pytest.mark.parametrize("frame", [pl.DataFrame, pd.DataFrame])
+def test_frames_and_string_labels(frame):
+    """Names are kept and checked; string labels come back."""
+    X, y = load_iris(return_X_y=True)
+    names = ["length", "width", "long", "wide"]
+    table = frame({name: X[:, i] for i, name in enumerate(names)})
+    labels = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = BayesianLogisticRegression().fit(table, labels)
+    assert list(model.feature_names_in_) == names
+    assert list(model.classes_) == ["setosa", "versicolor", "virginica"]
+    plain = BayesianLogisticRegression().fit(X, y)
+    assert model.coef_ == pytest.approx(plain.coef_, abs=1e-9)
+    assert np.array_equal(model.predict(table), model.classes_[plain.predict(X)])
+    p = model.predict_proba(table)
+    assert p == pytest.approx(plain.predict_proba(X), abs=1e-9)
+    density = model.predict_log_density(table, labels)
+    expected = plain.predict_log_density(X, y)
+    assert density == pytest.approx(expected, abs=1e-9)
+    bounds = model.evidence_bounds(table, labels, n_draws=256, random_state=0)
+    assert bounds.lower < bounds.upper + 0.5
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(table[names[::-1]])
+    series = pl.Series(labels) if frame is pl.DataFrame else pd.Series(labels)
+    again = BayesianLogisticRegression().fit(table, series)
+    assert again.coef_ == pytest.approx(model.coef_, abs=1e-9)
