@@ -23,8 +23,9 @@ from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
-# Allowed gap, in nats, between the quadrature and one with twice the nodes.
-QUADRATURE_TOLERANCE = 1e-4
+# Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
+# is integrated to 1e-7.
+QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
 # The same where several f meet in a loss, in more dimensions than a rule can fill.
 COARSE_TOLERANCE = 0.2
 # When quasi-Newton runs take over: where steps keep failing, or take too many.
@@ -355,7 +356,7 @@ class _Iteration:
                 f"after {len(self.history)} iterations the objective may still be "
                 f"{gap:.2g} nats from its optimum; {self._remedy()}"
             )
-        elif error > (COARSE_TOLERANCE if several else QUADRATURE_TOLERANCE):
+        elif error > self._allowed_error():
             remedy = "posterior='mean_field'" if several else "loss='log'"
             message = (
                 f"the quadrature may be wrong by {error:.2g} nats; use {remedy} or a "
@@ -373,6 +374,11 @@ class _Iteration:
             diagnostics=found,
             is_exact=True,
         )
+
+    def _allowed_error(self) -> float:
+        if self.point.curvature.ndim == 3:
+            return COARSE_TOLERANCE
+        return max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(self.point.curvature))
 
     def _remedy(self) -> str:
         prior = self.problem.target.prior.matching_normal()

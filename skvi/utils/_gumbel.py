@@ -24,7 +24,7 @@ from skvi.utils._normal_points import (
 
 # Points for the rest, in up to three dimensions and in more, and nodes of the
 # integral over the maximum.
-N_REST_FEW, N_REST, N_LINE = 512, 32, 56
+N_REST_FEW, N_REST, N_LINE = 128, 32, 56
 EULER = 0.5772156649015329
 _GUMBEL_STD = math.pi / math.sqrt(6)
 # The table: shapes from the normal (0) to the Gumbel (1), and standardised values.

@@ -18,7 +18,7 @@ from skvi.utils._quadrature import _HERMITE, hermite_rule
 # Nodes times rows times outputs that are held at once.
 NODE_ELEMENTS = 2**18
 # Largest number of nodes of a product rule, by dimension.
-_MAX_TENSOR = {1: 2**10, 2: 2**12, 3: 2**15}
+_MAX_TENSOR = {1: 2**10, 2: 2**14, 3: 2**15}
 # In more dimensions: quasi-random points.
 N_POINTS = 2**11
 _RADIUS = 6.4
