@@ -135,13 +135,14 @@ def tensor_rule(
     dimension: int, level: int, refine: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Product of one-dimensional rules; see `node_groups`."""
+    more = refine ** (1 / dimension)  # along each axis
     if level <= len(_HERMITE):
-        line, w = hermite_rule(_HERMITE[level - 1][0] * refine)
+        line, w = hermite_rule(math.ceil(_HERMITE[level - 1][0] * more))
     else:
         spread = _HERMITE[-1][1] * 2 ** ((level - len(_HERMITE)) / 2)
         step = 1.3 / math.sqrt(1 + spread**2)
         most = _MAX_TENSOR[dimension] ** (1 / dimension)
-        half = math.ceil(_RADIUS / max(step, 2 * _RADIUS / most) * refine)
+        half = math.ceil(_RADIUS / max(step, 2 * _RADIUS / most) * more)
         line = torch.arange(-half, half + 1, dtype=torch.float64) * (_RADIUS / half)
         w = torch.exp(-0.5 * line.square())
     nodes = torch.cartesian_prod(*[line] * dimension).reshape(-1, dimension)
