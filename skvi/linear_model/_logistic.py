@@ -86,8 +86,9 @@ default="auto"
         iterations on similar data; the prior stays the one that was given.
     n_jobs : int, default=None
         Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
-        every core, None leaves the libraries' own limits. It pays for many rows and
-        columns (see Notes), and changes results by rounding only.
+        every core, None leaves the libraries' own limits. Problems with fewer than
+        20 million multiply-adds per pass over the data always use one thread, which
+        is faster there. Results change by rounding only.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration. Where
         scikit-learn has callbacks (from version 1.9), ``set_callbacks`` shows a
@@ -138,6 +139,11 @@ default="auto"
     no class is the reference. What all K columns share changes no probability and
     keeps its prior. Two such columns with prior scale s are the single column that
     two classes get here, with prior scale ``sqrt(2) * s``.
+
+    With five and more classes a full-rank fit integrates with few points per row: the
+    error of its lower bound is in ``diagnostics_["quadrature_error"]`` (0.2 nat on
+    1,797 digits of ten classes), and the fit stops where the gap is a tenth of it or
+    less. ``posterior="mean_field"`` is integrated to rounding, and is faster.
 
     References
     ----------
