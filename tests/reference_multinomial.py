@@ -72,11 +72,11 @@ class Multinomial:
     the product rule; three or four classes).
     """
 
-    def __init__(self, X, y, scale=1.0, w=None, n_nodes=33):
+    def __init__(self, X, y, scale=1.0, w=None, n_nodes=33, line=(81, 0.2)):
         self.A = np.column_stack([X, np.ones(len(X))])
         self.y, self.K = np.asarray(y), int(np.max(y)) + 1
         self.onehot = np.eye(self.K)[self.y]
-        self.scale, self.n_nodes = scale, n_nodes
+        self.scale, self.n_nodes, self.line = scale, n_nodes, line
         self.w = np.ones(len(X)) if w is None else np.asarray(w, float)
         d = X.shape[1]
         index = np.arange(self.K * d).reshape(self.K, d)
@@ -102,7 +102,7 @@ class Multinomial:
         g_m, f = np.zeros_like(m), self.columns(m)
         if L.ndim == 1:
             s = np.sqrt(self.A**2 @ (L[self.index] ** 2).T)
-            value, d_f, d_s = gumbel_logsumexp(f, s)
+            value, d_f, d_s = gumbel_logsumexp(f, s, *self.line)
             d_f, ratio = (
                 (d_f - self.onehot) * self.w[:, None],
                 d_s / s * self.w[:, None],
