@@ -216,7 +216,7 @@ def test_weight_zero_is_absence():
     with_zeros = BayesianMLPRegressor(**FAST).fit(X, y, sample_weight=weight)
     without = BayesianMLPRegressor(**FAST).fit(X[:30], y[:30], np.ones(30))
     assert np.array_equal(with_zeros.predict(X), without.predict(X))
-    with pytest.raises(ValueError, match="[Ww]eight"):
+    with pytest.raises(ValueError, match=r"[Ww]eight"):
         BayesianMLPRegressor(**FAST).fit(X, y, sample_weight=np.zeros(40))
 
 

@@ -46,7 +46,8 @@ class BayesianMLP(BaseVariational):
     _default_learning_rate = 0.01
     _steps_per_iter = STEPS_PER_EPOCH
     _constant = 0.0
-    _output_scale = 1.0
+    #: Natural sizes at the input and at the output, see `MLPPredictor`.
+    _scales = (1.0, 1.0)
 
     def _fit(self, X, y, sample_weight):
         X, y = validate_data(self, X, y, dtype=DTYPES)
@@ -109,7 +110,7 @@ class BayesianMLP(BaseVariational):
             self._n_outputs(),
             hidden,
             self.activation,
-            self._output_scale,
+            *self._scales,
         )
 
     def _batch_size(self, n_rows):

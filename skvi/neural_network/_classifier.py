@@ -40,9 +40,9 @@ default="elbo"
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
         Distribution of the weights before the data, in units of the layer's natural
         scale, gain / sqrt(inputs), so that one scale suits layers of every width.
-        The gain is sqrt(2) before relu, 3 (the size of log odds) in the last layer,
-        else 1. A dict
-        gives one prior for "coef" and one for "intercept", or for each layer
+        The gain is 3 (the size of log odds) in the last layer, else sqrt(2) for relu
+        and 1 for the others, and twice as large in the first of several layers. A
+        dict gives one prior for "coef" and one for "intercept", or for each layer
         ("coef_0").
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.
@@ -134,8 +134,8 @@ default="elbo"
     True
     """
 
-    # Log odds of 3 are a probability of 0.95: priors reach confident predictions.
-    _output_scale = 3.0
+    # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
+    _scales = (2.0, 3.0)
     _parameter_constraints: dict = {
         **BayesianMLP._parameter_constraints,
         **BayesianClassifierMixin._parameter_constraints,

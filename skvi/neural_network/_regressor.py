@@ -52,8 +52,8 @@ default="elbo"
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
         Distribution of the weights before the data, in units of the layer's natural
         scale, gain / sqrt(inputs), so that one scale suits layers of every width.
-        The gain is sqrt(2) before relu, 1 in the last layer and else 1. A dict
-        gives one prior for "coef" and one for "intercept", or for each layer
+        The gain is 1 in the last layer, else sqrt(2) for relu and 1 for the others.
+        A dict gives one prior for "coef" and one for "intercept", or for each layer
         ("coef_0").
     intercept_prior : {"normal", "laplace"}, Prior or None, default=None
         None is a normal prior with the scale of `prior`.

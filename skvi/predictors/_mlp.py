@@ -39,9 +39,10 @@ class MLPPredictor:
         Units of each hidden layer; none make a linear model.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
         Applied after every layer but the last.
-    output_scale : float, default=1.0
-        Natural size of f, the gain of the last layer: 1 for standardised targets,
-        more for log odds, which are large where classes can be told apart.
+    input_scale, output_scale : float, default=1.0
+        Multiply the gains of the first hidden and of the last layer: 1 for
+        standardised targets, more for log odds, which are large, and change
+        quickly, where classes can be told apart.
 
     Examples
     --------
@@ -61,11 +62,13 @@ class MLPPredictor:
         n_outputs: int = 1,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "relu",
+        input_scale: float = 1.0,
         output_scale: float = 1.0,
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
         self.activation, gain = ACTIVATIONS[activation]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
+        gains[0] *= input_scale if hidden_layer_sizes else 1.0
         shapes: dict[str, tuple[int, ...]] = {}
         scales = {}
         for i, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):

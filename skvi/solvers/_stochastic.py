@@ -27,7 +27,8 @@ class Stochastic:
     objective is judged after every 100 steps or more. When its average over three
     such stretches (`n_iter_no_change` iterations, where that is given) is not lower
     than before by more than its noise, the step size is halved; at 1/32 of its
-    start the fit has converged. The result is the average of the parameters over the last sweep, which removes
+    start the fit has converged. The result is the average of the parameters over
+    the last of these stretches, which removes
     most of the noise that is left.
 
     Hyperparameters that the target learns are trained beside the posterior.
