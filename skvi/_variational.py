@@ -144,28 +144,28 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self.objective_.check(self.divergence_, target)
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
-        posterior = self._start(target, generator)
+        posterior = self.posterior_family_.build(target.layout, generator)
         problem = Problem(
             target, self.objective_, self.divergence_, posterior, generator
         )
+        solver = self._choose_solver(problem)
+        if self.warm_start and hasattr(self, "posterior_"):
+            self._continue(problem)
+        elif solver.name == "stochastic":
+            self._initialize(problem)
         progress = FitProgress(self, data)
         self._problem = problem  # callbacks may ask for the attributes so far
         try:
-            solution = self._choose_solver(problem).solve(
-                problem, self._solver_options(target, progress)
-            )
+            solution = solver.solve(problem, self._solver_options(target, progress))
             vars(self).update(self._posterior_attributes())
         finally:
             del self._problem
         self._set_solution(problem, solution)
         progress.finish(self.objective_value_)
 
-    def _start(self, target: Any, generator: Any) -> Any:
-        """Build the posterior, at the last fit's state where `warm_start` asks so."""
-        posterior = self.posterior_family_.build(target.layout, generator)
-        if not (self.warm_start and hasattr(self, "posterior_")):
-            self._initialize(posterior, target, generator)
-            return posterior
+    def _continue(self, problem: Problem) -> None:
+        """Start where the last fit ended."""
+        target = problem.target
         before, now = dict(self.posterior_.layout), dict(target.layout)
         if before != now:
             raise ValueError(
@@ -173,13 +173,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 f"data need {now}. Use the same features and classes, or "
                 "warm_start=False."
             )
-        posterior.set_normal(self.posterior_.as_normal())
+        problem.posterior.set_normal(self.posterior_.as_normal())
         if len(target.hyper):
             target.hyper = torch.from_numpy(self._hyper.copy())
-        return posterior
 
-    def _initialize(self, posterior: Any, target: Any, generator: Any) -> None:
-        """Move a fresh posterior to a good start; solvers of linear models have one."""
+    def _initialize(self, problem: Problem) -> None:
+        """Move a fresh posterior to a good start for the stochastic solver."""
 
     def _choose_solver(self, problem: Problem) -> Any:
         """Return the solver; rows in batches are for the stochastic one."""

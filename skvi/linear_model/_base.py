@@ -1,6 +1,7 @@
 """What all Bayesian linear models share."""
 
 import zlib
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -10,10 +11,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._variational import BaseVariational
 from skvi.base import NormalForm
+from skvi.divergences import KL
 from skvi.evidence import bound_evidence
+from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import build_prior
+from skvi.solvers import NaturalGradient, SolverOptions
 from skvi.targets import SupervisedTarget
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator, randn
@@ -95,6 +99,13 @@ class BayesianLinearModel(BaseVariational):
             as_tensor(y),
             None if sample_weight is None else as_tensor(sample_weight),
         )
+
+    def _initialize(self, problem):
+        """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
+        if self.objective_.kind == "weights":
+            start = replace(problem, objective=ELBO(), divergence=KL())
+            if not NaturalGradient.missing(start):
+                NaturalGradient().solve(start, SolverOptions(tol=1e-3))
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()

@@ -122,7 +122,12 @@ class BayesianMLP(BaseVariational):
         size = min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
         return size if size < n_rows else None
 
-    def _initialize(self, posterior, target, generator):
+    def _initialize(self, problem):
+        target, posterior, generator = (
+            problem.target,
+            problem.posterior,
+            problem.generator,
+        )
         posterior.set_normal(target.predictor.initial_normal(generator))
         posterior.params = posterior.params.to(target.X.dtype)
         self._draw_seed = int(torch.randint(2**31, (1,), generator=generator))
