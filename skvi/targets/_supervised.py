@@ -1,146 +1,20 @@
-"""Targets: the log joint density log p(D, theta) and what is known about it."""
+"""Supervised learning: losses of a predictor on data."""
 
 from typing import Any
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import NormalForm
+from skvi.targets._expected_loss import ExpectedLoss, spread_of
+from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, row_chunks
 
-__all__ = ["SupervisedTarget", "Target"]
+__all__ = ["SupervisedTarget"]
 
-# Draws that are evaluated at once, and draws times rows that stay in the cache.
-BATCH_DRAWS = 256
+# Draws times rows that stay in the cache.
 CACHE_ELEMENTS = 2**17
 # Above so many parameters a dense tail precision costs too much.
 MAX_TAIL_PARAMS = 2000
-
-
-class Target:
-    """Something with a log joint density over a layout.
-
-    Attributes
-    ----------
-    layout : Layout
-        Of theta, with P parameters.
-    prior : BuiltPrior
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> Bell().log_joint_gradient(torch.tensor([[2.0]]))
-    tensor([[-2.]])
-    """
-
-    layout: Layout
-    prior: Any
-    #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
-    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
-    #: Whether f is a linear function of theta for each row: Newton and quadrature.
-    is_linear = False
-
-    def log_joint(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Log joint density log p(D, theta), or its generalisation by a loss.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        rows : Tensor of int, default=None
-            Rows to use, scaled up to all rows; all of them where it is None.
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In nats, summed over the data, with all constants; unbiased where
-            `rows` are drawn at random.
-        """
-        raise NotImplementedError
-
-    def log_joint_split(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log joint density twice, so that gradient rules can tell paths apart.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        rows : Tensor of int, default=None
-            As in `log_joint`.
-
-        Returns
-        -------
-        for_theta : Tensor of shape (S,)
-            In nats; its gradient flows into `theta`, not into `hyper`.
-        for_hyper : Tensor of shape (S,) or None
-            The same values; the gradient flows into `hyper` only. None where
-            nothing is learnt.
-        """
-        return self.log_joint(theta, rows), None
-
-    def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
-        """Quadratic decay of the log joint density far out.
-
-        Returns
-        -------
-        precision : Tensor of shape (P,) or (P, P)
-            T, such that ``log_joint <= c - theta' T theta / 2 + O(|theta|)``.
-        is_exact : bool
-            Whether the log joint is also above such an expression.
-
-            None instead of both where nothing is known.
-        """
-        return None
-
-    def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
-        """Gradient of the log joint density in theta, from all rows.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            In nats per unit of theta, summed over the data.
-        """
-        with torch.enable_grad():
-            theta = theta.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.log_joint(theta).sum(), theta)
-        return gradient
-
-    @torch.no_grad()
-    def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log joint density without gradients, in batches that fit in memory.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In nats, summed over all rows.
-        """
-        return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
-
-    @property
-    def n_rows(self) -> int:
-        """Rows that minibatches are taken from; 0 where there are none."""
-        return 0
-
-    @property
-    def cost_per_draw(self) -> int:
-        """Elements that one evaluation of the log joint touches."""
-        return self.layout.size
 
 
 class SupervisedTarget(Target):
@@ -337,7 +211,7 @@ class SupervisedTarget(Target):
         if self.is_linear and posterior.as_normal() is not None:
             X, y, _ = self._select(rows)
             mean, variance = self.predictor.moments(X, posterior.normal())
-            losses = _ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
+            losses = ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
             return self._total(losses[None], rows)[0] - self.constant
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
@@ -369,7 +243,7 @@ class SupervisedTarget(Target):
             shapes (n, K) and (n, K, K) for K > 1.
         """
         mean, variance = self.predictor.moments(self.X, normal)
-        return self._row_terms(mean, _spread(variance), refine)
+        return self._row_terms(mean, spread_of(variance), refine)
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -427,33 +301,3 @@ class SupervisedTarget(Target):
     def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
         total = self._weighted_sum(losses, rows)
         return total if rows is None else total * (len(self.y) / len(rows))
-
-
-class _ExpectedLoss(torch.autograd.Function):
-    """Expected loss of every row, differentiable in the mean and variance of f."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        loss: Any,
-        likelihood: Any,
-        y: torch.Tensor,
-    ) -> torch.Tensor:
-        value, first, second = loss.expected(likelihood, mean, _spread(variance), y)
-        ctx.save_for_backward(first, second)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        first, second = ctx.saved_tensors
-        # Bonnet and Price: the derivative in the variance is half the curvature.
-        by_mean = like_rows(gradient, first) * first
-        by_variance = 0.5 * like_rows(gradient, second) * second
-        return by_mean, by_variance, None, None, None
-
-
-def _spread(variance: torch.Tensor) -> torch.Tensor:
-    """Standard deviations of single f; covariance matrices as they are."""
-    return variance.sqrt() if variance.ndim == 1 else variance

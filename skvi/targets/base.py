@@ -1,0 +1,139 @@
+"""What every target owes."""
+
+from typing import Any
+
+import torch
+
+from skvi.base import Layout
+
+__all__ = ["Target"]
+
+# Draws that are evaluated at once.
+BATCH_DRAWS = 256
+
+
+class Target:
+    """Something with a log joint density over a layout.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of theta, with P parameters.
+    prior : BuiltPrior
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> Bell().log_joint_gradient(torch.tensor([[2.0]]))
+    tensor([[-2.]])
+    """
+
+    layout: Layout
+    prior: Any
+    #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
+    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
+    #: Whether f is a linear function of theta for each row: Newton and quadrature.
+    is_linear = False
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log joint density log p(D, theta), or its generalisation by a loss.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            Rows to use, scaled up to all rows; all of them where it is None.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over the data, with all constants; unbiased where
+            `rows` are drawn at random.
+        """
+        raise NotImplementedError
+
+    def log_joint_split(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log joint density twice, so that gradient rules can tell paths apart.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            As in `log_joint`.
+
+        Returns
+        -------
+        for_theta : Tensor of shape (S,)
+            In nats; its gradient flows into `theta`, not into `hyper`.
+        for_hyper : Tensor of shape (S,) or None
+            The same values; the gradient flows into `hyper` only. None where
+            nothing is learnt.
+        """
+        return self.log_joint(theta, rows), None
+
+    def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
+        """Quadratic decay of the log joint density far out.
+
+        Returns
+        -------
+        precision : Tensor of shape (P,) or (P, P)
+            T, such that ``log_joint <= c - theta' T theta / 2 + O(|theta|)``.
+        is_exact : bool
+            Whether the log joint is also above such an expression.
+
+            None instead of both where nothing is known.
+        """
+        return None
+
+    def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Gradient of the log joint density in theta, from all rows.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats per unit of theta, summed over the data.
+        """
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.log_joint(theta).sum(), theta)
+        return gradient
+
+    @torch.no_grad()
+    def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log joint density without gradients, in batches that fit in memory.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over all rows.
+        """
+        return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that minibatches are taken from; 0 where there are none."""
+        return 0
+
+    @property
+    def cost_per_draw(self) -> int:
+        """Elements that one evaluation of the log joint touches."""
+        return self.layout.size
