@@ -271,7 +271,9 @@ def test_chunks_of_draws_and_rows_change_nothing(loss, weight, monkeypatch):
     target, theta = make_target(loss=loss, weight=weight), randn(11, D + 1, seed=2)
     whole = target.log_joint(theta), target.log_joint_gradient(theta)
     monkeypatch.setattr(targets.base, "BATCH_DRAWS", 3)
-    monkeypatch.setattr(targets._supervised, "CACHE_ELEMENTS", 4 * 11)  # four rows at once
+    monkeypatch.setattr(
+        targets._supervised, "CACHE_ELEMENTS", 4 * 11
+    )  # four rows at once
     torch.testing.assert_close(target.log_joint(theta), whole[0])
     torch.testing.assert_close(target.log_joint_gradient(theta), whole[1])
     batched = target.log_joint_batched(theta.requires_grad_())

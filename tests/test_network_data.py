@@ -1,0 +1,92 @@
+"""Networks on real data, beside scikit-learn's: ten splits, paired."""
+
+import os
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.preprocessing import StandardScaler
+
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.priors import Normal
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+SIZES = [(), (5,)]
+
+
+def concrete():
+    if "SKVI_DATA" not in os.environ:
+        pytest.skip("SKVI_DATA is not set")
+    folder = Path(os.environ["SKVI_DATA"], "concrete")
+    table, splits = np.loadtxt(folder / "data.txt"), np.load(folder / "splits.npz")
+    X, y = table[:, :-1], table[:, -1]
+    for i in range(10):
+        yield (
+            i,
+            X,
+            y,
+            *(splits[f"{part}_{i}"].astype(int) for part in ("train", "test")),
+        )
+
+
+def breast_cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    splits = StratifiedShuffleSplit(10, test_size=0.2, random_state=0).split(X, y)
+    for i, (train, test) in enumerate(splits):
+        yield i, X, y, train, test
+
+
+def standardised(X, y, train, test):
+    scaler = StandardScaler().fit(X[train])
+    return scaler.transform(X[train]), y[train], scaler.transform(X[test]), y[test]
+
+
+def paired(differences):
+    differences = np.array(differences)
+    return differences.mean(), differences.std(ddof=1) / len(differences) ** 0.5
+
+
+def test_concrete():
+    """Default settings of both; scikit-learn's noise is that of its residuals."""
+    differences = []
+    for i, *data in concrete():
+        X, y, X_test, y_test = standardised(*data)
+        ours = BayesianMLPRegressor(random_state=i).fit(X, y)
+        theirs = MLPRegressor(random_state=i).fit(X, y)
+        variance = np.mean((theirs.predict(X) - y) ** 2)
+        squared = (theirs.predict(X_test) - y_test) ** 2
+        score = -0.5 * np.mean(np.log(2 * np.pi * variance) + squared / variance)
+        differences.append(ours.predict_log_density(X_test, y_test).mean() - score)
+    mean, error = paired(differences)
+    assert mean > 5 * error
+
+
+def test_breast_cancer():
+    """Size and prior chosen by the bound on the training rows, without test data.
+
+    The gain is small beside its error; what must not happen is a loss.
+    """
+    differences = []
+    for i, *data in breast_cancer():
+        X, y, X_test, y_test = standardised(*data)
+        models = [
+            BayesianMLPClassifier(
+                hidden_layer_sizes=sizes, prior=Normal(scale), random_state=i
+            ).fit(X, y)
+            for sizes, scale in product(SIZES, (1.0, 2.0))
+        ]
+        ours = max(models, key=lambda model: model.lower_bound_)
+        theirs = MLPClassifier(random_state=i).fit(X, y)
+        score = np.log(theirs.predict_proba(X_test)[np.arange(len(y_test)), y_test])
+        differences.append(
+            ours.predict_log_density(X_test, y_test).mean() - score.mean()
+        )
+    mean, error = paired(differences)
+    assert mean > 0, f"{mean:.4f} +- {error:.4f}"
