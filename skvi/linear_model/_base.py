@@ -9,39 +9,34 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi._variational import BaseVariational
+from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import bound_evidence
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import build_prior
 from skvi.solvers import NaturalGradient, SolverOptions
-from skvi.targets import SupervisedTarget
-from skvi.utils._arrays import as_tensor
-from skvi.utils._random import make_generator, randn
+from skvi.utils._random import make_generator
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import (
     Interval,
     StrOptions,
-    _check_sample_weight,
     validate_arguments,
 )
 
 __all__ = ["BayesianLinearModel"]
 
 
-INPUT = {"dtype": [np.float64, np.float32], "accept_sparse": "csr"}
-
-
-class BayesianLinearModel(BaseVariational):
+class BayesianLinearModel(BaseSupervised):
     """Base class: a linear predictor with one or more columns, and a normal posterior.
 
     A subclass owes `_encode(y)` and `_likelihood()`, and may multiply the weights of
     rows in `_row_weights`.
     """
+
+    _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -50,28 +45,12 @@ class BayesianLinearModel(BaseVariational):
         return tags
 
     def _fit(self, X, y, sample_weight):
-        """Validate, build the target, solve, set the linear attributes."""
-        X, y = validate_data(self, X, y, **INPUT)
-        target_values, self._dtype = self._encode(y), X.dtype
-        self._resolve_all()
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
+        """Fit, and remember of the data what tells others apart."""
+        X, targets, sample_weight = super()._fit(X, y, sample_weight)
         self._had_weights = sample_weight is not None
-        self._fingerprint = _fingerprint(X, target_values, sample_weight)
+        self._fingerprint = _fingerprint(X, targets, sample_weight)
         self._n_samples_fit = X.shape[0]
-        weight = self._row_weights(target_values, sample_weight)
-        if weight is not None:
-            self._check_weighted(target_values[weight > 0])
-        target = self._build_target(X, target_values, weight)
-        with limit_threads(self._work(target), self.n_jobs):
-            self._solve(target, X=X, y=y, metadata={"sample_weight": sample_weight})
         return self
-
-    def _row_weights(self, target_values, sample_weight):
-        """Weights that the loss of every row gets."""
-        return sample_weight
 
     def _work(self, target):
         """Multiply-adds of one pass of a fit."""
@@ -81,24 +60,6 @@ class BayesianLinearModel(BaseVariational):
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
-
-    def _build_target(self, X, y, sample_weight):
-        if sample_weight is not None:
-            # Rows of weight zero must not influence anything, nodes included.
-            keep = sample_weight > 0
-            if not keep.all():
-                X, y, sample_weight = X[keep], y[keep], sample_weight[keep]
-        predictor = self._predictor()
-        prior = build_prior(self.prior_, predictor.layout)
-        return SupervisedTarget(
-            predictor,
-            self._likelihood(),
-            self.loss_function_,
-            prior,
-            as_rows(X),
-            as_tensor(y),
-            None if sample_weight is None else as_tensor(sample_weight),
-        )
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
@@ -126,40 +87,12 @@ class BayesianLinearModel(BaseVariational):
 
     def _predictive_moments(self, X):
         """Mean and (co)variance of f for every row, in float64; and a dtype."""
-        check_is_fitted(self)
-        X = validate_data(self, X, **INPUT, reset=False)
+        X = self._check_X(X)
         normal: NormalForm = self.posterior_.as_normal()
         work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
             mean, variance = self._predictor().moments(as_rows(X), normal)
         return mean, variance, X.dtype
-
-    def sample_posterior(self, n_samples=1, random_state=None):
-        """Draw parameters from the fitted posterior.
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        dict of str to ndarray
-            "coef" of shape (n_samples, K, d) and, with an intercept, "intercept"
-            of shape (n_samples, K), with as many columns K as `coef_` has rows.
-        """
-        check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"n_samples": n_samples},
-            {"n_samples": [Interval(Integral, 1, None, closed="left")]},
-        )
-        normal = self.posterior_.as_normal()
-        generator = make_generator(random_state)
-        with torch.no_grad():
-            eps = randn(generator, n_samples, len(normal.mean))
-            blocks = self.posterior_.layout.unpack(normal.transform(eps))
-        return {name: block.numpy().copy() for name, block in blocks.items()}
 
     def evidence_bounds(
         self,
@@ -228,13 +161,10 @@ class BayesianLinearModel(BaseVariational):
         )
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
-        X, y = validate_data(self, X, y, **INPUT, reset=False)
+        X, y = validate_data(self, X, y, **self._input, reset=False)
         target_values = self._encode(y, reset=False)
         self._check_size(X, sample_weight)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
+        sample_weight = self._check_weights(X, sample_weight)
         if _fingerprint(X, target_values, sample_weight) != self._fingerprint:
             raise ValueError(
                 "evidence_bounds needs the X, y and sample_weight of the fit; these "

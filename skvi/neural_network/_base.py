@@ -4,16 +4,13 @@ from numbers import Integral
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi._variational import BaseVariational
+from skvi._supervised import BaseSupervised
 from skvi.predictors import ACTIVATIONS, MLPPredictor
-from skvi.priors import build_prior
-from skvi.targets import SupervisedTarget
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import Interval, StrOptions, _check_sample_weight
+from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BayesianMLP", "SampledFunction"]
 
@@ -23,17 +20,16 @@ __all__ = ["BayesianMLP", "SampledFunction"]
 ROW_BLOCK = 64
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
-DTYPES = [np.float64, np.float32]
 
 
-class BayesianMLP(BaseVariational):
+class BayesianMLP(BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()` and `_mean(f)`.
     """
 
     _parameter_constraints: dict = {
-        **BaseVariational._parameter_constraints,
+        **BaseSupervised._parameter_constraints,
         "hidden_layer_sizes": [
             "array-like",
             Interval(Integral, 1, None, closed="left"),
@@ -45,53 +41,17 @@ class BayesianMLP(BaseVariational):
     }
     _default_learning_rate = 0.01
     _steps_per_iter = STEPS_PER_EPOCH
-    _constant = 0.0
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
 
     def _fit(self, X, y, sample_weight):
-        X, y = validate_data(self, X, y, dtype=DTYPES)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-        data = {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
-        self._resolve_all()
-        targets = self._encode(y)
-        sample_weight = self._row_weights(targets, sample_weight)
-        if sample_weight is not None and not (sample_weight > 0).all():
-            # Rows of weight zero must not influence anything, batches included.
-            keep = sample_weight > 0
-            X, targets, sample_weight = X[keep], targets[keep], sample_weight[keep]
-            self._check_weighted(targets)
-        targets = self._standardize(targets, sample_weight)
-        target = SupervisedTarget(
-            predictor := self._predictor(),
-            self._likelihood(),
-            self.loss_function_,
-            build_prior(self.prior_, predictor.layout),
-            as_tensor(X),
-            as_tensor(targets),
-            None if sample_weight is None else as_tensor(sample_weight),
-            self._constant,
-        )
-        size = self._batch_size(len(X)) or len(X)
-        with limit_threads(self.n_draws * size * predictor.layout.size):
-            self._solve(target, **data)
+        super()._fit(X, y, sample_weight)
         return self
 
-    def _standardize(self, targets, sample_weight):
-        """Targets in the units of the fit."""
-        return targets
-
-    def _row_weights(self, targets, sample_weight):
-        """Weights of the rows; classifiers multiply class weights."""
-        return sample_weight
-
-    def _check_weighted(self, targets):
-        """Raise where the rows with a positive weight cannot be fitted."""
-        if not len(targets):
-            raise ValueError("No row has a positive sample_weight.")
+    def _work(self, target):
+        """Multiply-adds of one gradient step."""
+        n_rows = self._batch_size(target.n_rows) or target.n_rows
+        return self.n_draws * n_rows * target.layout.size
 
     def _predictor(self):
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
@@ -134,19 +94,13 @@ class BayesianMLP(BaseVariational):
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()
-        found["_theta"] = self._draw_weights(
-            found["posterior_"], self.n_predict_draws, self._draw_seed
-        ).numpy()
+        generator = make_generator(self._draw_seed)
+        with torch.no_grad():
+            theta, _ = found["posterior_"].rsample_with_log_prob(
+                self.n_predict_draws, generator
+            )
+        found["_theta"] = theta.numpy()
         return found
-
-    @torch.no_grad()
-    def _draw_weights(self, posterior, n_draws, random_state):
-        generator = make_generator(random_state)
-        return posterior.rsample_with_log_prob(n_draws, generator)[0]
-
-    def _check_X(self, X):
-        check_is_fitted(self)
-        return validate_data(self, X, dtype=DTYPES, reset=False)
 
     def _by_rows(self, X, function, *columns, theta=None):
         """Apply a function to the outputs of all drawn networks, in blocks of rows.
@@ -177,25 +131,6 @@ class BayesianMLP(BaseVariational):
                 parts.append(function(f, *filled[1:])[:n_rows])
         return torch.cat(parts).numpy()
 
-    def sample_posterior(self, n_samples=1, random_state=None):
-        """Draw weights from the fitted posterior.
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        dict of str to ndarray
-            "coef_0" of shape (n_samples, d, units), "intercept_0" of shape
-            (n_samples, units), and so on for every layer.
-        """
-        check_is_fitted(self)
-        theta = self._draw_weights(self.posterior_, n_samples, random_state)
-        blocks = self.posterior_.layout.unpack(theta)
-        return {name: block.numpy().copy() for name, block in blocks.items()}
-
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.
 
@@ -211,10 +146,7 @@ class BayesianMLP(BaseVariational):
             calls agree with each other, so that the draw can be plotted,
             optimised, or evaluated anywhere.
         """
-        check_is_fitted(self)
-        return SampledFunction(
-            self, self._draw_weights(self.posterior_, 1, random_state).numpy()
-        )
+        return SampledFunction(self, self._draw(1, random_state).numpy())
 
 
 class SampledFunction:

@@ -1,12 +1,13 @@
 """Bayesian regression with a multilayer perceptron."""
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
@@ -390,16 +391,10 @@ default="elbo"
             Every column comes from one fresh network, the same for all rows, plus
             independent noise.
         """
-        check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"n_samples": n_samples},
-            {"n_samples": [Interval(Integral, 1, None, closed="left")]},
-        )
         X = self._check_X(X)
+        random_state = check_random_state(random_state)
+        theta = self._draw(n_samples, random_state)
         generator = make_generator(random_state)
-        with torch.no_grad():
-            theta, _ = self.posterior_.rsample_with_log_prob(n_samples, generator)
         f = self._by_rows(X, lambda f: self._mean(f).T, theta=theta)
         noise = self.noise_scale_ * randn(generator, n_samples, len(X)).numpy()
         return (f + noise.T).astype(X.dtype)
