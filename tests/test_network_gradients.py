@@ -1,0 +1,412 @@
+"""Training gradients of a small network, in the posterior and in the noise.
+
+The network, the normal families and the bounds are written a second time here, as
+functions of the variational parameters and of the log noise. The data are weak, so
+that the posterior is one hill near the prior: self-normalised weights then have a
+large effective sample size, and their bias O(1/S) is far below the noise.
+"""
+
+import math
+
+import pytest
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import KL
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import MLPPredictor
+from skvi.priors import Normal, build_prior
+from skvi.targets import SupervisedTarget
+
+N, HIDDEN, SIZE = 10, 2, 7
+LOG_NOISE, PRIOR_SCALE = 0.1, 0.6
+GROUP = 10  # draws in one bound of those whose expectation depends on their number
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+X = randn(N, 1)
+Y = 1.5 * torch.sin(X[:, 0]) + 0.5 + 0.5 * randn(N, seed=1)
+FAMILIES = {"mean_field": MeanFieldNormal(), "full_rank": FullRankNormal()}
+families = pytest.mark.parametrize("family", list(FAMILIES))
+
+
+# --- the model, written again ---------------------------------------------------------
+
+
+def log_normal(x, scale):
+    return -0.5 * (x / scale) ** 2 - torch.as_tensor(scale).log() - HALF_LOG_2PI
+
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+#: sqrt(1 / inputs) for the weights, 1 for the intercepts, in the order of theta.
+SCALES = PRIOR_SCALE * torch.tensor([1.0] * 4 + [0.5**0.5] * 2 + [1.0]).double()
+
+
+def log_joint(theta, log_noise):
+    """Log p(y | theta) + log p(theta) of one hidden layer of tanh units, (...,)."""
+    w, b, v, c = theta.split([2, 2, 2, 1], -1)
+    hidden = torch.tanh(X[:, 0, None] * w[..., None, :] + b[..., None, :])
+    f = (hidden * v[..., None, :]).sum(-1) + c
+    log_likelihood = log_normal(Y - f, log_noise.exp()).sum(-1)
+    return log_likelihood + log_normal(theta, SCALES).sum(-1)
+
+
+def factor_of(params):
+    """Mean and lower Cholesky factor that the flat parameters stand for."""
+    mean, log_scale, rest = params.split([SIZE, SIZE, len(params) - 2 * SIZE])
+    lower = torch.zeros(SIZE, SIZE).double()
+    if len(rest):
+        rows = [(i, j) for i in range(SIZE) for j in range(i)]
+        lower = lower.index_put(tuple(torch.tensor(rows).T), rest)
+    return mean, lower + torch.diag(log_scale.exp())
+
+
+def log_q(params, theta):
+    mean, factor = factor_of(params)
+    flat = (theta - mean).reshape(-1, SIZE).T
+    z = torch.linalg.solve_triangular(factor, flat, upper=False).T
+    log_det = factor.diagonal().log().sum()
+    return log_normal(z, 1.0).sum(1).reshape(theta.shape[:-1]) - log_det
+
+
+def log_weights(params, log_noise, eps):
+    mean, factor = factor_of(params)
+    theta = mean + eps @ factor.T
+    return log_joint(theta, log_noise) - log_q(params, theta)
+
+
+def lower_bound(alpha, params, log_noise, eps):
+    """Rényi's bound from groups of draws, (groups, GROUP, SIZE); 1 is the ELBO."""
+    lw = log_weights(params, log_noise, eps)
+    if alpha == 1:
+        return lw.mean()
+    power = 1 - alpha
+    means = torch.logsumexp(power * lw, -1) - math.log(lw.shape[-1])
+    return means.mean() / power
+
+
+# --- the package's side ---------------------------------------------------------------
+
+
+def make_target(noise="learn", hidden=(HIDDEN,)):
+    predictor = MLPPredictor(1, 1, hidden, "tanh")
+    likelihood = GaussianLikelihood("learn" if noise == "learn" else math.exp(0.1))
+    prior = build_prior(Normal(PRIOR_SCALE), predictor.layout)
+    target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, Y)
+    if noise == "learn":
+        target.hyper = torch.tensor([LOG_NOISE], dtype=torch.float64)
+        target.hyper.requires_grad_()
+    return target
+
+
+def posterior_moments():
+    """Mean and covariance of the posterior, weighting draws of the prior."""
+    theta = SCALES * randn(200_000, SIZE, seed=2)
+    lw = log_joint(theta, torch.tensor(LOG_NOISE)) - log_normal(theta, SCALES).sum(1)
+    w = torch.softmax(lw, 0)
+    assert 1 / w.square().sum() > 5_000
+    mean = w @ theta
+    return mean, (theta - mean).T @ (w[:, None] * (theta - mean))
+
+
+MEAN, COVARIANCE = posterior_moments()
+
+
+def make_posterior(family):
+    """A q that is off by up to half a standard deviation, and wider by 1/5."""
+    posterior = FAMILIES[family].build(make_target().layout)
+    std, tilt = COVARIANCE.diagonal().sqrt(), torch.linspace(-0.5, 0.5, SIZE)
+    factor = 1.2 * torch.linalg.cholesky(COVARIANCE)
+    posterior.set_normal(NormalForm(MEAN + tilt * std, factor))
+    posterior.params.requires_grad_()
+    return posterior
+
+
+def run(objective, posterior, target, n_draws, seed=0, rows=None):
+    """Gradient that the objective trains with: of the posterior, then of the noise."""
+    generator = torch.Generator().manual_seed(seed)
+    surrogate, _ = objective.surrogate(
+        target, posterior, KL(), rows, n_draws, generator
+    )
+    leaves = [posterior.params, *([target.hyper] if len(target.hyper) else [])]
+    return torch.cat(torch.autograd.grad(surrogate, leaves))
+
+
+def replicate(n_replicates, *args, **kwargs):
+    return torch.stack(
+        [run(*args, seed=100 + i, **kwargs) for i in range(n_replicates)]
+    )
+
+
+def distance(a, b):
+    """Largest distance of two means over axis 0, in standard errors."""
+    error = torch.hypot(*(x.std(0) / math.sqrt(len(x)) for x in (a, b)))
+    return float(((a.mean(0) - b.mean(0)).abs() / error).max())
+
+
+def check(found, expected):
+    """The same means; and a quarter less or more would have been seen."""
+    assert found.shape[1] == expected.shape[1]
+    assert distance(found, expected) < 5
+    for factor in (0.75, 1.33, -1):
+        assert distance(factor * found, expected) > 5
+
+
+def test_the_second_model_is_the_first(make_normal):
+    """Values of the density and of q, with all constants."""
+    theta, target = make_normal(SIZE, "full").transform(randn(50, SIZE)), make_target()
+    expected = log_joint(theta, torch.tensor(LOG_NOISE).double())
+    torch.testing.assert_close(target.log_joint(theta), expected, check_dtype=False)
+    for family in FAMILIES:
+        posterior = make_posterior(family)
+        again = log_q(posterior.params, theta)
+        torch.testing.assert_close(posterior.log_prob(theta), again)
+
+
+# --- maximised bounds: unbiased at every number of draws ------------------------------
+
+
+def reference_lower(alpha, family, n_blocks=25, n_groups=2_000):
+    """Gradients of minus the bound, by autodiff through the draws, (n_blocks, P + 1).
+
+    500,000 draws in groups of 10.
+    """
+    params = make_posterior(family).params.detach()
+    blocks = []
+    for i in range(n_blocks):
+        leaf = params.clone().requires_grad_()
+        log_noise = torch.tensor(LOG_NOISE, dtype=torch.float64, requires_grad=True)
+        eps = randn(n_groups, GROUP, SIZE, seed=1000 + i)
+        value = -lower_bound(alpha, leaf, log_noise, eps)
+        parts = torch.autograd.grad(value, (leaf, log_noise))
+        blocks.append(torch.cat([parts[0], parts[1][None]]))
+    return torch.stack(blocks)
+
+
+@families
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_the_reference_is_a_derivative(family, alpha, numeric_gradient):
+    """Central differences of the bound on fixed draws, to their rounding."""
+    params = make_posterior(family).params.detach()
+    both = torch.cat([params, torch.tensor([LOG_NOISE]).double()])
+    eps = randn(1_000, GROUP, SIZE)
+
+    def value(both):
+        return lower_bound(alpha, both[:-1], both[-1], eps)
+
+    expected = torch.func.grad(value)(both)
+    found = numeric_gradient(value, both)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+LOWER = {
+    1.0: [(ELBO("auto"), 50), (ELBO("reparam"), 50), (ELBO("stl"), 50)],
+    0.5: [
+        (RenyiBound(0.5, "reparam"), GROUP),
+        (RenyiBound(0.5, "doubly_reparam"), GROUP),
+    ],
+    0.0: [
+        (IWELBO(GROUP, "reparam"), 20 * GROUP),
+        (IWELBO(GROUP, "doubly_reparam"), 20 * GROUP),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("alpha", "family"),
+    [
+        (1.0, "mean_field"),
+        (1.0, "full_rank"),
+        (0.5, "mean_field"),
+        (0.0, "full_rank"),
+        pytest.param(0.5, "full_rank", marks=pytest.mark.slow),
+        pytest.param(0.0, "mean_field", marks=pytest.mark.slow),
+    ],
+)
+def test_maximised_bounds(alpha, family):
+    """ELBO, Rényi and importance-weighted bounds, with learnt noise.
+
+    Wrong variants: "stl" with attached parameters inside q and detached draws; the
+    doubly reparameterised rule with w for alpha w + (1 - alpha) w^2; the noise with
+    softmax(lw) for alpha = 1/2; local reparameterisation with standard deviations
+    where variances belong.
+    """
+    expected, posterior = reference_lower(alpha, family), make_posterior(family)
+    for objective, n_draws in LOWER[alpha]:
+        count = 500 if n_draws > GROUP else 3_000
+        found = replicate(count, objective, posterior, make_target(), n_draws)
+        check(found, expected)
+
+
+ALL = [
+    *(objective for pairs in LOWER.values() for objective, _ in pairs),
+    EUBO("score"),
+    RenyiBound(-0.5),
+    RenyiBound(-0.5, "score"),
+    ChiBound(2),
+]
+
+
+@families
+@pytest.mark.parametrize("objective", ALL, ids=repr)
+def test_learning_the_noise_leaves_the_posterior_alone(objective, family):
+    """The gradient in q is that of the same noise, fixed. Wrong variant: a weight of
+    the noise's part that is not detached."""
+    posterior = make_posterior(family)
+    learnt = run(objective, posterior, make_target("learn"), 30)
+    fixed = run(objective, posterior, make_target("fixed"), 30)
+    torch.testing.assert_close(learnt[:-1], fixed)
+    assert len(learnt) == len(posterior.params) + 1
+
+
+@families
+@pytest.mark.parametrize("rule", ["reparam", "stl"])
+def test_minibatches_average_to_all_rows(family, rule):
+    """Exactly, on the same draws of theta, in the posterior and in the noise.
+
+    Wrong variant: the prior and the divergence scaled with the rows.
+    """
+    posterior, target = make_posterior(family), make_target()
+    batches = torch.randperm(N, generator=torch.Generator().manual_seed(5)).split(2)
+    parts = [run(ELBO(rule), posterior, target, 20, rows=rows) for rows in batches]
+    full = run(ELBO(rule), posterior, target, 20)
+    torch.testing.assert_close(torch.stack(parts).mean(0), full)
+    assert float((parts[0] - full).abs().max()) > 0.1
+    generator = torch.Generator().manual_seed(0)
+    theta, _ = posterior.rsample_with_log_prob(20, generator)
+    values = torch.stack([target.log_joint(theta, rows) for rows in batches])
+    torch.testing.assert_close(values.mean(0), target.log_joint(theta))
+
+
+def test_minibatches_of_locally_sampled_activations():
+    """In expectation, since every batch has its own draws. Wrong variant: as above."""
+    posterior, target = make_posterior("mean_field"), make_target()
+    expected = reference_lower(1.0, "mean_field")
+    batches = torch.arange(N).split(5)
+    parts = [
+        replicate(400, ELBO(), posterior, target, 50, rows=rows) for rows in batches
+    ]
+    # The two halves share their seeds: each sum is one replicate.
+    check(torch.stack(parts).mean(0), expected)
+
+
+# --- minimised bounds: many draws ------------------------------------------------------
+
+
+def reference_upper(alpha, family, n_blocks=25, n_draws=20_000):
+    """Exact gradients from 500,000 draws of the prior, (n_blocks, P + 1).
+
+    ``alpha / (1 - alpha) E_t[d log q / d params]`` with t in proportion to
+    ``p^(1 - alpha) q^alpha`` and theta held fixed; for the EUBO (None) minus the
+    posterior's expectation. The noise ascends: ``-E_p[d log_joint / d log_noise]``.
+    """
+    params, blocks = make_posterior(family).params.detach(), []
+    log_noise = torch.tensor(LOG_NOISE, dtype=torch.float64)
+    for i in range(n_blocks):
+        theta = SCALES * randn(n_draws, SIZE, seed=2000 + i)
+        proposal = log_normal(theta, SCALES).sum(1)
+        lp, lq = log_joint(theta, log_noise), log_q(params, theta)
+        a = 0.0 if alpha is None else alpha
+        tilted = torch.softmax((1 - a) * lp + a * lq - proposal, 0)
+        exact = torch.softmax(lp - proposal, 0)
+        factor = -1.0 if alpha is None else alpha / (1 - alpha)
+
+        def loss(params, log_noise, theta=theta, w=factor * tilted, v=exact):
+            return w @ log_q(params, theta) - v @ log_joint(theta, log_noise)
+
+        parts = torch.func.grad(loss, (0, 1))(params, log_noise)
+        blocks.append(torch.cat([parts[0], parts[1][None]]))
+    return torch.stack(blocks)
+
+
+UPPER = {
+    None: [EUBO("score"), EUBO("doubly_reparam")],
+    -0.5: [RenyiBound(-0.5, "score"), RenyiBound(-0.5, "doubly_reparam")],
+    -1.0: [ChiBound(2, "score"), ChiBound(2, "doubly_reparam")],
+}
+
+
+@pytest.mark.parametrize(
+    ("alpha", "family"),
+    [
+        (None, "mean_field"),
+        (-0.5, "full_rank"),
+        (-1.0, "mean_field"),
+        pytest.param(None, "full_rank", marks=pytest.mark.slow),
+        pytest.param(-0.5, "mean_field", marks=pytest.mark.slow),
+        pytest.param(-1.0, "full_rank", marks=pytest.mark.slow),
+    ],
+)
+def test_minimised_bounds(alpha, family):
+    """EUBO, negative orders and chi, with learnt noise: 40 times 10,000 draws.
+
+    Wrong variants: algorithm 1 of Ji and Shen (draws not detached in the score); the
+    weights with the power 1 - alpha also in the noise; the noise descends the bound;
+    parameters inside q not detached along the path.
+    """
+    expected, posterior = reference_upper(alpha, family), make_posterior(family)
+    for objective in UPPER[alpha]:
+        found = replicate(40, objective, posterior, make_target(), 10_000)
+        check(found, expected)
+
+
+# --- the noise, where the evidence is known --------------------------------------------
+
+
+DESIGN = torch.cat([X, torch.ones(N, 1).double()], 1)
+
+
+def log_evidence(log_noise):
+    covariance = PRIOR_SCALE**2 * DESIGN @ DESIGN.T
+    covariance = covariance + torch.exp(2 * log_noise) * torch.eye(N).double()
+    normal = torch.distributions.MultivariateNormal(0 * Y, covariance)
+    return normal.log_prob(Y)
+
+
+def exact_posterior(log_noise):
+    precision = DESIGN.T @ DESIGN * math.exp(-2 * log_noise)
+    precision = precision + torch.eye(2).double() / PRIOR_SCALE**2
+    covariance = torch.linalg.inv(precision)
+    mean = covariance @ DESIGN.T @ Y * math.exp(-2 * log_noise)
+    return NormalForm(mean, torch.linalg.cholesky(covariance))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ELBO(),
+        ELBO("stl"),
+        IWELBO(5),
+        RenyiBound(0.5),
+        RenyiBound(-0.5),
+        RenyiBound(-0.5, "score"),
+        ChiBound(2),
+        EUBO(),
+        EUBO("score"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("log_noise", [-0.6, 0.4])
+def test_noise_climbs_the_evidence(objective, log_noise, numeric_gradient):
+    """Fisher's identity at the exact posterior of a network without hidden layers.
+
+    On both sides of the maximum the loss falls as the evidence rises. Wrong variant:
+    the upper bounds minimised in the noise, which runs away from the maximum.
+    """
+    target = make_target(hidden=())
+    target.hyper = torch.tensor([log_noise], dtype=torch.float64, requires_grad=True)
+    posterior = FullRankNormal().build(target.layout)
+    posterior.set_normal(exact_posterior(log_noise))
+    posterior.params.requires_grad_()
+    found = replicate(200, objective, posterior, target, 100)[:, -1]
+    expected = -numeric_gradient(log_evidence, target.hyper.detach())
+    error = float(found.std()) / math.sqrt(len(found))
+    assert abs(float(expected)) > 20 * error
+    assert abs(float(found.mean() - expected)) < 5 * error
