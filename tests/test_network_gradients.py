@@ -37,7 +37,7 @@ FAMILIES = {"mean_field": MeanFieldNormal(), "full_rank": FullRankNormal()}
 families = pytest.mark.parametrize("family", list(FAMILIES))
 
 
-# --- the model, written again ---------------------------------------------------------
+# --- the model, written again --------------------------------------------------------
 
 
 def log_normal(x, scale):
@@ -92,7 +92,7 @@ def lower_bound(alpha, params, log_noise, eps):
     return means.mean() / power
 
 
-# --- the package's side ---------------------------------------------------------------
+# --- the package's side --------------------------------------------------------------
 
 
 def make_target(noise="learn", hidden=(HIDDEN,)):
@@ -170,7 +170,7 @@ def test_the_second_model_is_the_first(make_normal):
         torch.testing.assert_close(posterior.log_prob(theta), again)
 
 
-# --- maximised bounds: unbiased at every number of draws ------------------------------
+# --- maximised bounds: unbiased at every number of draws -----------------------------
 
 
 def reference_lower(alpha, family, n_blocks=25, n_groups=2_000):
@@ -297,7 +297,7 @@ def test_minibatches_of_locally_sampled_activations():
     check(torch.stack(parts).mean(0), expected)
 
 
-# --- minimised bounds: many draws ------------------------------------------------------
+# --- minimised bounds: many draws -----------------------------------------------------
 
 
 def reference_upper(alpha, family, n_blocks=25, n_draws=20_000):
@@ -357,7 +357,7 @@ def test_minimised_bounds(alpha, family):
         check(found, expected)
 
 
-# --- the noise, where the evidence is known --------------------------------------------
+# --- the noise, where the evidence is known -------------------------------------------
 
 
 DESIGN = torch.cat([X, torch.ones(N, 1).double()], 1)
