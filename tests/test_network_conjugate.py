@@ -1,0 +1,145 @@
+"""Networks without hidden layers are Bayesian linear regression, in closed form.
+
+Everything is compared in units of y: the fit standardises y, the evidence has the
+Jacobian. The closed forms are written in numpy.
+"""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
+
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.objectives import IWELBO, RenyiBound
+from skvi.predictors import MLPPredictor
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+NOISE = 1.3
+PARTS = {
+    "hidden_layer_sizes": (),
+    "posterior": "full_rank",
+    "noise_scale": NOISE,
+    "n_draws": 50,
+    "max_iter": 300,
+    "learning_rate": 0.05,
+}
+
+
+def make_data(n=40, d=3, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    return X, 5 + 2 * (X @ [1.0, -0.5, 0.2] + 0.7 * rng.standard_normal(n))
+
+
+def closed_form(X, y, noise):
+    """Mean, covariance and log evidence; parameters are those for standardised y."""
+    shift, scale = y.mean(), y.std()
+    z, noise, A = (y - shift) / scale, noise / scale, np.c_[X, np.ones(len(y))]
+    layout = MLPPredictor(X.shape[1], 1, ()).layout
+    prior = layout.natural_scales().numpy() ** 2
+    assert np.allclose(prior, [1 / X.shape[1]] * X.shape[1] + [1.0])
+    covariance = np.linalg.inv(A.T @ A / noise**2 + np.diag(1 / prior))
+    mean = covariance @ A.T @ z / noise**2
+    marginal = noise**2 * np.eye(len(z)) + (A * prior) @ A.T
+    evidence = multivariate_normal(cov=marginal).logpdf(z) - len(z) * np.log(scale)
+    return mean, covariance, evidence
+
+
+def best_noise(X, y):
+    """Type-II maximum likelihood."""
+    found = minimize_scalar(
+        lambda log_noise: -closed_form(X, y, np.exp(log_noise))[2],
+        bounds=(-4, 4),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    return np.exp(found.x), -found.fun
+
+
+def kl(q, mean, covariance):
+    """KL from the fitted q to a normal, in nats."""
+    m, C = q.mean.numpy(), q.covariance().numpy()
+    ratio, step = np.linalg.solve(covariance, C), mean - m
+    squared = step @ np.linalg.solve(covariance, step)
+    return 0.5 * (np.trace(ratio) + squared - len(m) - np.linalg.slogdet(ratio)[1])
+
+
+def test_full_rank_is_the_posterior(global_random_seed):
+    """The posterior to 0.01 nat, and the evidence in units of y.
+
+    Wrong variants: prior variances 1 for 1 / inputs; the noise scale not divided by
+    the scale of y; the Jacobian left out.
+    """
+    X, y = make_data()
+    model = BayesianMLPRegressor(random_state=global_random_seed, **PARTS).fit(X, y)
+    mean, covariance, evidence = closed_form(X, y, NOISE)
+    gap = kl(model.posterior_.as_normal(), mean, covariance)
+    assert gap < 0.01
+    assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
+    assert model.lower_bound_se_ < 0.01
+    assert model.noise_scale_ == NOISE
+    A = np.c_[X, np.ones(len(X))]
+    expected = A @ mean * y.std() + y.mean()
+    error = np.sqrt(np.einsum("ij,jk,ik->i", A, covariance, A)) * y.std()
+    # Predictions average over 100 draws; their error is a tenth of the posterior's.
+    assert np.all(np.abs(model.predict(X) - expected) < 0.55 * error)
+
+
+def test_mean_field_has_the_diagonal_of_the_precision(global_random_seed):
+    """And the posterior's mean. Wrong variant: the marginal variances."""
+    X, y = make_data()
+    X[:, 1] += X[:, 0]  # correlated, so that the two differ
+    parts = {**PARTS, "posterior": "mean_field"}
+    model = BayesianMLPRegressor(random_state=global_random_seed, **parts).fit(X, y)
+    mean, covariance, evidence = closed_form(X, y, NOISE)
+    q = model.posterior_.as_normal()
+    optimum = np.diag(1 / np.diag(np.linalg.inv(covariance)))
+    assert kl(q, mean, optimum) < 0.01
+    assert kl(q, mean, np.diag(np.diag(covariance))) > 0.05
+    gap = kl(q, mean, covariance)
+    assert gap > 0.1
+    assert abs(model.lower_bound_ - (evidence - gap)) < 5 * model.lower_bound_se_
+
+
+@pytest.mark.parametrize(
+    "objective",
+    ["elbo", "eubo", IWELBO(10), RenyiBound(-0.5)],
+    ids=["elbo", "eubo", "iwelbo", "renyi"],
+)
+def test_learnt_noise_is_the_type_2_maximum(objective, global_random_seed):
+    """To 0.002 nats of the evidence. The others start at the ELBO's solution, from
+    which the noise is first moved by a half.
+
+    Wrong variant: the upper bounds minimised in the noise as in q, which lowers the
+    evidence without limit: the noise runs off.
+    """
+    X, y = make_data()
+    noise, evidence = best_noise(X, y)
+    parts = {**PARTS, "noise_scale": "learn", "random_state": global_random_seed}
+    model = BayesianMLPRegressor(**parts).fit(X, y)
+    if objective != "elbo":
+        model._hyper += 0.4
+        model.set_params(objective=objective, warm_start=True, max_iter=100).fit(X, y)
+    found = model.noise_scale_
+    assert evidence - closed_form(X, y, found)[2] < 0.002
+    assert found == pytest.approx(noise, rel=0.01)
+    mean, covariance, _ = closed_form(X, y, found)
+    assert kl(model.posterior_.as_normal(), mean, covariance) < 0.01
+
+
+def test_weights_are_repetitions_in_the_optimum(global_random_seed):
+    """Runs differ, their optimum does not. Wrong variants: weights scaled to mean 1;
+    the mean and scale of y, or the Jacobian, without weights."""
+    X, y = make_data(30)
+    weight = np.arange(30) % 2 + 1
+    repeated = np.repeat(X, weight, 0), np.repeat(y, weight)
+    mean, covariance, evidence = closed_form(*repeated, NOISE)
+    model = BayesianMLPRegressor(random_state=global_random_seed, **PARTS)
+    for data in ((X, y, weight), repeated):
+        model.fit(*data)
+        gap = kl(model.posterior_.as_normal(), mean, covariance)
+        assert gap < 0.01
+        bound = evidence - gap
+        assert abs(model.lower_bound_ - bound) < 5 * model.lower_bound_se_
+    unweighted = closed_form(X, y, NOISE)
+    assert kl(model.posterior_.as_normal(), *unweighted[:2]) > 0.1
