@@ -1,6 +1,7 @@
 """The EUBO's optimum in one step: the moments of the posterior."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from skvi.sampling import (
 )
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._tilted import match_tilted_moments
+from skvi.solvers._tilted import estimate_loss, match_tilted_moments
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
@@ -47,7 +48,7 @@ class MomentMatching:
     averaged, started at the ELBO solution. What is estimated is the difference to
     the tilted density of a normal near p, whose moments are known, so that the
     noise stays bounded as alpha nears 1. Where the draws are too poor for that, the
-    ELBO solution is kept and the message says so.
+    ELBO solution is kept and the message says so; after Ctrl-C as well.
 
     Examples
     --------
@@ -99,10 +100,27 @@ class MomentMatching:
             it is minus the bound, estimated by importance sampling from fresh
             draws: consistent as well.
         """
-        if problem.objective.tilt:
-            return self._solve_tilted(problem, options)
+        tilted, start = bool(problem.objective.tilt), _proposal_problem(problem.target)
+        if tilted:
+            start = replace(start, posterior=problem.posterior)
+        found = NaturalGradient().solve(start, _near_enough(options.max_iter))
+        normal = start.posterior.as_normal()
+        problem.posterior.set_normal(normal)
+        kept = problem.posterior.params
+        try:
+            if found.diagnostics["interrupted"]:
+                raise KeyboardInterrupt
+            match = self._match_tilted if tilted else self._match
+            return match(problem, normal, options)
+        except KeyboardInterrupt:
+            problem.posterior.params = kept
+            return self._interrupted(problem)
+
+    def _match(
+        self, problem: Problem, normal: NormalForm, options: SolverOptions
+    ) -> Solution:
+        """Take the posterior's moments; propose from around a normal."""
         target, generator = problem.target, problem.generator
-        normal = fit_proposal_normal(target, options.max_iter)
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
         goal = _ess_goal(problem)
@@ -137,16 +155,29 @@ class MomentMatching:
                 f"the draws behind the moments are poor ({bad}); use a stronger "
                 "prior, standardise the features, or objective='elbo'"
             )
+        options.progress(value, lambda: None)  # the posterior is already there
         return Solution(self.name, value, [value], 1, not bad, message, found)
 
-    def _solve_tilted(self, problem: Problem, options: SolverOptions) -> Solution:
+    def _match_tilted(
+        self, problem: Problem, normal: NormalForm, options: SolverOptions
+    ) -> Solution:
         """Start at the ELBO solution; propose from the tilted density."""
-        start = Problem(problem.target, ELBO(), KL(), problem.posterior, None)
-        NaturalGradient().solve(start, SolverOptions(options.max_iter, tol=1e-3))
-        near = problem.posterior.as_normal()
-        if near.is_diagonal:
-            near = fit_proposal_normal(problem.target, options.max_iter)
-        return match_tilted_moments(problem, near, _ess_goal(problem), MAX_DRAWS)
+        if normal.is_diagonal:
+            normal = fit_proposal_normal(problem.target, options.max_iter)
+        return match_tilted_moments(
+            problem, normal, _ess_goal(problem), MAX_DRAWS, options.progress
+        )
+
+    def _interrupted(self, problem: Problem) -> Solution:
+        """Keep what the posterior is, with an estimate of its bound."""
+        value = estimate_loss(problem)
+        message = "interrupted: the ELBO's solution was kept"
+        found = {"interrupted": True}
+        return Solution(self.name, value, [value], 1, False, message, found)
+
+
+def _near_enough(max_iter: int) -> SolverOptions:
+    return SolverOptions(max_iter=max_iter, tol=1e-3)
 
 
 def _ess_goal(problem: Problem) -> int:
@@ -173,6 +204,11 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
     NormalForm
         Over all P parameters, computed without draws.
 
+    Raises
+    ------
+    KeyboardInterrupt
+        On Ctrl-C, which the natural gradient itself would end at once and silently.
+
     Examples
     --------
     >>> import torch
@@ -189,7 +225,9 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
     tensor([1.3333], dtype=torch.float64)
     """
     problem = _proposal_problem(target)
-    NaturalGradient().solve(problem, SolverOptions(max_iter=max_iter, tol=1e-3))
+    found = NaturalGradient().solve(problem, _near_enough(max_iter))
+    if found.diagnostics["interrupted"]:
+        raise KeyboardInterrupt
     return problem.posterior.as_normal()
 
 

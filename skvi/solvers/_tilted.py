@@ -1,6 +1,7 @@
 """Rényi's optimum: the moments of p^(1 - alpha) q^alpha, for a normal q."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from skvi.sampling import adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers.base import Problem, Solution
 
-__all__ = ["match_tilted_moments"]
+__all__ = ["estimate_loss", "match_tilted_moments"]
 
 # Full steps on fresh draws (each a quarter of all), then as many that are averaged.
 N_FULL, N_AVERAGED = 2, 12
@@ -205,7 +206,11 @@ def _covering_normal(q: NormalForm, near: NormalForm, alpha: float) -> NormalFor
 
 
 def match_tilted_moments(
-    problem: Problem, near: NormalForm, goal: int, max_draws: int
+    problem: Problem,
+    near: NormalForm,
+    goal: int,
+    max_draws: int,
+    progress: Callable[[float, Callable[[], None]], bool],
 ) -> Solution:
     """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, from where it is.
 
@@ -213,9 +218,11 @@ def match_tilted_moments(
     draws the equations of many parameters need not have a solution, and the bound
     has no maximum. A last set of draws checks the result and gives its value.
 
-    `near` is a normal near p; `goal` the effective draws of the averaged steps.
+    `near` is a normal near p; `goal` the effective draws of the averaged steps;
+    `progress` hears of every step, and may stop.
     """
     alpha, posterior = problem.objective.tilt, problem.posterior
+    start = posterior.params
     q = _solve_known(posterior.as_normal(), near, alpha)
     proposal, pilot = adapt_proposal(
         _TiltedTarget(problem.target, q, alpha),
@@ -235,17 +242,36 @@ def match_tilted_moments(
         history.append(-sample.bound)
         known = _Reference.of(q, near, alpha)
         q = _move(q, sample.moments(known), known, alpha, 1 / averaged)
+        if progress(history[-1], lambda q=q: posterior.set_normal(q)):
+            posterior.set_normal(q)
+            found = {"ess": sample.ess, "stopped": True}
+            return _solution(history[-1], history, False, "", found)
     sample = _Sample(problem, proposal, near, q, n_draws)
     solution = _check(sample, q, near, history, alpha)
     if not solution.diagnostics["moment_error"] < MAX_ERROR or sample.ess < MIN_ESS:
         # Worse than the start, from which the caller came.
         solution.message += "; the ELBO's solution was kept"
-        theta, log_q = posterior.rsample_with_log_prob(PILOT_DRAWS, problem.generator)
-        log_weights = problem.target.log_joint_batched(theta) - log_q
-        solution.value = -float(problem.objective.bound(log_weights))
+        posterior.params = start
+        solution.value = estimate_loss(problem)
     else:
         posterior.set_normal(q)
     return solution
+
+
+def estimate_loss(problem: Problem) -> float:
+    """What is minimised, in nats, estimated from draws of the posterior as it is."""
+    posterior, objective = problem.posterior, problem.objective
+    theta, log_q = posterior.rsample_with_log_prob(PILOT_DRAWS, problem.generator)
+    log_weights = problem.target.log_joint_batched(theta) - log_q
+    value = float(objective.bound(log_weights))
+    return value if objective.direction == "upper" else -value
+
+
+def _solution(
+    value: float, history: list[float], converged: bool, message: str, found: dict
+) -> Solution:
+    name = "moment_matching"
+    return Solution(name, value, history, len(history), converged, message, found)
 
 
 def _check(
@@ -279,15 +305,8 @@ def _check(
         )
     value_error = float((sample.w_t - sample.w_0).norm()) / sample.delta
     found = {"ess": sample.ess, "moment_error": error, "value_error": value_error}
-    return Solution(
-        "moment_matching",
-        -sample.bound,
-        history,
-        len(history),
-        not message,
-        message,
-        {**found, "khat": khat, "source": "importance"},
-    )
+    found |= {"khat": khat, "source": "importance"}
+    return _solution(-sample.bound, history, not message, message, found)
 
 
 def _mean_errors(sample: _Sample, known: _Reference, alpha: float) -> torch.Tensor:
