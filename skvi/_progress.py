@@ -22,11 +22,13 @@ class FitProgress:
         With `_posterior_attributes()`, what a user's callback needs to predict.
     data : dict
         "X", "y" and "metadata", which callbacks may ask for.
+    max_iter : int
+        Largest number of iterations that the solver will report.
     """
 
-    def __init__(self, estimator: Any, data: dict) -> None:
+    def __init__(self, estimator: Any, data: dict, max_iter: int) -> None:
         self.estimator, self.data = estimator, data
-        self.verbose, self.max_iter = estimator.verbose, estimator.max_iter
+        self.verbose, self.max_iter = estimator.verbose, max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None
         if has_callbacks(estimator):

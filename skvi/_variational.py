@@ -153,7 +153,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             self._continue(problem)
         elif solver.name == "stochastic":
             self._initialize(problem)
-        progress = FitProgress(self, data)
+        count = getattr(solver, "count_iterations", None)
+        progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         self._problem = problem  # callbacks may ask for the attributes so far
         try:
             solution = solver.solve(problem, self._solver_options(target, progress))

@@ -19,7 +19,12 @@ from skvi.sampling import (
 )
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._tilted import estimate_loss, match_tilted_moments
+from skvi.solvers._tilted import (
+    N_AVERAGED,
+    N_FULL,
+    estimate_loss,
+    match_tilted_moments,
+)
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
@@ -82,6 +87,21 @@ class MomentMatching:
         if hyper is not None and len(hyper):
             return "the target has hyperparameters to learn"
         return NaturalGradient.missing(_proposal_problem(problem.target))
+
+    @staticmethod
+    def count_iterations(problem: Problem) -> int:
+        """Count the iterations that are reported, whatever `max_iter` is.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        int
+            1 for the EUBO; the steps on fresh draws for Rényi's bound.
+        """
+        return N_FULL + N_AVERAGED if problem.objective.tilt else 1
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
