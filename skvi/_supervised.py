@@ -99,7 +99,8 @@ class BaseSupervised(BaseVariational):
             networks "coef_0" of shape (n_samples, d, units), "intercept_0" of shape
             (n_samples, units), and so on for every layer.
         """
-        blocks = self.posterior_.layout.unpack(self._draw(n_samples, random_state))
+        theta = self._draw(n_samples, random_state)
+        blocks = self.posterior_.layout.unpack(theta)
         return {name: block.numpy().copy() for name, block in blocks.items()}
 
     @torch.no_grad()

@@ -24,6 +24,7 @@ from skvi.sampling import (
     StudentT,
     WeightedDraws,
     adapt_proposal,
+    draw_limit,
     draw_weighted,
     effective_sample_size,
     pareto_khat,
@@ -35,7 +36,7 @@ from skvi.solvers import dispersed_starts, fit_proposal_normal
 __all__ = ["bound_evidence"]
 
 DEFAULT_PRECISION = 0.03
-MIN_DRAWS, MAX_DRAWS = 2**12, 2**17
+MIN_DRAWS = 2**12
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 MAX_RHAT = 1.05
 LEVEL = 0.95
@@ -99,10 +100,11 @@ def bound_evidence(
     above, variance_above, spread_above, correlation = _reverse_proposal(
         sampler.pilot, (normal, proposal.normal)
     )
-    n_below = _n_draws(
-        max(variance_below, _spread(pilot.log_weights)), n_draws, precision
-    )
-    n_above = _n_draws(max(variance_above, spread_above), n_draws, precision)
+    variance = max(variance_below, _spread(pilot.log_weights))
+    limit = draw_limit(target.layout.size)
+    n_below = n_draws or _n_draws(variance, precision, limit)
+    variance = max(variance_above, spread_above)
+    n_above = n_draws or _n_draws(variance, precision, limit)
     setup = _Setup(
         proposal,
         above,
@@ -160,10 +162,8 @@ def _spread(log_weights: torch.Tensor) -> float:
     return variance if math.isfinite(variance) else 0.0
 
 
-def _n_draws(variance: float, n_draws: int | None, precision: float | None) -> int:
-    if n_draws is not None:
-        return n_draws
-    return int(min(max(variance / _error(precision) ** 2, MIN_DRAWS), MAX_DRAWS))
+def _n_draws(variance: float, precision: float | None, limit: int) -> int:
+    return int(min(max(variance / _error(precision) ** 2, MIN_DRAWS), limit))
 
 
 def _error(precision: float | None) -> float:

@@ -6,6 +6,7 @@ from skvi.sampling._importance import (
     StudentT,
     WeightedDraws,
     adapt_proposal,
+    draw_limit,
     draw_weighted,
 )
 
@@ -15,6 +16,7 @@ __all__ = [
     "StudentT",
     "WeightedDraws",
     "adapt_proposal",
+    "draw_limit",
     "draw_weighted",
     "effective_sample_size",
     "pareto_khat",

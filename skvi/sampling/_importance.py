@@ -10,8 +10,15 @@ from skvi.base import NormalForm
 from skvi.sampling._diagnostics import pareto_khat
 from skvi.utils._random import rand, randn
 
-__all__ = ["StudentT", "WeightedDraws", "adapt_proposal", "draw_weighted"]
+__all__ = [
+    "StudentT",
+    "WeightedDraws",
+    "adapt_proposal",
+    "draw_limit",
+    "draw_weighted",
+]
 
+MAX_DRAWS, MIN_DRAWS, MAX_ELEMENTS = 2**17, 2**10, 2**27
 # Heavier than the tails of a posterior with a normal or a Laplace prior.
 DEGREES_OF_FREEDOM = 12
 # Degrees of freedom and inflations that are tried once location and scale are
@@ -139,6 +146,27 @@ class WeightedDraws:
         covariance = centred.T @ (w[:, None] * centred)
         factor, info = torch.linalg.cholesky_ex(covariance)
         return None if int(info) else NormalForm(mean, factor)
+
+
+def draw_limit(n_params: int) -> int:
+    """Return the most draws that are kept at once: 131,072, and at most 1 GiB.
+
+    Parameters
+    ----------
+    n_params : int
+        P.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from skvi.sampling import draw_limit
+    >>> draw_limit(31), draw_limit(50_000)
+    (131072, 2684)
+    """
+    return max(min(MAX_DRAWS, MAX_ELEMENTS // n_params), MIN_DRAWS)
 
 
 def draw_weighted(

@@ -13,6 +13,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.sampling import (
     HamiltonianChains,
     adapt_proposal,
+    draw_limit,
     draw_weighted,
     effective_sample_size,
     pareto_khat,
@@ -32,7 +33,6 @@ __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
 # Independent draws that the moments should be worth: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
 MIN_ESS = 10_000
-MAX_DRAWS = 2**17
 N_CHAINS = 64
 # Above so many parameters proposals are factorised: a covariance costs too much.
 MAX_FULL_RANK = 2000
@@ -144,17 +144,18 @@ class MomentMatching:
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
         goal = _ess_goal(problem)
-        n_draws = min(MAX_DRAWS, math.ceil(goal / efficiency))
-        limit = khat_limit(n_draws)
-        if pilot.khat < limit and efficiency > 0.02:
+        limit = draw_limit(target.layout.size)
+        n_draws = min(limit, math.ceil(goal / efficiency))
+        max_khat = khat_limit(n_draws)
+        if pilot.khat < max_khat and efficiency > 0.02:
             draws = draw_weighted(target, proposal, n_draws, generator)
             theta, weights = draws.theta, draws.weights
             log_joint = draws.log_weights + proposal.log_prob(theta)
             found = {"ess": draws.ess, "khat": draws.khat, "source": "importance"}
-            bad = "" if draws.khat < limit else f"Pareto k {draws.khat:.2f}"
+            bad = "" if draws.khat < max_khat else f"Pareto k {draws.khat:.2f}"
         else:
             starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
-            n_iter = min(2000, max(200, math.ceil(goal / N_CHAINS)))
+            n_iter = min(limit // N_CHAINS, max(200, math.ceil(goal / N_CHAINS)))
             sampler = HamiltonianChains(target, starts, proposal.normal, generator)
             chains = sampler.warm_up(300).run(n_iter)
             theta = chains.theta.flatten(0, 1)
@@ -184,8 +185,9 @@ class MomentMatching:
         """Start at the ELBO solution; propose from the tilted density."""
         if normal.is_diagonal:
             normal = fit_proposal_normal(problem.target, options.max_iter)
+        limit = draw_limit(problem.target.layout.size)
         return match_tilted_moments(
-            problem, normal, _ess_goal(problem), MAX_DRAWS, options.progress
+            problem, normal, _ess_goal(problem), limit, options.progress
         )
 
     def _interrupted(self, problem: Problem) -> Solution:

@@ -4,14 +4,14 @@ import math
 
 import torch
 
+from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["Stochastic"]
 
 STEPS_PER_SWEEP = 100
-# Sweeps without progress before the step size is halved, and its smallest share.
+# Sweeps without progress before the step size is halved.
 PATIENCE = 3
-SMALLEST_SHARE = 1 / 32
 # Below this share of effective draws self-normalised gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
 # Learnt scales stay above this share of where they started: without a floor the
@@ -85,7 +85,7 @@ class _Training:
         self.params = torch.cat([problem.posterior.params.clone(), hyper])
         self.floor = hyper + HYPER_FLOOR
         self.kept = self.params.clone()
-        self.adam = _Adam(self.params, options.learning_rate)
+        self.adam = Adam(self.params, options.learning_rate)
         self.batches = 1
         if options.batch_size is not None:
             self.batches = math.ceil(problem.target.n_rows / options.batch_size)
@@ -95,16 +95,14 @@ class _Training:
         self.history: list[float] = []
         self.sweep_values: list[torch.Tensor] = []
 
-    def _schedule(self) -> "_Plateau | _Decay":
+    def _schedule(self) -> Plateau | Decay:
         options = self.options
         if not options.early_stopping:
-            return _Decay(
-                self.adam, math.ceil(options.max_iter / self.epochs_per_sweep)
-            )
+            return Decay(self.adam, math.ceil(options.max_iter / self.epochs_per_sweep))
         patience = PATIENCE
         if options.n_iter_no_change is not None:
             patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
-        return _Plateau(self.adam, patience, options.tol)
+        return Plateau(self.adam, patience, options.tol)
 
     def run(self) -> Solution:
         message = ""
@@ -226,47 +224,6 @@ def _weight_efficiency(problem: Problem) -> float:
     return float(1 / weights.square().sum()) / len(theta)
 
 
-class _Plateau:
-    """Halves the step size where the objective does not fall by more than noise."""
-
-    def __init__(self, adam: "_Adam", patience: int, tol: float) -> None:
-        self.adam, self.smallest = adam, adam.rate * SMALLEST_SHARE
-        self.patience, self.tol = max(patience, 1), tol
-        self.best, self.best_error, self.waited = math.inf, 0.0, 0
-
-    @property
-    def done(self) -> bool:
-        return self.adam.rate < self.smallest
-
-    def observe(self, values: torch.Tensor) -> None:
-        mean = float(values.mean())
-        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-        noise = 2 * math.hypot(error, self.best_error)
-        fell = mean < self.best - max(noise, self.tol)
-        self.waited = 0 if fell else self.waited + 1
-        if mean < self.best:
-            self.best, self.best_error = mean, error
-        if self.waited >= self.patience:
-            self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
-
-
-class _Decay:
-    """Lets the step size fall linearly over a fixed number of sweeps."""
-
-    def __init__(self, adam: "_Adam", n_sweeps: int) -> None:
-        self.adam, self.start, self.n_sweeps = adam, adam.rate, n_sweeps
-        self.seen = 0
-
-    @property
-    def done(self) -> bool:
-        return self.seen >= self.n_sweeps
-
-    def observe(self, values: torch.Tensor) -> None:
-        self.seen += 1
-        left = 1 - self.seen / self.n_sweeps
-        self.adam.rate = self.start * max(left, SMALLEST_SHARE)
-
-
 def _surrogate(
     problem: Problem, options: SolverOptions, rows: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -294,19 +251,3 @@ def _non_finite(problem: Problem) -> str:
         f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
         "state was kept. Lower learning_rate or standardise the features"
     )
-
-
-class _Adam:
-    """Kingma and Ba (2014) on one flat vector, in place."""
-
-    def __init__(self, params: torch.Tensor, rate: float) -> None:
-        self.rate, self.t = rate, 0
-        self.m, self.v = torch.zeros_like(params), torch.zeros_like(params)
-
-    def step(self, params: torch.Tensor, gradient: torch.Tensor) -> None:
-        self.t += 1
-        self.m.mul_(0.9).add_(gradient, alpha=0.1)
-        self.v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = self.rate / (1 - 0.9**self.t)
-        denominator = (self.v / (1 - 0.999**self.t)).sqrt_().add_(1e-8)
-        params.addcdiv_(self.m, denominator, value=-scale)

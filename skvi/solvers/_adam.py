@@ -1,0 +1,67 @@
+"""Adam, and what its step size does over time."""
+
+import math
+
+import torch
+
+__all__ = ["Adam", "Decay", "Plateau"]
+
+# Step sizes end at this share of their start.
+SMALLEST_SHARE = 1 / 32
+
+
+class Adam:
+    """Kingma and Ba (2014) on one flat vector, in place."""
+
+    def __init__(self, params: torch.Tensor, rate: float) -> None:
+        self.rate, self.t = rate, 0
+        self.m, self.v = torch.zeros_like(params), torch.zeros_like(params)
+
+    def step(self, params: torch.Tensor, gradient: torch.Tensor) -> None:
+        self.t += 1
+        self.m.mul_(0.9).add_(gradient, alpha=0.1)
+        self.v.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        scale = self.rate / (1 - 0.9**self.t)
+        denominator = (self.v / (1 - 0.999**self.t)).sqrt_().add_(1e-8)
+        params.addcdiv_(self.m, denominator, value=-scale)
+
+
+class Plateau:
+    """Halves the step size where the objective does not fall by more than noise."""
+
+    def __init__(self, adam: Adam, patience: int, tol: float) -> None:
+        self.adam, self.smallest = adam, adam.rate * SMALLEST_SHARE
+        self.patience, self.tol = max(patience, 1), tol
+        self.best, self.best_error, self.waited = math.inf, 0.0, 0
+
+    @property
+    def done(self) -> bool:
+        return self.adam.rate < self.smallest
+
+    def observe(self, values: torch.Tensor) -> None:
+        mean = float(values.mean())
+        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        noise = 2 * math.hypot(error, self.best_error)
+        fell = mean < self.best - max(noise, self.tol)
+        self.waited = 0 if fell else self.waited + 1
+        if mean < self.best:
+            self.best, self.best_error = mean, error
+        if self.waited >= self.patience:
+            self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
+
+
+class Decay:
+    """Lets the step size fall linearly over a fixed number of sweeps."""
+
+    def __init__(self, adam: Adam, n_sweeps: int) -> None:
+        self.adam, self.start, self.n_sweeps = adam, adam.rate, n_sweeps
+        self.seen = 0
+
+    @property
+    def done(self) -> bool:
+        return self.seen >= self.n_sweeps
+
+    def observe(self, values: torch.Tensor) -> None:
+        self.seen += 1
+        left = 1 - self.seen / self.n_sweeps
+        self.adam.rate = self.start * max(left, SMALLEST_SHARE)
