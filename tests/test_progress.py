@@ -177,6 +177,20 @@ def test_progress_bar(capsys):
     assert search.best_score_ == alone.best_score_
 
 
+def test_callbacks_do_not_change_what_is_kept(monkeypatch):
+    """Where the draws are too poor, and what the callback saw is given up.
+
+    Wrong variant: the posterior that the callback was shown last stays.
+    """
+    callbacks()
+    monkeypatch.setattr(_tilted, "MAX_ERROR", 0.0)
+    with pytest.warns(ConvergenceWarning, match="solution was kept"):
+        watched = fit("renyi", Recorder())
+    with pytest.warns(ConvergenceWarning, match="solution was kept"):
+        alone = fit("renyi")
+    assert np.array_equal(state_of(watched), state_of(alone))
+
+
 # --- printed lines --------------------------------------------------------------------
 
 

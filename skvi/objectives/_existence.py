@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from skvi.base import NormalForm
+
 # A smallest eigenvalue this near to 0, in relation to the largest, decides nothing.
 MARGIN = 1e-8
 
@@ -22,6 +24,7 @@ def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
     if found is None or q is None:
         return None
     tail, is_exact = found
+    q = NormalForm(q.mean.to(tail.dtype), q.scale.to(tail.dtype))
     finite = _is_positive(tail, q, power)
     # A lower bound of T settles one side: more decay helps positive powers only.
     helps = finite if power > 0 else finite is False

@@ -292,11 +292,11 @@ class SupervisedTarget(Target):
         return self.X[rows], self.y[rows], weight
 
     def _weighted_sum(self, losses: torch.Tensor, rows: Any) -> torch.Tensor:
-        if self.sample_weight is None:
+        w = self.sample_weight
+        if w is None:
             return losses.sum(1)
-        return losses @ (
-            self.sample_weight if rows is None else self.sample_weight[rows]
-        )
+        # Single precision outputs have single precision losses; weights are double.
+        return losses.to(w.dtype) @ (w if rows is None else w[rows])
 
     def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
         total = self._weighted_sum(losses, rows)
