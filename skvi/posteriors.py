@@ -229,7 +229,12 @@ class _DiagonalPosterior(_NormalPosterior):
 
 
 class _FullPosterior(_NormalPosterior):
-    """Variational parameters: means, log diagonal and rest of the Cholesky factor."""
+    """Variational parameters: means, log diagonal and rest of the Cholesky factor.
+
+    The rest of a row is in units of its diagonal element: a gradient step of one
+    size then means as much for narrow as for wide parameters, and a step from a
+    narrow start does not drown it in correlations.
+    """
 
     is_diagonal = False
 
@@ -239,12 +244,13 @@ class _FullPosterior(_NormalPosterior):
         mean, log_diagonal, rest = params.split([size, size, size * (size - 1) // 2])
         rows, columns = torch.tril_indices(size, size, offset=-1)
         lower = torch.zeros(size, size, dtype=params.dtype)
-        lower = lower.index_put((rows, columns), rest)
-        return NormalForm(mean, lower + torch.diag(log_diagonal.exp()))
+        unit = lower.index_put((rows, columns), rest)
+        diagonal = log_diagonal.exp()
+        return NormalForm(mean, diagonal[:, None] * unit + torch.diag(diagonal))
 
     def set_normal(self, normal: NormalForm) -> None:
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
         rows, columns = torch.tril_indices(len(scale), len(scale), offset=-1)
-        self.params = torch.cat(
-            [normal.mean, scale.diagonal().log(), scale[rows, columns]]
-        )
+        diagonal = scale.diagonal()
+        unit = scale / diagonal[:, None]
+        self.params = torch.cat([normal.mean, diagonal.log(), unit[rows, columns]])

@@ -65,7 +65,8 @@ def factor_of(params):
     if len(rest):
         rows = [(i, j) for i in range(SIZE) for j in range(i)]
         lower = lower.index_put(tuple(torch.tensor(rows).T), rest)
-    return mean, lower + torch.diag(log_scale.exp())
+    scale = log_scale.exp()
+    return mean, scale[:, None] * lower + torch.diag(scale)
 
 
 def log_q(params, theta):
