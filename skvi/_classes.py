@@ -63,9 +63,10 @@ class BayesianClassifierMixin(ClassifierMixin):
             per_class = compute_class_weight(
                 self.class_weight, classes=self.classes_, y=self.classes_[codes]
             )
-        if np.any(per_class < 0):
+        if not np.all(np.isfinite(per_class) & (per_class >= 0)):
             raise ValueError(
-                f"class_weight must not be negative. Got {self.class_weight!r}."
+                "class_weight must be finite and not negative. Got "
+                f"{self.class_weight!r}."
             )
         weight = per_class[codes].astype(np.float64)
         return weight if sample_weight is None else weight * sample_weight

@@ -54,10 +54,10 @@ class FitProgress:
             task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)
         )
 
-    def finish(self, value: float) -> None:
+    def finish(self, lower_bound: float) -> None:
         """Report the end of the fit."""
         if self.verbose:
-            self._print(f"{self.n_iter} iterations, objective {value:.4f} nats")
+            self._print(f"{self.n_iter} iterations, ELBO {lower_bound:.4f} nats")
         if self.context is not None:
             self.context.call_on_fit_task_end(
                 estimator=self.estimator,
@@ -70,7 +70,9 @@ class FitProgress:
         late = now - self.last_line > SECONDS_BETWEEN_LINES
         if self.verbose > 1 or self.n_iter <= FIRST_LINES or late:
             self.last_line = now
-            self._print(f"iteration {self.n_iter}/{self.max_iter}: {value:.4f} nats")
+            self._print(
+                f"iteration {self.n_iter}/{self.max_iter}: minimised {value:.4f} nats"
+            )
 
     def _print(self, text: str) -> None:
         print(f"[{type(self.estimator).__name__}] {text}", flush=True)  # noqa: T201

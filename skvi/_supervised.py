@@ -31,6 +31,7 @@ class BaseSupervised(BaseVariational):
 
     def _fit(self, X, y, sample_weight):
         """Validate, build the target, solve; return what was validated."""
+        before = self._forget()
         X, y = validate_data(self, X, y, **self._input)
         targets, self._dtype = self._encode(y), X.dtype
         self._resolve_all()
@@ -38,8 +39,9 @@ class BaseSupervised(BaseVariational):
         weight = self._row_weights(targets, sample_weight)
         target = self._build_target(X, targets, weight)
         with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
-            self._solve(target, X=X, y=y, metadata={"sample_weight": sample_weight})
-        return X, targets, sample_weight
+            metadata = {"sample_weight": sample_weight}
+            self._solve(target, before, X=X, y=y, metadata=metadata)
+        return X, targets, sample_weight, weight
 
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:
@@ -59,7 +61,7 @@ class BaseSupervised(BaseVariational):
         """Return the targets in the units of the fit."""
         return targets
 
-    def _build_target(self, X, targets, weight):
+    def _build_target(self, X, targets, weight, predictor=None):
         if weight is not None:
             # Rows of weight zero must not influence anything: nodes, batches, units.
             keep = weight > 0
@@ -67,7 +69,7 @@ class BaseSupervised(BaseVariational):
             if not keep.all():
                 X, targets, weight = X[keep], targets[keep], weight[keep]
         targets = self._standardize(targets, weight)
-        predictor = self._predictor()
+        predictor = self._predictor() if predictor is None else predictor
         return SupervisedTarget(
             predictor,
             self._likelihood(),
@@ -78,6 +80,11 @@ class BaseSupervised(BaseVariational):
             None if weight is None else as_tensor(weight),
             self._constant,
         )
+
+    def _posterior_attributes(self):
+        found = super()._posterior_attributes()
+        # Parameters may be set to other values after the fit: predictions do not care.
+        return found | {"_fitted_predictor": self._problem.target.predictor}
 
     def _check_X(self, X):
         check_is_fitted(self)

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.evidence import judge_existence, lower_bound, weight_diagnostics
+from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import Loss
 from skvi.objectives import Objective
@@ -100,8 +100,19 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if isinstance(value, str):
             return SHORTHANDS[name][value]()
         if isinstance(value, Mapping):
-            return {key: clone(prior) for key, prior in value.items()}
+            return {block: self._resolve_block(part) for block, part in value.items()}
         return clone(value)
+
+    def _resolve_block(self, prior: Any) -> Any:
+        """Resolve one prior of a mapping, which may be a shorthand as well."""
+        if not isinstance(prior, str):
+            return clone(prior)
+        if prior not in SHORTHANDS["prior"]:
+            raise ValueError(
+                f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
+                f"such as Normal(scale=2.0). Got {prior!r}."
+            )
+        return SHORTHANDS["prior"][prior]()
 
     def _resolve_all(self) -> None:
         self.objective_ = self._resolve("objective")
@@ -117,11 +128,20 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         prior, intercept = self._resolve("prior"), None
         if self.intercept_prior is not None:
             intercept = self._resolve("intercept_prior")
-        has_intercept = getattr(self, "fit_intercept", True)
-        if not has_intercept or (isinstance(prior, dict) and intercept is None):
+        if intercept is not None and not self._has_intercept:
+            raise IncompatibleComponentsError(
+                f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
+                "fit_intercept=True, or intercept_prior=None."
+            )
+        if not self._has_intercept:
             return prior
         if isinstance(prior, dict):
-            return {**prior, "intercept": intercept}
+            if intercept is not None and "intercept" in prior:
+                raise IncompatibleComponentsError(
+                    "prior and intercept_prior both give a prior for the intercept. "
+                    "Leave one of them out."
+                )
+            return prior if intercept is None else {**prior, "intercept": intercept}
         if intercept is None and not hasattr(prior, "scale"):
             raise IncompatibleComponentsError(
                 f"prior={prior!r} has no scale for the intercept to share. Give "
@@ -132,12 +152,31 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             intercept = Normal(scale=prior.scale)
         return {"coef": prior, "intercept": intercept}
 
-    def _solve(self, target: Any, **data: Any) -> None:
+    @property
+    def _has_intercept(self) -> bool:
+        return True
+
+    def _forget(self) -> dict[str, Any]:
+        """Make the estimator unfitted, so that a fit that fails leaves no half model.
+
+        Returns
+        -------
+        dict
+            What `warm_start` needs of the last fit; empty where there was none.
+        """
+        found = vars(self)
+        names = ("posterior_", "classes_", "_hyper")
+        before = {name: found[name] for name in names if name in found}
+        return before if found.pop("posterior_", None) is not None else {}
+
+    def _solve(self, target: Any, before: dict[str, Any], **data: Any) -> None:
         """Check the combination, fit the posterior, set the shared attributes.
 
         Parameters
         ----------
         target : Target
+        before : dict
+            What `_forget` returned.
         **data : dict
             "X", "y" and "metadata" as the user gave them, for callbacks.
         """
@@ -149,34 +188,43 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             target, self.objective_, self.divergence_, posterior, generator
         )
         solver = self._choose_solver(problem)
-        if self.warm_start and hasattr(self, "posterior_"):
-            self._continue(problem)
+        warm = self.warm_start and bool(before)
+        if warm:
+            self._continue(problem, before)
         elif solver.name == "stochastic":
             self._initialize(problem)
         count = getattr(solver, "count_iterations", None)
         progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         self._problem = problem  # callbacks may ask for the attributes so far
         try:
-            solution = solver.solve(problem, self._solver_options(target, progress))
+            options = self._solver_options(target, progress, warm)
+            solution = solver.solve(problem, options)
             vars(self).update(self._posterior_attributes())
         finally:
             del self._problem
         self._set_solution(problem, solution)
-        progress.finish(self.objective_value_)
+        progress.finish(self.lower_bound_)
 
-    def _continue(self, problem: Problem) -> None:
+    def _continue(self, problem: Problem, before: dict[str, Any]) -> None:
         """Start where the last fit ended."""
-        target = problem.target
-        before, now = dict(self.posterior_.layout), dict(target.layout)
-        if before != now:
+        target, posterior = problem.target, problem.posterior
+        last = before["posterior_"].layout
+        same_classes = np.array_equal(
+            before.get("classes_", ()), getattr(self, "classes_", ())
+        )
+        if dict(last) != dict(target.layout) or not same_classes:
             raise ValueError(
-                f"warm_start=True continues from a posterior over {before}, but these "
-                f"data need {now}. Use the same features and classes, or "
-                "warm_start=False."
+                f"warm_start=True continues from a fit with {last}; these data and "
+                f"parameters need {target.layout}, or have other classes. Use the "
+                "same features, classes and sizes, or warm_start=False."
             )
-        problem.posterior.set_normal(self.posterior_.as_normal())
-        if len(target.hyper):
-            target.hyper = torch.from_numpy(self._hyper.copy())
+        posterior.set_normal(before["posterior_"].as_normal())
+        posterior.params = posterior.params.to(self._posterior_dtype(target))
+        if len(target.hyper) == len(before["_hyper"]):
+            target.hyper = torch.from_numpy(before["_hyper"].copy())
+
+    def _posterior_dtype(self, target: Any) -> torch.dtype:
+        return torch.float64
 
     def _initialize(self, problem: Problem) -> None:
         """Move a fresh posterior to a good start for the stochastic solver."""
@@ -186,6 +234,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if self._batch_size(problem.target.n_rows) is None:
             return choose_solver(problem, self.solver)()
         if self.solver not in ("auto", "stochastic"):
+            choose_solver(problem, self.solver)  # says what else is in the way
             raise IncompatibleComponentsError(
                 f"solver={self.solver!r} uses all rows in every iteration; got "
                 f"batch_size={self.batch_size!r}. Use batch_size='auto', or "
@@ -199,7 +248,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             return None
         return int(self.batch_size)
 
-    def _solver_options(self, target: Any, progress: Any) -> SolverOptions:
+    def _solver_options(
+        self, target: Any, progress: Any, warm: bool = False
+    ) -> SolverOptions:
         rate = self.learning_rate
         return SolverOptions(
             max_iter=self.max_iter,
@@ -210,7 +261,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),
             n_iter_no_change=getattr(self, "n_iter_no_change", None),
-            warm_start=self.warm_start and hasattr(self, "posterior_"),
+            warm_start=warm,
             progress=progress,
         )
 
@@ -221,6 +272,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         posterior.params = posterior.params.detach()
         hyper = problem.target.hyper.detach()
         return {"posterior_": posterior, "_hyper": hyper.double().numpy().copy()}
+
+    def _bound_draws(self, solution: Any) -> int:
+        """Draws for the final ELBO: a tenth of what a stochastic fit took."""
+        if solution.solver != "stochastic":
+            return BOUND_DRAWS
+        return min(max(solution.n_iter * self.n_draws // 2, 50), BOUND_DRAWS)
 
     def _set_solution(self, problem: Problem, solution: Any) -> None:
         target, posterior, generator = (
@@ -236,7 +293,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             self.lower_bound_, self.lower_bound_se_ = self.objective_value_, 0.0
         else:
             self.lower_bound_, self.lower_bound_se_ = lower_bound(
-                target, posterior, generator
+                target, posterior, generator, self._bound_draws(solution)
             )
         bound_exists, message = judge_existence(
             self.objective_, target, posterior, solution.message

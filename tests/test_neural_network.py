@@ -264,6 +264,7 @@ def test_bad_arguments(fitted):
         )
 
 
+@quick
 def test_constant_target():
     """A target without scale keeps its units; the noise does not fall to zero."""
     X, _ = wave(30)

@@ -204,7 +204,7 @@ def test_printed_lines(name, capsys):
     assert all(line.startswith(f"[{type(model).__name__}]") for line in lines)
     assert f"{model.loss_curve_[0]:.4f} nats" in lines[0]
     assert f"{model.n_iter_} iterations" in lines[-1]
-    assert f"{model.objective_value_:.4f} nats" in lines[-1]
+    assert f"{model.lower_bound_:.4f} nats" in lines[-1]
     fit(name, verbose=1)
     some = capsys.readouterr().out.splitlines()
     assert 2 <= len(some) <= len(lines)

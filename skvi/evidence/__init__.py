@@ -2,6 +2,7 @@
 
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._fit_checks import (
+    BOUND_DRAWS,
     judge_existence,
     lower_bound,
     weight_diagnostics,
@@ -10,6 +11,7 @@ from skvi.evidence._result import EvidenceBounds, NamedBound
 from skvi.evidence._unwrap import evidence_bounds
 
 __all__ = [
+    "BOUND_DRAWS",
     "EvidenceBounds",
     "NamedBound",
     "bound_evidence",

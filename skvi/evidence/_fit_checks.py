@@ -10,11 +10,16 @@ from skvi.sampling import WeightedDraws
 # Draws for the bound of posteriors without a closed form, and for the weights.
 BOUND_DRAWS = 1000
 WEIGHT_DRAWS = 128
+# Numbers of draws that are kept at once.
+BLOCK_ELEMENTS = 2**23
 
 
 @torch.no_grad()
 def lower_bound(
-    target: Any, posterior: Any, generator: torch.Generator
+    target: Any,
+    posterior: Any,
+    generator: torch.Generator,
+    n_draws: int = BOUND_DRAWS,
 ) -> tuple[float, float]:
     """ELBO (KL, weight 1) of a fitted posterior, and its standard error.
 
@@ -23,12 +28,14 @@ def lower_bound(
     target : Target
     posterior : Posterior
     generator : torch.Generator
+    n_draws : int, default=1000
+        Draws of q, where the value is not in closed form.
 
     Returns
     -------
     value, standard_error : float
         In nats. The error is 0 where the value comes from quadrature and a closed
-        form; else it is that of the mean of 1000 log weights.
+        form; else it is that of the mean of `n_draws` log weights.
 
     Examples
     --------
@@ -59,10 +66,22 @@ def lower_bound(
         if kl.has_closed_form(target.prior):
             loss = target.expected_loss_terms(normal)[0]
             return -float(loss + kl.closed_form(normal, target.prior)), 0.0
-    theta, log_q = posterior.rsample_with_log_prob(BOUND_DRAWS, generator)
-    log_weights = target.log_joint_batched(theta) - log_q
-    error = float(log_weights.std()) / BOUND_DRAWS**0.5
+    log_weights = _log_weights(target, posterior, n_draws, generator)
+    error = float(log_weights.std()) / n_draws**0.5
     return float(log_weights.mean()), error
+
+
+def _log_weights(
+    target: Any, posterior: Any, n_draws: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Log weights of draws of q, which are never all in memory."""
+    block = max(1, BLOCK_ELEMENTS // target.layout.size)
+    parts = []
+    for start in range(0, n_draws, block):
+        size = min(block, n_draws - start)
+        theta, log_q = posterior.rsample_with_log_prob(size, generator)
+        parts.append(target.log_joint_batched(theta) - log_q)
+    return torch.cat(parts).double()
 
 
 @torch.no_grad()
@@ -111,8 +130,8 @@ def weight_diagnostics(
     fit_cost = max(n_iter, 3) * n_rows * (4 * size**2 + 600)
     if cost > 1e7 and cost > 0.1 * fit_cost:
         return {"efficiency": None, "khat": None}
-    theta, log_q = posterior.rsample_with_log_prob(WEIGHT_DRAWS, generator)
-    draws = WeightedDraws(theta, target.log_joint_batched(theta) - log_q)
+    log_weights = _log_weights(target, posterior, WEIGHT_DRAWS, generator)
+    draws = WeightedDraws(log_weights[:, None], log_weights)
     return {"efficiency": draws.ess / WEIGHT_DRAWS, "khat": draws.khat}
 
 

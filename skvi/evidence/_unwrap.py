@@ -60,7 +60,7 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
             found = found[-1]
         else:
             raise TypeError(
-                f"{type(found).__name__} has no method evidence_bounds. Pass a skvi "
-                "estimator, or a Pipeline or search that ends in one."
+                f"{type(found).__name__} has no method evidence_bounds. Pass a linear "
+                "model of skvi, or a Pipeline or search that ends in one."
             )
     return found.evidence_bounds(X, y, **options)

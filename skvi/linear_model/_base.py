@@ -46,9 +46,9 @@ class BayesianLinearModel(BaseSupervised):
 
     def _fit(self, X, y, sample_weight):
         """Fit, and remember of the data what tells others apart."""
-        X, targets, sample_weight = super()._fit(X, y, sample_weight)
+        X, targets, sample_weight, weight = super()._fit(X, y, sample_weight)
         self._had_weights = sample_weight is not None
-        self._fingerprint = _fingerprint(X, targets, sample_weight)
+        self._fingerprint = _fingerprint(X, targets, weight)
         self._n_samples_fit = X.shape[0]
         return self
 
@@ -57,6 +57,10 @@ class BayesianLinearModel(BaseSupervised):
         X, size = target.X, target.layout.size
         per_row = size**2 if not self._is_diagonal() else size * row_width(X)
         return len(X) * per_row
+
+    @property
+    def _has_intercept(self):
+        return self.fit_intercept
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
@@ -91,7 +95,7 @@ class BayesianLinearModel(BaseSupervised):
         normal: NormalForm = self.posterior_.as_normal()
         work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
-            mean, variance = self._predictor().moments(as_rows(X), normal)
+            mean, variance = self._fitted_predictor.moments(as_rows(X), normal)
         return mean, variance, X.dtype
 
     def evidence_bounds(
@@ -119,6 +123,7 @@ class BayesianLinearModel(BaseSupervised):
             The training target.
         sample_weight : array-like of shape (n,), default=None
             Needed if the fit had weights; the evidence is then a generalised one.
+            Class weights are added by the estimator.
         method : {"auto", "importance"}, default="auto"
             "importance": importance sampling from a Student-t that is fitted to
             the posterior, and posterior chains for the upper side.
@@ -165,15 +170,15 @@ class BayesianLinearModel(BaseSupervised):
         target_values = self._encode(y, reset=False)
         self._check_size(X, sample_weight)
         sample_weight = self._check_weights(X, sample_weight)
-        if _fingerprint(X, target_values, sample_weight) != self._fingerprint:
+        weight = self._row_weights(target_values, sample_weight)
+        if _fingerprint(X, target_values, weight) != self._fingerprint:
             raise ValueError(
                 "evidence_bounds needs the X, y and sample_weight of the fit; these "
                 "are others. For other data use predict_log_density."
             )
-        weight = self._row_weights(target_values, sample_weight)
         weighted = weight is not None and bool(np.any(weight != 1))
         plain = self.loss_function_.is_log_loss and not weighted
-        target = self._build_target(X, target_values, weight)
+        target = self._build_target(X, target_values, weight, self._fitted_predictor)
         with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
             return bound_evidence(
                 target,

@@ -71,7 +71,8 @@ default="auto"
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" uses all rows; data with more rows than an
         int are fitted by stochastic gradients on minibatches of that size, which
-        is noisier, and worth it for millions of rows.
+        is noisier, and worth it for millions of rows. Minibatches bias every
+        objective but "elbo".
     learning_rate : float or "auto", default="auto"
         First step size of the stochastic solver; "auto" is 0.05.
     max_iter : int, default=100

@@ -1,12 +1,18 @@
 """What all Bayesian multilayer perceptrons share."""
 
+from copy import copy
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
 import torch
 
 from skvi._supervised import BaseSupervised
+from skvi.divergences import KL
+from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
+from skvi.solvers import Stochastic
+from skvi.solvers.base import no_progress
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
@@ -35,11 +41,12 @@ class BayesianMLP(BaseSupervised):
             Interval(Integral, 1, None, closed="left"),
         ],
         "activation": [StrOptions(set(ACTIVATIONS))],
+        "solver": [StrOptions({"auto", "stochastic"})],
         "early_stopping": ["boolean"],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
     }
-    _default_learning_rate = 0.01
+    _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
@@ -55,7 +62,7 @@ class BayesianMLP(BaseSupervised):
 
     def _predictor(self):
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
-        if sizes.ndim > 1 or (sizes.size and (sizes != sizes.astype(int)).any()):
+        if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise ValueError(
                 "hidden_layer_sizes must hold integers, one for each hidden layer. "
                 f"Got {self.hidden_layer_sizes!r}."
@@ -89,8 +96,16 @@ class BayesianMLP(BaseSupervised):
             problem.generator,
         )
         posterior.set_normal(target.predictor.initial_normal(generator))
-        posterior.params = posterior.params.to(target.X.dtype)
+        posterior.params = posterior.params.to(self._posterior_dtype(target))
         self._draw_seed = int(torch.randint(2**31, (1,), generator=generator))
+        if self.objective_.kind == "weights":
+            # Draws of a random network all miss the posterior: start at the ELBO's.
+            start = replace(problem, objective=ELBO(), divergence=KL())
+            options = self._solver_options(target, no_progress)
+            Stochastic().solve(start, options)
+
+    def _posterior_dtype(self, target):
+        return target.X.dtype
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()
@@ -121,7 +136,7 @@ class BayesianMLP(BaseSupervised):
             In float64.
         """
         theta = torch.from_numpy(self._theta) if theta is None else theta
-        predictor, parts = self._predictor(), []
+        predictor, parts = self._fitted_predictor, []
         arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
         with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
             for blocks in zip(*(a.split(ROW_BLOCK) for a in arrays), strict=True):
@@ -146,7 +161,10 @@ class BayesianMLP(BaseSupervised):
             calls agree with each other, so that the draw can be plotted,
             optimised, or evaluated anywhere.
         """
-        return SampledFunction(self, self._draw(1, random_state).numpy())
+        theta = self._draw(1, random_state).numpy()
+        frozen = copy(self)  # a later fit must not change the function
+        frozen._theta = theta
+        return SampledFunction(frozen, theta)
 
 
 class SampledFunction:

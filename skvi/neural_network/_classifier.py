@@ -61,20 +61,20 @@ default="elbo"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and
         at most 512; all rows for objectives other than "elbo".
     learning_rate : float or "auto", default="auto"
-        First step size of Adam; "auto" is 0.01.
+        First step size of Adam; "auto" is 0.05.
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.
     tol : float, default=1e-3
         Nats: a smaller rise of the bound is no progress.
-    early_stopping : bool, default=True
-        Whether to stop when the bound no longer rises: the step size is halved
-        after `n_iter_no_change` iterations without progress beyond the noise,
-        five times. No data are held out; the bound itself guards against
-        overfitting. False makes all `max_iter` epochs, with a step size that falls
-        linearly.
+    early_stopping : bool, default=False
+        False makes all `max_iter` epochs, with a step size that falls linearly.
+        True stops when the bound no longer rises: the step size is halved after
+        `n_iter_no_change` iterations without progress beyond the noise, five
+        times; bounds often rise again after long plateaus, which this misses. No
+        data are held out: the bound itself guards against overfitting.
     n_iter_no_change : int, default=20
-        More than a network without noise in its gradients would need.
+        Used with ``early_stopping=True``.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
@@ -98,6 +98,8 @@ default="elbo"
         The minimised quantity in every iteration.
     n_iter_ : int
     converged_ : bool
+        Whether the bound was level at the end: its last quarter of iterations rose
+        by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
     posterior_ : Posterior
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -158,7 +160,7 @@ default="elbo"
         learning_rate="auto",
         max_iter=200,
         tol=1e-3,
-        early_stopping=True,
+        early_stopping=False,
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,

@@ -60,6 +60,11 @@ class LinearPredictor:
     #: f is a linear function of theta for each row: Newton and quadrature apply.
     is_linear = True
 
+    @property
+    def row_width(self) -> int:
+        """Numbers that one row and one draw keep alive: K."""
+        return self.n_outputs
+
     def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
         """Evaluate f.
 

@@ -78,6 +78,11 @@ class MLPPredictor:
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
 
     @property
+    def row_width(self) -> int:
+        """Numbers that one row and one draw keep alive: the widest layer."""
+        return max(self.sizes)
+
+    @property
     def n_layers(self) -> int:
         """Number of affine maps."""
         return len(self.sizes) - 1

@@ -8,6 +8,8 @@ __all__ = ["Adam", "Decay", "Plateau"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
+# Share of the whole fall that the last quarter of a fixed schedule may still make.
+SMALL_FALL = 0.01
 
 
 class Adam:
@@ -38,6 +40,11 @@ class Plateau:
     def done(self) -> bool:
         return self.adam.rate < self.smallest
 
+    @property
+    def converged(self) -> bool:
+        """Whether small steps made no progress either."""
+        return self.done
+
     def observe(self, values: torch.Tensor) -> None:
         mean = float(values.mean())
         error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -51,17 +58,31 @@ class Plateau:
 
 
 class Decay:
-    """Lets the step size fall linearly over a fixed number of sweeps."""
+    """Lets the step size fall linearly over a fixed number of observations."""
 
-    def __init__(self, adam: Adam, n_sweeps: int) -> None:
-        self.adam, self.start, self.n_sweeps = adam, adam.rate, n_sweeps
-        self.seen = 0
+    def __init__(self, adam: Adam, n_observations: int, tol: float) -> None:
+        self.adam, self.start, self.tol = adam, adam.rate, tol
+        self.n_observations = n_observations
+        self.seen: list[torch.Tensor] = []
 
     @property
     def done(self) -> bool:
-        return self.seen >= self.n_sweeps
+        return len(self.seen) >= self.n_observations
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last quarter fell by little: 1 % of all, or its noise."""
+        quarter = len(self.seen) // 4
+        if quarter == 0 or not self.done:
+            return False
+        last = torch.cat(self.seen[-quarter:])
+        before = torch.cat(self.seen[-2 * quarter : -quarter])
+        noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
+        fall = float(before.mean() - last.mean())
+        total = float(self.seen[0].mean() - last.mean())
+        return fall < max(2 * noise, self.tol, SMALL_FALL * total)
 
     def observe(self, values: torch.Tensor) -> None:
-        self.seen += 1
-        left = 1 - self.seen / self.n_sweeps
+        self.seen.append(values)
+        left = 1 - len(self.seen) / self.n_observations
         self.adam.rate = self.start * max(left, SMALLEST_SHARE)

@@ -83,7 +83,8 @@ class _Training:
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
         self.params = torch.cat([problem.posterior.params.clone(), hyper])
-        self.floor = hyper + HYPER_FLOOR
+        floor = problem.target.initial_hyper().to(dtype) + HYPER_FLOOR
+        self.floor = torch.minimum(floor, hyper)
         self.kept = self.params.clone()
         self.adam = Adam(self.params, options.learning_rate)
         self.batches = 1
@@ -98,7 +99,8 @@ class _Training:
     def _schedule(self) -> Plateau | Decay:
         options = self.options
         if not options.early_stopping:
-            return Decay(self.adam, math.ceil(options.max_iter / self.epochs_per_sweep))
+            n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
+            return Decay(self.adam, n_sweeps, options.tol)
         patience = PATIENCE
         if options.n_iter_no_change is not None:
             patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
@@ -110,7 +112,7 @@ class _Training:
             while not message and not self._is_done():
                 message = self._sweep()
         except KeyboardInterrupt:
-            message = "interrupted: the last complete sweep was kept"
+            message = "interrupted: the best posterior so far was kept"
         self._set(self.kept)
         return self._finish(message)
 
@@ -132,14 +134,17 @@ class _Training:
                 self.params[self.split :].clamp_(min=self.floor)
                 total += self.params
             values += epoch
-            average = total / len(values)
+            # While the objective falls fast, an average lags behind the last state.
+            state = total / len(values)
+            if _is_falling(values):
+                state = self.params.clone()
             self.history.append(float(torch.stack(epoch).mean()))
-            if self.options.progress(self.history[-1], lambda a=average: self._set(a)):
-                self.kept = average
+            if self.options.progress(self.history[-1], lambda s=state: self._set(s)):
+                self.kept, self.sweep_values = state, epoch
                 return STOPPED
             if len(self.history) == self.options.max_iter:
                 break
-        self.kept, self.sweep_values = average, values
+        self.kept, self.sweep_values = state, values
         self.schedule.observe(torch.stack(values))
         return ""
 
@@ -152,10 +157,11 @@ class _Training:
         return list(order.tensor_split(self.batches))
 
     def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        leaf = self.params.clone().requires_grad_()
-        self._set(leaf)
-        surrogate, value = _surrogate(self.problem, self.options, rows)
-        (gradient,) = torch.autograd.grad(surrogate, leaf)
+        with torch.enable_grad():
+            leaf = self.params.clone().requires_grad_()
+            self._set(leaf)
+            surrogate, value = _surrogate(self.problem, self.options, rows)
+            (gradient,) = torch.autograd.grad(surrogate, leaf)
         return value, gradient
 
     def _set(self, params: torch.Tensor) -> None:
@@ -163,10 +169,10 @@ class _Training:
         self.problem.target.hyper = params[self.split :]
 
     def _finish(self, message: str) -> Solution:
-        done, options = self.schedule.done, self.options
-        if not done and not message:
+        options = self.options
+        if not self.schedule.converged and not message:
             message = (
-                f"the step size is still {self.adam.rate:.2g} after {options.max_iter} "
+                f"the objective was still falling after max_iter={options.max_iter} "
                 f"iterations of {self.steps} gradient steps; increase max_iter"
             )
         efficiency = _weight_efficiency(self.problem)
@@ -174,7 +180,7 @@ class _Training:
             message = (
                 f"the weights that train {self.problem.objective!r} are degenerate "
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
-                "are biased; use gradient='auto', solver='auto' or more n_draws"
+                "are biased; use objective='elbo' or more n_draws"
             )
         if not message and bool((self.params[self.split :] <= self.floor).any()):
             message = (
@@ -186,7 +192,7 @@ class _Training:
             value=self._value(),
             history=self.history,
             n_iter=len(self.history),
-            converged=done and not message,
+            converged=self.schedule.converged and not message,
             message="" if message == STOPPED else message,
             diagnostics={
                 "unit": self._unit(),
@@ -210,6 +216,15 @@ class _Training:
 
 
 STOPPED = "stopped by a callback"
+
+
+def _is_falling(values: list[torch.Tensor]) -> bool:
+    """Whether the second half is lower than the first by more than the noise."""
+    if len(values) < 4:
+        return True
+    first, second = torch.stack(values).tensor_split(2)
+    noise = (first.var() / len(first) + second.var() / len(second)).sqrt()
+    return bool(first.mean() - second.mean() > 2 * noise)
 
 
 @torch.no_grad()

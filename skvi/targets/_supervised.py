@@ -66,7 +66,11 @@ class SupervisedTarget(Target):
         self.prior, self.layout = prior, predictor.layout
         self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
         self.constant = constant
-        self.hyper = likelihood.initial_hyper(self.y)
+        self.hyper = self.initial_hyper()
+
+    def initial_hyper(self) -> torch.Tensor:
+        """What the likelihood says, (H,); see `Target.initial_hyper`."""
+        return self._likelihood.initial_hyper(self.y)
 
     @property
     def likelihood(self) -> Any:
@@ -282,7 +286,7 @@ class SupervisedTarget(Target):
         )
 
     def _chunks(self, n_draws: int) -> list[slice]:
-        width = n_draws * self.predictor.n_outputs
+        width = n_draws * self.predictor.row_width
         return row_chunks(len(self.y), width, CACHE_ELEMENTS)
 
     def _select(self, rows: Any) -> tuple:
@@ -294,7 +298,7 @@ class SupervisedTarget(Target):
     def _weighted_sum(self, losses: torch.Tensor, rows: Any) -> torch.Tensor:
         w = self.sample_weight
         if w is None:
-            return losses.sum(1)
+            return losses.sum(1, dtype=torch.float64)
         # Single precision outputs have single precision losses; weights are double.
         return losses.to(w.dtype) @ (w if rows is None else w[rows])
 

@@ -128,6 +128,16 @@ class Target:
         """
         return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
 
+    def initial_hyper(self) -> torch.Tensor:
+        """Hyperparameters from which a fit starts: the scale of their floors.
+
+        Returns
+        -------
+        Tensor of shape (H,)
+            Unconstrained, in float64.
+        """
+        return torch.zeros_like(self.hyper)
+
     @property
     def n_rows(self) -> int:
         """Rows that minibatches are taken from; 0 where there are none."""

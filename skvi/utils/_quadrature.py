@@ -34,8 +34,8 @@ def normal_rule(spread: float, refine: int = 1) -> tuple[torch.Tensor, torch.Ten
     nodes, weights : Tensor of shape (n_nodes,)
         The weights sum to 1.
     """
-    if spread == 0:
-        return hermite_rule(1)
+    if spread == 0 or not math.isfinite(spread):
+        return hermite_rule(1)  # what is not finite stays so in the result
     for n_nodes, limit in _HERMITE:
         if spread <= limit:
             return hermite_rule(n_nodes * refine)
