@@ -23,11 +23,13 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget
+from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._sparse import SparseRows
 from tests.reference_multinomial import (
     Multinomial,
     gumbel_logsumexp,
     importance_evidence,
+    normal_line,
 )
 
 LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
@@ -210,9 +212,41 @@ class TestExpectations:
             likelihood.expected_log_prob(mean, covariance, y, refine)[0]
             for refine in (1, 2, 8)
         ]
-        errors = [float((v - values[2]).abs().max()) for v in values[:2]]
-        assert errors[0] < (1e-6 if n_classes < 5 else 0.02)
-        assert errors[1] < errors[0] + 1e-12
+        worst = float((values[0] - values[2]).abs().max())
+        assert worst < (1e-6 if n_classes < 5 else 0.02)
+        second = float((values[1] - values[2]).abs().max())
+        assert second < worst + 1e-12
+
+    @pytest.mark.parametrize(("strength", "tol"), [(0.15, 1e-6), (0.3, 1e-5)])
+    def test_weak_covariances(self, strength, tol):
+        """Ten classes with one common factor, against the Gumbel form at its values.
+
+        Wrong variants: half of the series' first term; slopes without its part; no
+        covariances in the curvature.
+        """
+        mean, _, _ = random_rows(10)
+        generator = torch.Generator().manual_seed(1)
+        loading = torch.randn(6, 10, generator=generator, dtype=torch.float64)
+        loading *= strength
+        variance = 2 + 4 * torch.rand(6, 10, generator=generator, dtype=torch.float64)
+        covariance = torch.diag_embed(variance) + loading[:, :, None] * loading[:, None]
+        value, p, second = expect_logsumexp(2 * mean, covariance)
+        fine = expect_logsumexp(2 * mean, covariance, refine=2)[0]
+        z, w = normal_line(25)
+        std = variance.sqrt().numpy()
+        exact, exact_p, by_loading = 0.0, 0.0, 0.0
+        for node, weight in zip(z, w, strict=True):
+            at = (2 * mean + node * loading).numpy()
+            found = gumbel_logsumexp(at, std)
+            exact, exact_p = exact + weight * found[0], exact_p + weight * found[1]
+            by_loading = by_loading + weight * node * found[1]
+        assert value.numpy() == pytest.approx(exact, abs=tol)
+        assert fine.numpy() == pytest.approx(exact, abs=0.5 * tol)
+        assert p.numpy() == pytest.approx(exact_p, abs=30 * tol)
+        # Stein: E z p = E Hessian @ loading.
+        bend = (second @ loading[..., None])[..., 0].numpy()
+        assert bend == pytest.approx(by_loading, abs=30 * tol)
+        assert second.sum(2) == pytest.approx(0, abs=1e-12)
 
     def test_a_row_does_not_depend_on_the_others(self):
         for n_classes in (3, 4, 7):
