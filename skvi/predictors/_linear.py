@@ -14,12 +14,15 @@ from skvi.utils._sparse import (
     rows_times,
     times_rows,
     weighted_gram,
+    weighted_grams,
 )
 
 __all__ = ["LinearPredictor"]
 
 # Rows are visited in chunks so that temporaries stay near this many elements.
 CHUNK_ELEMENTS = 2**21
+# Numbers that a row needs at once where several columns weight its products.
+GRAM_WIDTH = 512
 
 
 class LinearPredictor:
@@ -164,25 +167,32 @@ class LinearPredictor:
         Tensor of shape (P, P)
             In float64.
         """
-        chunks = _chunks(X, self.n_outputs)
-        parts = [self._gram_of_chunk(chunk, h[rows]) for rows, chunk in chunks]
-        return reduce(torch.add, parts)
+        if self.n_outputs == 1:
+            parts = [
+                weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
+            ]
+            return reduce(torch.add, parts)
+        pairs = torch.tril_indices(self.n_outputs, self.n_outputs)
+        weights = h[:, pairs[0], pairs[1]]
+        blocks = [
+            weighted_grams(x, weights[rows], self.fit_intercept)
+            for rows, x in _chunks(X, GRAM_WIDTH)
+        ]
+        return self._assemble(reduce(torch.add, blocks), pairs)
 
-    def _gram_of_chunk(self, X: Features, h: torch.Tensor) -> torch.Tensor:
+    def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+        """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
         k, d = self.n_outputs, self.n_features
-        if k == 1:
-            return weighted_gram(X, h, self.fit_intercept)
-        size = self.layout.size
-        out = torch.empty(size, size, dtype=torch.float64)
-        for a in range(k):
-            for b in range(a + 1):
-                block = weighted_gram(X, h[:, a, b], self.fit_intercept)
-                for i, j in ((a, b), (b, a)):
-                    rows, columns = slice(i * d, (i + 1) * d), slice(j * d, (j + 1) * d)
-                    out[rows, columns] = block[:d, :d]
-                    if self.fit_intercept:
-                        out[rows, k * d + j] = out[k * d + j, rows] = block[:d, d]
-                        out[k * d + i, k * d + j] = block[d, d]
+        position = torch.empty(k, k, dtype=torch.int64)
+        position[pairs[0], pairs[1]] = torch.arange(pairs.shape[1])
+        position[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
+        full = blocks[:, :, position].permute(2, 0, 3, 1)
+        out = torch.empty(self.layout.size, self.layout.size, dtype=torch.float64)
+        out[: k * d, : k * d] = full[:, :d, :, :d].reshape(k * d, k * d)
+        if self.fit_intercept:
+            edge = full[:, d, :, :d].reshape(k, k * d)
+            out[k * d :, : k * d], out[: k * d, k * d :] = edge, edge.T
+            out[k * d :, k * d :] = full[:, d, :, d]
         return out
 
     def gram_diagonal(self, X: Features, h: torch.Tensor) -> torch.Tensor:

@@ -98,9 +98,9 @@ def _fill(out: Moments, rows: _Rows, refine: int) -> torch.Tensor:
 def _line(rows: _Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Range of the maximum, (m, N), and the number of nodes that it asks for, (m,)."""
     std = rows.own.sqrt()
-    # Outside the distribution function is 0 or 1 up to 1e-7.
+    # Outside the distribution function is 0 or 1 up to 2e-8.
     below = (5.2 * std + 2.8)[..., None]
-    above = torch.minimum(16 + 0.5 * rows.own, 5.4 * std + 16)[..., None]
+    above = torch.minimum(18 + 0.5 * rows.own, 5.4 * std + 18)[..., None]
     low, high = (rows.mean - below).amax(1), (rows.mean + above).amax(1)
     # Smoothness over s leaves the trapezoidal rule exp(-pi^2 (1 + 2 s^2 / h) / h).
     s = 0.5 * std.amin(1)

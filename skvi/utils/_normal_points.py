@@ -53,13 +53,20 @@ def factorise_rows(matrices: torch.Tensor) -> torch.Tensor:
 
 
 def is_too_wide(covariance: torch.Tensor) -> torch.Tensor:
-    """Rows, (n,), whose spread of f a rule of `node_groups` does not resolve well."""
+    """Rows, (n,), for which one integral over the largest f beats `node_groups`.
+
+    They ask for more nodes than a product rule has, or for many nodes although their f
+    are independent, so that this integral is nearly exact.
+    """
     reduced = reduce_covariance(covariance)
     dimension = reduced.shape[1]
     if dimension not in _MAX_TENSOR:
         return reduced.diagonal(dim1=1, dim2=2).sum(1) > 1e-200
-    most = _MAX_TENSOR[dimension] ** (1 / dimension)
-    return _contrast_spread(reduced) > 1.3 * most / (2 * _RADIUS)
+    spread, most = _contrast_spread(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
+    own = torch.diag_embed(covariance.diagonal(dim1=1, dim2=2))
+    independent = (covariance == own).flatten(1).all(1) & (dimension > 1)
+    limit = torch.where(independent, _HERMITE[-1][1], 1.3 * most / (2 * _RADIUS))
+    return spread > limit
 
 
 def _contrast_spread(reduced: torch.Tensor) -> torch.Tensor:

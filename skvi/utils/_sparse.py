@@ -10,6 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from skvi.utils._arrays import as_tensor
 
+# From so many weightings on, products of all pairs of features pay.
+MANY_WEIGHTS = 20
+
 
 class SparseRows:
     """Rows of a sparse matrix: scipy's CSR inside, dense tensors outside.
@@ -143,4 +146,18 @@ def weighted_gram(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor
         edge = weighted.sum(0)
     out[d, :d] = out[:d, d] = edge
     out[d, d] = h.sum()
+    return out
+
+
+def weighted_grams(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
+    """`weighted_gram` for every column of h, (n, m): of shape (D, D, m)."""
+    if isinstance(X, SparseRows) or h.shape[1] < MANY_WEIGHTS:
+        grams = [weighted_gram(X, column, with_ones) for column in h.T.contiguous()]
+        return torch.stack(grams, 2)
+    columns = torch.nn.functional.pad(X.T, (0, 0, 0, int(with_ones)), value=1.0)
+    out = torch.empty(len(columns), len(columns), h.shape[1], dtype=torch.float64)
+    # Products of two features do not depend on the weights.
+    for i, column in enumerate(columns):
+        torch.mm(columns[: i + 1] * column, h, out=out[i, : i + 1])
+        out[:i, i] = out[i, :i]
     return out
