@@ -287,25 +287,30 @@ def design(X, n_outputs, fit_intercept):
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("kind", ["diag", "full"])
 @pytest.mark.parametrize("as_sparse", [False, True])
-def test_predictor_with_three_columns(fit_intercept, kind, as_sparse, make_normal):
-    """Against the explicit design. Wrong variant: intercepts between coefficients."""
+@pytest.mark.parametrize("k", [3, 7])
+def test_predictor_with_several_columns(k, fit_intercept, kind, as_sparse, make_normal):
+    """Against the explicit design.
+
+    Wrong variants: intercepts between coefficients; only one triangle of the products
+    of features.
+    """
     from scipy.sparse import csr_array
 
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(9, 4, generator=generator, dtype=torch.float64)
     X[X.abs() < 0.5] = 0
-    predictor = LinearPredictor(4, 3, fit_intercept)
-    A, size = design(X, 3, fit_intercept), predictor.layout.size
+    predictor = LinearPredictor(4, k, fit_intercept)
+    A, size = design(X, k, fit_intercept), predictor.layout.size
     features = SparseRows(csr_array(X.numpy())) if as_sparse else X
     theta = torch.randn(5, size, generator=generator, dtype=torch.float64)
     f = torch.einsum("nkp,sp->snk", A, theta)
     assert torch.allclose(predictor.forward(theta, features), f)
     assert torch.allclose(predictor.project(features, theta.T), f.permute(1, 2, 0))
-    rows = torch.randn(5, 9, 3, generator=generator, dtype=torch.float64)
+    rows = torch.randn(5, 9, k, generator=generator, dtype=torch.float64)
     back = torch.einsum("nkp,snk->sp", A, rows)
     assert torch.allclose(predictor.pull_back_draws(features, rows), back)
     assert torch.allclose(predictor.pull_back(features, rows[0]), back[0])
-    h = torch.randn(9, 3, 3, generator=generator, dtype=torch.float64)
+    h = torch.randn(9, k, k, generator=generator, dtype=torch.float64)
     h = h + h.mT
     gram = torch.einsum("nkp,nkl,nlq->pq", A, h, A)
     assert torch.allclose(predictor.gram(features, h), gram)
@@ -615,7 +620,7 @@ def test_stochastic_solver_agrees():
 
 
 def test_threads_change_nothing():
-    X, y = data("wine")
+    X, y = data("iris")
     results = []
     for n_jobs in (None, 1, 2, -1):
         model = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y)

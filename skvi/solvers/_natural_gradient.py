@@ -1,22 +1,18 @@
 """Damped, accelerated natural gradient for normal posteriors of linear models."""
 
 import math
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import torch
 
-from skvi.base import NormalForm
-from skvi.divergences import DivergenceTerms
-from skvi.divergences._linalg import precision_of
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import (
-    DENSE_LIMIT,
-    SINGULAR,
-    convex_part,
-    factorise,
-    find_mode,
-    solve_newton,
+from skvi.solvers._mode import SINGULAR, find_mode
+from skvi.solvers._normal_point import (
+    NormalPoint,
+    add,
+    point_at,
+    point_of,
+    singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
 from skvi.solvers.base import Problem, Solution, SolverOptions
@@ -122,101 +118,6 @@ class NaturalGradient:
         return _Iteration(problem, options).run()
 
 
-class _Point:
-    """The objective at one normal, with derivatives on demand."""
-
-    def __init__(
-        self, problem: Problem, normal: NormalForm, precision: torch.Tensor
-    ) -> None:
-        self.problem, self.normal, self.precision = problem, normal, precision
-        self.value = math.inf
-        target = problem.target
-        self.terms: DivergenceTerms = problem.divergence.terms(
-            normal, target.prior, precision
-        )
-        if math.isfinite(float(self.terms.value)):
-            loss, self.slope, self.curvature = target.expected_loss_terms(normal)
-            value = float(loss + self.terms.value)
-            self.value = value if math.isfinite(value) else math.inf
-
-    def mean_gradient(self) -> torch.Tensor:
-        target = self.problem.target
-        return target.predictor.pull_back(target.X, self.slope) + self.terms.gradient
-
-    @cached_property
-    def directions(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Newton step of the mean, natural step of the precision, and their promise.
-
-        The latter is the decrease in nats that a quadratic model predicts: half the
-        squared gradient in the metric of the Hessian, which is that of the posterior
-        times the weight of the entropy.
-        """
-        terms, gradient = self.terms, self.mean_gradient()
-        if not self._is_dense:
-            step = solve_newton(
-                self.problem.target, self._convex, terms.curvature, gradient, False
-            )
-        else:
-            factor = factorise(self._hessian())
-            step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        move = self._precision_gradient() / terms.entropy_weight
-        if self.precision.ndim == 1:
-            squared = (move / self.precision).square().sum()
-        else:
-            scale = self.normal.scale
-            squared = (scale.T @ move @ scale).square().sum()
-        gap = 0.5 * (gradient @ step + 0.5 * terms.entropy_weight * squared)
-        return -step, move, float(gap)
-
-    def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient in the mean, and twice the gradient in the covariance."""
-        return self.mean_gradient(), self._precision_gradient()
-
-    def mean_root(self) -> torch.Tensor:
-        """Root of the inverse Hessian in the mean."""
-        if not self._is_dense:
-            return self.normal.scale
-        factor = factorise(self._hessian())
-        identity = torch.eye(len(factor), dtype=factor.dtype)
-        return torch.linalg.solve_triangular(factor, identity, upper=False).T
-
-    @property
-    def _is_dense(self) -> bool:
-        return self.precision.ndim == 2 or len(self.precision) <= DENSE_LIMIT
-
-    @cached_property
-    def _convex(self) -> torch.Tensor:
-        return convex_part(self.problem.target, self.curvature)
-
-    @cached_property
-    def _gram(self) -> torch.Tensor:
-        target = self.problem.target
-        return target.predictor.gram(target.X, self.curvature)
-
-    def _hessian(self) -> torch.Tensor:
-        """Hessian in the mean, without the negative curvature of robust losses."""
-        gram, target = self._gram, self.problem.target
-        if not self._is_convex:
-            gram = target.predictor.gram(target.X, self._convex)
-        return _add(gram, self.terms.curvature)
-
-    @property
-    def _is_convex(self) -> bool:
-        if self.curvature.ndim == 1:
-            return float(self.curvature.min()) >= 0
-        return self._convex is self.curvature
-
-    def _precision_gradient(self) -> torch.Tensor:
-        pull = self.terms.precision_gradient
-        if self.precision.ndim == 2:
-            return _add(self._gram, pull)
-        pull = pull if pull.ndim == 1 else pull.diagonal()
-        if self._is_dense:
-            return self._gram.diagonal() + pull
-        target = self.problem.target
-        return target.predictor.gram_diagonal(target.X, self.curvature) + pull
-
-
 class _Iteration:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         self.problem, self.options = problem, options
@@ -229,11 +130,11 @@ class _Iteration:
     def _keep(self) -> None:
         self.problem.posterior.set_normal(self.point.normal)
 
-    def _start(self) -> _Point:
+    def _start(self) -> NormalPoint:
         target = self.problem.target
         if self.options.warm_start:
             normal = self.problem.posterior.as_normal()
-            point = _Point(self.problem, normal, precision_of(normal))
+            point = point_of(self.problem, normal)
             if math.isfinite(point.value):
                 return point
         prior = target.prior.matching_normal()
@@ -242,16 +143,10 @@ class _Iteration:
             gram = target.predictor.gram_diagonal(target.X, curvature)
         else:
             gram = target.predictor.gram(target.X, curvature)
-        point = self._at(mean, _add(gram, 1 / prior.variance))
+        point = point_at(self.problem, mean, add(gram, 1 / prior.variance))
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)
         return point
-
-    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> _Point:
-        scale = _scale_of(precision)
-        if scale is None:
-            return _NOWHERE
-        return _Point(self.problem, NormalForm(mean, scale), precision)
 
     def run(self) -> Solution:
         interrupted = False
@@ -283,7 +178,7 @@ class _Iteration:
         self.anderson.observe(mean, point.precision, step, move)
         proposal = self.anderson.propose()
         if proposal is not None:
-            trial = self._at(*proposal)
+            trial = point_at(self.problem, *proposal)
             if trial.value < point.value + self._resolution:
                 self.point = trial
                 return None
@@ -291,7 +186,9 @@ class _Iteration:
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
-            trial = self._at(mean + rho * step, point.precision + rho * move)
+            trial = point_at(
+                self.problem, mean + rho * step, point.precision + rho * move
+            )
             if trial.value <= point.value + slack:
                 self.point = trial
                 return None
@@ -302,12 +199,7 @@ class _Iteration:
     def _quasi_newton(self) -> None:
         before = self.point.value
 
-        def evaluate(normal: NormalForm) -> _Point:
-            widths = normal.scale if normal.is_diagonal else normal.scale.diagonal()
-            if not bool((widths > 1e-150).all() & torch.isfinite(widths).all()):
-                return _NOWHERE  # a line search that went too far
-            return _Point(self.problem, normal, precision_of(normal))
-
+        evaluate = partial(point_of, self.problem)
         self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
         self.last_gain = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
@@ -344,7 +236,7 @@ class _Iteration:
         error = abs(fine - point.value)
         several = point.curvature.ndim == 3
         message, converged = "", gap < self._tolerance
-        singular = _singularity(point) > 1e-3
+        singular = singularity(point) > 1e-3
         if interrupted:
             message = "interrupted: the best posterior so far was kept"
         elif self.stopped:
@@ -390,40 +282,3 @@ class _Iteration:
             "times as wide as the prior: use divergence='kl', an order closer to 1, "
             "or posterior='mean_field'"
         )
-
-
-class _Nowhere:
-    """Stands for a precision that is not positive definite."""
-
-    value = math.inf
-
-
-_NOWHERE: Any = _Nowhere()
-
-
-def _singularity(point: _Point) -> float:
-    """Largest disagreement between a precision and the scale derived from it."""
-    if point.precision.ndim == 1:
-        return 0.0
-    scale = point.normal.scale
-    product = scale.T @ (point.precision @ scale)
-    return float((product - torch.eye(len(scale), dtype=scale.dtype)).abs().max())
-
-
-def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
-    """Standard deviations, or the lower Cholesky factor of the inverse."""
-    if precision.ndim == 1:
-        return precision.rsqrt() if bool((precision > 0).all()) else None
-    # The factor of the matrix in reverse order gives a lower factor of the inverse.
-    factor, info = torch.linalg.cholesky_ex(precision.flip((0, 1)))
-    if int(info):
-        return None
-    upper = factor.flip((0, 1)).T
-    identity = torch.eye(len(precision), dtype=precision.dtype)
-    return torch.linalg.solve_triangular(upper, identity, upper=False)
-
-
-def _add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    if matrix.ndim == 2 and other.ndim == 1:
-        return matrix + torch.diag(other)
-    return matrix + other

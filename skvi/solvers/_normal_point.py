@@ -1,0 +1,176 @@
+"""Objectives of normal posteriors of linear models, without noise."""
+
+import math
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import DivergenceTerms
+from skvi.divergences._linalg import precision_of
+from skvi.solvers._mode import DENSE_LIMIT, convex_part, factorise, solve_newton
+from skvi.solvers.base import Problem
+
+__all__ = ["NOWHERE", "NormalPoint", "add", "point_at", "point_of", "singularity"]
+
+
+class NormalPoint:
+    """The objective at one normal, with derivatives on demand.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of an expectation, a linear predictor and a divergence in closed form.
+    normal : NormalForm
+    precision : Tensor of shape (P,) or (P, P)
+        That of `normal`.
+    """
+
+    def __init__(
+        self, problem: Problem, normal: NormalForm, precision: torch.Tensor
+    ) -> None:
+        self.problem, self.normal, self.precision = problem, normal, precision
+        self.value = math.inf
+        target = problem.target
+        self.terms: DivergenceTerms = problem.divergence.terms(
+            normal, target.prior, precision
+        )
+        if math.isfinite(float(self.terms.value)):
+            loss, self.slope, self.curvature = target.expected_loss_terms(normal)
+            value = float(loss + self.terms.value)
+            self.value = value if math.isfinite(value) else math.inf
+
+    def mean_gradient(self) -> torch.Tensor:
+        """Gradient in the mean."""
+        target = self.problem.target
+        return target.predictor.pull_back(target.X, self.slope) + self.terms.gradient
+
+    @cached_property
+    def directions(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Newton step of the mean, natural step of the precision, and their promise.
+
+        The latter is the decrease in nats that a quadratic model predicts: half the
+        squared gradient in the metric of the Hessian, which is that of the posterior
+        times the weight of the entropy.
+        """
+        terms, gradient = self.terms, self.mean_gradient()
+        if not self._is_dense:
+            step = solve_newton(
+                self.problem.target, self._convex, terms.curvature, gradient, False
+            )
+        else:
+            factor = factorise(self._hessian())
+            step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+        move = self._precision_gradient() / terms.entropy_weight
+        if self.precision.ndim == 1:
+            squared = (move / self.precision).square().sum()
+        else:
+            scale = self.normal.scale
+            squared = (scale.T @ move @ scale).square().sum()
+        gap = 0.5 * (gradient @ step + 0.5 * terms.entropy_weight * squared)
+        return -step, move, float(gap)
+
+    def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gradient in the mean, and twice the gradient in the covariance."""
+        return self.mean_gradient(), self._precision_gradient()
+
+    def mean_root(self) -> torch.Tensor:
+        """Root of the inverse Hessian in the mean."""
+        if not self._is_dense:
+            return self.normal.scale
+        factor = factorise(self._hessian())
+        identity = torch.eye(len(factor), dtype=factor.dtype)
+        return torch.linalg.solve_triangular(factor, identity, upper=False).T
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.precision.ndim == 2 or len(self.precision) <= DENSE_LIMIT
+
+    @cached_property
+    def _convex(self) -> torch.Tensor:
+        return convex_part(self.problem.target, self.curvature)
+
+    @cached_property
+    def _gram(self) -> torch.Tensor:
+        target = self.problem.target
+        return target.predictor.gram(target.X, self.curvature)
+
+    def _hessian(self) -> torch.Tensor:
+        """Hessian in the mean, without the negative curvature of robust losses."""
+        gram, target = self._gram, self.problem.target
+        if not self._is_convex:
+            gram = target.predictor.gram(target.X, self._convex)
+        return add(gram, self.terms.curvature)
+
+    @property
+    def _is_convex(self) -> bool:
+        if self.curvature.ndim == 1:
+            return float(self.curvature.min()) >= 0
+        return self._convex is self.curvature
+
+    def _precision_gradient(self) -> torch.Tensor:
+        pull = self.terms.precision_gradient
+        if self.precision.ndim == 2:
+            return add(self._gram, pull)
+        pull = pull if pull.ndim == 1 else pull.diagonal()
+        if self._is_dense:
+            return self._gram.diagonal() + pull
+        target = self.problem.target
+        return target.predictor.gram_diagonal(target.X, self.curvature) + pull
+
+
+class _Nowhere:
+    """Stands for a precision that is not positive definite."""
+
+    value = math.inf
+
+
+NOWHERE: Any = _Nowhere()
+
+
+def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:
+    """Point at a normal; `NOWHERE` where it is too narrow for numbers."""
+    widths = normal.scale if normal.is_diagonal else normal.scale.diagonal()
+    if not bool((widths > 1e-150).all() & torch.isfinite(widths).all()):
+        return NOWHERE  # a line search that went too far
+    return NormalPoint(problem, normal, precision_of(normal))
+
+
+def point_at(
+    problem: Problem, mean: torch.Tensor, precision: torch.Tensor
+) -> NormalPoint:
+    """Point of that mean and precision; `NOWHERE` if the latter is not positive."""
+    scale = _scale_of(precision)
+    if scale is None:
+        return NOWHERE
+    return NormalPoint(problem, NormalForm(mean, scale), precision)
+
+
+def singularity(point: NormalPoint) -> float:
+    """Largest disagreement between a precision and the scale derived from it."""
+    if point.precision.ndim == 1:
+        return 0.0
+    scale = point.normal.scale
+    product = scale.T @ (point.precision @ scale)
+    return float((product - torch.eye(len(scale), dtype=scale.dtype)).abs().max())
+
+
+def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
+    """Standard deviations, or the lower Cholesky factor of the inverse."""
+    if precision.ndim == 1:
+        return precision.rsqrt() if bool((precision > 0).all()) else None
+    # The factor of the matrix in reverse order gives a lower factor of the inverse.
+    factor, info = torch.linalg.cholesky_ex(precision.flip((0, 1)))
+    if int(info):
+        return None
+    upper = factor.flip((0, 1)).T
+    identity = torch.eye(len(precision), dtype=precision.dtype)
+    return torch.linalg.solve_triangular(upper, identity, upper=False)
+
+
+def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Add where either may stand for the diagonal of a matrix."""
+    if matrix.ndim == 2 and other.ndim == 1:
+        return matrix + torch.diag(other)
+    return matrix + other
