@@ -32,19 +32,19 @@ class CategoricalLikelihood(Likelihood):
 
     Notes
     -----
-    Expectations under a normal f live in the K - 1 dimensions of orthonormal
-    contrasts. Up to four classes a product rule is used whose nodes follow the
-    spread of f, to about 1e-7 nat per row. With more classes, where f is too wide for
-    that, or where it is wide and independent, the log loss is integrated through
-    ``max_k (f_k + Gumbel noise)``, whose mean is that of log-sum-exp plus Euler's
-    constant: to about 3e-7 nat per row for independent f (a factorised posterior),
-    whatever their spread. A full covariance is split into a diagonal with the right variances of the differences to the most
-    probable class, integrated so, and a rest. A weak rest enters through two terms of
-    a series (errors near 1e-6 nat per row on ten classes of digits); rows whose
-    second term exceeds 1e-2 nat take 64 quasi-random points (errors near 1e-3 nat
+    Expectations under a normal f live in the K - 1 dimensions of orthonormal contrasts.
+    Up to four classes a product rule is used whose nodes follow the spread of f, to
+    about 1e-7 nat per row. With more classes, where f is too wide for that, or where it
+    is wide and independent, the log loss is integrated through ``max_k (f_k + Gumbel
+    noise)``, whose mean is that of log-sum-exp plus Euler's constant: to about 3e-7 nat
+    per row for independent f (a factorised posterior), whatever their spread. A full
+    covariance is split into a diagonal with the right variances of the differences to
+    the most probable class, integrated so, and a rest. A weak rest enters through two
+    terms of a series (errors near 1e-6 nat per row on ten classes of digits); rows
+    whose second term exceeds 1e-2 nat take 64 quasi-random points (errors near 1e-3 nat
     where f has standard deviations near 1). Derivatives are those of the first term.
-    Powers use 2048 quasi-random points. ``refine=2`` measures these errors, the
-    series by its third term.
+    Powers use 2048 quasi-random points. ``refine=2`` measures these errors, the series
+    by its third term.
 
     Examples
     --------
