@@ -68,6 +68,11 @@ def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tens
         return curvature.clamp(min=0)
     if target.loss.is_log_loss:  # the likelihoods of several f are log-concave
         return curvature
+    return clip_eigenvalues(curvature)
+
+
+def clip_eigenvalues(curvature: torch.Tensor) -> torch.Tensor:
+    """Nearest positive semi-definite matrices, (n, K, K)."""
     values, vectors = torch.linalg.eigh(curvature)
     return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
 

@@ -9,7 +9,13 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import DivergenceTerms
 from skvi.divergences._linalg import precision_of
-from skvi.solvers._mode import DENSE_LIMIT, convex_part, factorise, solve_newton
+from skvi.solvers._mode import (
+    DENSE_LIMIT,
+    clip_eigenvalues,
+    convex_part,
+    factorise,
+    solve_newton,
+)
 from skvi.solvers.base import Problem
 
 __all__ = ["NOWHERE", "NormalPoint", "add", "point_at", "point_of", "singularity"]
@@ -60,7 +66,7 @@ class NormalPoint:
                 self.problem.target, self._convex, terms.curvature, gradient, False
             )
         else:
-            factor = factorise(self._hessian())
+            factor = self._hessian_factor()
             step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         move = self._precision_gradient() / terms.entropy_weight
         if self.precision.ndim == 1:
@@ -79,7 +85,7 @@ class NormalPoint:
         """Root of the inverse Hessian in the mean."""
         if not self._is_dense:
             return self.normal.scale
-        factor = factorise(self._hessian())
+        factor = self._hessian_factor()
         identity = torch.eye(len(factor), dtype=factor.dtype)
         return torch.linalg.solve_triangular(factor, identity, upper=False).T
 
@@ -95,6 +101,17 @@ class NormalPoint:
     def _gram(self) -> torch.Tensor:
         target = self.problem.target
         return target.predictor.gram(target.X, self.curvature)
+
+    def _hessian_factor(self) -> torch.Tensor:
+        try:
+            return factorise(self._hessian())
+        except ValueError:
+            if self.curvature.ndim == 1:
+                raise
+        # The errors of integrals over many classes can cost their convexity.
+        target, clipped = self.problem.target, clip_eigenvalues(self.curvature)
+        gram = target.predictor.gram(target.X, clipped)
+        return factorise(add(gram, self.terms.curvature))
 
     def _hessian(self) -> torch.Tensor:
         """Hessian in the mean, without the negative curvature of robust losses."""
