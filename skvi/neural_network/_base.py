@@ -161,10 +161,9 @@ class BayesianMLP(BaseSupervised):
             calls agree with each other, so that the draw can be plotted,
             optimised, or evaluated anywhere.
         """
-        theta = self._draw(1, random_state).numpy()
         frozen = copy(self)  # a later fit must not change the function
-        frozen._theta = theta
-        return SampledFunction(frozen, theta)
+        frozen._theta = self._draw(1, random_state).numpy()
+        return SampledFunction(frozen)
 
 
 class SampledFunction:
@@ -173,9 +172,7 @@ class SampledFunction:
     Parameters
     ----------
     estimator : BayesianMLP
-        Fitted.
-    theta : ndarray of shape (1, P)
-        Its weights.
+        Fitted, with one draw of the weights.
 
     Examples
     --------
@@ -188,8 +185,8 @@ class SampledFunction:
     True
     """
 
-    def __init__(self, estimator, theta):
-        self.estimator, self.theta = estimator, theta
+    def __init__(self, estimator):
+        self.estimator = estimator
 
     def __call__(self, X):
         """Evaluate the network.
@@ -204,9 +201,7 @@ class SampledFunction:
             Targets in units of y without noise, or class probabilities.
         """
         X = self.estimator._check_X(X)
-        theta = torch.from_numpy(self.theta)
-        values = self.estimator._by_rows(X, self._only, theta=theta)
-        return values.astype(X.dtype)
+        return self.estimator._by_rows(X, self._only).astype(X.dtype)
 
     def _only(self, f):
         return self.estimator._mean(f)[0]

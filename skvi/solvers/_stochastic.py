@@ -24,12 +24,14 @@ class Stochastic:
 
     An iteration is an epoch, one visit of every row in minibatches; where all rows
     are used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
-    objective is judged after every 100 steps or more. When its average over three
-    such stretches (`n_iter_no_change` iterations, where that is given) is not lower
-    than before by more than its noise, the step size is halved; at 1/32 of its
-    start the fit has converged. The result is the average of the parameters over
-    the last of these stretches, which removes
-    most of the noise that is left.
+    objective is judged after every 100 steps or more. With ``early_stopping``, when
+    its average over three such stretches (`n_iter_no_change` iterations, where that
+    is given) is not lower than before by more than its noise, the step size is
+    halved; at 1/32 of its start the fit has converged. Without, the step size falls
+    linearly over `max_iter` iterations, and the fit has converged if the last
+    quarter of them was level. The result is the average of the parameters over the
+    last stretch, which removes most of the noise that is left, or the last state
+    while the objective still falls.
 
     Hyperparameters that the target learns are trained beside the posterior.
 
@@ -139,12 +141,11 @@ class _Training:
             if _is_falling(values):
                 state = self.params.clone()
             self.history.append(float(torch.stack(epoch).mean()))
+            self.kept, self.sweep_values = state, values
             if self.options.progress(self.history[-1], lambda s=state: self._set(s)):
-                self.kept, self.sweep_values = state, epoch
                 return STOPPED
             if len(self.history) == self.options.max_iter:
                 break
-        self.kept, self.sweep_values = state, values
         self.schedule.observe(torch.stack(values))
         return ""
 

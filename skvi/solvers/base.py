@@ -72,7 +72,8 @@ class SolverOptions:
     Parameters
     ----------
     max_iter : int, default=100
-        Iterations; for the stochastic solver sweeps of 100 gradient steps.
+        Iterations; for the stochastic solver epochs with minibatches, and sweeps of
+        `steps_per_iter` gradient steps without.
     tol : float, default=1e-5
         Nats: stop when the objective is this close to its optimum.
     n_draws : int, default=10
