@@ -13,7 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 
 import skvi
-from skvi.base import Component, Layout
+from skvi.base import Component, Layout, NormalForm
 from skvi.utils._arrays import NumpyState, as_tensor
 from skvi.utils._random import make_generator
 
@@ -202,3 +202,29 @@ def test_make_generator_follows_random_state():
     stream = np.random.RandomState(3)
     assert first(stream) != first(stream)  # a RandomState advances
     assert math.isfinite(first(None))
+
+
+def test_low_rank_normal():
+    """All of a normal with a factor against its covariance matrix.
+
+    Wrong variant: the capacity matrix left out of the determinant.
+    """
+    generator = torch.Generator().manual_seed(0)
+    mean, scale, factor, theta = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((5,), (5,), (5, 2), (7, 5))
+    )
+    normal = NormalForm(mean, scale.abs() + 0.1, factor)
+    covariance = torch.diag(normal.scale.square()) + factor @ factor.T
+    full = NormalForm(mean, torch.linalg.cholesky(covariance))
+    torch.testing.assert_close(normal.log_prob(theta), full.log_prob(theta))
+    torch.testing.assert_close(normal.entropy(), full.entropy())
+    torch.testing.assert_close(normal.variance, full.variance)
+    torch.testing.assert_close(normal.covariance(), covariance)
+    whitened = normal.whiten(theta - mean)
+    torch.testing.assert_close(
+        whitened.square().sum(1), full.squared_distance(theta - mean)
+    )
+    # The map from noise is linear: its matrix is a root of the covariance.
+    root = normal.transform(torch.eye(normal.n_noise, dtype=torch.float64)) - mean
+    torch.testing.assert_close(root.T @ root, covariance)

@@ -1,0 +1,7 @@
+"""Ground: components, the layout of the parameter vector, the normal form."""
+
+from skvi.base._component import Component
+from skvi.base._layout import Block, Layout
+from skvi.base._normal_form import NormalForm
+
+__all__ = ["Block", "Component", "Layout", "NormalForm"]

@@ -1,0 +1,200 @@
+"""Normal distributions over theta: diagonal, of full or of low rank."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from skvi.utils._arrays import NumpyState
+
+__all__ = ["NormalForm"]
+
+
+@dataclass(frozen=True, eq=False)
+class NormalForm(NumpyState):
+    """A normal distribution over theta: the common language of parts.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (P,)
+    scale : Tensor of shape (P,) or (P, P)
+        Standard deviations of a factorised normal, or the lower Cholesky factor
+        of the covariance.
+    factor : Tensor of shape (P, r), default=None
+        Only beside a diagonal `scale`: the covariance is then
+        ``diag(scale^2) + factor @ factor.T``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import NormalForm
+    >>> normal = NormalForm(torch.zeros(2), torch.tensor([1.0, 2.0]))
+    >>> normal.variance
+    tensor([1., 4.])
+    >>> NormalForm(normal.mean, normal.scale, torch.ones(2, 1)).covariance()
+    tensor([[2., 1.],
+            [1., 5.]])
+    """
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+    factor: torch.Tensor | None = None
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether the parameters are independent."""
+        return self.scale.ndim == 1 and self.factor is None
+
+    @property
+    def variance(self) -> torch.Tensor:
+        """Marginal variances, of shape (P,)."""
+        squared = self.scale.square()
+        if self.factor is not None:
+            return squared + self.factor.square().sum(1)
+        return squared if self.is_diagonal else squared.sum(1)
+
+    @property
+    def half_log_det(self) -> torch.Tensor:
+        """Half the log determinant of the covariance, a scalar."""
+        diagonal = self.scale if self.scale.ndim == 1 else self.scale.diagonal()
+        value = diagonal.log().sum()
+        if self.factor is None:
+            return value
+        return value + self._capacity_factor().diagonal().log().sum()
+
+    @property
+    def n_noise(self) -> int:
+        """Standard normal values that make one draw: P, or P + r with a factor."""
+        return len(self.mean) + (0 if self.factor is None else self.factor.shape[1])
+
+    def _capacity_factor(self) -> torch.Tensor:
+        """Lower Cholesky factor of ``I + F' D^-1 F``, (r, r)."""
+        unit = self.factor / self.scale[:, None]
+        identity = torch.eye(unit.shape[1], dtype=unit.dtype)
+        return torch.linalg.cholesky(identity + unit.T @ unit)
+
+    def covariance(self) -> torch.Tensor:
+        """Compute the covariance matrix.
+
+        Returns
+        -------
+        Tensor of shape (P, P)
+            Also where the normal is factorised or of low rank.
+        """
+        if self.scale.ndim == 2:
+            return self.scale @ self.scale.T
+        diagonal = torch.diag(self.scale.square())
+        if self.factor is None:
+            return diagonal
+        return diagonal + self.factor @ self.factor.T
+
+    def entropy(self) -> torch.Tensor:
+        """Compute the differential entropy.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats, exact.
+        """
+        return self.half_log_det + 0.5 * len(self.mean) * (1 + math.log(2 * math.pi))
+
+    def transform(self, eps: torch.Tensor) -> torch.Tensor:
+        """Map standard normal values to draws.
+
+        Parameters
+        ----------
+        eps : Tensor of shape (S, n_noise)
+            Whitened coordinates; with a factor its own noise comes last.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            ``mean + scale @ eps`` for each draw, differentiable.
+        """
+        if self.factor is not None:
+            own, shared = eps.split([len(self.mean), self.factor.shape[1]], 1)
+            return self.mean + self.scale * own + shared @ self.factor.T
+        if self.is_diagonal:
+            return self.mean + self.scale * eps
+        return self.mean + eps @ self.scale.T
+
+    def whiten(self, deviation: torch.Tensor) -> torch.Tensor:
+        """Divide deviations from the mean by a root of the covariance.
+
+        Parameters
+        ----------
+        deviation : Tensor of shape (S, P)
+            ``theta - mean``.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Coordinates in which the normal is standard; without a factor, the
+            inverse of `transform`.
+        """
+        if self.factor is not None:
+            # D^-1/2 first, then the symmetric root (I + G G')^-1/2 of what is left.
+            unit, z = self.factor / self.scale[:, None], deviation / self.scale
+            basis, size, _ = torch.linalg.svd(unit, full_matrices=False)
+            shrink = 1 - (1 + size.square()).rsqrt()
+            return z - (z @ basis * shrink) @ basis.T
+        if self.is_diagonal:
+            return deviation / self.scale
+        solve = torch.linalg.solve_triangular
+        return solve(self.scale, deviation.T, upper=False).T
+
+    def squared_distance(self, deviation: torch.Tensor) -> torch.Tensor:
+        """Squared Mahalanobis distance from the mean.
+
+        Parameters
+        ----------
+        deviation : Tensor of shape (S, P)
+            ``theta - mean``.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            ``d' cov^-1 d`` for each row, differentiable.
+        """
+        if self.factor is None:
+            return self.whiten(deviation).square().sum(1)
+        # Woodbury: cov^-1 = D^-1 - D^-1 F (I + F' D^-1 F)^-1 F' D^-1.
+        z = deviation / self.scale
+        shared = z @ (self.factor / self.scale[:, None])
+        lower = torch.linalg.solve_triangular(
+            self._capacity_factor(), shared.T, upper=False
+        )
+        return z.square().sum(1) - lower.square().sum(0)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, with the normalising constant.
+        """
+        return -0.5 * self.squared_distance(theta - self.mean) - self._log_norm()
+
+    def log_prob_whitened(self, eps: torch.Tensor) -> torch.Tensor:
+        """Log density at ``transform(eps)``, without a solve.
+
+        Parameters
+        ----------
+        eps : Tensor of shape (S, P)
+            Whitened coordinates; not for a normal with a factor, whose draws have
+            more noise than coordinates.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats: the density in theta, not the one in `eps`.
+        """
+        return -0.5 * eps.square().sum(1) - self._log_norm()
+
+    def _log_norm(self) -> torch.Tensor:
+        return self.half_log_det + 0.5 * len(self.mean) * math.log(2 * math.pi)
