@@ -60,18 +60,15 @@ class NormalForm(NumpyState):
         value = diagonal.log().sum()
         if self.factor is None:
             return value
-        return value + self._capacity_factor().diagonal().log().sum()
+        return (
+            value
+            + _capacity_factor(self.factor / self.scale[:, None]).diagonal().log().sum()
+        )
 
     @property
     def n_noise(self) -> int:
         """Standard normal values that make one draw: P, or P + r with a factor."""
         return len(self.mean) + (0 if self.factor is None else self.factor.shape[1])
-
-    def _capacity_factor(self) -> torch.Tensor:
-        """Lower Cholesky factor of ``I + F' D^-1 F``, (r, r)."""
-        unit = self.factor / self.scale[:, None]
-        identity = torch.eye(unit.shape[1], dtype=unit.dtype)
-        return torch.linalg.cholesky(identity + unit.T @ unit)
 
     def covariance(self) -> torch.Tensor:
         """Compute the covariance matrix.
@@ -160,9 +157,9 @@ class NormalForm(NumpyState):
             return self.whiten(deviation).square().sum(1)
         # Woodbury: cov^-1 = D^-1 - D^-1 F (I + F' D^-1 F)^-1 F' D^-1.
         z = deviation / self.scale
-        shared = z @ (self.factor / self.scale[:, None])
+        unit = self.factor / self.scale[:, None]
         lower = torch.linalg.solve_triangular(
-            self._capacity_factor(), shared.T, upper=False
+            _capacity_factor(unit), (z @ unit).T, upper=False
         )
         return z.square().sum(1) - lower.square().sum(0)
 
@@ -198,3 +195,9 @@ class NormalForm(NumpyState):
 
     def _log_norm(self) -> torch.Tensor:
         return self.half_log_det + 0.5 * len(self.mean) * math.log(2 * math.pi)
+
+
+def _capacity_factor(unit: torch.Tensor) -> torch.Tensor:
+    """Lower Cholesky factor of ``I + G' G``, (r, r)."""
+    identity = torch.eye(unit.shape[1], dtype=unit.dtype)
+    return torch.linalg.cholesky(identity + unit.T @ unit)
