@@ -284,6 +284,23 @@ def design(X, n_outputs, fit_intercept):
     return out
 
 
+def test_wide_correlated_classes_keep_their_curvature():
+    """Where a power series fails, points take over: errors stay below 0.05.
+
+    Wrong variant: the series wherever its value hardly moves (errors of 1000).
+    """
+    generator = torch.Generator().manual_seed(0)
+    root, mean = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((400, 5, 2), (400, 5))
+    )
+    covariance = 64 * root @ root.mT
+    second = expect_logsumexp(20 * mean, covariance)[2]
+    assert float(torch.linalg.eigvalsh(second).min()) > -1e-8
+    fine = expect_logsumexp(20 * mean, covariance, refine=8)[2]
+    assert float((second - fine).abs().max()) < 0.05
+
+
 @pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize("kind", ["diag", "full"])
 @pytest.mark.parametrize("as_sparse", [False, True])

@@ -152,7 +152,7 @@ class _Iteration:
         interrupted = False
         try:
             while len(self.history) < self.options.max_iter and not self.stalled:
-                if self.history and self._gap() < self._tolerance:
+                if self.history and self._is_done():
                     break
                 self._iterate()
                 self.history.append(self.point.value)
@@ -162,6 +162,13 @@ class _Iteration:
         except KeyboardInterrupt:
             interrupted = True
         return self._finish(self._gap(), interrupted)
+
+    def _is_done(self) -> bool:
+        """Whether the gap is small, and not only beside the errors of a bad start."""
+        if self._gap() >= self._tolerance:
+            return False
+        self.__dict__.pop("_resolution", None)
+        return self._gap() < self._tolerance
 
     def _gap(self) -> float:
         """Nats to the optimum, measured here; at least the last quasi-Newton gain."""

@@ -24,6 +24,8 @@ N_FEW, N_MANY = 128, 64
 N_LINE, MAX_LINE = 24, 384
 # Nats by which the second term of the series may move a row: errors are a tenth.
 WEAK = 1e-2
+# Smallest eigenvalue, in absolute value, of a Hessian that counts as negative.
+DEFINITE = 1e-9
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -65,7 +67,7 @@ def expect_logsumexp(
         return out
     own, rest = pairwise_split(mean, covariance)
     last = _fill(out, _Rows(mean[..., None], own, rest), refine)
-    strong = (~(last < WEAK)).nonzero()[:, 0]
+    strong = (~(last < WEAK) | _is_indefinite(out[2])).nonzero()[:, 0]
     if len(strong):
         own, root = definite_split(covariance[strong])
         n_points = N_MANY if root.shape[2] > 3 else N_FEW
@@ -76,6 +78,13 @@ def expect_logsumexp(
         for part, found in zip(out, parts, strict=True):
             part[strong] = found
     return out
+
+
+def _is_indefinite(second: torch.Tensor) -> torch.Tensor:
+    """Which Hessians are not positive: the series does not hold there, (n,)."""
+    identity = torch.eye(second.shape[1], dtype=second.dtype)
+    _, info = torch.linalg.cholesky_ex(second + DEFINITE * identity)
+    return info > 0
 
 
 def _fill(out: Moments, rows: _Rows, refine: int) -> torch.Tensor:
