@@ -32,7 +32,7 @@ LAYERS = [
     # glue
     ["skvi._registry", "skvi._progress"],
     ["skvi._variational", "skvi._classes"],
-    ["skvi._supervised"],
+    ["skvi._supervised", "skvi.testing"],
     # estimators
     ["skvi.linear_model", "skvi.neural_network"],
     # the top level gathers the public names, so nothing inside may import it

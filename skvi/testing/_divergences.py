@@ -1,0 +1,157 @@
+"""The contract of divergences."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.divergences import KL, Divergence
+from skvi.priors import Normal
+from skvi.testing._ensure import (
+    N_SE,
+    check_component,
+    ensure,
+    ensure_close,
+    numeric_gradient,
+)
+from skvi.utils._random import make_generator, randn
+
+__all__ = ["check_divergence"]
+
+SIZE, PRIOR_SCALE = 3, 1.5
+N_BATCHES, BATCH = 20, 20_000
+
+
+def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
+    """Check that a divergence keeps its contract.
+
+    It vanishes where both sides agree, is nowhere negative and never NaN; its closed
+    form, if it has one, agrees with its estimate from draws, and the derivatives in
+    `terms` with finite differences.
+
+    Parameters
+    ----------
+    divergence : Divergence
+        Of an order that can regularise a posterior.
+    random_state : int, default=0
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Examples
+    --------
+    >>> from skvi.divergences import Renyi
+    >>> from skvi.testing import check_divergence
+    >>> check_divergence(Renyi(alpha=0.7))
+    """
+    check_component(divergence)
+    divergence.check_regularizer()
+    generator, name = make_generator(random_state), repr(divergence)
+    same = randn(generator, 100)
+    ensure_close(
+        divergence.monte_carlo(same, same),
+        torch.zeros(()),
+        f"{name}: monte_carlo at q = prior",
+    )
+    _check_monte_carlo(divergence, name, generator)
+    prior = Normal(PRIOR_SCALE).build(Layout({"coef": (SIZE,)}))
+    if not divergence.has_closed_form(prior):
+        return
+    pi = prior.as_normal()
+    ensure_close(
+        divergence.closed_form(pi, prior),
+        torch.zeros(()),
+        f"{name}: closed_form at q = prior",
+    )
+    for kind in ("diagonal", "full", "low_rank"):
+        q = _some_normal(kind, generator)
+        value = divergence.closed_form(q, prior)
+        ensure(value.shape == (), f"{name}: closed_form must return a scalar.")
+        ensure(value >= 0, f"{name}: closed_form is {float(value):g}, below 0.")
+        if divergence.is_standard:
+            ensure_close(
+                value,
+                KL().closed_form(q, prior),
+                f"{name}: is_standard is True, but closed_form",
+            )
+        if kind != "low_rank":
+            _check_terms(divergence, q, prior, f"{name} ({kind})")
+    for factor in (1e-4, 1e2):
+        wide = NormalForm(pi.mean, factor * pi.scale)
+        value = divergence.closed_form(wide, prior)
+        ensure(
+            not torch.isnan(value),
+            f"{name}: closed_form is NaN for a posterior {factor:g} times as wide as "
+            "the prior; outside its range a divergence is inf.",
+        )
+
+
+def _some_normal(kind: str, generator: torch.Generator) -> NormalForm:
+    """Return a normal that is narrower than the prior."""
+    mean = 0.5 * randn(generator, SIZE)
+    if kind == "full":
+        root = 0.2 * randn(generator, SIZE, SIZE).tril(-1)
+        return NormalForm(mean, root + 0.5 * torch.eye(SIZE, dtype=torch.float64))
+    scale = torch.linspace(0.3, 0.9, SIZE, dtype=torch.float64)
+    factor = 0.3 * randn(generator, SIZE, 1) if kind == "low_rank" else None
+    return NormalForm(mean, scale, factor)
+
+
+def _check_terms(divergence: Divergence, q: NormalForm, prior: Any, name: str) -> None:
+    terms = divergence.terms(q, prior)
+    ensure_close(terms.value, divergence.closed_form(q, prior), f"{name}: terms.value")
+
+    def by_mean(mean: torch.Tensor) -> torch.Tensor:
+        return divergence.closed_form(NormalForm(mean, q.scale), prior)
+
+    gradient = numeric_gradient(by_mean, q.mean)
+    ensure_close(terms.gradient, gradient, f"{name}: terms.gradient", 1e-5, 1e-6)
+
+    def by_variance(variance: torch.Tensor) -> torch.Tensor:
+        # Along the diagonal of the covariance, for factorised and full q alike.
+        if q.is_diagonal:
+            return divergence.closed_form(NormalForm(q.mean, variance.sqrt()), prior)
+        covariance = q.covariance() + torch.diag(variance - q.variance)
+        scale = torch.linalg.cholesky(covariance)
+        return divergence.closed_form(NormalForm(q.mean, scale), prior)
+
+    pull = terms.precision_gradient
+    pull = pull if pull.ndim == 1 else pull.diagonal()
+    expected = 2 * numeric_gradient(by_variance, q.variance, 1e-6)
+    ensure_close(pull, expected, f"{name}: terms.precision_gradient", 1e-4, 1e-5)
+
+
+def _check_monte_carlo(
+    divergence: Divergence, name: str, generator: torch.Generator
+) -> None:
+    """One dimension, where joint forms and sums over coordinates agree."""
+    prior = Normal(PRIOR_SCALE).build(Layout({"coef": (1,)}))
+    leaf = torch.tensor([0.4, math.log(0.6)], dtype=torch.float64, requires_grad=True)
+    q = NormalForm(leaf[:1], leaf[1:].exp())
+    values = []
+    for _ in range(N_BATCHES):
+        theta = q.transform(randn(generator, BATCH, 1))
+        values.append(divergence.monte_carlo(q.log_prob(theta), prior.log_prob(theta)))
+    estimates = torch.stack(values)
+    ensure(estimates.shape == (N_BATCHES,), f"{name}: monte_carlo must be a scalar.")
+    (gradient,) = torch.autograd.grad(estimates.mean(), leaf, allow_unused=True)
+    ensure(
+        gradient is not None and torch.isfinite(gradient).all(),
+        f"{name}: monte_carlo must be differentiable in log_q and log_prior.",
+    )
+    error = float(estimates.detach().std()) / N_BATCHES**0.5
+    mean = float(estimates.detach().mean())
+    ensure(mean >= -N_SE * error, f"{name}: monte_carlo is {mean:g}, below 0.")
+    if divergence.has_closed_form(prior):
+        with torch.no_grad():
+            exact = divergence.closed_form(q, prior)
+        ensure_close(
+            mean,
+            exact,
+            f"{name}: closed_form and monte_carlo disagree; the latter",
+            2e-3,  # its bias, where it is not linear in means
+            N_SE * error,
+        )

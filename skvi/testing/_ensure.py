@@ -1,0 +1,115 @@
+"""Assertions that say which part of a contract is broken."""
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sklearn.base import clone
+
+from skvi.base import Component
+
+__all__ = ["check_component", "ensure", "ensure_close", "numeric_gradient", "pickled"]
+
+# Errors of a Monte Carlo estimate that are allowed, in standard errors.
+N_SE = 5.0
+
+
+def ensure(condition: Any, message: str) -> None:
+    """Raise an `AssertionError` with this message unless the condition holds.
+
+    Unlike the statement it works under ``python -O`` too.
+    """
+    if not bool(condition):
+        raise AssertionError(message)
+
+
+def ensure_close(
+    found: Any, expected: Any, what: str, rtol: float = 1e-6, atol: float = 1e-8
+) -> None:
+    """Raise unless two tensors agree; a tolerance may be a tensor."""
+    found, expected = (torch.as_tensor(v).detach().double() for v in (found, expected))
+    if found.shape != expected.shape:
+        raise AssertionError(
+            f"{what} must have the shape {tuple(expected.shape)}. "
+            f"Got {tuple(found.shape)}."
+        )
+    gap = (found - expected).abs()
+    wrong = ~(gap <= atol + rtol * expected.abs())
+    if bool(wrong.any()):
+        at = int(gap.nan_to_num(nan=torch.inf).argmax())
+        raise AssertionError(
+            f"{what} is wrong: got {float(found.flatten()[at]):.8g}, expected "
+            f"{float(expected.flatten()[at]):.8g} (the largest of "
+            f"{int(wrong.sum())} deviations)."
+        )
+
+
+def numeric_gradient(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, h: float = 1e-5
+) -> torch.Tensor:
+    """Central differences of a scalar function, of the shape of `x`."""
+    out = torch.empty_like(x)
+    with torch.no_grad():
+        for i in range(x.numel()):
+            step = torch.zeros_like(x)
+            step.view(-1)[i] = h
+            out.view(-1)[i] = (function(x + step) - function(x - step)) / (2 * h)
+    return out
+
+
+def pickled(value: Any) -> Any:
+    """Return a pickled copy; the object itself where its class cannot be imported.
+
+    That is so for classes that a function defines.
+    """
+    kind = type(value)
+    found = vars(sys.modules.get(kind.__module__, object)).get(kind.__qualname__)
+    return pickle.loads(pickle.dumps(value)) if found is kind else value
+
+
+def check_component(component: Component) -> None:
+    """Check that a specification is a scikit-learn parameter object.
+
+    Parameters
+    ----------
+    component : Component
+        Any loss, divergence, prior, family, likelihood or objective.
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Examples
+    --------
+    >>> from skvi.priors import Normal
+    >>> from skvi.testing import check_component
+    >>> check_component(Normal(scale=2.0))
+    """
+    name = type(component).__name__
+    ensure(
+        isinstance(component, Component),
+        f"{name} must be a subclass of skvi.base.Component, or of the base class of "
+        "its kind (Loss, Divergence, Prior, Family, Likelihood).",
+    )
+    component.validate()
+    params = component.get_params(deep=False)
+    stored = {key for key, value in vars(component).items() if value is not None}
+    ensure(
+        stored <= set(params),
+        f"{name} stores {sorted(stored - set(params))} beside its parameters: a "
+        "specification holds parameters only; tensors belong to what `build` makes.",
+    )
+    for copy in (clone(component), pickled(component)):
+        found = copy.get_params(deep=False)
+        ensure(
+            repr(found) == repr(params),
+            f"A copy of {name} has the parameters {found} instead of {params}: "
+            "__init__ must store every argument, unchanged, under its own name.",
+        )
+    ensure(
+        any("_parameter_constraints" in vars(cls) for cls in type(component).__mro__),
+        f"{name} has no _parameter_constraints.",
+    )

@@ -1,0 +1,224 @@
+"""The contracts of losses and likelihoods."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from skvi.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    Likelihood,
+)
+from skvi.losses import Loss
+from skvi.testing._ensure import (
+    N_SE,
+    check_component,
+    ensure,
+    ensure_close,
+    numeric_gradient,
+)
+from skvi.utils._random import make_generator, randn
+
+__all__ = ["check_likelihood", "check_loss"]
+
+LIKELIHOODS = (GaussianLikelihood(0.7), BernoulliLikelihood(), CategoricalLikelihood(3))
+N_DRAWS = 100_000
+# Nodes and half width, in standard deviations, of the reference integral.
+N_NODES, HALF_WIDTH = 8001, 9.0
+
+
+def check_loss(
+    loss: Loss, likelihoods: Sequence[Likelihood] = LIKELIHOODS, random_state: int = 0
+) -> None:
+    """Check that a loss keeps its contract.
+
+    Values of every row alone, gradients against finite differences, expectations
+    under a normal f (and their derivatives, which second-order solvers use) against
+    a fine rule, and finite values far out.
+
+    Parameters
+    ----------
+    loss : Loss
+    likelihoods : sequence of Likelihood, default=(normal, two classes, three classes)
+        With which the loss is meant to work.
+    random_state : int, default=0
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Examples
+    --------
+    >>> from skvi.losses import BetaLoss
+    >>> from skvi.testing import check_loss
+    >>> check_loss(BetaLoss(beta=1.3))
+    """
+    check_component(loss)
+    generator = make_generator(random_state)
+    for likelihood in likelihoods:
+        _check_with(loss, likelihood, generator)
+
+
+def _check_with(loss: Loss, likelihood: Likelihood, generator: torch.Generator) -> None:
+    name = f"{loss!r} with {likelihood!r}"
+    f = randn(generator, 4, 6, likelihood.n_outputs)
+    y = likelihood.sample(f[:1], generator)[0]
+    values = loss(likelihood, f, y)
+    alone = [loss(likelihood, f[:, [i]], y[[i]])[:, 0] for i in range(6)]
+    what = f"{name}: the loss of a row, beside other rows and alone,"
+    ensure_close(values, torch.stack(alone, 1), what)
+    if loss.is_log_loss:
+        what = f"{name}: is_log_loss is True, but the loss"
+        ensure_close(values, -likelihood.log_prob(f, y), what)
+    far = loss(likelihood, 30 * f.sign(), y)
+    ensure(torch.isfinite(far).all(), f"{name} is not finite at f = +-30.")
+    _check_gradient(lambda g: loss(likelihood, g, y).sum(), f, name)
+    _check_expected(loss, likelihood, f[0], y, name, generator)
+
+
+def _check_gradient(function: Any, f: torch.Tensor, name: str) -> None:
+    leaf = f.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(function(leaf), leaf)
+    expected = numeric_gradient(function, f)
+    ensure_close(gradient, expected, f"{name}: the gradient in f", 1e-5, 1e-6)
+
+
+def _check_expected(
+    loss: Loss,
+    likelihood: Likelihood,
+    mean: torch.Tensor,
+    y: torch.Tensor,
+    name: str,
+    generator: torch.Generator,
+) -> None:
+    n, k = mean.shape
+    if k == 1:
+        function = lambda f: loss(likelihood, f, y)
+        for width in (0.0, 0.3, 3.0):
+            std = torch.full((n,), width, dtype=torch.float64)
+            found = loss.expected(likelihood, mean[:, 0], std, y)
+            compare_integrals(found, function, mean[:, 0], std, f"{name}: expected")
+        return
+    root = 0.5 * randn(generator, n, k, k)
+    found = loss.expected(likelihood, mean, root @ root.mT, y)
+    eps = randn(generator, N_DRAWS, n, k, 1)
+    draws = loss(likelihood, mean + (root @ eps)[..., 0], y)
+    error = draws.std(0) / N_DRAWS**0.5
+    ensure_close(found[0], draws.mean(0), f"{name}: expected", 0, 1e-3 + N_SE * error)
+    ensure(
+        found[1].shape == mean.shape and found[2].shape == root.shape,
+        f"{name}: expected must return shapes (n,), (n, K) and (n, K, K).",
+    )
+
+
+def compare_integrals(
+    found: tuple[torch.Tensor, ...],
+    function: Any,
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    name: str,
+) -> None:
+    """Compare value and derivatives of E function(f), f ~ N(mean, std^2)."""
+    z = torch.linspace(-HALF_WIDTH, HALF_WIDTH, N_NODES, dtype=torch.float64)
+    weights = torch.exp(-0.5 * z.square())
+    weights = weights / weights.sum()
+
+    def integral(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        return weights @ function((mean + z[:, None] * std)[..., None])
+
+    width = f"(spread {float(std[0]):g})"
+    ensure_close(found[0], integral(mean, std), f"{name} value {width}", 1e-4, 1e-5)
+    if float(std[0]) == 0:
+        return
+    h = 1e-3 * float(std[0])
+    slope = (integral(mean + h, std) - integral(mean - h, std)) / (2 * h)
+    ensure_close(found[1], slope, f"{name} first derivative {width}", 1e-3, 1e-4)
+    # d/dv E g = E g'' / 2, and dv = 2 s ds.
+    bend = (integral(mean, std + h) - integral(mean, std - h)) / (2 * h * std)
+    ensure_close(found[2], bend, f"{name} second derivative {width}", 1e-3, 1e-4)
+
+
+def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
+    """Check that a likelihood keeps its contract.
+
+    Draws, densities and power integrals must agree with each other: the mean of
+    ``p(y | f)^(c - 1)`` over draws is the integral of ``p^c``.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Without hyperparameters that are still to be learnt.
+    random_state : int, default=0
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Examples
+    --------
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.testing import check_likelihood
+    >>> check_likelihood(BernoulliLikelihood())
+    """
+    check_component(likelihood)
+    generator, name = make_generator(random_state), repr(likelihood)
+    f = randn(generator, 1, 5, likelihood.n_outputs)
+    many = f.expand(N_DRAWS, -1, -1)
+    y = likelihood.sample(many, generator)
+    ensure(y.shape == (N_DRAWS, 5), f"{name}: sample must have the shape (S, n).")
+    log_p = likelihood.log_prob(f.expand(200, -1, -1), y[0])
+    ensure(log_p.shape == (200, 5), f"{name}: log_prob must have the shape (S, n).")
+    ensure_close(
+        likelihood.log_power_integral(f, 1.0),
+        torch.zeros(1, 5),
+        f"{name}: the log integral of the density",
+        0,
+        1e-6,
+    )
+    log_p = torch.cat([likelihood.log_prob(f, row) for row in y[:20_000]])
+    for c in (1.3, 2.0):
+        powers = torch.exp((c - 1) * log_p)
+        error = powers.std(0) / len(powers) ** 0.5
+        ensure_close(
+            likelihood.log_power_integral(f, c)[0].exp(),
+            powers.mean(0),
+            f"{name}: the integral of the density to the power {c}",
+            0,
+            1e-6 + N_SE * error,
+        )
+    if likelihood.n_outputs == 1:
+        error = y.std(0) / N_DRAWS**0.5
+        ensure_close(
+            likelihood.mean(f)[0], y.mean(0), f"{name}: mean", 0, 1e-9 + N_SE * error
+        )
+    _check_derivatives(likelihood, f, y[0], name)
+
+
+def _check_derivatives(
+    likelihood: Likelihood, f: torch.Tensor, y: torch.Tensor, name: str
+) -> None:
+    def total(g: torch.Tensor) -> torch.Tensor:
+        return likelihood.log_prob(g, y).sum()
+
+    _check_gradient(total, f, name)
+    value, first, _ = likelihood.log_prob_derivatives(f, y)
+    ensure_close(value, likelihood.log_prob(f, y), f"{name}: log_prob_derivatives")
+    expected = numeric_gradient(total, f).reshape(first.shape)
+    ensure_close(first, expected, f"{name}: the derivative in f", 1e-5, 1e-6)
+    if likelihood.n_outputs > 1:
+        return
+    mean = f[0, :, 0]
+    for width in (0.3, 3.0):
+        std = torch.full_like(mean, width)
+        found = likelihood.expected_log_prob(mean, std, y)
+        compare_integrals(
+            found,
+            lambda g: likelihood.log_prob(g, y),
+            mean,
+            std,
+            f"{name}: expected_log_prob",
+        )

@@ -1,0 +1,186 @@
+"""The contract of posterior families."""
+
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.posteriors import Family
+from skvi.testing._ensure import (
+    N_SE,
+    check_component,
+    ensure,
+    ensure_close,
+    numeric_gradient,
+    pickled,
+)
+from skvi.utils._random import make_generator, randn
+
+__all__ = ["check_family"]
+
+N_DRAWS = 50_000
+KINDS = ("exact", "upper", "lower", "none")
+
+
+def check_family(family: Family, random_state: int = 0) -> None:
+    """Check that a posterior family keeps its contract.
+
+    Parameters
+    ----------
+    family : Family
+    random_state : int, default=0
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Notes
+    -----
+    The variational parameters are one flat vector; draws and their log density come
+    together, differentiable in it. Where the density is exact it integrates to 1, and
+    the mean of its score over draws is 0.
+
+    Examples
+    --------
+    >>> from skvi.posteriors import FullRankNormal
+    >>> from skvi.testing import check_family
+    >>> check_family(FullRankNormal())
+    """
+    check_component(family)
+    generator, name = make_generator(random_state), repr(family)
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    posterior = family.build(layout, generator)
+    params = posterior.params
+    ensure(params.ndim == 1, f"{name}: params must be one flat vector.")
+    posterior.params = params + 0.3 * randn(generator, len(params))
+    kind = posterior.log_prob_kind
+    ensure(
+        kind in KINDS, f"{name}: log_prob_kind must be one of {KINDS}; got {kind!r}."
+    )
+    theta, log_q = _check_draws(posterior, layout.size, name)
+    if kind == "exact":
+        _check_density(posterior, theta[:100], log_q[:100], name)
+        _check_score(posterior, theta, name)
+        _check_mass(posterior, theta, name, generator)
+    _check_normal(posterior, theta, name)
+
+
+def _check_draws(
+    posterior: Any, size: int, name: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.no_grad():
+        theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, make_generator(1))
+        again, _ = posterior.rsample_with_log_prob(N_DRAWS, make_generator(1))
+        copy = pickled(posterior)
+        copied, _ = copy.rsample_with_log_prob(N_DRAWS, make_generator(1))
+    shapes = tuple(theta.shape), tuple(log_q.shape)
+    ensure(
+        shapes == ((N_DRAWS, size), (N_DRAWS,)),
+        f"{name}: rsample_with_log_prob must return shapes (S, P) and (S,); "
+        f"got {shapes}.",
+    )
+    ensure(torch.isfinite(theta).all(), f"{name}: draws are not finite.")
+    ensure_close(again, theta, f"{name}: draws from the same generator state")
+    ensure_close(copied, theta, f"{name}: draws after pickling")
+    leaf, kept = posterior.params.clone().requires_grad_(), posterior.params
+    posterior.params = leaf
+    draws, log_density = posterior.rsample_with_log_prob(5, make_generator(1))
+    for value, what in ((draws.square().sum(), "draws"), (log_density.sum(), "log q")):
+        ensure(value.requires_grad, f"{name}: {what} must be differentiable in params.")
+        (gradient,) = torch.autograd.grad(
+            value, leaf, retain_graph=True, allow_unused=True
+        )
+        ensure(
+            gradient is not None and torch.isfinite(gradient).all(),
+            f"{name}: {what} must be differentiable in params.",
+        )
+    posterior.params = kept
+    return theta, log_q
+
+
+def _check_density(
+    posterior: Any, theta: torch.Tensor, log_q: torch.Tensor, name: str
+) -> None:
+    ensure_close(
+        posterior.log_prob(theta), log_q, f"{name}: log_prob at draws, beside log q,"
+    )
+
+    def total(params: torch.Tensor) -> torch.Tensor:
+        return posterior.log_prob(theta[:5], params).sum()
+
+    leaf = posterior.params.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(total(leaf), leaf)
+    expected = numeric_gradient(total, posterior.params)
+    ensure_close(gradient, expected, f"{name}: the gradient in params", 1e-4, 1e-5)
+
+
+def _check_score(posterior: Any, theta: torch.Tensor, name: str) -> None:
+    """E_q[d log q / d params] = 0, in batches."""
+    leaf = posterior.params.clone().requires_grad_()
+    scores = []
+    for part in theta.split(500):
+        value = posterior.log_prob(part, leaf).mean()
+        scores.append(torch.autograd.grad(value, leaf)[0])
+    score = torch.stack(scores)
+    error = score.std(0) / len(score) ** 0.5
+    ensure_close(
+        score.mean(0),
+        torch.zeros_like(error),
+        f"{name}: the mean of the score over draws",
+        0,
+        1e-9 + N_SE * error,
+    )
+
+
+def _check_mass(
+    posterior: Any, theta: torch.Tensor, name: str, generator: torch.Generator
+) -> None:
+    """Importance sampling of the density's integral from a wider Student-t."""
+    mean, covariance = theta.mean(0), torch.cov(theta.T)
+    root = torch.linalg.cholesky(covariance)
+    df, size = 5, theta.shape[1]
+    z = randn(generator, N_DRAWS, size)
+    chi = randn(generator, N_DRAWS, df).square().sum(1)
+    t = z * (df / chi).sqrt()[:, None]
+    log_t = -0.5 * (df + size) * torch.log1p(t.square().sum(1) / df)
+    log_t += torch.lgamma(torch.tensor((df + size) / 2.0, dtype=torch.float64))
+    log_t -= torch.lgamma(torch.tensor(df / 2.0, dtype=torch.float64))
+    log_t -= 0.5 * size * torch.log(torch.tensor(df * torch.pi, dtype=torch.float64))
+    log_t -= root.diagonal().log().sum()
+    ratio = torch.exp(posterior.log_prob(mean + t @ root.T) - log_t)
+    error = ratio.std() / N_DRAWS**0.5
+    ensure_close(
+        ratio.mean(),
+        torch.ones(()),
+        f"{name}: the integral of the density",
+        0,
+        1e-6 + N_SE * error,
+    )
+
+
+def _check_normal(posterior: Any, theta: torch.Tensor, name: str) -> None:
+    normal = posterior.as_normal()
+    if normal is None:
+        return
+    error = theta.std(0) / N_DRAWS**0.5
+    ensure_close(
+        normal.mean, theta.mean(0), f"{name}: the mean of as_normal", 0, N_SE * error
+    )
+    # The variance of a normal's sample variance is 2 sigma^4 / S.
+    tolerance = N_SE * (2 / N_DRAWS) ** 0.5
+    ensure_close(
+        normal.variance,
+        theta.var(0),
+        f"{name}: the variance of as_normal",
+        tolerance,
+        0,
+    )
+    if hasattr(posterior, "set_normal"):
+        simple = NormalForm(normal.mean + 1, normal.variance.sqrt())
+        posterior.set_normal(simple)
+        found = posterior.as_normal()
+        ensure_close(found.mean, simple.mean, f"{name}: the mean after set_normal")
+        ensure_close(
+            found.variance, simple.variance, f"{name}: the variance after set_normal"
+        )

@@ -1,0 +1,152 @@
+"""The contract of priors."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from skvi.base import Layout
+from skvi.priors import Prior
+from skvi.testing._ensure import (
+    check_component,
+    ensure,
+    ensure_close,
+    numeric_gradient,
+    pickled,
+)
+from skvi.utils._random import make_generator, randn
+
+__all__ = ["check_prior"]
+
+# The line of log abs(theta) on which densities are integrated: heavy tails and
+# singularities at 0 are no problem there.
+LOG_RANGE, N_LINE = 300.0, 60_001
+# Mass that may be missing before a density counts as not normalised, and the smallest
+# p-value of a test that all is well.
+MASS_ERROR, P_VALUE = 1e-4, 1e-7
+N_DRAWS = 20_000
+
+
+def check_prior(prior: Prior, random_state: int = 0) -> None:
+    """Check that a prior keeps its contract.
+
+    The density integrates to 1 and is what `sample` draws from; gradients agree with
+    finite differences, the closed expectation under a normal with a fine rule, and
+    the natural scales of a layout multiply the prior's own.
+
+    Parameters
+    ----------
+    prior : Prior
+        Independent and equal over the coefficients of a block.
+    random_state : int, default=0
+
+    Raises
+    ------
+    AssertionError
+        Says what is wrong.
+
+    Examples
+    --------
+    >>> from skvi.priors import Laplace
+    >>> from skvi.testing import check_prior
+    >>> check_prior(Laplace(scale=0.5))
+    """
+    check_component(prior)
+    generator, name = make_generator(random_state), repr(prior)
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    built = prior.build(layout)
+    theta = randn(generator, 6, layout.size)
+    log_p = built.log_prob(theta)
+    ensure(log_p.shape == (6,), f"{name}: log_prob must have the shape (S,).")
+    copy = pickled(built)
+    ensure_close(copy.log_prob(theta), log_p, f"{name}: log_prob after pickling")
+    gradient = built.log_prob_gradient(theta)
+    expected = numeric_gradient(lambda t: built.log_prob(t).sum(), theta)
+    ensure_close(gradient, expected, f"{name}: log_prob_gradient", 1e-5, 1e-6)
+    one = prior.build(Layout({"coef": (1,)}))
+    scaled = prior.build(Layout({"coef": (1,)}, scales={"coef": 0.25}))
+    points = theta[:, :1]
+    ensure_close(
+        scaled.log_prob(0.25 * points) + np.log(0.25),
+        one.log_prob(points),
+        f"{name}: the density in a block of natural scale 0.25",
+    )
+    if getattr(built, "is_proper", True):
+        _check_distribution(one, name, generator)
+    _check_normals(one, points, name)
+    if built.has_expected_log_prob:
+        _check_expected(one, name)
+
+
+def _check_distribution(one: Any, name: str, generator: torch.Generator) -> None:
+    """Integrate the density over both signs, and test the draws against it."""
+    u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64)
+    half = u.exp()
+    density = [torch.exp(one.log_prob(s * half[:, None]) + u) for s in (-1, 1)]
+    masses = [part * (u[1] - u[0]) for part in density]
+    total = float(masses[0].sum() + masses[1].sum())
+    # A tail that is still there at exp(300) holds mass that no rule sees.
+    edge = float(max(part[-1] for part in density))
+    ensure(
+        total <= 1 + MASS_ERROR and (total >= 1 - MASS_ERROR or edge > 1e-12),
+        f"{name}: the density integrates to {total:.6g} instead of 1. Improper priors "
+        "have is_proper = False.",
+    )
+    if edge > 1e-12:
+        return
+    draws = one.sample(N_DRAWS, generator)
+    ensure(draws.shape == (N_DRAWS, 1), f"{name}: sample must have the shape (S, P).")
+    line = np.concatenate([-half.flip(0).numpy(), half.numpy()])
+    steps = torch.cat([masses[0].flip(0), masses[1]]).numpy()
+    cdf = np.cumsum(steps) - 0.5 * steps
+    result = stats.kstest(draws[:, 0].numpy(), lambda x: np.interp(x, line, cdf))
+    ensure(
+        result.pvalue > P_VALUE,
+        f"{name}: sample and log_prob are different distributions (largest difference "
+        f"of the distribution functions {result.statistic:.3g} in {N_DRAWS} draws).",
+    )
+
+
+def _check_normals(one: Any, points: torch.Tensor, name: str) -> None:
+    normal = one.as_normal()
+    if normal is not None:
+        ensure_close(
+            normal.log_prob(points), one.log_prob(points), f"{name}: as_normal"
+        )
+    start = one.matching_normal()
+    if start is not None:
+        ensure(
+            torch.isfinite(start.scale).all() and (start.scale > 0).all(),
+            f"{name}: matching_normal must have positive finite scales, or be None.",
+        )
+    tail = one.tail_precision()
+    if tail is not None:
+        ensure(
+            tail.shape == (1,) and float(tail) >= 0,
+            f"{name}: tail_precision must have the shape (P,) and not be negative.",
+        )
+
+
+def _check_expected(one: Any, name: str) -> None:
+    """Against the mean over a fine line of quantiles, singular at 0 or not."""
+    u = torch.linspace(-60, 8, 40_001, dtype=torch.float64)
+    half = u.exp()
+    for mean, std in ((0.0, 1.0), (0.7, 0.1), (-3.0, 2.0), (0.2, 20.0)):
+        total = 0.0
+        for sign in (-1.0, 1.0):
+            z = (sign * half - mean) / std
+            weight = torch.exp(-0.5 * z.square() + u) * (u[1] - u[0])
+            log_p = one.log_prob(sign * half[:, None])
+            total += float((weight * log_p).sum()) / (std * (2 * np.pi) ** 0.5)
+        found = one.expected_log_prob(
+            torch.tensor([mean], dtype=torch.float64),
+            torch.tensor([std], dtype=torch.float64),
+        )
+        ensure_close(
+            found,
+            torch.tensor([total]),
+            f"{name}: expected_log_prob for N({mean:g}, {std:g}^2)",
+            1e-4,
+            1e-5,
+        )

@@ -1,0 +1,311 @@
+"""The public checks of parts: all built-in parts pass, planted mistakes do not.
+
+The wrong variants are the classes below, one for each statement of a contract.
+"""
+
+import math
+
+import pytest
+import torch
+
+from skvi._registry import DIVERGENCES, LOSSES, POSTERIORS, PRIORS
+from skvi.base import Layout, NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import BetaLoss, LogLoss
+from skvi.posteriors import MeanFieldNormal
+from skvi.priors import Laplace, Normal
+from skvi.testing import (
+    check_component,
+    check_divergence,
+    check_family,
+    check_likelihood,
+    check_loss,
+    check_prior,
+)
+
+
+@pytest.mark.parametrize("part", LOSSES.values())
+def test_losses(part):
+    check_loss(part())
+
+
+@pytest.mark.parametrize("part", DIVERGENCES.values())
+def test_divergences(part):
+    check_divergence(part())
+
+
+@pytest.mark.parametrize("part", PRIORS.values())
+def test_priors(part):
+    check_prior(part())
+
+
+@pytest.mark.parametrize("part", POSTERIORS.values())
+def test_families(part):
+    check_family(part())
+
+
+def test_likelihoods():
+    check_likelihood(GaussianLikelihood(0.3))
+
+
+class HiddenState(Normal):
+    def __init__(self, scale=1.0):
+        self.scale, self.half = scale, scale / 2
+
+
+class Copied(Normal):
+    def __init__(self, scale=1.0):
+        self.scale = float(scale) + 1
+
+
+def test_components():
+    with pytest.raises(AssertionError, match="beside its parameters"):
+        check_component(HiddenState())
+    with pytest.raises((AssertionError, RuntimeError), match=r"__init__|constructor"):
+        check_component(Copied())
+
+
+class MeanLoss(LogLoss):
+    """Averages over rows."""
+
+    is_log_loss = False
+
+    def __call__(self, likelihood, f, y):
+        losses = super().__call__(likelihood, f, y)
+        return losses.mean(1, keepdim=True).expand_as(losses)
+
+
+class DetachedLoss(BetaLoss):
+    def __call__(self, likelihood, f, y):
+        losses = super().__call__(likelihood, f, y)
+        return losses.detach() + 0 * f.sum(2)
+
+
+class HalfCurvature(LogLoss):
+    def expected(self, likelihood, mean, spread, y, refine=1):
+        value, first, second = super().expected(likelihood, mean, spread, y, refine)
+        return value, first, 0.5 * second
+
+
+class FalseLogLoss(BetaLoss):
+    is_log_loss = True
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (MeanLoss(), "beside other rows"),
+        (DetachedLoss(), "gradient in f"),
+        (HalfCurvature(), "second derivative"),
+        (FalseLogLoss(), "is_log_loss"),
+    ],
+)
+def test_wrong_losses(part, message):
+    with pytest.raises(AssertionError, match=message):
+        check_loss(part)
+
+
+class NarrowDraws(GaussianLikelihood):
+    def sample(self, f, generator):
+        return f[..., 0] + 0.9 * (super().sample(f, generator) - f[..., 0])
+
+
+class NoPowerNorm(GaussianLikelihood):
+    def log_power_integral(self, f, c):
+        return super().log_power_integral(f, c) + 0.5 * math.log(c)
+
+
+@pytest.mark.parametrize("part", [NarrowDraws(), NoPowerNorm()])
+def test_wrong_likelihoods(part):
+    with pytest.raises(AssertionError, match="to the power"):
+        check_likelihood(part)
+
+
+class Shifted(KL):
+    is_standard = False
+
+    def closed_form(self, q, prior):
+        return super().closed_form(q, prior) + 0.1
+
+    def monte_carlo(self, log_q, log_prior):
+        return super().monte_carlo(log_q, log_prior) + 0.1
+
+
+class Reversed(KL):
+    is_standard = False
+
+    def closed_form(self, q, prior):
+        pi = prior.as_normal()
+        return 0.5 * (
+            (pi.variance / q.variance).sum()
+            + ((q.mean - pi.mean).square() / q.variance).sum()
+            - len(q.mean)
+        ) - (pi.half_log_det - q.half_log_det)
+
+
+class HalfPull(Renyi):
+    def terms(self, q, prior, q_precision=None):
+        terms = super().terms(q, prior, q_precision)
+        return type(terms)(
+            terms.value,
+            terms.gradient,
+            terms.curvature,
+            0.5 * terms.precision_gradient,
+            terms.entropy_weight,
+        )
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (Shifted(), "q = prior"),
+        (Reversed(), "terms|disagree"),
+        (HalfPull(), "precision_gradient"),
+    ],
+)
+def test_wrong_divergences(part, message):
+    with pytest.raises(AssertionError, match=message):
+        check_divergence(part)
+
+
+class ForgetsNaturalScale(Laplace):
+    def build(self, layout):
+        built = super().build(layout)
+        built.scale = torch.ones_like(built.scale)
+        return built
+
+
+_BuiltLaplace = type(Laplace().build(Layout({"coef": (1,)})))
+
+
+class Lying(Laplace):
+    """Builds something else than it says."""
+
+    _parameter_constraints: dict = {}
+
+    def __init__(self, scale=1.0, built=None):
+        self.scale, self.built = scale, built
+
+    def build(self, layout):
+        right = super().build(layout)
+        right.__class__ = self.built
+        return right
+
+
+class TooMuchMass(_BuiltLaplace):
+    def log_prob(self, theta):
+        return super().log_prob(theta) + 0.1
+
+
+class FlatGradient(_BuiltLaplace):
+    def log_prob_gradient(self, theta):
+        return 0.5 * super().log_prob_gradient(theta)
+
+
+class ShiftedDraws(_BuiltLaplace):
+    def sample(self, n_draws, generator):
+        return super().sample(n_draws, generator) + 0.1
+
+
+class PluggedIn(_BuiltLaplace):
+    """The log density at the mean, instead of its expectation."""
+
+    def expected_log_prob(self, mean, std):
+        return super().expected_log_prob(mean, 0.01 * std)
+
+
+class FalseNormal(_BuiltLaplace):
+    def as_normal(self):
+        return self.matching_normal()
+
+
+@pytest.mark.parametrize(
+    ("built", "message"),
+    [
+        (TooMuchMass, "integrates to"),
+        (FlatGradient, "log_prob_gradient"),
+        (ShiftedDraws, "different distributions"),
+        (PluggedIn, "expected_log_prob"),
+        (FalseNormal, "as_normal"),
+    ],
+)
+def test_wrong_priors(built, message):
+    with pytest.raises(AssertionError, match=message):
+        check_prior(Lying(built=built))
+
+
+def test_natural_scales_are_needed():
+    with pytest.raises(AssertionError, match="natural scale"):
+        check_prior(ForgetsNaturalScale())
+
+
+class WrongBuilt:
+    """Mixin for families whose posterior is wrong in one way."""
+
+    posterior_type: type
+
+    def build(self, layout, generator=None):
+        posterior = super().build(layout, generator)
+        posterior.__class__ = self.posterior_type
+        return posterior
+
+
+_Diagonal = type(MeanFieldNormal().build(Layout({"coef": (1,)})))
+
+
+class HalfEntropy(_Diagonal):
+    def log_prob(self, theta, params=None):
+        return super().log_prob(theta, params) + 0.1
+
+    def rsample_with_log_prob(self, n_draws, generator):
+        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
+        return theta, log_q + 0.1
+
+
+class Fixed(_Diagonal):
+    def rsample_with_log_prob(self, n_draws, generator):
+        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
+        return theta.detach(), log_q
+
+
+class WideForm(_Diagonal):
+    def as_normal(self):
+        normal = super().as_normal()
+        return NormalForm(normal.mean, 1.1 * normal.scale)
+
+
+class OtherDraws(_Diagonal):
+    def rsample_with_log_prob(self, n_draws, generator):
+        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
+        return theta + 0.5, log_q
+
+
+class HalfEntropyFamily(WrongBuilt, MeanFieldNormal):
+    posterior_type = HalfEntropy
+
+
+class FixedFamily(WrongBuilt, MeanFieldNormal):
+    posterior_type = Fixed
+
+
+class WideFormFamily(WrongBuilt, MeanFieldNormal):
+    posterior_type = WideForm
+
+
+class OtherDrawsFamily(WrongBuilt, MeanFieldNormal):
+    posterior_type = OtherDraws
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (HalfEntropyFamily(), "integral of the density"),
+        (FixedFamily(), "differentiable"),
+        (WideFormFamily(), "variance of as_normal"),
+        (OtherDrawsFamily(), "beside log q"),
+    ],
+)
+def test_wrong_families(part, message):
+    with pytest.raises(AssertionError, match=message):
+        check_family(part)
