@@ -1,6 +1,13 @@
 """Names of parts: the one place that knows every concrete class."""
 
-from skvi.divergences import KL, Renyi
+from skvi.divergences import (
+    KL,
+    AlphaDivergence,
+    BetaDivergence,
+    GammaDivergence,
+    Jeffreys,
+    Renyi,
+)
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -13,7 +20,14 @@ OBJECTIVES = {
     "renyi": RenyiBound,
     "chi": ChiBound,
 }
-DIVERGENCES = {"kl": KL, "renyi": Renyi}
+DIVERGENCES = {
+    "kl": KL,
+    "renyi": Renyi,
+    "alpha": AlphaDivergence,
+    "beta": BetaDivergence,
+    "gamma": GammaDivergence,
+    "jeffreys": Jeffreys,
+}
 LOSSES = {"log": LogLoss, "beta": BetaLoss}
 POSTERIORS = {"mean_field": MeanFieldNormal, "full_rank": FullRankNormal}
 PRIORS = {"normal": Normal, "laplace": Laplace}

@@ -285,7 +285,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             problem.posterior,
             problem.generator,
         )
-        self.n_iter_, self.converged_ = solution.n_iter, solution.converged
+        self.n_iter_ = solution.n_iter
         sign = 1 if self.objective_.direction == "upper" else -1
         self.loss_curve_ = np.asarray(solution.history)
         self.objective_value_ = sign * solution.value
@@ -295,12 +295,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             self.lower_bound_, self.lower_bound_se_ = lower_bound(
                 target, posterior, generator, self._bound_draws(solution)
             )
+        lost = self.divergence_.collapse(posterior, target.prior, generator)
+        self.converged_ = solution.converged and not lost
         bound_exists, message = judge_existence(
-            self.objective_, target, posterior, solution.message
+            self.objective_, target, posterior, lost or solution.message
         )
         self.diagnostics_ = {
             "solver": solution.solver,
-            "converged": solution.converged,
+            "converged": self.converged_,
             **solution.diagnostics,
             **weight_diagnostics(target, posterior, solution.n_iter, generator),
             "bound_exists": bound_exists,

@@ -28,7 +28,10 @@ def find_specifications():
             if inspect.isclass(obj) and issubclass(obj, Component):
                 if Component not in (obj, *obj.__bases__):
                     found[name] = obj
-    needed = {"CategoricalLikelihood": {"n_classes": 3}}
+    needed = {
+        "CategoricalLikelihood": {"n_classes": 3},
+        "FDivergence": {"generator": "hellinger"},
+    }
     return [found[name](**needed.get(name, {})) for name in sorted(found)]
 
 

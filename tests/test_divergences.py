@@ -5,17 +5,32 @@ import math
 import mpmath
 import pytest
 import torch
+from sklearn.base import clone
 
 import skvi.divergences
 from skvi.base import Layout, NormalForm
-from skvi.divergences import KL, Divergence, Renyi, log_power_integral
+from skvi.divergences import (
+    KL,
+    AlphaDivergence,
+    BetaDivergence,
+    Divergence,
+    FDivergence,
+    GammaDivergence,
+    Renyi,
+    log_power_integral,
+)
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior
 
 CLASSES = [getattr(skvi.divergences, name) for name in skvi.divergences.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Divergence)]
-SPECS = [c() for c in CLASSES if c is not Divergence]
+SPECS = [c() for c in CLASSES if c not in (Divergence, FDivergence)]
+SPECS += [AlphaDivergence(a) for a in (0.2, 0.9999, 1, 1.6)]
+SPECS += [AlphaDivergence(a, joint=True) for a in (-0.2, 0.4, 1.6)]
+SPECS += [BetaDivergence(b) for b in (0.8, 0.9999, 1, 1.00001, 2)]
+SPECS += [BetaDivergence(b, joint=True) for b in (0.8, 1.4)]
+SPECS += [GammaDivergence(g) for g in (0.8, 0.9999, 1, 1.00001, 2)]
 SPECS += [KL(weight=0.4), *(Renyi(a) for a in (-0.2, 0, 0.9999, 1, 1.0003, 1.6))]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
 KINDS = [(q, pi) for q in ("diag", "full") for pi in ("diag", "full")]
@@ -159,16 +174,22 @@ def test_zero_where_equal_and_positive_elsewhere(spec, pair, q_kind, pi_kind):
     q, pi = pair(q_kind, pi_kind)
     assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
     assert float(spec.closed_form(q, as_prior(pi))) > 0.01
+    if (q_kind, pi_kind) == ("diag", "diag") and hasattr(spec, "joint"):
+        spec = clone(spec).set_params(joint=True)
     both_full = spec.closed_form(as_full(q), as_prior(as_full(pi)))
     torch.testing.assert_close(spec.closed_form(q, as_prior(pi)), both_full)
 
 
 def terms_by_autograd(spec, q, prior):
     """Gradient and curvature in the mean, and twice the gradient in the covariance."""
-    mean, covariance = q.mean.clone().requires_grad_(), q.covariance().requires_grad_()
+    covariance = q.variance if q.is_diagonal else q.covariance()
+    mean, covariance = q.mean.clone().requires_grad_(), covariance.requires_grad_()
 
     def value(m):
-        return spec.closed_form(NormalForm(m, torch.linalg.cholesky(covariance)), prior)
+        scale = (
+            covariance.sqrt() if q.is_diagonal else torch.linalg.cholesky(covariance)
+        )
+        return spec.closed_form(NormalForm(m, scale), prior)
 
     gradient, pull = torch.autograd.grad(value(mean), (mean, covariance))
     curvature = torch.autograd.functional.hessian(value, mean)
@@ -206,12 +227,18 @@ def test_terms_are_derivatives(spec, pair, q_kind, prior_kind, given_precision):
         terms.value, spec.closed_form(q, prior), rtol=1e-10, atol=0
     )
     torch.testing.assert_close(terms.gradient, gradient, rtol=1e-9, atol=1e-11)
-    for actual, full in [
-        (terms.curvature, curvature),
-        (terms.precision_gradient, pull),
-    ]:
-        expected = full if actual.ndim == 2 else full.diagonal()
-        torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9)
+    actual = terms.precision_gradient
+    expected = pull if actual.ndim == pull.ndim else torch.diag(pull)
+    if actual.ndim > pull.ndim:  # a factorised q uses the diagonal of what it is given
+        actual, expected = actual.diagonal(), pull
+    torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9)
+    actual = terms.curvature
+    assert torch.linalg.eigvalsh(actual if actual.ndim > 1 else actual.diag())[0] > 0
+    if actual.ndim == 1:
+        curvature = curvature.diagonal()
+        if getattr(spec, "joint", False):
+            return  # the diagonal of a Hessian that is not diagonal, or above it
+    torch.testing.assert_close(actual, curvature, rtol=1e-8, atol=1e-9)
 
 
 @every_spec
@@ -230,16 +257,24 @@ def test_closed_form_is_differentiable(spec, pair, q_kind):
 
 
 @every_spec
-def test_entropy_weight(spec, pair):
-    """D loses c / 2 for each unit of log det(cov), for a q much narrower than pi."""
+@pytest.mark.parametrize("q_kind", ["diag", "full"])
+def test_entropy_weight(spec, pair, q_kind):
+    """D loses c for each unit of log width of a coordinate of a q narrower than pi.
+
+    Wrong variant: the weight of KL, 1, for all.
+    """
     if getattr(spec, "alpha", 1) <= 0:
         return  # such orders cannot regularise
-    q, pi = pair("full", "diag", 3)
-    narrow = [NormalForm(pi.mean, q.scale * s) for s in (1e-5, 1e-7)]
-    values = [float(spec.closed_form(n, as_prior(pi))) for n in narrow]
-    gap = float(narrow[0].half_log_det - narrow[1].half_log_det)
-    weight = spec.terms(narrow[0], as_prior(pi)).entropy_weight
-    assert (values[1] - values[0]) / gap == pytest.approx(weight, rel=1e-4)
+    q, pi = pair(q_kind, "diag", 3)
+
+    def value(log_width):
+        narrow = NormalForm(pi.mean, q.scale * 1e-3 * math.exp(log_width))
+        return float(spec.closed_form(narrow, as_prior(pi)))
+
+    slope = (value(1e-4) - value(-1e-4)) / 2e-4
+    narrow = NormalForm(pi.mean, q.scale * 1e-3)
+    weight = torch.as_tensor(spec.terms(narrow, as_prior(pi)).entropy_weight)
+    assert slope == pytest.approx(-float(weight.expand(3).sum()), rel=1e-4)
 
 
 @pytest.fixture

@@ -4,9 +4,25 @@ All values are in nats. Normal against normal has a closed form throughout; it
 comes from one function, the power integral: log of the integral of q^a pi^b.
 """
 
+from skvi.divergences._alpha import AlphaDivergence
+from skvi.divergences._beta import BetaDivergence
+from skvi.divergences._f import FDivergence
+from skvi.divergences._gamma import GammaDivergence
+from skvi.divergences._jeffreys import Jeffreys
 from skvi.divergences._kl import KL
 from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._renyi import Renyi
 from skvi.divergences.base import Divergence, DivergenceTerms
 
-__all__ = ["KL", "Divergence", "DivergenceTerms", "Renyi", "log_power_integral"]
+__all__ = [
+    "KL",
+    "AlphaDivergence",
+    "BetaDivergence",
+    "Divergence",
+    "DivergenceTerms",
+    "FDivergence",
+    "GammaDivergence",
+    "Jeffreys",
+    "Renyi",
+    "log_power_integral",
+]

@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences._linalg import apply, precision_of, subtract
+from skvi.divergences._pair import Pair, renyi
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.utils._validation import Interval
 
@@ -60,15 +61,7 @@ class KL(Divergence):
         if pi is None:
             log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum()
             return self.weight * (-q.entropy() - log_prior)
-        if pi.is_diagonal:
-            second_moment = q.variance + (q.mean - pi.mean).square()
-            squares = (second_moment / pi.variance).sum()
-        else:
-            scale = torch.diag(q.scale) if q.is_diagonal else q.scale
-            rows = torch.cat([(q.mean - pi.mean)[None], scale.T])
-            squares = pi.whiten(rows).square().sum()
-        gap = pi.half_log_det - q.half_log_det
-        return self.weight * (0.5 * (squares - len(q.mean)) + gap)
+        return self.weight * renyi(Pair(q, pi), 1.0)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Mean log ratio: unbiased."""

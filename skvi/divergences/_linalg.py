@@ -8,10 +8,13 @@ from skvi.base import NormalForm
 
 
 def precision_of(normal: NormalForm) -> torch.Tensor:
-    """Inverse covariance of a normal."""
+    """Inverse covariance of a normal; (P, P) also where it is of low rank."""
     if normal.is_diagonal:
         return 1 / normal.variance
-    return torch.cholesky_inverse(normal.scale)
+    if normal.factor is None:
+        return torch.cholesky_inverse(normal.scale)
+    rows = normal.whiten(torch.eye(len(normal.mean), dtype=normal.mean.dtype))
+    return rows @ rows.T
 
 
 def mix(a: float, pi: NormalForm, b: float, q: NormalForm) -> torch.Tensor:
@@ -49,3 +52,8 @@ def subtract(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.ndim == b.ndim:
         return a - b
     return torch.diag(a) - b if a.ndim == 1 else a - torch.diag(b)
+
+
+def squared_outer(u: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """``u u'``, or its diagonal where the matrix beside it is diagonal."""
+    return u.square() if matrix.ndim == 1 else torch.outer(u, u)

@@ -7,14 +7,8 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._linalg import (
-    apply,
-    factorise,
-    inverse_of,
-    mix,
-    precision_of,
-    subtract,
-)
+from skvi.divergences._pair import Pair, renyi
+from skvi.divergences._pair_terms import renyi_terms
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
@@ -87,7 +81,7 @@ class Renyi(Divergence):
 
     def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
-        return _renyi(q, prior.as_normal(), float(self.alpha))
+        return renyi(Pair(q, prior.as_normal()), float(self.alpha))
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Log mean of the powered ratios: consistent, biased (see Notes)."""
@@ -103,49 +97,5 @@ class Renyi(Divergence):
         self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pi, a = prior.as_normal(), float(self.alpha)
-        b = 1 - a
-        precision = precision_of(q) if q_precision is None else q_precision
-        inverse = inverse_of(mix(a, pi, b, q))
-        u = apply(inverse, q.mean - pi.mean)
-        outer = u.square() if inverse.ndim == 1 else torch.outer(u, u)
-        pull = subtract(inverse, precision) / a - b * outer
-        return DivergenceTerms(_renyi(q, pi, a), u, inverse, pull, 1 / a)
-
-
-def _renyi(q: NormalForm, pi: NormalForm, a: float) -> torch.Tensor:
-    """J(a, 1-a) / (a (a-1)), without cancellation near the orders 0 and 1."""
-    b = 1 - a
-    factor = factorise(mix(a, pi, b, q))
-    if factor is None:
-        return torch.full((), math.inf, dtype=q.mean.dtype)
-    mixed = NormalForm(q.mean, factor)
-    deviation = mixed.whiten((q.mean - pi.mean)[None]).square().sum()
-    if min(abs(a), abs(b)) > 1e-3:
-        log_dets = b * q.half_log_det + a * pi.half_log_det - mixed.half_log_det
-        return 0.5 * deviation - log_dets / (a * b)
-    return 0.5 * deviation - _log_det_ratio(_relative_eigenvalues(q, pi), a)
-
-
-def _log_det_ratio(s: torch.Tensor, a: float) -> torch.Tensor:
-    """Sum of (b log s - log(a + b s)) / (2 a b), stable near a = 0 and b = 0.
-
-    ``log(a + b s)`` is ``log1p(b (s - 1))``, and ``log s + log1p(a (1/s - 1))``.
-    """
-    b = 1 - a
-    if abs(b) <= abs(a):
-        return 0.5 * ((s.log() - _log1p_ratio(b, s - 1)) / a).sum()
-    return 0.5 * ((-s.log() - _log1p_ratio(a, 1 / s - 1)) / b).sum()
-
-
-def _log1p_ratio(x: float, t: torch.Tensor) -> torch.Tensor:
-    """Return log1p(x t) / x, and its limit t at x = 0."""
-    return t if x == 0 else torch.log1p(x * t) / x
-
-
-def _relative_eigenvalues(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """Eigenvalues of cov(q) relative to cov(pi)."""
-    if q.is_diagonal and pi.is_diagonal:
-        return q.variance / pi.variance
-    scale = torch.diag(q.scale) if q.is_diagonal else q.scale
-    return torch.linalg.svdvals(pi.whiten(scale.T)).square()
+        pair = Pair(q, prior.as_normal())
+        return renyi_terms(pair, float(self.alpha), q_precision)

@@ -23,13 +23,15 @@ class DivergenceTerms:
     gradient : Tensor of shape (P,)
         Derivative in the mean of q.
     curvature : Tensor of shape (P,) or (P, P)
-        Second derivative in the mean.
+        Second derivative in the mean, or a positive definite matrix that stands for
+        it where it is not (or where it is full and all else diagonal).
     precision_gradient : Tensor of shape (P,) or (P, P)
         Twice the derivative in the covariance: the natural gradient in the
         precision of q.
-    entropy_weight : float
-        The factor c in D ~ -(c/2) log det(cov) for a q much narrower than the
-        prior. It scales the natural step.
+    entropy_weight : float or Tensor of shape () or (P,)
+        How strongly D holds q open, in relation to KL: the factor c in
+        ``dD = -(c/2) d log det(cov)`` for a q much narrower than the prior, of each
+        coordinate where it is (P,). It scales the natural step.
 
     Examples
     --------
@@ -47,7 +49,22 @@ class DivergenceTerms:
     gradient: torch.Tensor
     curvature: torch.Tensor
     precision_gradient: torch.Tensor
-    entropy_weight: float
+    entropy_weight: float | torch.Tensor
+
+    def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Turn the gradient of an objective into a step of the precision of q.
+
+        Parameters
+        ----------
+        gradient : Tensor of shape (P,) or (P, P)
+            Twice the derivative in the covariance.
+
+        Returns
+        -------
+        Tensor of the same shape
+            At the optimum of ``loss + D`` it is 0; near it about Newton's.
+        """
+        return gradient / self.entropy_weight
 
 
 class Divergence(Component):
@@ -133,6 +150,64 @@ class Divergence(Component):
             Exact, in nats; meant for use without autograd.
         """
         raise NotImplementedError
+
+    def estimate(
+        self,
+        posterior: Any,
+        prior: Any,
+        log_q: torch.Tensor,
+        log_prior: torch.Tensor,
+        generator: Any,
+    ) -> torch.Tensor:
+        """Estimate D in a fit, where draws of the prior can be used as well.
+
+        Parameters
+        ----------
+        posterior : Posterior
+        prior : BuiltPrior
+        log_q, log_prior : Tensor of shape (S,)
+            Log densities at draws of q.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats, differentiable; `monte_carlo`, unless overridden.
+        """
+        return self.monte_carlo(log_q, log_prior)
+
+    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+        """Say what a fit with this divergence has lost, and what to use instead.
+
+        A bounded divergence need not keep a posterior from becoming a point mass.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            The fitted one.
+        prior : BuiltPrior
+        generator : torch.Generator
+            For draws, where there is no closed form.
+
+        Returns
+        -------
+        str
+            Empty where nothing is wrong, and for divergences that cannot collapse.
+        """
+        return ""
+
+    def check_prior(self, prior: Any) -> None:
+        """Raise where D to this prior is not defined, or infinite for every q.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            Says what to use instead.
+        """
 
     def check_regularizer(self) -> None:
         """Raise where no data-informed posterior has a finite divergence.

@@ -42,7 +42,8 @@ default="elbo"
         punishes narrowness most; they train on fresh draws, which is slower, and
         the exact chi bound is infinite for most models of this kind, with a
         warning.
-    divergence : {"kl", "renyi"} or Divergence, default="kl"
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+            Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``. "renyi" below order 1
         gives wider posteriors; on nearly separable data much wider ones.

@@ -28,7 +28,8 @@ default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" is
         the usual one and trains on minibatches; the others use all rows in every
         step, since minibatches would bias them.
-    divergence : {"kl", "renyi"} or Divergence, default="kl"
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+            Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``.
     loss : {"log", "beta"} or Loss, default="log"

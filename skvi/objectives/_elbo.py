@@ -49,6 +49,7 @@ class ELBO(Objective):
         """Check the order of the divergence, and what `gradient` needs."""
         self.validate()
         divergence.check_regularizer()
+        divergence.check_prior(target.prior)
         if self.gradient == "stl" and not divergence.is_standard:
             raise IncompatibleComponentsError(
                 f"ELBO(gradient='stl') holds for KL(weight=1) only, not for "
@@ -77,7 +78,8 @@ class ELBO(Objective):
         log_prior = target.prior.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = (log_prior - target.log_joint(theta, rows)).mean()
-        value = loss + divergence.monte_carlo(log_q, log_prior)
+        logs = (log_q, log_prior)
+        value = loss + divergence.estimate(posterior, target.prior, *logs, generator)
         return value, value.detach()
 
 

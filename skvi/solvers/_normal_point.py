@@ -68,13 +68,14 @@ class NormalPoint:
         else:
             factor = self._hessian_factor()
             step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        move = self._precision_gradient() / terms.entropy_weight
+        pull = self._precision_gradient()
+        move = terms.precision_step(pull)
         if self.precision.ndim == 1:
-            squared = (move / self.precision).square().sum()
+            squared = (move * pull / self.precision.square()).sum()
         else:
             scale = self.normal.scale
-            squared = (scale.T @ move @ scale).square().sum()
-        gap = 0.5 * (gradient @ step + 0.5 * terms.entropy_weight * squared)
+            squared = ((scale.T @ move @ scale) * (scale.T @ pull @ scale)).sum()
+        gap = 0.5 * (gradient @ step + 0.5 * squared)
         return -step, move, float(gap)
 
     def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:

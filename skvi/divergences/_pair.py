@@ -1,0 +1,117 @@
+"""Two normals, taken as one whole or coordinate by coordinate."""
+
+import math
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences._covariance import log1p_ratio, log_det_growth, mixture
+
+# Nearer than this to an order with a limit, differences are replaced by series.
+NEAR = 1e-3
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Pair:
+    """What the closed forms need of two normals.
+
+    With `split` everything has shape (P,), one divergence for each coordinate, each
+    in `size` = 1 dimension; without, everything is a scalar.
+
+    Parameters
+    ----------
+    q, pi : NormalForm
+    split : bool
+        Taken as False unless both are diagonal.
+    """
+
+    def __init__(self, q: NormalForm, pi: NormalForm, split: bool = False) -> None:
+        self.q, self.pi = _double(q), _double(pi)
+        self.split = split and q.is_diagonal and pi.is_diagonal
+        self.size = 1 if self.split else len(q.mean)
+        self.shift = self.q.mean - self.pi.mean
+
+    def reduce(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum over coordinates, unless each of them is taken alone."""
+        return values if self.split else values.sum()
+
+    def half_log_det(self, normal: NormalForm) -> torch.Tensor:
+        """Half the log determinant of a covariance."""
+        return normal.scale.log() if self.split else normal.half_log_det
+
+    @property
+    def narrowing(self) -> torch.Tensor:
+        """Half log determinant of cov(pi), minus that of cov(q)."""
+        return self.half_log_det(self.pi) - self.half_log_det(self.q)
+
+    def mix(self, a: float, b: float) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Half log determinant of ``M = a cov(pi) + b cov(q)``, and ``d' M^-1 d``.
+
+        None where M is not positive definite.
+        """
+        mixed = mixture(a, self.pi, b, self.q)
+        if mixed is None:
+            return None
+        return self.reduce(mixed.half_log_det), self.reduce(mixed.squared(self.shift))
+
+    def growth(self, x: float, base: str = "pi") -> torch.Tensor:
+        """``log det(I + x cov(pi)^-1 cov(q)) / x``; q and pi swapped for base "q"."""
+        ordered = (self.pi, self.q) if base == "pi" else (self.q, self.pi)
+        return self.reduce(log_det_growth(x, *ordered))
+
+
+def infinite(pair: Pair) -> torch.Tensor:
+    """Value outside the range of an order."""
+    return torch.full_like(pair.reduce(pair.shift.detach()), math.inf)
+
+
+def renyi(pair: Pair, a: float) -> torch.Tensor:
+    """J(a, 1-a) / (a (a-1)), without cancellation near the orders 0 and 1.
+
+    The limit 0 is KL(pi || q), the limit 1 KL(q || pi).
+    """
+    b = 1 - a
+    mixed = pair.mix(a, b)
+    if mixed is None:
+        return infinite(pair)
+    log_det, squared = mixed
+    if min(abs(a), abs(b)) > NEAR:
+        own, prior = pair.half_log_det(pair.q), pair.half_log_det(pair.pi)
+        return 0.5 * squared - (b * own + a * prior - log_det) / (a * b)
+    near, far, base, sign = (b, a, "pi", 1) if abs(b) <= abs(a) else (a, b, "q", -1)
+    # The determinant is that of the base, a power of `far`, and the growth.
+    constant = float(log1p_ratio(-near, torch.ones(()).double()))
+    growth = pair.growth(near / far, base) / far
+    return (
+        0.5 * squared
+        + (sign * pair.narrowing + 0.5 * (growth - pair.size * constant)) / far
+    )
+
+
+def power_parts(
+    pair: Pair, b: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+    """What the β- and γ-divergences of order 1 + b are made of.
+
+    Returns
+    -------
+    log_cross : Tensor
+        J(1, b), the log of E_q[pi^b].
+    own, prior : Tensor
+        (J(1+b, 0) - J(1, b)) / b and (J(0, 1+b) - J(1, b)) / b, with their limits at
+        b = 0. None instead of all three where E_q[pi^b] is infinite.
+    """
+    mixed = pair.mix(1.0, b)
+    if mixed is None:
+        return None
+    growth, squared = pair.growth(b), mixed[1]
+    constant = float(log1p_ratio(b, torch.ones(()).double()))
+    prior = 0.5 * (growth - pair.size * constant + squared)
+    prior_log_norm = 0.5 * pair.size * LOG_2PI + pair.half_log_det(pair.pi)
+    log_cross = -b * (prior_log_norm + 0.5 * (growth + squared))
+    return log_cross, prior + pair.narrowing, prior
+
+
+def _double(normal: NormalForm) -> NormalForm:
+    factor = None if normal.factor is None else normal.factor.double()
+    return NormalForm(normal.mean.double(), normal.scale.double(), factor)

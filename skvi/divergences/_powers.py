@@ -1,0 +1,73 @@
+"""What the β- and the γ-divergence share."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.divergences.base import Divergence
+
+# Draws of the prior for the term without q, and elements at most.
+PRIOR_DRAWS, PRIOR_ELEMENTS = 1000, 2**17
+
+
+class PowerDivergence(Divergence):
+    """Made of the integrals of q^order, pi^order and q pi^(order - 1)."""
+
+    @property
+    def _order(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def _b(self) -> float:
+        return self._order - 1
+
+    def has_closed_form(self, prior: Any) -> bool:
+        """Whether the prior is normal."""
+        return prior.as_normal() is not None
+
+    def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
+        """Means of powers, of the joint form; the class says how they are biased."""
+        # The integral of pi^order holds no q: its gradient is zero, and its noise too.
+        ratio = (self._order * log_prior - log_q).detach()
+        return self._from_means(log_q, log_prior, _log_mean(ratio))
+
+    def estimate(
+        self,
+        posterior: Any,
+        prior: Any,
+        log_q: torch.Tensor,
+        log_prior: torch.Tensor,
+        generator: Any,
+    ) -> torch.Tensor:
+        """Estimate with draws of the prior too; see `Divergence.estimate`."""
+        if self._b == 0:
+            return (log_q - log_prior).mean()
+        size = min(PRIOR_DRAWS, PRIOR_ELEMENTS // posterior.layout.size)
+        with torch.no_grad():
+            theta = prior.sample(max(size, len(log_q)), generator)
+            log_norm = _log_mean(self._b * prior.log_prob(theta))
+        return self._from_means(log_q, log_prior, log_norm)
+
+    def _from_means(
+        self, log_q: torch.Tensor, log_prior: torch.Tensor, log_norm: torch.Tensor
+    ) -> torch.Tensor:
+        """Estimate from draws of q and the log of the integral of pi^order."""
+        raise NotImplementedError
+
+
+def exp_gap(log_base: torch.Tensor, b: float, t: torch.Tensor) -> torch.Tensor:
+    """``exp(log_base) (exp(b t) - 1) / b``, and its limit at b = 0.
+
+    Neither a product of zero and infinity nor a difference of nearly equal numbers.
+    """
+    if b == 0:
+        return log_base.exp() * t
+    small = (b * t).abs() < 1
+    near = log_base.exp() * torch.expm1(b * torch.where(small, t, 0.0)) / b
+    far = (torch.exp(log_base + b * torch.where(small, 0.0, t)) - log_base.exp()) / b
+    return torch.where(small, near, far)
+
+
+def _log_mean(values: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(values, 0) - math.log(len(values))
