@@ -14,7 +14,7 @@ from skvi.likelihoods import (
     GaussianLikelihood,
     Likelihood,
 )
-from skvi.losses import BetaLoss, LogLoss, Loss
+from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 
 
 def discover(module, base):
@@ -24,7 +24,10 @@ def discover(module, base):
 
 
 LIKELIHOODS = [*discover(skvi.likelihoods, Likelihood), GaussianLikelihood(0.3)]
-LOSSES = [*discover(skvi.losses, Loss), BetaLoss(1.01), BetaLoss(2.0)]
+LOSSES = [
+    *(LogLoss(), BetaLoss(), BetaLoss(1.01), BetaLoss(2.0)),
+    *(GammaLoss(), GammaLoss(1.01), GammaLoss(2.0)),
+]
 every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=repr)
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 every_std = pytest.mark.parametrize("std", [0.0, 1e-3, 0.1, 0.6, 1.5, 4.0, 30.0, 1e3])
@@ -208,14 +211,46 @@ def test_beta_loss_is_its_definition(likelihood, beta, integrate):
 
 
 @every_likelihood
-def test_beta_loss_tends_to_the_log_loss(likelihood):
-    """Its gradient in f is that of the log loss in the limit, linearly in beta - 1."""
+@pytest.mark.parametrize("gamma", [1.01, 1.5, 2, 3.5])
+def test_gamma_loss_is_its_definition(likelihood, gamma, integrate):
+    """Wrong variants: the sign of the normaliser; gamma for its inverse in it."""
+    f, y = F[3:], some_targets(likelihood, F[3:])
+    value = GammaLoss(gamma)(likelihood, f[None, :, None], y)[0]
+    density = likelihood.log_prob(f[None, :, None], y)[0].exp()
+
+    def power(f, y):
+        return likelihood.log_prob(f, y).exp() ** gamma
+
+    integrals = [over_targets(likelihood, power, one, integrate) for one in f]
+    integrals = torch.tensor(integrals, dtype=f.dtype)
+    expected = density ** (gamma - 1) / integrals ** ((gamma - 1) / gamma)
+    expected = -gamma / (gamma - 1) * expected
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
+
+
+@every_likelihood
+@pytest.mark.parametrize("order", [30.0, 1e4])
+def test_large_orders_stay_finite(likelihood, order):
+    """Wrong variant: the power and its normaliser exponentiated one by one."""
+    y, f = some_targets(likelihood, F), F[None, :, None].clone().requires_grad_()
+    value = GammaLoss(order)(likelihood, f, y)
+    (slope,) = torch.autograd.grad(value.sum(), f)
+    assert bool(torch.isfinite(value).all() & torch.isfinite(slope).all())
+    std = torch.full_like(F, 0.4)
+    for part in GammaLoss(order).expected(likelihood, F, std, y):
+        assert bool(torch.isfinite(part).all())
+
+
+@every_likelihood
+@pytest.mark.parametrize("robust", [BetaLoss, GammaLoss])
+def test_robust_losses_tend_to_the_log_loss(likelihood, robust):
+    """The gradient in f is that of the log loss in the limit, linearly in order - 1."""
     y, f = some_targets(likelihood, F), F[None, :, None].clone().requires_grad_()
     (limit,) = torch.autograd.grad(LogLoss()(likelihood, f, y).sum(), f)
     # p^(beta - 1) differs from 1 by (beta - 1) log p.
     size = 1 + float(likelihood.log_prob(f.detach(), y).abs().max())
     for delta in (1e-5, 1e-8):
-        (slope,) = torch.autograd.grad(BetaLoss(1 + delta)(likelihood, f, y).sum(), f)
+        (slope,) = torch.autograd.grad(robust(1 + delta)(likelihood, f, y).sum(), f)
         tolerance = 2 * delta * size
         torch.testing.assert_close(slope, limit, rtol=tolerance, atol=tolerance)
 
@@ -234,8 +269,18 @@ class NoNormaliser(BetaLoss):
         return super().__call__(likelihood, f, y) - integral
 
 
-PROPER = [LogLoss(), BetaLoss(1.1), BetaLoss(1.5), BetaLoss(2), BetaLoss(3)]
-IMPROPER = [WrongSign(1.5), NoNormaliser(1.5)]
+class WrongGammaSign(GammaLoss):
+    """The sign of a known library."""
+
+    def __call__(self, likelihood, f, y):
+        log_norm = likelihood.log_power_integral(f, self.gamma)
+        factor = torch.exp(2 * (self.gamma - 1) / self.gamma * log_norm)
+        return super().__call__(likelihood, f, y) * factor
+
+
+ORDERS = [1.1, 1.5, 2, 3]
+PROPER = [LogLoss(), *map(BetaLoss, ORDERS), *map(GammaLoss, ORDERS)]
+IMPROPER = [WrongSign(1.5), NoNormaliser(1.5), WrongGammaSign(1.5)]
 
 
 def best_log_odds(loss, p):
@@ -301,7 +346,10 @@ def test_bernoulli_far_out():
     assert float(likelihood.log_power_integral(f, 1.5).abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize("spec", [BetaLoss(1), BetaLoss(0.5), GaussianLikelihood(0)])
+@pytest.mark.parametrize(
+    "spec",
+    [BetaLoss(1), BetaLoss(0.5), GammaLoss(1), GammaLoss(-1), GaussianLikelihood(0)],
+)
 def test_bad_parameters(spec):
     with pytest.raises(ValueError, match=r"must be a float in the range \("):
         spec.validate()

@@ -16,7 +16,7 @@ from skvi.base import NormalForm
 from skvi.divergences import KL, Renyi
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.losses import BetaLoss, LogLoss, Loss
+from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
@@ -33,7 +33,7 @@ from tests.reference_multinomial import (
 )
 
 LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
-LOSSES = [LogLoss(), BetaLoss(1.5)]
+LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
 SETS = ["iris", "wine"]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 posteriors = pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])

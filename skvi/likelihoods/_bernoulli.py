@@ -86,3 +86,18 @@ class BernoulliLikelihood(Likelihood):
         one = self.expected_power(mean, spread, torch.ones_like(mean), c, refine)
         zero = self.expected_power(mean, spread, torch.zeros_like(mean), c, refine)
         return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]
+
+    def expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Powers of the same family; see `Likelihood.expected_escort_power`."""
+        # p^c / (p^c + (1 - p)^c) is the sigmoid of c f.
+        value, first, second = self.expected_power(
+            c * mean, c * spread, y, (c - 1) / c, refine
+        )
+        return value, c * first, c**2 * second

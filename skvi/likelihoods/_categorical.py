@@ -155,6 +155,21 @@ class CategoricalLikelihood(Likelihood):
         second = c**2 * square - c * (torch.diag_embed(out.p) - out.pp)
         return value, c * (powers - out.p), second
 
+    def expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Powers of the same family; see `Likelihood.expected_escort_power`."""
+        # p^c / sum of p^c is the softmax of c f.
+        value, first, second = self.expected_power(
+            c * mean, c**2 * spread, y, (c - 1) / c, refine
+        )
+        return value, c * first, c**2 * second
+
 
 class _Node(NamedTuple):
     """Some rows at all their nodes: weights (N,), p (m, K, N), the rest (m, N)."""

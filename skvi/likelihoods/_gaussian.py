@@ -129,11 +129,21 @@ class GaussianLikelihood(Likelihood):
         refine: int = 1,
     ) -> Expectations:
         """Closed form; see `Likelihood.expected_power`."""
+        return self._expected_power(mean, spread, y, c, torch.zeros_like(mean))
+
+    def _expected_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        log_factor: torch.Tensor,
+    ) -> Expectations:
         log_scale = self._scale.log()
         variance = self._scale**2 + c * spread.square()
         log_norm = log_scale - 0.5 * variance.log() - c * (HALF_LOG_2PI + log_scale)
         z = y - mean
-        value = torch.exp(log_norm - 0.5 * c * z.square() / variance)
+        value = torch.exp(log_factor + log_norm - 0.5 * c * z.square() / variance)
         first = value * c * z / variance
         second = value * (c / variance) * (c * z.square() / variance - 1)
         return value, first, second
@@ -144,3 +154,16 @@ class GaussianLikelihood(Likelihood):
         """A constant: the integral does not depend on f."""
         value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]
         return value, torch.zeros_like(mean), torch.zeros_like(mean)
+
+    def expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Closed form; see `Likelihood.expected_escort_power`."""
+        # The integral does not depend on f; large orders need the sum of logarithms.
+        log_norm = self.log_power_integral(mean[None, :, None], c)[0]
+        return self._expected_power(mean, spread, y, c - 1, -(c - 1) / c * log_norm)

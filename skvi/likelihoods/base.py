@@ -246,3 +246,59 @@ class Likelihood(Component):
             self.length_scale,
             refine,
         )
+
+    def expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations:
+        """Expected (p^c / integral of p^c)^((c - 1) / c), and its derivatives.
+
+        The normalised power of a density is called its escort density.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+            Standard deviations of f, or its covariances.
+        y : Tensor of shape (n,)
+        c : float
+            Power, greater than 1.
+        refine : int, default=1
+            Multiplies the number of quadrature nodes.
+
+        Returns
+        -------
+        value, first, second : Tensor
+            As in `expected_log_prob`.
+        """
+        return expect_derivatives(
+            lambda f, t: torch.exp(self.log_escort_power(f, t, c)),
+            mean,
+            spread,
+            y,
+            self.length_scale,
+            refine,
+        )
+
+    def log_escort_power(
+        self, f: torch.Tensor, y: torch.Tensor, c: float
+    ) -> torch.Tensor:
+        """Log of (p^c / integral of p^c)^((c - 1) / c).
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+        c : float
+            Power, greater than 1.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        log_ratio = self.log_prob(f, y) - self.log_power_integral(f, c) / c
+        return (c - 1) * log_ratio

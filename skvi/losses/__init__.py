@@ -1,0 +1,12 @@
+"""Losses: what the parameter is for.
+
+A loss turns a likelihood into l(theta, x_i, y_i), in nats per row. The log loss
+gives Bayesian inference; robust losses give a generalised posterior that
+outliers move less.
+"""
+
+from skvi.losses._log import LogLoss
+from skvi.losses._robust import BetaLoss, GammaLoss
+from skvi.losses.base import Loss
+
+__all__ = ["BetaLoss", "GammaLoss", "LogLoss", "Loss"]

@@ -1,0 +1,47 @@
+"""The likelihood itself."""
+
+from typing import Any
+
+import torch
+
+from skvi.losses.base import Loss
+from skvi.utils._expectations import Expectations
+
+__all__ = ["LogLoss"]
+
+
+class LogLoss(Loss):
+    """Negative log likelihood: standard Bayesian inference.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> LogLoss()(BernoulliLikelihood(), torch.zeros(1, 1, 1), torch.ones(1))
+    tensor([[0.6931]])
+    """
+
+    is_log_loss = True
+
+    def __call__(
+        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        """Negative log density of every row, (S, n)."""
+        return -likelihood.log_prob(f, y)
+
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """What the likelihood says; see `Loss.tail_curvature`."""
+        return likelihood.tail_curvature
+
+    def expected(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Use the likelihood's own expectation; see `Loss.expected`."""
+        value, first, second = likelihood.expected_log_prob(mean, spread, y, refine)
+        return -value, -first, -second

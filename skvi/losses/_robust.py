@@ -1,0 +1,160 @@
+"""Robust losses, which give outliers little weight."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import torch
+
+from skvi.losses.base import Loss
+from skvi.utils._expectations import Expectations
+from skvi.utils._validation import Interval
+
+__all__ = ["BetaLoss", "GammaLoss"]
+
+
+class BetaLoss(Loss):
+    r"""Robust loss of the beta (density power) divergence.
+
+    .. math:: \ell_\beta = -\frac{p(y|f)^{\beta-1}}{\beta-1}
+              + \frac{1}{\beta} \int p(y'|f)^\beta \, dy'
+
+    Parameters
+    ----------
+    beta : float, default=1.1
+        Order, greater than 1; 1 is the log loss, reached up to a constant, and
+        larger values give more weight to the bulk and less to outliers. The
+        default costs a few per cent of efficiency on clean data.
+
+    Notes
+    -----
+    Nats per row at beta = 1; for other orders the unit depends on the unit of y
+    (for classes there is none). The loss is proper: on clean data its population
+    minimiser is the true parameter. Evidences of different orders have no common
+    unit and are never compared.
+
+    References
+    ----------
+    Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*, robust
+    losses; Basu et al. (1998), density power divergence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.losses import BetaLoss
+    >>> BetaLoss(beta=2.0)(BernoulliLikelihood(), torch.zeros(1, 1, 1), torch.ones(1))
+    tensor([[-0.2500]])
+    """
+
+    _parameter_constraints: dict = {"beta": [Interval(Real, 1, None, closed="neither")]}
+
+    def __init__(self, beta: float = 1.1) -> None:
+        self.beta = beta
+
+    def __call__(
+        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        """Beta loss of every row, (S, n)."""
+        power = self.beta - 1
+        gain = torch.exp(power * likelihood.log_prob(f, y)) / power
+        return torch.exp(likelihood.log_power_integral(f, self.beta)) / self.beta - gain
+
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """0, because this loss is bounded; see `Loss.tail_curvature`."""
+        return 0.0
+
+    def expected(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Use the likelihood's expected powers; see `Loss.expected`."""
+        c = self.beta - 1
+        gain = likelihood.expected_power(mean, spread, y, c, refine)
+        norm = likelihood.expected_power_integral(mean, spread, self.beta, refine)
+        return (
+            norm[0] / self.beta - gain[0] / c,
+            norm[1] / self.beta - gain[1] / c,
+            norm[2] / self.beta - gain[2] / c,
+        )
+
+
+class GammaLoss(Loss):
+    r"""Robust loss of the gamma divergence.
+
+    .. math:: \ell_\gamma = -\frac{\gamma}{\gamma-1} \exp\Big((\gamma-1) \log p(y|f)
+              - \frac{\gamma-1}{\gamma} \log \int p(y'|f)^\gamma \, dy'\Big)
+
+    Parameters
+    ----------
+    gamma : float, default=1.1
+        Order, greater than 1; 1 is the log loss, reached up to a constant (its
+        gradient exactly), and larger values give more weight to the bulk and less
+        to outliers. The default costs a few per cent of efficiency on clean data.
+
+    Notes
+    -----
+    Computed in log space, so that no order overflows. Nats per row at gamma = 1;
+    for other orders the unit depends on the unit of y (for classes and counts there
+    is none), and it is the loss of y standardised that should be used. Unlike
+    `BetaLoss` it normalises by a ratio, and so tolerates larger shares of outliers
+    on one side. The loss is proper: on clean data its population minimiser is the
+    true parameter, the noise scale included (a plus sign before the last term, as
+    in some published formulas, gives half the noise at gamma = 1.5). In samples with
+    a learnt noise scale it is unbounded below: one row that is fitted exactly is
+    enough, so that only an interior optimum is of use. Evidences of different
+    orders have no common unit and are never compared.
+
+    References
+    ----------
+    Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*, robust
+    losses; Hung, Jou and Huang (2018), *Robust mislabel logistic regression without
+    modeling mislabel probabilities*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.losses import GammaLoss
+    >>> GammaLoss(gamma=2.0)(BernoulliLikelihood(), torch.zeros(1, 1, 1), torch.ones(1))
+    tensor([[-1.4142]])
+    """
+
+    _parameter_constraints: dict = {
+        "gamma": [Interval(Real, 1, None, closed="neither")]
+    }
+
+    def __init__(self, gamma: float = 1.1) -> None:
+        self.gamma = gamma
+
+    @property
+    def _log_factor(self) -> float:
+        return math.log(self.gamma) - math.log(self.gamma - 1)
+
+    def __call__(
+        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        """Gamma loss of every row, (S, n)."""
+        log_power = likelihood.log_escort_power(f, y, self.gamma)
+        return -torch.exp(self._log_factor + log_power)
+
+    def tail_curvature(self, likelihood: Any) -> float | None:
+        """0, because this loss is bounded; see `Loss.tail_curvature`."""
+        return 0.0
+
+    def expected(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Use the likelihood's expected escort powers; see `Loss.expected`."""
+        factor = -math.exp(self._log_factor)
+        found = likelihood.expected_escort_power(mean, spread, y, self.gamma, refine)
+        return factor * found[0], factor * found[1], factor * found[2]
