@@ -6,6 +6,9 @@ Values are in nats and per row; nothing is averaged.
 from skvi.likelihoods._bernoulli import BernoulliLikelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
+from skvi.likelihoods._poisson import PoissonLikelihood
+from skvi.likelihoods._student_t import StudentTLikelihood
 from skvi.likelihoods.base import Likelihood
 
 __all__ = [
@@ -13,4 +16,7 @@ __all__ = [
     "CategoricalLikelihood",
     "GaussianLikelihood",
     "Likelihood",
+    "NegativeBinomialLikelihood",
+    "PoissonLikelihood",
+    "StudentTLikelihood",
 ]

@@ -26,6 +26,10 @@ class Likelihood(Component):
     n_outputs = 1
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learnt: tuple[str, ...] = ()
+    #: What it means, and what to do, where a learnt hyperparameter fell to its floor.
+    floor_remedy = (
+        "the model fits some rows exactly; fix noise_scale, or use fewer parameters"
+    )
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """Unconstrained hyperparameters from which a fit starts.

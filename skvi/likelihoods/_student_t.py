@@ -1,0 +1,183 @@
+"""Continuous targets with heavy-tailed noise."""
+
+import math
+from numbers import Real
+
+import torch
+
+from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.utils._expectations import Expectations
+from skvi.utils._validation import Interval
+
+__all__ = ["StudentTLikelihood"]
+
+# Nodes times rows at once.
+CHUNK_ELEMENTS = 2**20
+
+
+class StudentTLikelihood(NoiseLikelihood):
+    """y = f + noise, with noise of a Student-t distribution.
+
+    Parameters
+    ----------
+    df : float, default=4.0
+        Degrees of freedom, positive. Small values expect outliers: 4 has a finite
+        variance, `df` / (`df` - 2) times the squared scale, and gives the largest
+        residuals little pull; infinity would be normal noise.
+    noise_scale : float or "learn", default=1.0
+        Scale of the noise, in units of y; not its standard deviation. "learn" has
+        the fit find the value with the largest evidence (type-II maximum
+        likelihood).
+
+    Notes
+    -----
+    A robust model, where robust losses are robust inference: its mean is f, its
+    location is fitted to the data as a whole, outliers included. The log density is
+    not concave in f.
+
+    ``log_power_integral`` of order c exists for ``c (df + 1) > 1``, so for all robust
+    losses. Expectations under a normal f use that the distribution is a mixture of
+    normals over a Gamma-distributed precision: one integral of closed forms, exact to
+    1e-10 for every spread.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import StudentTLikelihood
+    >>> StudentTLikelihood(df=1.0).log_prob(torch.zeros(1, 1, 1), torch.ones(1))
+    tensor([[-1.8379]])
+    """
+
+    _parameter_constraints: dict = {
+        **NoiseLikelihood._parameter_constraints,
+        "df": [Interval(Real, 0, None, closed="neither")],
+    }
+    tail_curvature = 0.0
+
+    def __init__(self, df: float = 4.0, noise_scale: float | str = 1.0) -> None:
+        self.df = df
+        self.noise_scale = noise_scale
+
+    @property
+    def _power(self) -> float:
+        return (self.df + 1) / 2
+
+    @property
+    def _log_peak(self) -> torch.Tensor:
+        log_norm = 0.5 * math.log(self.df * math.pi) + _lgamma_step(self.df / 2)
+        return -log_norm - self._scale.log()
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density, (S, n)."""
+        z = (y - f[..., 0]) / self._scale
+        return self._log_peak - self._power * torch.log1p(z.square() / self.df)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Closed form by Gamma functions, (S, n).
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, 1)
+        c : float
+            Power; ``c (df + 1)`` must exceed 1.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+
+        Raises
+        ------
+        ValueError
+            The integral is infinite.
+        """
+        shape = c * self._power - 0.5
+        if shape <= 0:
+            raise ValueError(
+                f"The integral of the power {c} of {self!r} is infinite: c (df + 1) "
+                "must exceed 1. Use a larger power, or a larger df."
+            )
+        # Of (1 + z^2 / df)^(-c (df + 1) / 2): the normaliser of another Student-t.
+        log_width = 0.5 * math.log(self.df * math.pi) + _lgamma_step(shape)
+        value = c * self._log_peak + log_width + self._scale.log()
+        return torch.zeros_like(f[..., 0]) + value
+
+    def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
+        """Closed form; see `Likelihood.log_prob_derivatives`."""
+        z = y - f[..., 0]
+        base = self.df * self._scale**2 + z.square()
+        first = 2 * self._power * z / base
+        second = 2 * self._power * (z.square() - self.df * self._scale**2) / base**2
+        return self.log_prob(f, y), first, second
+
+    def _standard_noise(
+        self, generator: torch.Generator, shape: torch.Size
+    ) -> torch.Tensor:
+        normal = super()._standard_noise(generator, shape)
+        half = torch.full(shape, self.df / 2, dtype=torch.float64)
+        gamma = torch._standard_gamma(half, generator=generator)
+        return normal * (half / gamma.clamp(min=1e-300)).sqrt()
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """One integral over the precision; see `Likelihood.expected_log_prob`."""
+        value, first, second = self._mix(mean, spread, y, 0.0, refine)
+        power = self._power
+        return self._log_peak - power * value, -power * first, -power * second
+
+    def _expected_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        log_factor: torch.Tensor,
+        refine: int,
+    ) -> Expectations:
+        factor = torch.exp(log_factor + c * self._log_peak)
+        value, first, second = self._mix(mean, spread, y, c * self._power, refine)
+        return factor * (1 - value), -factor * first, -factor * second
+
+    def _mix(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        a: float,
+        refine: int,
+    ) -> Expectations:
+        """Expected 1 - (1 + q)^-a, or for a = 0 log(1 + q), q = z^2 / df.
+
+        Both are integrals of 1 - exp(-u q) over u: with the density of a Gamma(a)
+        variable, or with exp(-u) / u. E exp(-u q) is a closed form.
+        """
+        distance, unit = y - mean, self.df * self._scale**2
+        size = (distance.square() + spread.square()) / unit
+        largest = max(float(size.max()), 1.0) if len(size) else 1.0
+        # The error of a trapezoidal rule is |Gamma(a + 2 pi i / step)| / Gamma(a).
+        step = 2 * math.pi / (21 + a) / refine
+        low = -(37 + math.log(largest)) / (1 + a) - max(math.lgamma(a + 1), 0.0)
+        high = math.log(40 + 3 * a)
+        w = torch.arange(low, high, step, dtype=torch.float64)
+        norm = math.lgamma(a) if a > 0 else 0.0
+        weights = torch.exp(a * w - w.exp() + math.log(step) - norm)
+        u, totals = w.exp(), [torch.zeros_like(mean) for _ in range(3)]
+        width = max(1, CHUNK_ELEMENTS // max(len(mean), 1))
+        for some, weight in zip(u.split(width), weights.split(width), strict=True):
+            u_column = some[:, None]
+            stretch = 1 + 2 * u_column * spread.square() / unit
+            rate = u_column / (unit * stretch)
+            log_mgf = -0.5 * stretch.log() - rate * distance.square()
+            slope = 2 * rate * distance
+            mgf = log_mgf.exp()
+            totals[0] = totals[0] - weight @ torch.expm1(log_mgf)
+            totals[1] = totals[1] - weight @ (mgf * slope)
+            totals[2] = totals[2] - weight @ (mgf * (slope.square() - 2 * rate))
+        return totals[0], totals[1], totals[2]
+
+
+def _lgamma_step(x: float) -> float:
+    """Return log Gamma(x) - log Gamma(x + 1/2)."""
+    if x > 1e6:  # lgamma would cancel
+        return -0.5 * math.log(x) + 1 / (8 * x)
+    return math.lgamma(x) - math.lgamma(x + 0.5)

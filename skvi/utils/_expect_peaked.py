@@ -1,0 +1,87 @@
+"""Expectations of functions with one peak, however narrow, under a normal."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from skvi.utils._arrays import row_chunks
+from skvi.utils._derivatives import scalar_derivatives
+from skvi.utils._expectations import Expectations
+from skvi.utils._peaks import zoom_to_peak
+
+__all__ = ["expect_peaked"]
+
+# Standard deviations of the normal that are integrated over.
+REACH = 8.6
+# Trapezoidal steps: a share of the width of a normal peak, and at most so long in f,
+# because the functions have singularities at a distance of pi.
+MIN_NODES, MAX_NODES, STEP = 48, 4096, 0.35
+CHUNK_ELEMENTS = 2**18
+
+
+def expect_peaked(
+    log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    y: torch.Tensor,
+    refine: int = 1,
+) -> Expectations:
+    """Expected ``exp(log_function(f, y))`` and its derivatives in f.
+
+    The product with the normal density must have one peak. Its region is found for
+    every row by repeated zooming, and filled with equally spaced nodes: exponentially
+    accurate for analytic functions, whether the function or the normal is the narrow
+    one.
+
+    Parameters
+    ----------
+    log_function : callable
+        Maps f of shape (S, n, 1) and y of shape (n,) to (S, n); differentiable, and
+        analytic within a distance of pi of the real line.
+    mean, std, y : Tensor of shape (n,)
+    refine : int, default=1
+        Multiplies the number of nodes.
+
+    Returns
+    -------
+    value, first, second : Tensor of shape (n,)
+        Exact to about 1e-9 of the peak while the product is narrower than 1400, which
+        it is for every standard deviation below 80.
+    """
+    out = torch.empty(3, len(mean), dtype=torch.float64)
+    for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
+        out[:, rows] = _expect_rows(
+            log_function, mean[rows], std[rows], y[rows], refine
+        )
+    return out[0], out[1], out[2]
+
+
+def _expect_rows(
+    log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    y: torch.Tensor,
+    refine: int,
+) -> torch.Tensor:
+
+    def log_product(z: torch.Tensor) -> torch.Tensor:
+        return log_function((mean + std * z)[..., None], y) - 0.5 * z.square()
+
+    reach = torch.full_like(mean, REACH)
+    low, high = zoom_to_peak(log_product, -reach, reach)
+    width = float(((high - low) * std).max())
+    n_nodes = refine * max(MIN_NODES, min(math.ceil(width / STEP), MAX_NODES))
+    grid = torch.linspace(0, 1, n_nodes + 1, dtype=torch.float64)[:, None]
+    z = low + (high - low) * grid
+    log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
+    log_weight = log_weight - 0.5 * math.log(2 * math.pi)
+    f = (mean + std * z)[..., None]
+    value, slope, curvature = scalar_derivatives(lambda g: log_function(g, y), f)
+    weighted = torch.exp(value + log_weight)
+    # An infinite slope belongs to a value of zero.
+    slope = torch.where(weighted > 0, slope, 0.0)
+    bend = torch.where(weighted > 0, curvature + slope.square(), 0.0)
+    return torch.stack(
+        [weighted.sum(0), (weighted * slope).sum(0), (weighted * bend).sum(0)]
+    )
