@@ -10,7 +10,7 @@ from skvi.divergences import (
 )
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal
 
 OBJECTIVES = {
@@ -29,7 +29,11 @@ DIVERGENCES = {
     "jeffreys": Jeffreys,
 }
 LOSSES = {"log": LogLoss, "beta": BetaLoss}
-POSTERIORS = {"mean_field": MeanFieldNormal, "full_rank": FullRankNormal}
+POSTERIORS = {
+    "mean_field": MeanFieldNormal,
+    "full_rank": FullRankNormal,
+    "low_rank": LowRankNormal,
+}
 PRIORS = {"normal": Normal, "laplace": Laplace}
 
 #: Constructor parameter -> shorthand -> class.

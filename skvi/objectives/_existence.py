@@ -24,11 +24,17 @@ def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
     if found is None or q is None:
         return None
     tail, is_exact = found
-    q = NormalForm(q.mean.to(tail.dtype), q.scale.to(tail.dtype))
+    q = _with_square_scale(q, tail.dtype)
     finite = _is_positive(tail, q, power)
     # A lower bound of T settles one side: more decay helps positive powers only.
     helps = finite if power > 0 else finite is False
     return finite if is_exact or helps else None
+
+
+def _with_square_scale(q: NormalForm, dtype: torch.dtype) -> NormalForm:
+    """The same normal, whose factor, where it has one, is merged into its scale."""
+    scale = q.scale if q.factor is None else torch.linalg.cholesky(q.covariance())
+    return NormalForm(q.mean.to(dtype), scale.to(dtype))
 
 
 def _is_positive(tail: torch.Tensor, q: Any, power: float) -> bool | None:

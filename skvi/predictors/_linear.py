@@ -1,11 +1,12 @@
 """Linear models."""
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._moments import FactorMoments
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import (
     Features,
@@ -21,6 +22,8 @@ __all__ = ["LinearPredictor"]
 
 # Rows are visited in chunks so that temporaries stay near this many elements.
 CHUNK_ELEMENTS = 2**21
+# The same where a chunk is read more than once, so that it should stay in the cache.
+CACHE_ELEMENTS = 2**18
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
 
@@ -103,10 +106,22 @@ class LinearPredictor:
             In float64.
         """
         width = self.n_outputs * matrix.shape[1]
-        parts = [self._project_chunk(chunk, matrix) for _, chunk in _chunks(X, width)]
+        parts = [self.project_chunk(chunk, matrix) for _, chunk in _chunks(X, width)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _project_chunk(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
+    def project_chunk(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
+        """Return `project` for so few rows that they need no chunks.
+
+        Parameters
+        ----------
+        X : Tensor or SparseRows of shape (n, d)
+            In float64.
+        matrix : Tensor of shape (P, m)
+
+        Returns
+        -------
+        Tensor of shape (n, m), or (n, K, m) for K > 1
+        """
         k, d, m = self.n_outputs, self.n_features, matrix.shape[1]
         coef = matrix[: k * d]
         if k > 1:
@@ -236,6 +251,11 @@ class LinearPredictor:
             Marginal moments of each row's f, exact, in float64: for K > 1 its
             covariance matrix.
         """
+        if normal.factor is not None:
+            width = self.n_outputs * (1 + normal.factor.shape[1])
+            chunks = partial(_chunks, X, width, CACHE_ELEMENTS)
+            parts = normal.mean, normal.scale, normal.factor
+            return FactorMoments.apply(*parts, self, chunks)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         spread = self._variance if normal.is_diagonal else self._covariance
         width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)
@@ -243,15 +263,17 @@ class LinearPredictor:
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        out = self._project_chunk(X.square(), normal.variance[:, None])[..., 0]
+        out = self.project_chunk(X.square(), normal.variance[:, None])[..., 0]
         return out if self.n_outputs == 1 else torch.diag_embed(out)
 
     def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        root = self._project_chunk(X, normal.scale)
+        root = self.project_chunk(X, normal.scale)
         return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
 
 
-def _chunks(X: Features, width: int) -> Iterator[tuple[slice, Features]]:
+def _chunks(
+    X: Features, width: int, elements: int = CHUNK_ELEMENTS
+) -> Iterator[tuple[slice, Features]]:
     """Rows in chunks, as float64: float32 features are kept, not computed with."""
-    for rows in row_chunks(len(X), max(width, row_width(X)), CHUNK_ELEMENTS):
+    for rows in row_chunks(len(X), max(width, row_width(X)), elements):
         yield rows, X[rows].to(torch.float64)

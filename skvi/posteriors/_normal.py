@@ -1,134 +1,15 @@
-"""Posterior families: which approximations of the posterior are allowed."""
+"""Normal posteriors: factorised, and with a full covariance."""
 
 import torch
 
-from skvi.base import Component, Layout, NormalForm
-from skvi.utils._arrays import NumpyState
+from skvi.base import Layout, NormalForm
+from skvi.posteriors.base import Family, Posterior
 from skvi.utils._random import randn
 
-__all__ = ["Family", "FullRankNormal", "MeanFieldNormal", "Posterior"]
+__all__ = ["INITIAL_SCALE", "FullRankNormal", "MeanFieldNormal", "NormalPosterior"]
 
 # Width of a fresh posterior, for solvers that need somewhere to start.
 INITIAL_SCALE = 0.1
-
-
-class Posterior(NumpyState):
-    """A posterior with tensors: what `Family.build` returns.
-
-    Attributes
-    ----------
-    layout : Layout
-    params : Tensor of shape (n_variational,)
-        All variational parameters in one flat vector.
-    log_prob_kind : {"exact", "upper", "lower", "none"}
-        What `log_prob` is: the log density, or a bound on it.
-
-    Examples
-    --------
-    >>> from skvi.base import Layout
-    >>> from skvi.posteriors import FullRankNormal
-    >>> posterior = FullRankNormal().build(Layout({"coef": (1, 3)}))
-    >>> posterior.params.shape
-    torch.Size([9])
-    """
-
-    log_prob_kind = "exact"
-    #: Whether coordinates are independent, so that layers can be sampled locally.
-    is_diagonal = False
-    layout: Layout
-    params: torch.Tensor
-
-    def rsample_with_log_prob(
-        self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws and their log density, differentiable in `params`.
-
-        Parameters
-        ----------
-        n_draws : int
-            S.
-        generator : torch.Generator
-
-        Returns
-        -------
-        theta : Tensor of shape (S, P)
-            Independent draws.
-        log_q : Tensor of shape (S,)
-            In nats; exact, or the bound that `log_prob_kind` names.
-        """
-        raise NotImplementedError
-
-    def log_prob(
-        self, theta: torch.Tensor, params: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Log density at points.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        params : Tensor of shape (n_variational,), default=None
-            Stands in for the posterior's own parameters, for example detached.
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In nats, with all constants; see `log_prob_kind`.
-        """
-        raise NotImplementedError
-
-    def as_normal(self) -> NormalForm | None:
-        """View the posterior as a detached normal.
-
-        Returns
-        -------
-        NormalForm or None
-            None where the posterior is not normal.
-        """
-        return None
-
-
-class Family(Component):
-    """Base class of families: a subclass owes `build`.
-
-    Examples
-    --------
-    >>> from skvi.posteriors import Family, MeanFieldNormal
-    >>> isinstance(MeanFieldNormal(), Family)
-    True
-    """
-
-    def build(
-        self, layout: Layout, generator: torch.Generator | None = None
-    ) -> Posterior:
-        """Build a posterior over a layout, at its starting point.
-
-        Parameters
-        ----------
-        layout : Layout
-            Of theta, with P parameters.
-        generator : torch.Generator, default=None
-            Randomises the starting point where the family needs it.
-
-        Returns
-        -------
-        Posterior
-            In float64, owned by the caller: a solver changes it in place.
-        """
-        raise NotImplementedError
-
-    def check_size(self, n_params: int) -> None:
-        """Raise where the family cannot afford so many parameters.
-
-        Parameters
-        ----------
-        n_params : int
-            P, the length of theta.
-
-        Raises
-        ------
-        ValueError
-            Names a family that can.
-        """
 
 
 class MeanFieldNormal(Family):
@@ -179,11 +60,19 @@ class FullRankNormal(Family):
                 f"A full-rank posterior over {n_params} parameters needs "
                 f"{8 * n_params**2 / 2**30:.0f} GiB for one covariance matrix; at "
                 f"most {self.max_params} parameters are allowed. "
-                "Use posterior='mean_field'."
+                "Use posterior='low_rank' or posterior='mean_field'."
             )
 
 
-class _NormalPosterior(Posterior):
+class NormalPosterior(Posterior):
+    """A posterior that is a normal; a subclass owes `normal` and `set_normal`.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of theta, with P parameters.
+    """
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         size = layout.size
@@ -202,8 +91,11 @@ class _NormalPosterior(Posterior):
         self, n_draws: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
         normal = self.normal()
-        eps = randn(generator, n_draws, self.layout.size, dtype=self.params.dtype)
-        return normal.transform(eps), normal.log_prob_whitened(eps)
+        eps = randn(generator, n_draws, normal.n_noise, dtype=self.params.dtype)
+        theta = normal.transform(eps)
+        if normal.factor is not None:  # more noise than coordinates
+            return theta, normal.log_prob(theta)
+        return theta, normal.log_prob_whitened(eps)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
@@ -214,7 +106,7 @@ class _NormalPosterior(Posterior):
         return self.normal(self.params.detach())
 
 
-class _DiagonalPosterior(_NormalPosterior):
+class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
@@ -228,7 +120,7 @@ class _DiagonalPosterior(_NormalPosterior):
         self.params = torch.cat([normal.mean, 0.5 * normal.variance.log()])
 
 
-class _FullPosterior(_NormalPosterior):
+class _FullPosterior(NormalPosterior):
     """Variational parameters: means, log diagonal and rest of the Cholesky factor.
 
     The rest of a row is in units of its diagonal element: a gradient step of one
@@ -250,6 +142,8 @@ class _FullPosterior(_NormalPosterior):
 
     def set_normal(self, normal: NormalForm) -> None:
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
+        if normal.factor is not None:
+            scale = torch.linalg.cholesky(normal.covariance())
         rows, columns = torch.tril_indices(len(scale), len(scale), offset=-1)
         diagonal = scale.diagonal()
         unit = scale / diagonal[:, None]

@@ -1,0 +1,14 @@
+"""Posterior families: which approximations of the posterior are allowed."""
+
+from skvi.posteriors._low_rank import LowRankNormal
+from skvi.posteriors._normal import INITIAL_SCALE, FullRankNormal, MeanFieldNormal
+from skvi.posteriors.base import Family, Posterior
+
+__all__ = [
+    "INITIAL_SCALE",
+    "Family",
+    "FullRankNormal",
+    "LowRankNormal",
+    "MeanFieldNormal",
+    "Posterior",
+]

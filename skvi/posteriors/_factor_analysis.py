@@ -1,0 +1,85 @@
+"""Factor analysis: the normal of low rank that is nearest to a covariance."""
+
+import numpy as np
+import torch
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from scipy.sparse.linalg import eigsh
+
+__all__ = ["fit_factors"]
+
+# Smallest own variance of a parameter, as a share of its variance (Heywood cases).
+MIN_SHARE = 1e-6
+# Above so many parameters only the leading eigenvectors are computed.
+DENSE_LIMIT = 500
+
+
+def fit_factors(
+    covariance: torch.Tensor, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Minimise KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
+
+    This is the maximum likelihood fit of factor analysis. Given the own variances,
+    the best factor follows from the leading eigenvectors, so that only P numbers
+    are searched for (Joreskog 1967, eqs. 17 and 26).
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (P, P)
+        Positive definite.
+    rank : int
+        r, at most P.
+
+    Returns
+    -------
+    scale : Tensor of shape (P,)
+    factor : Tensor of shape (P, r)
+        A local optimum, converged to rounding; exact where r = P.
+    """
+    s = covariance.double().numpy()
+    std = np.sqrt(s.diagonal())
+    correlation = s / np.outer(std, std)
+    conditional = 1 / np.linalg.inv(correlation).diagonal()
+    if rank == len(s):
+        # Any own variances below the smallest eigenvalue leave nothing over.
+        own = np.sqrt(conditional)
+        smallest = eigh(correlation / np.outer(own, own), eigvals_only=True)[0]
+        log_own = np.log(0.5 * min(smallest, 1.0) * conditional)
+    else:
+        log_own = _search(correlation, conditional, rank)
+    values, vectors = _leading(correlation, log_own, rank)
+    own = np.exp(0.5 * log_own)
+    factor = own[:, None] * vectors * np.sqrt(np.maximum(values - 1, 0))
+    scaled = torch.from_numpy(std * own), torch.from_numpy(std[:, None] * factor)
+    return scaled[0].to(covariance.dtype), scaled[1].to(covariance.dtype)
+
+
+def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:
+    """Log own variances that minimise the KL, by a quasi-Newton method."""
+
+    def objective(log_own: np.ndarray) -> tuple[float, np.ndarray]:
+        values, vectors = _leading(correlation, log_own, rank)
+        values = np.maximum(values, 1)
+        ratio = np.exp(-log_own)
+        value = (np.log(values) - values + 1).sum() + (ratio + log_own).sum()
+        explained = vectors**2 @ (values - 1)
+        return value / 2, (1 + explained - ratio) / 2
+
+    start = np.log((1 - 0.5 * rank / len(correlation)) * conditional)
+    limits = [(np.log(MIN_SHARE), 0.0)] * len(start)
+    options = {"maxiter": 1000, "maxfun": 5000, "ftol": 1e-15, "gtol": 1e-9}
+    found = minimize(
+        objective, start, jac=True, method="L-BFGS-B", bounds=limits, options=options
+    )
+    return found.x
+
+
+def _leading(
+    correlation: np.ndarray, log_own: np.ndarray, rank: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Leading eigenpairs of the correlations in units of the own deviations."""
+    root = np.exp(-0.5 * log_own)
+    scaled, size = correlation * np.outer(root, root), len(root)
+    if size <= DENSE_LIMIT or rank > size // 5:
+        return eigh(scaled, subset_by_index=[size - rank, size - 1])
+    return eigsh(scaled, rank, v0=root)

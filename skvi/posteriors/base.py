@@ -1,0 +1,127 @@
+"""What every posterior and every family owes."""
+
+import torch
+
+from skvi.base import Component, Layout, NormalForm
+from skvi.utils._arrays import NumpyState
+
+__all__ = ["Family", "Posterior"]
+
+
+class Posterior(NumpyState):
+    """A posterior with tensors: what `Family.build` returns.
+
+    Attributes
+    ----------
+    layout : Layout
+    params : Tensor of shape (n_variational,)
+        All variational parameters in one flat vector.
+    log_prob_kind : {"exact", "upper", "lower", "none"}
+        What `log_prob` is: the log density, or a bound on it.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import FullRankNormal
+    >>> posterior = FullRankNormal().build(Layout({"coef": (1, 3)}))
+    >>> posterior.params.shape
+    torch.Size([9])
+    """
+
+    log_prob_kind = "exact"
+    #: Whether coordinates are independent, so that layers can be sampled locally.
+    is_diagonal = False
+    layout: Layout
+    params: torch.Tensor
+
+    def rsample_with_log_prob(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws and their log density, differentiable in `params`.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        theta : Tensor of shape (S, P)
+            Independent draws.
+        log_q : Tensor of shape (S,)
+            In nats; exact, or the bound that `log_prob_kind` names.
+        """
+        raise NotImplementedError
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        params : Tensor of shape (n_variational,), default=None
+            Stands in for the posterior's own parameters, for example detached.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, with all constants; see `log_prob_kind`.
+        """
+        raise NotImplementedError
+
+    def as_normal(self) -> NormalForm | None:
+        """View the posterior as a detached normal.
+
+        Returns
+        -------
+        NormalForm or None
+            None where the posterior is not normal.
+        """
+        return None
+
+
+class Family(Component):
+    """Base class of families: a subclass owes `build`.
+
+    Examples
+    --------
+    >>> from skvi.posteriors import Family, MeanFieldNormal
+    >>> isinstance(MeanFieldNormal(), Family)
+    True
+    """
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build a posterior over a layout, at its starting point.
+
+        Parameters
+        ----------
+        layout : Layout
+            Of theta, with P parameters.
+        generator : torch.Generator, default=None
+            Randomises the starting point where the family needs it.
+
+        Returns
+        -------
+        Posterior
+            In float64, owned by the caller: a solver changes it in place.
+        """
+        raise NotImplementedError
+
+    def check_size(self, n_params: int) -> None:
+        """Raise where the family cannot afford so many parameters.
+
+        Parameters
+        ----------
+        n_params : int
+            P, the length of theta.
+
+        Raises
+        ------
+        ValueError
+            Names a family that can.
+        """

@@ -1,0 +1,84 @@
+"""Moments of linear functions of a normal theta, without a graph over the data."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from skvi.utils._sparse import Features, rows_times
+
+__all__ = ["FactorMoments"]
+
+
+class FactorMoments(torch.autograd.Function):
+    """Mean and (co)variance of f where cov = diag(scale^2) + factor factor'.
+
+    Plain automatic differentiation would keep the squared features, a second copy
+    of X; here the gradients in `mean`, `scale` and `factor` visit X once more.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mean: torch.Tensor,
+        scale: torch.Tensor,
+        factor: torch.Tensor,
+        predictor: Any,
+        chunks: Callable[[], Iterator[tuple[slice, Features]]],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        columns, variance = torch.cat([mean[:, None], factor], 1), scale.square()
+        means, variances, roots = [], [], []
+        for _, chunk in chunks():
+            out = predictor.project_chunk(chunk, columns)
+            own = predictor.project_chunk(chunk.square(), variance[:, None])[..., 0]
+            root = out[..., 1:]
+            if own.ndim == 1:
+                variances.append(own + root.square().sum(1))
+            else:
+                variances.append(torch.diag_embed(own) + root @ root.mT)
+            means.append(out[..., 0])
+            roots.append(root)
+        ctx.save_for_backward(scale, torch.cat(roots))
+        ctx.predictor, ctx.chunks = predictor, chunks
+        return torch.cat(means), torch.cat(variances)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_mean: torch.Tensor, g_variance: torch.Tensor) -> tuple:
+        scale, root = ctx.saved_tensors
+        if g_variance.ndim == 1:
+            rows = torch.cat([g_mean[:, None], 2 * g_variance[:, None] * root], 1)
+            weights = g_variance[:, None]
+        else:
+            both = g_variance + g_variance.mT
+            rows = torch.cat([g_mean[..., None], both @ root], 2)
+            weights = g_variance.diagonal(dim1=1, dim2=2)
+        pulled, squared = _pull_back(ctx.predictor, ctx.chunks, rows, weights)
+        return pulled[0], 2 * scale * squared, pulled[1:].T, None, None
+
+
+def _pull_back(
+    predictor: Any,
+    chunks: Callable[[], Iterator[tuple[slice, Features]]],
+    rows: torch.Tensor,
+    weights: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``rows' A``, (m, P), and ``weights' A^2``, (P,), in one visit of X.
+
+    `rows` is (n, m) or (n, K, m), `weights` (n, K).
+    """
+    n_draws, n_outputs = rows.shape[-1], weights.shape[1]
+    # The columns of f outside, as in theta; its own last axis is the draws'.
+    flat = rows.reshape(len(rows), n_outputs, n_draws).permute(2, 1, 0)
+    flat = flat.reshape(n_draws * n_outputs, -1)
+    size = n_outputs * predictor.n_features
+    first, second = flat.new_zeros(len(flat), predictor.n_features), 0.0
+    for i, chunk in chunks():
+        first = first + rows_times(flat[:, i], chunk)
+        second = second + rows_times(weights[i].T, chunk.square())
+    first, second = first.reshape(n_draws, size), second.reshape(size)
+    if not predictor.fit_intercept:
+        return first, second
+    edge = flat.sum(1).reshape(n_draws, -1)
+    return torch.cat([first, edge], 1), torch.cat([second, weights.sum(0)])
