@@ -7,6 +7,7 @@ from skvi.solvers._moment_matching import (
     fit_proposal_normal,
 )
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._stochastic import Stochastic
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
@@ -15,6 +16,7 @@ __all__ = [
     "MomentMatching",
     "NaturalGradient",
     "Problem",
+    "QuasiNewton",
     "Solution",
     "SolverOptions",
     "Stochastic",
@@ -24,7 +26,9 @@ __all__ = [
 ]
 
 #: From the most exact to the most general.
-SOLVERS = {s.name: s for s in (NaturalGradient, MomentMatching, Stochastic)}
+SOLVERS = {
+    s.name: s for s in (NaturalGradient, QuasiNewton, MomentMatching, Stochastic)
+}
 
 
 def choose_solver(problem: Problem, name: str = "auto") -> type:
@@ -54,7 +58,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
     >>> list(SOLVERS)
-    ['natural_gradient', 'moment_matching', 'stochastic']
+    ['natural_gradient', 'lbfgs', 'moment_matching', 'stochastic']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
     >>> choose_solver(Problem(None, objective, KL(), posterior, None)).name

@@ -15,15 +15,16 @@ from skvi.solvers._normal_point import (
     singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.solvers._verdict import (
+    judge_quadrature,
+    missing_for_quadrature,
+    refined_value,
+    remedy_for,
+)
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
-# Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
-# is integrated to 1e-7.
-QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
-# The same where several f meet in a loss, in more dimensions than a rule can fill.
-COARSE_TOLERANCE = 0.2
 # When quasi-Newton runs take over: where steps keep failing, or take too many.
 MAX_REJECTIONS = 3
 MAX_NATURAL = 25
@@ -85,19 +86,11 @@ class NaturalGradient:
         str
             Empty where the solver can be used.
         """
-        target, posterior = problem.target, problem.posterior
-        if problem.objective.kind != "expectation":
-            return f"it minimises expectations, and {problem.objective!r} is none"
-        if problem.objective.gradient != "auto":
-            return f"{problem.objective!r} asks for draws"
-        if len(target.hyper):
-            return "the target learns hyperparameters"
-        if not target.is_linear:
-            return "the model is not linear in its parameters"
-        if posterior.as_normal() is None:
-            return "the posterior family is not normal"
-        if not problem.divergence.has_closed_form(target.prior):
-            return f"{problem.divergence!r} has no closed form for this prior"
+        missing = missing_for_quadrature(problem)
+        if missing:
+            return missing
+        if problem.posterior.as_normal().factor is not None:
+            return "the posterior family has covariances of low rank only"
         return ""
 
     @torch.no_grad()
@@ -236,10 +229,9 @@ class _Iteration:
         return 2 * abs(float(fine + point.terms.value) - point.value)
 
     def _finish(self, gap: float, interrupted: bool) -> Solution:
-        point, target = self.point, self.problem.target
+        point = self.point
         self.problem.posterior.set_normal(point.normal)
-        fine = float(target.expected_loss_terms(point.normal, refine=2)[0])
-        fine += float(point.terms.value)
+        fine = refined_value(self.problem, point.normal, float(point.terms.value))
         error = abs(fine - point.value)
         several = point.curvature.ndim == 3
         message, converged = "", gap < self._tolerance
@@ -255,12 +247,8 @@ class _Iteration:
                 f"after {len(self.history)} iterations the objective may still be "
                 f"{gap:.2g} nats from its optimum; {self._remedy()}"
             )
-        elif error > self._allowed_error():
-            remedy = "posterior='mean_field'" if several else "loss='log'"
-            message = (
-                f"the quadrature may be wrong by {error:.2g} nats; use {remedy} or a "
-                "prior with a smaller scale"
-            )
+        else:
+            message = judge_quadrature(error, point.curvature)
         found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
         found["stopped"] = self.stopped
         return Solution(
@@ -274,18 +262,5 @@ class _Iteration:
             is_exact=True,
         )
 
-    def _allowed_error(self) -> float:
-        if self.point.curvature.ndim == 3:
-            return COARSE_TOLERANCE
-        return max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(self.point.curvature))
-
     def _remedy(self) -> str:
-        prior = self.problem.target.prior.matching_normal()
-        width = float((self.point.normal.variance / prior.variance).max().sqrt())
-        if width < 2:
-            return "increase max_iter, or standardise the features"
-        return (
-            f"it hardly punishes width here, so that the posterior became {width:.0f} "
-            "times as wide as the prior: use divergence='kl', an order closer to 1, "
-            "or posterior='mean_field'"
-        )
+        return remedy_for(self.problem, self.point.normal)

@@ -213,10 +213,7 @@ class SupervisedTarget(Target):
             draws or from random `rows`.
         """
         if self.is_linear and posterior.as_normal() is not None:
-            X, y, _ = self._select(rows)
-            mean, variance = self.predictor.moments(X, posterior.normal())
-            losses = ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
-            return self._total(losses[None], rows)[0] - self.constant
+            return self.expected_loss_at(posterior.normal(), rows)
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
             f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
@@ -225,6 +222,29 @@ class SupervisedTarget(Target):
             f = self.predictor.forward(theta, X)
         losses = self.loss(self.likelihood, f, y)
         return self._total(losses, rows).mean() - self.constant
+
+    def expected_loss_at(
+        self, normal: NormalForm, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`expected_loss` of any normal, by quadrature, for a linear predictor.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Over theta.
+        rows : Tensor of int, default=None
+            Rows to use, scaled up to all rows.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats without Monte Carlo noise, differentiable in the mean,
+            scale and factor of `normal`.
+        """
+        X, y, _ = self._select(rows)
+        mean, variance = self.predictor.moments(X, normal)
+        losses = ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
+        return self._total(losses[None], rows)[0] - self.constant
 
     def expected_loss_terms(
         self, normal: NormalForm, refine: int = 1

@@ -1,0 +1,221 @@
+"""The curvature of the objective in the mean, and roots of its inverse.
+
+Three forms of ``A' H A + diag(prior precision)``: a matrix, its dual in the space of
+the rows, and, where both are too large, products with a few leading directions.
+"""
+
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.solvers._mode import DENSE_LIMIT, factorise
+
+__all__ = ["curvature_of", "rank_of", "starting_normal"]
+
+# Above so many rows, or numbers in X, the dual costs too much.
+MAX_DUAL_ROWS, MAX_DUAL_ELEMENTS = 2500, 2**27
+DUAL_BLOCK = 256
+# Products of a block Krylov space.
+KRYLOV_DEPTH = 6
+
+
+def curvature_of(
+    target: Any, h: torch.Tensor, precision: torch.Tensor, rank: int
+) -> "_Curvature":
+    """Choose the form of the curvature that the sizes allow.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a linear predictor.
+    h : Tensor of shape (n,), or (n, K, K) for K > 1
+        Second derivatives of the losses in f, positive semi-definite.
+    precision : Tensor of shape (P,)
+        Of the prior, or of a normal that stands for it.
+    rank : int
+        Of the posterior; 0 where it is factorised, and P where it is full.
+    """
+    size, n_rows = len(precision), len(h)
+    if size <= DENSE_LIMIT or rank == size:
+        return _Dense(target, h, precision)
+    affordable = n_rows * size <= MAX_DUAL_ELEMENTS and n_rows <= MAX_DUAL_ROWS
+    if h.ndim == 1 and affordable and n_rows < size:
+        return _Dual(target, h, precision)
+    return _Products(target, h, precision, rank)
+
+
+class _Curvature:
+    """Products with the curvature and with a root of its inverse.
+
+    Attributes
+    ----------
+    diagonal : Tensor of shape (P,)
+    """
+
+    diagonal: torch.Tensor
+
+    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+        self.target, self.h, self.precision = target, h, precision
+
+    def times(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Curvature times (P, m)."""
+        f = _project(self.target, matrix)
+        f = self.h[:, None] * f if f.ndim == 2 else self.h @ f
+        return _pull_back(self.target, f) + self.precision[:, None] * matrix
+
+    def root(self, matrix: torch.Tensor) -> torch.Tensor:
+        """R times (P, m), where R R' is near the inverse."""
+        raise NotImplementedError
+
+    def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
+        """R' times (P, m)."""
+        raise NotImplementedError
+
+    def soft_directions(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Smallest eigenpairs of the curvature scaled to a unit diagonal.
+
+        Returns values (rank,), from the smallest, and vectors (P, rank); Rayleigh
+        quotients in a Krylov space where the matrix is not at hand.
+        """
+        d = self.diagonal.rsqrt()[:, None]
+        start = torch.Generator().manual_seed(0)
+        block = torch.randn(len(d), rank, generator=start, dtype=d.dtype)
+        blocks = [torch.linalg.qr(block).Q]
+        for _ in range(KRYLOV_DEPTH):
+            blocks.append(torch.linalg.qr(self._power(blocks[-1])).Q)
+        basis = torch.linalg.qr(torch.cat(blocks, 1)).Q
+        small = basis.T @ (d * self.times(d * basis))
+        values, vectors = torch.linalg.eigh(0.5 * (small + small.T))
+        return values[:rank], basis @ vectors[:, :rank]
+
+    def _power(self, block: torch.Tensor) -> torch.Tensor:
+        """What spans the Krylov space: the inverse, if there is one."""
+        d = self.diagonal.sqrt()[:, None]
+        return d * self.root(self.root_transposed(d * block))
+
+
+class _Dense(_Curvature):
+    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+        super().__init__(target, h, precision)
+        self.matrix = target.predictor.gram(target.X, h) + torch.diag(precision)
+        self.factor, self.diagonal = factorise(self.matrix), self.matrix.diagonal()
+
+    def root(self, matrix: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(self.factor.T, matrix, upper=True)
+
+    def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(self.factor, matrix, upper=False)
+
+    def soft_directions(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        d = self.diagonal.rsqrt()
+        values, vectors = torch.linalg.eigh(d[:, None] * self.matrix * d)
+        return values[:rank], vectors[:, :rank]
+
+
+class _Dual(_Curvature):
+    """With s = precision^-1/2 and G = H^1/2 A s, the root is ``s (I + G'G)^-1/2``."""
+
+    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+        super().__init__(target, h, precision)
+        predictor, X = target.predictor, target.X
+        self.diagonal = predictor.gram_diagonal(X, h) + precision
+        self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]
+        dual = torch.empty(len(h), len(h), dtype=h.dtype)
+        for start in range(0, len(h), DUAL_BLOCK):
+            rows = slice(start, start + DUAL_BLOCK)
+            part = X[rows]
+            identity = torch.eye(len(part), dtype=h.dtype)
+            A = predictor.pull_back_draws(part, identity)  # rows of A
+            dual[:, rows] = predictor.project(X, self.s.square() * A.T)
+        dual *= self.w * self.w.T
+        self.values, self.vectors = torch.linalg.eigh(dual)
+        self.values.clamp_(min=0)
+        # (1 - 1 / sqrt(1 + k)) / k, without cancellation.
+        root = (1 + self.values).sqrt()
+        self.shrink = (1 / (root * (1 + root)))[:, None]
+
+    def _half(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Multiply by (I + G'G)^-1/2."""
+        f = self.vectors.T @ (self.w * _project(self.target, self.s * matrix))
+        f = self.w * (self.vectors @ (self.shrink * f))
+        return matrix - self.s * _pull_back(self.target, f)
+
+    def root(self, matrix: torch.Tensor) -> torch.Tensor:
+        return self.s * self._half(matrix)
+
+    def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
+        return self._half(self.s * matrix)
+
+
+class _Products(_Curvature):
+    """The root is that of the low-rank covariance along the soft directions."""
+
+    def __init__(
+        self, target: Any, h: torch.Tensor, precision: torch.Tensor, rank: int
+    ) -> None:
+        super().__init__(target, h, precision)
+        self.diagonal = target.predictor.gram_diagonal(target.X, h) + precision
+        self.d = self.diagonal.rsqrt()[:, None]
+        self.found = super().soft_directions(max(rank, 1))
+
+    def _power(self, block: torch.Tensor) -> torch.Tensor:
+        return self.d * self.times(self.d * block)
+
+    def soft_directions(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.found
+
+    def _half(self, matrix: torch.Tensor) -> torch.Tensor:
+        values, vectors = self.found
+        stretch = (values.rsqrt() - 1)[:, None]
+        return matrix + vectors @ (stretch * (vectors.T @ matrix))
+
+    def root(self, matrix: torch.Tensor) -> torch.Tensor:
+        return self.d * self._half(matrix)
+
+    def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
+        return self._half(self.d * matrix)
+
+
+def rank_of(normal: NormalForm) -> int:
+    """Columns of a normal's factor: 0 if it is factorised, P if it is full."""
+    if normal.factor is not None:
+        return normal.factor.shape[1]
+    return 0 if normal.is_diagonal else len(normal.mean)
+
+
+def starting_normal(
+    mean: torch.Tensor, curvature: _Curvature, shape: NormalForm
+) -> NormalForm:
+    """Normal near ``N(mean, curvature^-1)``, of the shape of another one.
+
+    In coordinates in which the curvature C has a unit diagonal, the best one of low
+    rank with equal own variances v spans the soft directions of C (Tipping and
+    Bishop 1999, eqs. 7 and 8, with the roles of the two normals exchanged): the
+    remaining eigenvalues have the mean 1 / v.
+    """
+    size, d = len(mean), curvature.diagonal.rsqrt()
+    if shape.is_diagonal:
+        return NormalForm(mean, d)
+    if shape.factor is None:
+        identity = torch.eye(size, dtype=d.dtype)
+        covariance = curvature.root(curvature.root_transposed(identity))
+        return NormalForm(mean, torch.linalg.cholesky(covariance))
+    rank = rank_of(shape)
+    values, vectors = curvature.soft_directions(rank)
+    if rank == size:
+        own = 0.5 / values.max()
+    else:
+        own = (size - rank) / (size - values.sum())
+    # Never zero: a saddle.
+    stretch = (1 / values - own).clamp(min=1e-4 * own).sqrt()
+    return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * stretch)
+
+
+def _project(target: Any, matrix: torch.Tensor) -> torch.Tensor:
+    return target.predictor.project(target.X, matrix)
+
+
+def _pull_back(target: Any, f: torch.Tensor) -> torch.Tensor:
+    """A' f for (n, m) or (n, K, m)."""
+    return target.predictor.pull_back_draws(target.X, f.movedim(-1, 0)).T

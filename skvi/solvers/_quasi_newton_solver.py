@@ -1,0 +1,245 @@
+"""Quasi-Newton minimisation without noise, for normals of every shape."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.solvers._coordinates import Coordinates, coordinates_of
+from skvi.solvers._curvature import curvature_of, rank_of, starting_normal
+from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._mode import SINGULAR, convex_part, find_mode
+from skvi.solvers._verdict import (
+    judge_quadrature,
+    missing_for_quadrature,
+    refined_value,
+    remedy_for,
+)
+from skvi.solvers.base import Problem, Solution, SolverOptions
+
+__all__ = ["QuasiNewton"]
+
+# L-BFGS steps that count as one iteration.
+STEPS_PER_ITER = 10
+# Iterations after which the coordinates are whitened anew: the curvature of the
+# losses has then settled.
+WHITENINGS = (1, 4)
+# Ratio of the gains of successive iterations, as the estimate of the gap takes it: the
+# last steps of a low rank are slower than those before them.
+FASTEST, SLOWEST = 0.8, 0.95
+
+
+class QuasiNewton:
+    """Minimise ``E_q[loss] + D(q || prior)`` by L-BFGS, without noise.
+
+    For a normal q of any shape, of low rank in the first place, whose covariances
+    have no natural parameters of their own. As in `NaturalGradient` every
+    E_q[loss_i] is a one-dimensional integral; here the divergence needs its closed
+    form only, which is differentiated automatically.
+
+    It starts at the mode, with the curvature C there: own deviations and a factor
+    along the soft directions of C, from a matrix of the size of P or of n,
+    whichever is smaller, or from a few products where both are large. The mean and
+    the factor move in coordinates in which C is the identity. Ten steps are one
+    iteration. Where the divergence is infinite no step goes.
+
+    The gap that is reported adds up the gains that later iterations would make if
+    they fell as the last ones did. The objective of a low rank need not be convex:
+    the gap is to a local optimum.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.divergences import KL
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import LowRankNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.solvers import Problem, QuasiNewton, SolverOptions
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(2), torch.eye(2).double()
+    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
+    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = LowRankNormal(rank=1).build(model.layout)
+    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> solution = QuasiNewton().solve(problem, SolverOptions())
+    >>> solution.converged, round(solution.value, 2)
+    (True, 4.93)
+    >>> posterior.as_normal().mean.round(decimals=2)
+    tensor([0.1200, 1.1200, 1.2500], dtype=torch.float64)
+    """
+
+    name = "lbfgs"
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks for this solver.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        str
+            Empty where the solver can be used.
+        """
+        return missing_for_quadrature(problem)
+
+    @torch.no_grad()
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit ``problem.posterior`` in place.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        Solution
+            `value` is the objective in nats, summed over the data, by quadrature
+            and closed forms: no draws are used.
+        """
+        return _Run(problem, options).run()
+
+
+class _Run:
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.problem, self.options = problem, options
+        self.precision = 1 / problem.target.prior.matching_normal().variance
+        self.shape = problem.posterior.as_normal()
+        self.rank = rank_of(self.shape)
+        self.history: list[float] = []
+        self.stopped = self.stalled = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start at the posterior's own state, or near the mode."""
+        target = self.problem.target
+        if self.options.warm_start:
+            normal = self.problem.posterior.as_normal()
+            if math.isfinite(self._evaluate_normal(normal)[0]):
+                h = convex_part(target, target.expected_loss_terms(normal)[2])
+                return self._whiten(normal, h)
+        mean, h = find_mode(target, target.prior.matching_normal())
+        curvature = curvature_of(target, h, self.precision, self.rank)
+        self._restart(starting_normal(mean, curvature, self.shape), curvature)
+        if not math.isfinite(self.lbfgs.value):
+            raise ValueError(SINGULAR)
+        return None
+
+    def _whiten(self, normal: NormalForm, h: torch.Tensor) -> None:
+        target = self.problem.target
+        self._restart(normal, curvature_of(target, h, self.precision, self.rank))
+
+    def _restart(self, normal: NormalForm, curvature: Any) -> None:
+        self.coordinates: Coordinates = coordinates_of(normal, curvature)
+        start = torch.zeros(self.coordinates.n_free, dtype=torch.float64)
+        self.lbfgs = LBFGS(self._evaluate, start)
+
+    @property
+    def normal(self) -> NormalForm:
+        return self.coordinates.normal(self.lbfgs.x)
+
+    def _evaluate(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
+        value, gradients = self._evaluate_normal(self.coordinates.normal(x))
+        if not math.isfinite(value):
+            return math.inf, torch.zeros_like(x)
+        gradient = self.coordinates.gradient(x, gradients)
+        if not bool(torch.isfinite(gradient).all()):
+            return math.inf, torch.zeros_like(x)
+        return value, gradient
+
+    def _evaluate_normal(
+        self, normal: NormalForm
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        """The objective, ``inf`` outside its range, and its gradients."""
+        parts = [normal.mean, normal.scale]
+        parts += [] if normal.factor is None else [normal.factor]
+        divergence, target = self.problem.divergence, self.problem.target
+        with torch.enable_grad():
+            leaves = [part.detach().clone().requires_grad_() for part in parts]
+            q = NormalForm(*leaves)
+            try:
+                value = divergence.closed_form(q, target.prior)
+            except torch.linalg.LinAlgError:  # a line search that went too far
+                return math.inf, ()
+            if not math.isfinite(float(value.detach())):
+                return math.inf, ()
+            value = value + target.expected_loss_at(q)
+            gradients = torch.autograd.grad(value, leaves)
+        return float(value.detach()), gradients
+
+    def run(self) -> Solution:
+        interrupted = False
+        try:
+            while len(self.history) < self.options.max_iter and not self.stalled:
+                if self._gap() < self.options.tol:
+                    break
+                self._iterate()
+                if self.stopped:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        return self._finish(interrupted)
+
+    def _iterate(self) -> None:
+        if len(self.history) in WHITENINGS:
+            h = self.problem.target.expected_loss_terms(self.normal)[2]
+            self._whiten(self.normal, convex_part(self.problem.target, h))
+        for _ in range(STEPS_PER_ITER):
+            if not self.lbfgs.step():
+                self.stalled = True
+                break
+        self.history.append(self.lbfgs.value)
+        keep = self.problem.posterior.set_normal
+        self.stopped = self.options.progress(
+            self.lbfgs.value, lambda: keep(self.normal)
+        )
+
+    def _gap(self) -> float:
+        """Nats to the optimum: later gains, if they fall as the last ones did."""
+        if len(self.history) < 3:
+            return math.inf
+        before, last = (self.history[i - 1] - self.history[i] for i in (-2, -1))
+        ratio = min(max(last / before if before > 0 else 1.0, FASTEST), SLOWEST)
+        rest = 0.5 * (before + last) * ratio / (1 - ratio)
+        return max(rest, self.lbfgs.decrement)
+
+    def _finish(self, interrupted: bool) -> Solution:
+        problem, normal, value = self.problem, self.normal, self.lbfgs.value
+        problem.posterior.set_normal(normal)
+        divergence = float(problem.divergence.closed_form(normal, problem.target.prior))
+        fine = refined_value(problem, normal, divergence)
+        error, gap = abs(fine - value), self._gap()
+        # Where rounding allows no step, what the quadratic model promises is noise.
+        gap = self.lbfgs.decrement if self.stalled else gap
+        converged, message = gap < self.options.tol, ""
+        if interrupted:
+            message = "interrupted: the best posterior so far was kept"
+        elif self.stopped:
+            pass  # by the user, who knows
+        elif not converged:
+            message = (
+                f"after {len(self.history)} iterations the objective may still be "
+                f"{gap:.2g} nats from its optimum; {remedy_for(problem, normal)}"
+            )
+        else:
+            curvature = problem.target.expected_loss_terms(normal)[2]
+            message = judge_quadrature(error, curvature)
+        found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
+        found["stopped"] = self.stopped
+        return Solution(
+            solver=QuasiNewton.name,
+            value=value,
+            history=self.history or [value],
+            n_iter=len(self.history),
+            converged=converged,
+            message=message,
+            diagnostics=found,
+            is_exact=True,
+        )

@@ -1,0 +1,63 @@
+"""What solvers without draws share: what they need, and what they say at the end."""
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.solvers.base import Problem
+
+__all__ = ["judge_quadrature", "missing_for_quadrature", "refined_value", "remedy_for"]
+
+# Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
+# is integrated to 1e-7.
+QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
+# The same where several f meet in a loss, in more dimensions than a rule can fill.
+COARSE_TOLERANCE = 0.2
+
+
+def missing_for_quadrature(problem: Problem) -> str:
+    """Say what a problem lacks to be an integral over the rows' f; empty if nothing."""
+    target = problem.target
+    if problem.objective.kind != "expectation":
+        return f"it minimises expectations, and {problem.objective!r} is none"
+    if problem.objective.gradient != "auto":
+        return f"{problem.objective!r} asks for draws"
+    if len(target.hyper):
+        return "the target learns hyperparameters"
+    if not target.is_linear:
+        return "the model is not linear in its parameters"
+    if problem.posterior.as_normal() is None:
+        return "the posterior family is not normal"
+    if not problem.divergence.has_closed_form(target.prior):
+        return f"{problem.divergence!r} has no closed form for this prior"
+    return ""
+
+
+def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> float:
+    """The objective with twice the nodes."""
+    return float(problem.target.expected_loss_terms(normal, refine=2)[0]) + divergence
+
+
+def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
+    """What to change where the integrals are too coarse; empty where they are not."""
+    several = curvature.ndim == 3
+    allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
+    if error <= (COARSE_TOLERANCE if several else allowed):
+        return ""
+    remedy = "posterior='mean_field'" if several else "loss='log'"
+    return (
+        f"the quadrature may be wrong by {error:.2g} nats; use {remedy} or a "
+        "prior with a smaller scale"
+    )
+
+
+def remedy_for(problem: Problem, normal: NormalForm) -> str:
+    """What to change where a fit has not converged."""
+    prior = problem.target.prior.matching_normal()
+    width = float((normal.variance / prior.variance).max().sqrt())
+    if width < 2:
+        return "increase max_iter, or standardise the features"
+    return (
+        f"it hardly punishes width here, so that the posterior became {width:.0f} "
+        "times as wide as the prior: use divergence='kl', an order closer to 1, "
+        "or posterior='mean_field'"
+    )
