@@ -142,14 +142,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                     "Leave one of them out."
                 )
             return prior if intercept is None else {**prior, "intercept": intercept}
-        if intercept is None and not hasattr(prior, "scale"):
+        if intercept is None and prior.intercept_scale is None:
             raise IncompatibleComponentsError(
                 f"prior={prior!r} has no scale for the intercept to share. Give "
                 "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
             )
         if intercept is None:
             # Never a sparse prior: a normal of the same scale.
-            intercept = Normal(scale=prior.scale)
+            intercept = Normal(scale=prior.intercept_scale)
         return {"coef": prior, "intercept": intercept}
 
     @property

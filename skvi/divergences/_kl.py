@@ -25,7 +25,8 @@ class KL(Divergence):
 
     Notes
     -----
-    Closed for normal and Laplace priors; an unbiased estimate from draws else.
+    Closed, or a one-dimensional integral without draws, for the priors of this
+    package; an unbiased estimate from draws for other priors.
 
     Examples
     --------
@@ -75,11 +76,15 @@ class KL(Divergence):
         precision = precision_of(q) if q_precision is None else q_precision
         pi = prior.as_normal()
         if pi is None:
-            gradient, curvature = _separable_derivatives(prior, q)
+            gradient, exact = _separable_derivatives(prior, q)
+            # Where -log prior is not convex, the curvature of a parabola above it
+            # that is symmetric around 0, as for a mixture of normals around 0.
+            above = (gradient / q.mean).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+            curvature = torch.where(exact < 0, above, exact)
         else:
-            curvature = precision_of(pi)
+            exact = curvature = precision_of(pi)
             gradient = apply(curvature, q.mean - pi.mean)
-        pull = w * subtract(curvature, precision)
+        pull = w * subtract(exact, precision)
         return DivergenceTerms(value, w * gradient, w * curvature, pull, w)
 
 

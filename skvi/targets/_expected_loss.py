@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from skvi.utils._arrays import like_rows
+from skvi.utils._quadrature import normal_rule
 
-__all__ = ["ExpectedLoss", "spread_of"]
+__all__ = ["ExpectedLoss", "hyper_path", "spread_of"]
 
 
 class ExpectedLoss(torch.autograd.Function):
@@ -32,6 +33,27 @@ class ExpectedLoss(torch.autograd.Function):
         by_mean = like_rows(gradient, first) * first
         by_variance = 0.5 * like_rows(gradient, second) * second
         return by_mean, by_variance, None, None, None
+
+
+def hyper_path(
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    loss: Any,
+    likelihood: Any,
+    y: torch.Tensor,
+) -> torch.Tensor:
+    """Zeros whose gradient is that of the expected loss in the likelihood.
+
+    By quadrature where the expectation is not differentiable itself; the number of
+    nodes is the one that `Loss.expected` takes.
+    """
+    mean, spread = mean.detach(), spread_of(variance.detach())
+    value = loss.expected(likelihood, mean, spread, y)[0]
+    if not value.requires_grad:
+        nodes, weights = normal_rule(float(spread.max()) / likelihood.length_scale)
+        f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
+        value = weights @ loss(likelihood, f, y)
+    return value - value.detach()
 
 
 def spread_of(variance: torch.Tensor) -> torch.Tensor:

@@ -1,11 +1,12 @@
 """Supervised learning: losses of a predictor on data."""
 
+from copy import copy
 from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.targets._expected_loss import ExpectedLoss, spread_of
+from skvi.targets._expected_loss import ExpectedLoss, hyper_path, spread_of
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, row_chunks
 
@@ -63,19 +64,44 @@ class SupervisedTarget(Target):
         constant: float = 0.0,
     ) -> None:
         self.predictor, self._likelihood, self.loss = predictor, likelihood, loss
-        self.prior, self.layout = prior, predictor.layout
+        self._prior, self.layout = prior, predictor.layout
         self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
         self.constant = constant
         self.hyper = self.initial_hyper()
 
     def initial_hyper(self) -> torch.Tensor:
-        """What the likelihood says, (H,); see `Target.initial_hyper`."""
-        return self._likelihood.initial_hyper(self.y)
+        """What likelihood and prior say, (H,); see `Target.initial_hyper`."""
+        parts = self._likelihood.initial_hyper(self.y), self._prior.initial_hyper()
+        return torch.cat(parts)
+
+    @property
+    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of `hyper`: the likelihood's, and then the prior's."""
+        return self._likelihood.learnt + self._prior.learnt
 
     @property
     def likelihood(self) -> Any:
         """The likelihood at the current hyperparameters."""
-        return self._likelihood.bind(self.hyper)
+        return self._likelihood.bind(self.hyper[: len(self._likelihood.learnt)])
+
+    @property
+    def prior(self) -> Any:  # type: ignore[override]
+        """The prior at the current hyperparameters."""
+        return self._prior.bind(self.hyper[len(self._likelihood.learnt) :])
+
+    def frozen(self) -> "SupervisedTarget":
+        """Return the same target with its hyperparameters fixed where they are.
+
+        Returns
+        -------
+        SupervisedTarget
+            Shares the data; `hyper` is empty.
+        """
+        fixed = copy(self)
+        fixed.hyper = self.hyper.detach()
+        fixed._likelihood, fixed._prior = fixed.likelihood, fixed.prior
+        fixed.hyper = fixed.initial_hyper()
+        return fixed
 
     @property
     def is_linear(self) -> bool:  # type: ignore[override]
@@ -129,9 +155,10 @@ class SupervisedTarget(Target):
         """Log joint density twice; see `Target.log_joint_split`."""
         if not len(self.hyper):
             return self.log_joint(theta, rows), None
-        fixed, free = self._likelihood.bind(self.hyper.detach()), self.likelihood
-        for_theta = self.prior.log_prob(theta) + self.constant
-        for_hyper = for_theta.detach()
+        frozen, free = self.frozen(), self.likelihood
+        fixed = frozen.likelihood
+        for_theta = frozen.prior.log_prob(theta) + self.constant
+        for_hyper = self.prior.log_prob(theta.detach()) + self.constant
         # The network runs once; only the losses are evaluated twice.
         for part in [rows] if rows is not None else self._chunks(len(theta)):
             X, y, _ = self._select(part)
@@ -243,7 +270,10 @@ class SupervisedTarget(Target):
         """
         X, y, _ = self._select(rows)
         mean, variance = self.predictor.moments(X, normal)
-        losses = ExpectedLoss.apply(mean, variance, self.loss, self.likelihood, y)
+        likelihood = self.likelihood
+        losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, y)
+        if self.hyper.requires_grad and self._likelihood.learnt:
+            losses = losses + hyper_path(mean, variance, self.loss, likelihood, y)
         return self._total(losses[None], rows)[0] - self.constant
 
     def expected_loss_terms(

@@ -39,6 +39,8 @@ class Target:
     prior: Any
     #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
+    #: Names of `hyper`.
+    learnt: tuple[str, ...] = ()
     #: Whether f is a linear function of theta for each row: Newton and quadrature.
     is_linear = False
 

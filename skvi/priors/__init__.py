@@ -1,0 +1,21 @@
+"""Priors over the parameter vector theta."""
+
+from skvi.priors._blocks import build_prior
+from skvi.priors._horseshoe import Horseshoe
+from skvi.priors._laplace import Laplace
+from skvi.priors._log_uniform import LogUniform
+from skvi.priors._normal import Normal
+from skvi.priors._student_t import ARD, StudentT
+from skvi.priors.base import BuiltPrior, Prior
+
+__all__ = [
+    "ARD",
+    "BuiltPrior",
+    "Horseshoe",
+    "Laplace",
+    "LogUniform",
+    "Normal",
+    "Prior",
+    "StudentT",
+    "build_prior",
+]

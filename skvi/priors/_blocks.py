@@ -1,0 +1,137 @@
+"""Priors of several blocks."""
+
+from collections.abc import Mapping
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.priors.base import BuiltPrior, Prior
+
+__all__ = ["build_prior"]
+
+
+class _BuiltBlocks(BuiltPrior):
+    """Independent priors on the blocks of a layout.
+
+    Blocks of the same entry of a mapping share what is learnt.
+    """
+
+    def __init__(
+        self, slices: list[slice], priors: list[BuiltPrior], entries: list[str]
+    ) -> None:
+        self.slices, self.priors, self.entries = slices, priors, entries
+        self._normal = None
+        if not any(p.learnt for p in priors):
+            self._normal = _concatenate([p.as_normal() for p in priors])
+
+    @property
+    def _first(self) -> dict[str, BuiltPrior]:
+        """One prior of every entry."""
+        return dict(zip(self.entries[::-1], self.priors[::-1], strict=True))
+
+    @property
+    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+        found = [(e, name) for e, p in self._first.items() for name in p.learnt]
+        if len(found) == 1:
+            return (found[0][1],)
+        return tuple(f"{name}[{entry}]" for entry, name in found)
+
+    def initial_hyper(self) -> torch.Tensor:
+        return torch.cat([p.initial_hyper() for p in self._first.values()])
+
+    def bind(self, hyper: torch.Tensor) -> BuiltPrior:
+        if not self.learnt:
+            return self
+        sizes = [len(p.learnt) for p in self._first.values()]
+        own = dict(zip(self._first, hyper.split(sizes), strict=True))
+        parts = zip(self.priors, self.entries, strict=True)
+        bound = [prior.bind(own[entry]) for prior, entry in parts]
+        return _BuiltBlocks(self.slices, bound, self.entries)
+
+    @property
+    def is_proper(self) -> bool:  # type: ignore[override]
+        return all(p.is_proper for p in self.priors)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.slices, self.priors, strict=True)
+        return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.slices, self.priors, strict=True)
+        return torch.cat([p.log_prob_gradient(theta[:, s]) for s, p in parts], 1)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        return torch.cat([p.sample(n_draws, generator) for p in self.priors], 1)
+
+    def as_normal(self) -> NormalForm | None:
+        return self._normal
+
+    def tail_precision(self) -> torch.Tensor | None:
+        parts = [p.tail_precision() for p in self.priors]
+        known = [part for part in parts if part is not None]
+        return torch.cat(known) if len(known) == len(parts) else None
+
+    def matching_normal(self) -> NormalForm | None:
+        return _concatenate([p.matching_normal() for p in self.priors])
+
+    @property
+    def has_expected_log_prob(self) -> bool:
+        return all(p.has_expected_log_prob for p in self.priors)
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.slices, self.priors, strict=True)
+        return torch.cat([p.expected_log_prob(mean[s], std[s]) for s, p in parts])
+
+
+def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:
+    known = [form for form in forms if form is not None and form.is_diagonal]
+    if len(known) < len(forms):
+        return None
+    mean = torch.cat([form.mean for form in known])
+    return NormalForm(mean, torch.cat([form.scale for form in known]))
+
+
+def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior:
+    """Build a prior, or a mapping from block names to priors, over a layout.
+
+    Parameters
+    ----------
+    spec : Prior or mapping of str to Prior
+        A mapping must name every block of the layout. "coef" also stands for the
+        numbered blocks "coef_0", "coef_1", ... that are not named themselves; they
+        share what its prior learns.
+    layout : Layout
+        Of theta.
+
+    Returns
+    -------
+    BuiltPrior
+        Over all P parameters; blocks are independent.
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        A mapping that names other blocks than the layout has.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.priors import Laplace, Normal, build_prior
+    >>> layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    >>> prior = build_prior({"coef": Laplace(), "intercept": Normal(10.0)}, layout)
+    >>> prior.as_normal() is None
+    True
+    """
+    if not isinstance(spec, Mapping):
+        return spec.build(layout)
+    names = {name: name if name in spec else name.rpartition("_")[0] for name in layout}
+    if set(spec) != set(names.values()):
+        raise IncompatibleComponentsError(
+            f"The prior names the blocks {sorted(spec)}, but this model has "
+            f"{sorted(layout)}. Give exactly one prior for each block."
+        )
+    blocks = [layout[name] for name in layout]
+    priors = [spec[names[name]].build(layout.only(name)) for name in layout]
+    entries = [names[name] for name in layout]
+    return _BuiltBlocks([block.slice for block in blocks], priors, entries)

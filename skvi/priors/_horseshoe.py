@@ -1,0 +1,98 @@
+"""The horseshoe prior."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.priors._scales import SCALE, scaled
+from skvi.priors.base import BuiltPrior, Prior
+from skvi.utils._exponential_integral import log_scaled_e1
+from skvi.utils._log_expectations import HORSESHOE, expected_log
+from skvi.utils._random import rand, randn
+
+__all__ = ["Horseshoe"]
+
+
+class Horseshoe(Prior):
+    r"""Normal with a half-Cauchy scale for each coefficient: sparse, heavy-tailed.
+
+    ``theta_j ~ N(0, (scale * lambda_j)^2)`` with ``lambda_j`` half-Cauchy. The local
+    scales are integrated out:
+
+    .. math:: \pi(\theta) = \frac{e^t E_1(t)}{s \sqrt{2 \pi^3}},
+              \qquad t = \frac{\theta^2}{2 s^2}
+
+    It has an infinite peak at 0, which takes small coefficients there, and Cauchy
+    tails, which leave large ones alone.
+
+    Parameters
+    ----------
+    scale : float or "learn", default=1.0
+        The global scale s, in units of the block's natural size (`Block.scale`).
+        Small values ask for few coefficients. "learn" as in `Normal`.
+
+    Notes
+    -----
+    ``exp(t) E1(t)`` is a Stieltjes function, so that its logarithm is a mixture of
+    ``-log(t + x)`` over x with the density ``exp(x) / (x (pi^2 + Ei(x)^2))``;
+    ``E[log prior]`` under a normal posterior is therefore a one-dimensional
+    integral, which is found to about 1e-11 nats without draws. The density is not
+    log-concave: an ELBO can have more than one optimum.
+
+    References
+    ----------
+    Carvalho, Polson and Scott (2010), *The horseshoe estimator for sparse signals*,
+    theorem 1 and its appendix.
+
+    Examples
+    --------
+    >>> from skvi.priors import Horseshoe
+    >>> Horseshoe(scale=0.1)
+    Horseshoe(scale=0.1)
+    """
+
+    _parameter_constraints: dict = {"scale": SCALE}
+
+    def __init__(self, scale: float | str = 1.0) -> None:
+        self.scale = scale
+
+    def build(self, layout: Layout) -> BuiltPrior:
+        """Build the prior over every coordinate of a layout."""
+        self.validate()
+        return scaled(layout, self.scale, _BuiltHorseshoe)
+
+
+class _BuiltHorseshoe(BuiltPrior):
+    has_expected_log_prob = True
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    @property
+    def _constant(self) -> torch.Tensor:
+        return -0.5 * math.log(2 * math.pi**3) - self.scale.log()
+
+    @property
+    def _width(self) -> torch.Tensor:
+        return math.sqrt(2) * self.scale
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        kernel: Any = log_scaled_e1((theta / self._width).square())
+        return (self._constant + kernel).sum(1)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        shape = n_draws, len(self.scale)
+        local = torch.tan(0.5 * math.pi * rand(generator, *shape))
+        return self.scale * local * randn(generator, *shape)
+
+    def matching_normal(self) -> NormalForm:
+        return NormalForm(torch.zeros_like(self.scale), self.scale)
+
+    def tail_precision(self) -> torch.Tensor:
+        return torch.zeros_like(self.scale)
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        width = self._width
+        return self._constant - expected_log(mean / width, std / width, HORSESHOE)

@@ -1,0 +1,196 @@
+"""What every prior owes."""
+
+import torch
+
+from skvi.base import Component, Layout, NormalForm
+from skvi.utils._arrays import NumpyState
+
+__all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
+
+# Of intercepts beside priors that have no scale of their own.
+VAGUE_SCALE = 10.0
+
+
+class BuiltPrior(NumpyState):
+    """A prior with tensors: what `Prior.build` returns.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.priors import Normal
+    >>> Normal(scale=2.0).build(Layout({"coef": (1, 2)})).as_normal().scale
+    tensor([2., 2.], dtype=torch.float64)
+    """
+
+    #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
+    learnt: tuple[str, ...] = ()
+    #: Whether the density integrates to one, so that there is an evidence.
+    is_proper = True
+
+    def initial_hyper(self) -> torch.Tensor:
+        """Unconstrained hyperparameters from which a fit starts.
+
+        Returns
+        -------
+        Tensor of shape (H,)
+            One number for each name in `learnt`, in float64; empty by default.
+        """
+        return torch.zeros(0, dtype=torch.float64)
+
+    def bind(self, hyper: torch.Tensor) -> "BuiltPrior":
+        """Return the prior with these hyperparameters in place of "learn".
+
+        Parameters
+        ----------
+        hyper : Tensor of shape (H,)
+            Unconstrained: logs of scales.
+
+        Returns
+        -------
+        BuiltPrior
+            Differentiable in `hyper`; the prior itself where H is 0.
+        """
+        return self
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, summed over the parameters, with all constants.
+        """
+        raise NotImplementedError
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Gradient of `log_prob` in theta.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats per unit of theta.
+        """
+        with torch.enable_grad():
+            theta = theta.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.log_prob(theta).sum(), theta)
+        return gradient
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draw from the prior.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Independent draws.
+        """
+        raise NotImplementedError
+
+    def as_normal(self) -> NormalForm | None:
+        """View the prior as a normal.
+
+        Returns
+        -------
+        NormalForm or None
+            None where the prior is not normal.
+        """
+        return None
+
+    def matching_normal(self) -> NormalForm | None:
+        """Normal about as wide as the prior, from which solvers start.
+
+        Returns
+        -------
+        NormalForm or None
+            With the prior's mean and variances where it has some; else of its
+            scale. None where the prior has no such normal.
+        """
+        return self.as_normal()
+
+    def tail_precision(self) -> torch.Tensor | None:
+        """Quadratic decay of the log density far out.
+
+        Returns
+        -------
+        Tensor of shape (P,) or None
+            T, where ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0
+            for tails heavier than normal ones. None where it is not of this form.
+        """
+        normal = self.as_normal()
+        if normal is None or not normal.is_diagonal:
+            return None
+        return normal.scale.square().reciprocal()
+
+    @property
+    def has_expected_log_prob(self) -> bool:
+        """Whether `expected_log_prob` is known without draws."""
+        return False
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        """E[log pi(theta)] per coordinate for theta_j ~ N(mean_j, std_j^2).
+
+        Parameters
+        ----------
+        mean, std : Tensor of shape (P,)
+
+        Returns
+        -------
+        Tensor of shape (P,)
+            In nats, to about 1e-11, differentiable; the sum is ``E[log_prob]``.
+        """
+        raise NotImplementedError
+
+
+class Prior(Component):
+    """Base class of prior specifications: a subclass owes `build`.
+
+    Examples
+    --------
+    >>> from skvi.priors import Normal, Prior
+    >>> isinstance(Normal(), Prior)
+    True
+    """
+
+    @property
+    def intercept_scale(self) -> float | None:
+        """Standard deviation of the normal prior that intercepts get beside this one.
+
+        An intercept is one number and no effect: it is neither shrunk by a sparse
+        prior nor a place to learn a scale from. It gets `scale` where that is a
+        number, `VAGUE_SCALE` where it is "learn"; None asks for `intercept_prior`.
+        """
+        scale = getattr(self, "scale", None)
+        return VAGUE_SCALE if isinstance(scale, str) else scale
+
+    def build(self, layout: Layout) -> BuiltPrior:
+        """Build the prior over every coordinate of a layout.
+
+        Parameters
+        ----------
+        layout : Layout
+            Of theta, or of one block of it.
+
+        Returns
+        -------
+        BuiltPrior
+            Over ``layout.size`` parameters, in unconstrained coordinates.
+
+        Raises
+        ------
+        ValueError
+            A hyperparameter is out of its range.
+        """
+        raise NotImplementedError
