@@ -270,8 +270,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         problem = self._problem
         posterior = copy(problem.posterior)
         posterior.params = posterior.params.detach()
-        hyper = problem.target.hyper.detach()
-        return {"posterior_": posterior, "_hyper": hyper.double().numpy().copy()}
+        hyper = problem.target.hyper.detach().double().numpy().copy()
+        found = {"posterior_": posterior, "_hyper": hyper}
+        scales = _learnt_scales(problem.target, "prior_scale")
+        if scales:
+            # A number, or one for each entry of a mapping of priors.
+            single = len(scales) == 1
+            found["prior_scale_"] = next(iter(scales.values())) if single else scales
+        return found
 
     def _bound_draws(self, solution: Any) -> int:
         """Draws for the final ELBO: a tenth of what a stochastic fit took."""
@@ -305,6 +311,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             "converged": self.converged_,
             **solution.diagnostics,
             **weight_diagnostics(target, posterior, solution.n_iter, generator),
+            "learnt": _learnt_scales(target),
             "bound_exists": bound_exists,
             "message": message,
         }
@@ -314,3 +321,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+
+def _learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
+    """Scales that a fit learnt, by name; of blocks by the name of the block."""
+    values = target.hyper.detach().exp().tolist()
+    named = zip(target.learnt, values, strict=True)
+    found = {name: value for name, value in named if name.startswith(prefix)}
+    if not prefix:
+        return found
+    return {name.removeprefix(f"{prefix}[").rstrip("]"): v for name, v in found.items()}

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 __all__ = ["EvidenceBounds", "NamedBound"]
 
+_OPTIMISTIC = "optimistic as a score of the model"
+
 
 @dataclass(frozen=True)
 class NamedBound:
@@ -124,4 +126,6 @@ class EvidenceBounds:
                 f"  {name:<22} {row.value:>12.4f} +- {row.standard_error:.4f}  "
                 f"{row.direction:<8} {row.certifies}"
             )
+        if self.plug_in:
+            lines.append(f"  at the learnt {', '.join(self.plug_in)}: {_OPTIMISTIC}")
         return "\n".join([*lines, f"  {self.reason}"])

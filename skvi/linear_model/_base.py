@@ -16,7 +16,7 @@ from skvi.evidence import bound_evidence
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.solvers import NaturalGradient, SolverOptions
+from skvi.solvers import EmpiricalBayes, NaturalGradient, SolverOptions
 from skvi.utils._random import make_generator
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
@@ -69,8 +69,9 @@ class BayesianLinearModel(BaseSupervised):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
         if self.objective_.kind == "weights":
             start = replace(problem, objective=ELBO(), divergence=KL())
-            if not NaturalGradient.missing(start):
-                NaturalGradient().solve(start, SolverOptions(tol=1e-3))
+            for solver in (NaturalGradient, EmpiricalBayes):
+                if not solver.missing(start):
+                    solver().solve(start, SolverOptions(tol=1e-3))
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()
@@ -179,15 +180,17 @@ class BayesianLinearModel(BaseSupervised):
         weighted = weight is not None and bool(np.any(weight != 1))
         plain = self.loss_function_.is_log_loss and not weighted
         target = self._build_target(X, target_values, weight, self._fitted_predictor)
+        target.hyper = torch.from_numpy(self._hyper.copy())
         with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
-            return bound_evidence(
-                target,
+            bounds = bound_evidence(
+                target.frozen(),
                 self.posterior_,
                 make_generator(random_state),
                 n_draws,
                 precision,
                 "log evidence" if plain else "generalised log evidence",
             )
+        return replace(bounds, plug_in=target.learnt)
 
     def _check_size(self, X, sample_weight):
         if X.shape[0] != self._n_samples_fit:

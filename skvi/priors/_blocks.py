@@ -28,7 +28,10 @@ class _BuiltBlocks(BuiltPrior):
     @property
     def _first(self) -> dict[str, BuiltPrior]:
         """One prior of every entry."""
-        return dict(zip(self.entries[::-1], self.priors[::-1], strict=True))
+        found: dict[str, BuiltPrior] = {}
+        for entry, prior in zip(self.entries, self.priors, strict=True):
+            found.setdefault(entry, prior)
+        return found
 
     @property
     def learnt(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -1,6 +1,7 @@
 """Solvers: target + objective + divergence + posterior -> fitted posterior."""
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._moment_matching import (
     MomentMatching,
     dispersed_starts,
@@ -13,6 +14,7 @@ from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = [
     "SOLVERS",
+    "EmpiricalBayes",
     "MomentMatching",
     "NaturalGradient",
     "Problem",
@@ -27,7 +29,8 @@ __all__ = [
 
 #: From the most exact to the most general.
 SOLVERS = {
-    s.name: s for s in (NaturalGradient, QuasiNewton, MomentMatching, Stochastic)
+    s.name: s
+    for s in (NaturalGradient, QuasiNewton, EmpiricalBayes, MomentMatching, Stochastic)
 }
 
 
@@ -58,7 +61,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
     >>> list(SOLVERS)
-    ['natural_gradient', 'lbfgs', 'moment_matching', 'stochastic']
+    ['natural_gradient', 'lbfgs', 'empirical_bayes', 'moment_matching', 'stochastic']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
     >>> choose_solver(Problem(None, objective, KL(), posterior, None)).name

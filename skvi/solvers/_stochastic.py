@@ -5,6 +5,7 @@ import math
 import torch
 
 from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["Stochastic"]
@@ -14,9 +15,6 @@ STEPS_PER_SWEEP = 100
 PATIENCE = 3
 # Below this share of effective draws self-normalised gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
-# Learnt scales stay above this share of where they started: without a floor the
-# likelihood of a row that is fitted exactly has no bound.
-HYPER_FLOOR = math.log(1e-4)
 
 
 class Stochastic:
@@ -85,8 +83,9 @@ class _Training:
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
         self.params = torch.cat([problem.posterior.params.clone(), hyper])
-        floor = problem.target.initial_hyper().to(dtype) + HYPER_FLOOR
-        self.floor = torch.minimum(floor, hyper)
+        low, high = hyper_range(problem.target)
+        self.floor = torch.minimum(low.to(dtype), hyper)
+        self.ceiling = torch.maximum(high.to(dtype), hyper)
         self.kept = self.params.clone()
         self.adam = Adam(self.params, options.learning_rate)
         self.batches = 1
@@ -133,7 +132,7 @@ class _Training:
                     self._set(self.params)
                     return _non_finite(self.problem)
                 self.adam.step(self.params, gradient)
-                self.params[self.split :].clamp_(min=self.floor)
+                self.params[self.split :].clamp_(self.floor, self.ceiling)
                 total += self.params
             values += epoch
             # While the objective falls fast, an average lags behind the last state.
@@ -183,10 +182,10 @@ class _Training:
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
                 "are biased; use objective='elbo' or more n_draws"
             )
-        if not message and bool((self.params[self.split :] <= self.floor).any()):
-            message = (
-                "a learnt scale fell to its floor: the model fits some rows exactly; "
-                "fix noise_scale, or use fewer parameters"
+        if not message:
+            hyper = self.params[self.split :]
+            message = runaway_message(
+                self.problem.target, hyper <= self.floor, hyper >= self.ceiling
             )
         return Solution(
             solver=Stochastic.name,

@@ -82,7 +82,7 @@ class _Grid:
     tau: torch.Tensor
     transform: torch.Tensor
     constant: float
-    below: tuple[float, float]
+    below: tuple[float, ...]
     above: tuple[float, ...]
 
 

@@ -1,0 +1,63 @@
+"""Learnt scales: how far they may run, and what to say where they do."""
+
+import math
+from typing import Any
+
+import torch
+
+__all__ = ["hyper_range", "runaway_message"]
+
+# Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
+# the likelihood of a row that is fitted exactly has no bound.
+NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
+
+
+def hyper_range(target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least and largest values of the hyperparameters of a target, (H,) each."""
+    start = target.initial_hyper()
+    width = torch.full_like(start, NOISE_RANGE)
+    for i, name in enumerate(target.learnt):
+        width[i] = PRIOR_RANGE if name.startswith("prior") else NOISE_RANGE
+    return start - width, start + width
+
+
+def runaway_message(
+    target: Any, to_zero: torch.Tensor, to_infinity: torch.Tensor
+) -> str:
+    """Say which learnt scales have no optimum, and what to change.
+
+    Parameters
+    ----------
+    target : Target
+        With the names of its hyperparameters in `learnt`.
+    to_zero, to_infinity : Tensor of bool of shape (H,)
+
+    Returns
+    -------
+    str
+        Empty where none ran away.
+    """
+    names = target.learnt or ("a learnt scale",) * len(to_zero)
+    parts = []
+    for name, low, high in zip(names, to_zero, to_infinity, strict=True):
+        kind = "prior" if name.startswith("prior") else "noise"
+        if low:
+            parts.append(f"{name} runs to 0: {_FLOOR[kind]}")
+        elif high:
+            parts.append(f"{name} grows without limit: {_CEILING[kind]}")
+    return "; ".join(parts)
+
+
+_FLOOR = {
+    "noise": "the model fits some rows exactly; fix it at a number, or use fewer "
+    "parameters",
+    "prior": "with these data the evidence is largest without any effect of the "
+    "features; give the prior a number for its scale, or leave the features out",
+}
+_CEILING = {
+    "noise": "the model explains nothing; standardise the target, or fix it at a "
+    "number",
+    "prior": "the data set no limit to the size of the coefficients (classes that can "
+    "be separated, or features of very different units); give the prior a number for "
+    "its scale, or standardise the features",
+}
