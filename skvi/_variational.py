@@ -184,6 +184,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
+        self.objective_.check_posterior(posterior, self.divergence_, target)
         problem = Problem(
             target, self.objective_, self.divergence_, posterior, generator
         )

@@ -177,6 +177,21 @@ class NormalForm(NumpyState):
         """
         return -0.5 * self.squared_distance(theta - self.mean) - self._log_norm()
 
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density of every coordinate, of a diagonal normal.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats, with the constants; the sum over coordinates is `log_prob`.
+        """
+        z = (theta - self.mean) / self.scale
+        return -0.5 * z.square() - torch.log(self.scale * math.sqrt(2 * math.pi))
+
     def log_prob_whitened(self, eps: torch.Tensor) -> torch.Tensor:
         """Log density at ``transform(eps)``, without a solve.
 

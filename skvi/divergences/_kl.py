@@ -52,6 +52,11 @@ class KL(Divergence):
         """Whether the weight is 1."""
         return self.weight == 1
 
+    @property
+    def kl_weight(self) -> float:  # type: ignore[override]
+        """The weight."""
+        return self.weight
+
     def has_closed_form(self, prior: Any) -> bool:
         """Whether expectations of the log prior under a normal q are closed."""
         return prior.as_normal() is not None or prior.has_expected_log_prob

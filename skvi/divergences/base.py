@@ -86,6 +86,8 @@ class Divergence(Component):
 
     #: Whether the regulariser is KL(q || prior) with weight 1.
     is_standard = False
+    #: w, where the divergence is ``w * KL(q || prior)``; None for all others.
+    kl_weight: float | None = None
 
     def has_closed_form(self, prior: Any) -> bool:
         """Whether D between a normal q and this prior has a closed form.

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives.base import Objective
 from skvi.utils._validation import StrOptions
 
@@ -19,31 +20,68 @@ class ELBO(Objective):
 
     Parameters
     ----------
-    gradient : {"auto", "reparam", "stl"}, default="auto"
+    gradient : {"auto", "reparam", "stl", "score"}, default="auto"
         "auto" integrates in closed form or by quadrature where it can, and needs
-        no draws for a linear model. "reparam" and "stl" train on fresh draws:
-        "reparam" differentiates through the draws, "stl" (sticking the landing)
-        also drops the score term, so that the gradient has no noise where q is
-        the posterior; it needs ``KL(weight=1)``.
+        no draws for a linear model. The others train on fresh draws. "reparam"
+        differentiates through the draws, "stl" (sticking the landing) also drops
+        the score term, so that the gradient has no noise where q is the posterior;
+        it needs ``KL(weight=1)``. "score" (score function, REINFORCE, black-box
+        variational inference) needs no derivative of the log joint density in
+        theta, at the price of far more noise: it is for densities that have none.
+    rao_blackwell : bool, default=False
+        Of "score" only: whether the parameters of q for one coordinate leave out
+        log q and the log prior of all other coordinates. It needs a factorised q,
+        an independent prior and KL. By itself it cuts the noise; beside the control
+        variate it can add some where every row depends on every coordinate, because
+        near the optimum what it drops cancels the noise of the loss.
+    control_variate : {"auto"} or bool, default="auto"
+        Of "score" only: whether multiples of the score, whose mean is 0, are
+        subtracted. "auto" is True.
+
+    Notes
+    -----
+    The score form is ``-E_q[(-loss + w (log prior - log q)) d log q / d lambda]``
+    with theta held fixed, for KL with weight w. For another divergence in closed
+    form only the loss is sampled. The coefficient of the control variate, ``cov(f,
+    h) / var(h)`` for each parameter, is estimated for every draw from all *other*
+    draws: from the same draws it would be biased by O(1/S). So all rules are
+    unbiased at every number of draws, in minibatches too (for KL and closed forms;
+    "reparam" with a log mean, as in Rényi's divergence without a closed form, is
+    consistent only). A single draw has no other draws and no control variate.
+
+    For one draw of q per log weight, the doubly reparameterised gradient is "stl".
 
     References
     ----------
-    Roeder, Wu and Duvenaud (2017), *Sticking the landing*.
+    Roeder, Wu and Duvenaud (2017), *Sticking the landing*. Ranganath, Gerrish and
+    Blei (2014), *Black box variational inference*, eqs. 2, 6 and 9, the latter two
+    without their shared draws.
 
     Examples
     --------
     >>> from skvi.objectives import ELBO
     >>> ELBO()
     ELBO()
+    >>> ELBO(gradient="score", control_variate=False)
+    ELBO(control_variate=False, gradient='score')
     """
 
     _parameter_constraints: dict = {
-        "gradient": [StrOptions({"auto", "reparam", "stl"})]
+        "gradient": [StrOptions({"auto", "reparam", "stl", "score"})],
+        "rao_blackwell": ["boolean"],
+        "control_variate": [StrOptions({"auto"}), "boolean"],
     }
     kind, direction = "expectation", "lower"
 
-    def __init__(self, gradient: str = "auto") -> None:
+    def __init__(
+        self,
+        gradient: str = "auto",
+        rao_blackwell: bool = False,
+        control_variate: str | bool = "auto",
+    ) -> None:
         self.gradient = gradient
+        self.rao_blackwell = rao_blackwell
+        self.control_variate = control_variate
 
     def check(self, divergence: Any, target: Any) -> None:
         """Check the order of the divergence, and what `gradient` needs."""
@@ -55,6 +93,33 @@ class ELBO(Objective):
                 f"ELBO(gradient='stl') holds for KL(weight=1) only, not for "
                 f"{divergence!r}. Use gradient='reparam' or 'auto'."
             )
+
+        self._check_variance_reduction()
+        if self.gradient == "score":
+            self._check_score(None, divergence, target.prior)
+
+    def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
+        """Check what the score form needs; see `Objective.check_posterior`."""
+        if self.gradient == "score":
+            self._check_score(posterior, divergence, target.prior)
+
+    def _check_variance_reduction(self) -> None:
+        defaults = {"rao_blackwell": False, "control_variate": "auto"}
+        for name, default in defaults.items():
+            if getattr(self, name) is True and self.gradient != "score":
+                raise IncompatibleComponentsError(
+                    f"{name}=True reduces the noise of gradient='score' only; got "
+                    f"gradient={self.gradient!r}. Use gradient='score', or "
+                    f"{name}={default!r}."
+                )
+
+    def _check_score(self, posterior: Any, divergence: Any, prior: Any) -> None:
+        normal = posterior is None or posterior.as_normal() is not None
+        closed = normal and divergence.has_closed_form(prior)
+        if divergence.kl_weight is None and not closed:
+            refuse_score(divergence)
+        if self.rao_blackwell:
+            check_rao_blackwell(posterior, divergence, prior)
 
     def surrogate(
         self,
@@ -73,6 +138,9 @@ class ELBO(Objective):
             value = value + divergence.closed_form(posterior.normal(), target.prior)
             return value, value.detach()
         theta, log_q = posterior.rsample_with_log_prob(n_draws, generator)
+        if self.gradient == "score":
+            draws = theta.detach(), log_q.detach()
+            return self._score(target, posterior, divergence, rows, *draws)
         if self.gradient == "stl":
             log_q = posterior.log_prob(theta, posterior.params.detach())
         log_prior = target.prior.log_prob(theta)
@@ -81,6 +149,29 @@ class ELBO(Objective):
         logs = (log_q, log_prior)
         value = loss + divergence.estimate(posterior, target.prior, *logs, generator)
         return value, value.detach()
+
+    def _score(
+        self,
+        target: Any,
+        posterior: Any,
+        divergence: Any,
+        rows: torch.Tensor | None,
+        theta: torch.Tensor,
+        log_q: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score form: theta is fixed, and only hyperparameters see the value."""
+        prior, weight = target.prior, divergence.kl_weight
+        self._check_score(posterior, divergence, prior)
+        log_prior = prior.log_prob(theta)
+        loss = log_prior - target.log_joint(theta, rows)
+        if weight is None:
+            value = loss.mean() + divergence.closed_form(posterior.normal(), prior)
+        else:
+            value = loss.mean() + divergence.monte_carlo(log_q, log_prior)
+        control_variate = self.control_variate is not False
+        form = ScoreFunction(posterior, theta, self.rao_blackwell, control_variate)
+        surrogate = form.surrogate(form.reward(loss, weight, prior))
+        return value + surrogate, value.detach()
 
 
 def _closed_divergence(divergence: Any, target: Any, posterior: Any) -> bool:

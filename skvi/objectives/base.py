@@ -49,6 +49,21 @@ class Objective(Component):
         """
         self.validate()
 
+    def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
+        """Raise where this objective cannot train a posterior, before it does.
+
+        Parameters
+        ----------
+        posterior : Posterior
+        divergence : Divergence
+        target : Target
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            Says which part to change, and to what.
+        """
+
     def exists(self, target: Any, posterior: Any) -> bool | None:
         """Whether the exact bound at this posterior is finite.
 

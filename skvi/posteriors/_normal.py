@@ -110,6 +110,12 @@ class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
+    has_log_prob_terms = True
+
+    def log_prob_terms(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.normal(params).log_prob_terms(theta)
 
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
         params = self.params if params is None else params

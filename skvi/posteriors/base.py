@@ -31,6 +31,8 @@ class Posterior(NumpyState):
     log_prob_kind = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
+    #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
+    has_log_prob_terms = False
     layout: Layout
     params: torch.Tensor
 
@@ -69,6 +71,24 @@ class Posterior(NumpyState):
         -------
         Tensor of shape (S,)
             In nats, with all constants; see `log_prob_kind`.
+        """
+        raise NotImplementedError
+
+    def log_prob_terms(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log density of every coordinate, where they are independent.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        params : Tensor of shape (n_variational,), default=None
+            As in `log_prob`. No number of them belongs to two coordinates.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats; the sum over coordinates is `log_prob`.
         """
         raise NotImplementedError
 

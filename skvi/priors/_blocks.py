@@ -79,6 +79,14 @@ class _BuiltBlocks(BuiltPrior):
         return _concatenate([p.matching_normal() for p in self.priors])
 
     @property
+    def has_log_prob_terms(self) -> bool:
+        return all(p.has_log_prob_terms for p in self.priors)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.slices, self.priors, strict=True)
+        return torch.cat([p.log_prob_terms(theta[:, s]) for s, p in parts], 1)
+
+    @property
     def has_expected_log_prob(self) -> bool:
         return all(p.has_expected_log_prob for p in self.priors)
 

@@ -66,6 +66,7 @@ class Horseshoe(Prior):
 
 class _BuiltHorseshoe(BuiltPrior):
     has_expected_log_prob = True
+    has_log_prob_terms = True
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
@@ -79,8 +80,11 @@ class _BuiltHorseshoe(BuiltPrior):
         return math.sqrt(2) * self.scale
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.log_prob_terms(theta).sum(1)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
         kernel: Any = log_scaled_e1((theta / self._width).square())
-        return (self._constant + kernel).sum(1)
+        return self._constant + kernel
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         shape = n_draws, len(self.scale)

@@ -42,6 +42,7 @@ class Laplace(Prior):
 
 class _BuiltLaplace(BuiltPrior):
     has_expected_log_prob = True
+    has_log_prob_terms = True
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
@@ -53,7 +54,10 @@ class _BuiltLaplace(BuiltPrior):
         return torch.zeros_like(self.scale)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return (-theta.abs() / self.scale - torch.log(2 * self.scale)).sum(1)
+        return self.log_prob_terms(theta).sum(1)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        return -theta.abs() / self.scale - torch.log(2 * self.scale)
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         return -theta.sign() / self.scale

@@ -58,13 +58,17 @@ class LogUniform(Prior):
 
 class _BuiltLogUniform(BuiltPrior):
     has_expected_log_prob = True
+    has_log_prob_terms = True
     is_proper = False
 
     def __init__(self, natural: torch.Tensor) -> None:
         self.natural = natural
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        return (-theta.abs().clamp(min=SMALLEST).log() - CONSTANT).sum(1)
+        return self.log_prob_terms(theta).sum(1)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        return -theta.abs().clamp(min=SMALLEST).log() - CONSTANT
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         return torch.where(theta.abs() > SMALLEST, -1 / theta, 0.0)

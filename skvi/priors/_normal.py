@@ -43,12 +43,16 @@ class Normal(Prior):
 
 class _BuiltNormal(BuiltPrior):
     has_expected_log_prob = True
+    has_log_prob_terms = True
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         return self.as_normal().log_prob(theta)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.as_normal().log_prob_terms(theta)
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         return -theta / self.scale.square()

@@ -135,6 +135,7 @@ class ARD(Prior):
 
 class _BuiltStudentT(BuiltPrior):
     has_expected_log_prob = True
+    has_log_prob_terms = True
 
     def __init__(self, df: float, scale: torch.Tensor) -> None:
         self.df, self.scale = df, scale
@@ -150,8 +151,11 @@ class _BuiltStudentT(BuiltPrior):
         return math.sqrt(self.df) * self.scale
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.log_prob_terms(theta).sum(1)
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
         kernel = torch.log1p((theta / self._width).square())
-        return (self._constant - 0.5 * (self.df + 1) * kernel).sum(1)
+        return self._constant - 0.5 * (self.df + 1) * kernel
 
     def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         return -(self.df + 1) * theta / (self._width.square() + theta.square())

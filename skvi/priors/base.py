@@ -135,6 +135,25 @@ class BuiltPrior(NumpyState):
         return normal.scale.square().reciprocal()
 
     @property
+    def has_log_prob_terms(self) -> bool:
+        """Whether the parameters are independent, so that `log_prob_terms` exists."""
+        return False
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density of every coordinate, where they are independent.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In nats; the sum over coordinates is `log_prob`.
+        """
+        raise NotImplementedError
+
+    @property
     def has_expected_log_prob(self) -> bool:
         """Whether `expected_log_prob` is known without draws."""
         return False

@@ -1,0 +1,125 @@
+"""The score-function gradient of an expectation over q, and how its noise is cut."""
+
+from typing import Any
+
+import torch
+
+from skvi.exceptions import IncompatibleComponentsError
+
+__all__ = ["ScoreFunction"]
+
+
+class ScoreFunction:
+    """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
+
+    With Rao-Blackwellisation the reward and log q have one column for every
+    coordinate, and each coordinate's own reward meets its own log q: what the others'
+    parts of log q and of the log prior add has expectation 0, and is left out.
+
+    Parameters
+    ----------
+    posterior : Posterior
+    theta : Tensor of shape (S, P)
+        Detached draws of q.
+    rao_blackwell, control_variate : bool
+    """
+
+    def __init__(
+        self,
+        posterior: Any,
+        theta: torch.Tensor,
+        rao_blackwell: bool,
+        control_variate: bool,
+    ) -> None:
+        self.posterior, self.theta = posterior, theta
+        self.rao_blackwell, self.control_variate = rao_blackwell, control_variate
+
+    def columns(self, params: torch.Tensor | None = None) -> torch.Tensor:
+        """Log q of every coordinate, (S, P), or of all together, (S, 1)."""
+        if self.rao_blackwell:
+            return self.posterior.log_prob_terms(self.theta, params)
+        return self.posterior.log_prob(self.theta, params)[:, None]
+
+    def reward(
+        self, loss: torch.Tensor, weight: float | None, prior: Any
+    ) -> torch.Tensor:
+        """What log q is multiplied with, (S, P) or (S, 1), detached.
+
+        Parameters
+        ----------
+        loss : Tensor of shape (S,)
+            Of all data.
+        weight : float or None
+            That of KL(q || prior); None leaves the divergence out.
+        prior : BuiltPrior
+        """
+        reward = -loss.detach()[:, None]
+        if weight is None:
+            return reward
+        of_terms = prior.log_prob_terms if self.rao_blackwell else prior.log_prob
+        log_prior = of_terms(self.theta).detach()
+        log_q = self.columns(self.posterior.params.detach())
+        # The score itself, d(log q), has expectation 0.
+        return reward + weight * (log_prior.reshape(log_q.shape) - log_q)
+
+    def surrogate(self, reward: torch.Tensor) -> torch.Tensor:
+        """Build the scalar whose gradient in ``posterior.params`` is the estimate."""
+        if not self.control_variate:
+            return -(self.columns() * reward).sum(1).mean()
+        with torch.enable_grad():
+            leaf = self.posterior.params.detach().clone().requires_grad_()
+            columns = self.columns(leaf)
+            score = _per_draw(columns.sum(1), leaf)
+            rewarded = _per_draw((columns * reward).sum(1), leaf)
+        rewarded = rewarded - _leave_one_out(score, rewarded) * score
+        return -(rewarded.mean(0) @ self.posterior.params)
+
+
+def _per_draw(values: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """Gradient of each value, (S,), in all parameters: (S, n_variational)."""
+    each = torch.eye(len(values), dtype=values.dtype)
+    found = torch.autograd.grad(
+        values, leaf, each, retain_graph=True, is_grads_batched=True
+    )
+    return found[0]
+
+
+def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
+    """Coefficient of the control variate for each draw, from all the other draws.
+
+    The best one is ``cov(f, h) / var(h)`` with ``f = h * reward``. Estimated as
+    ``sum(f h) / sum(h^2)`` it is a weighted mean of rewards, which no draw can carry
+    away; a draw's own term in it would cost a bias of O(1/S).
+    """
+    product, square = score * rewarded, score.square()
+    product, square = product.sum(0) - product, square.sum(0) - square
+    return torch.where(square > 0, product / square, 0.0)
+
+
+def check_rao_blackwell(posterior: Any, divergence: Any, prior: Any) -> None:
+    """Raise where log q, or its factor, does not fall apart into coordinates."""
+    if divergence.kl_weight is None:
+        why = f"{divergence!r} is no sum over coordinates of log q and log prior"
+        remedy = "divergence='kl'"
+    elif not prior.has_log_prob_terms:
+        why = "the prior is not known to be a product over coordinates"
+        remedy = "an independent prior such as 'normal'"
+    elif posterior is not None and not posterior.has_log_prob_terms:
+        why = "the posterior family is no product over coordinates"
+        remedy = "posterior='mean_field'"
+    else:
+        return
+    raise IncompatibleComponentsError(
+        f"ELBO(gradient='score', rao_blackwell=True) drops what other coordinates "
+        f"contribute, but {why}. Use {remedy}, or rao_blackwell=False."
+    )
+
+
+def refuse_score(divergence: Any) -> None:
+    """Say that there is no unbiased score-function gradient."""
+    raise IncompatibleComponentsError(
+        f"ELBO(gradient='score') has an unbiased gradient for KL, and for divergences "
+        f"in closed form between a normal posterior and the prior; {divergence!r} is "
+        "not one here. Use gradient='reparam', divergence='kl', or a normal prior "
+        "and posterior."
+    )
