@@ -253,11 +253,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self, target: Any, progress: Any, warm: bool = False
     ) -> SolverOptions:
         rate = self.learning_rate
+        if rate == "auto":
+            rate = self._default_learning_rate * self.objective_.rate_share
         return SolverOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             n_draws=self.n_draws,
-            learning_rate=self._default_learning_rate if rate == "auto" else rate,
+            learning_rate=rate,
             batch_size=self._batch_size(target.n_rows),
             steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),

@@ -11,6 +11,8 @@ from skvi.utils._validation import StrOptions
 
 __all__ = ["ELBO"]
 
+SCORE_RATE = 0.1
+
 
 class ELBO(Objective):
     """Evidence lower bound, or its generalisation by loss and divergence.
@@ -82,6 +84,11 @@ class ELBO(Objective):
         self.gradient = gradient
         self.rao_blackwell = rao_blackwell
         self.control_variate = control_variate
+
+    @property
+    def rate_share(self) -> float:  # type: ignore[override]
+        """A tenth for "score", whose noise would carry q away."""
+        return SCORE_RATE if self.gradient == "score" else 1.0
 
     def check(self, divergence: Any, target: Any) -> None:
         """Check the order of the divergence, and what `gradient` needs."""

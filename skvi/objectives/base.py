@@ -33,6 +33,8 @@ class Objective(Component):
     #: covariance a normal q has at the optimum; None where there is none.
     tilt: float | None = None
     gradient: str
+    #: Share of a solver's usual step size that the noise of the gradient allows.
+    rate_share = 1.0
 
     def check(self, divergence: Any, target: Any) -> None:
         """Raise where this objective cannot be combined with these parts.

@@ -28,7 +28,31 @@ class Adam:
         params.addcdiv_(self.m, denominator, value=-scale)
 
 
-class Plateau:
+class _Schedule:
+    """What all step sizes watch: whether noise drives the objective up."""
+
+    lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the end is above the lowest average by more than noise."""
+        return self.rise > 0
+
+    def _watch(self, values: torch.Tensor) -> tuple[float, float]:
+        """Mean of these values and its standard error."""
+        mean = float(values.mean())
+        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        if math.isnan(self.first):
+            self.first = mean
+        noise = 4 * math.hypot(error, self.lowest_error)
+        small = max(noise, SMALL_FALL * (self.first - self.lowest))
+        self.rise = max(mean - self.lowest - small, 0.0)
+        if mean < self.lowest:
+            self.lowest, self.lowest_error = mean, error
+        return mean, error
+
+
+class Plateau(_Schedule):
     """Halves the step size where the objective does not fall by more than noise."""
 
     def __init__(self, adam: Adam, patience: int, tol: float) -> None:
@@ -43,11 +67,10 @@ class Plateau:
     @property
     def converged(self) -> bool:
         """Whether small steps made no progress either."""
-        return self.done
+        return self.done and not self.drifted
 
     def observe(self, values: torch.Tensor) -> None:
-        mean = float(values.mean())
-        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        mean, error = self._watch(values)
         noise = 2 * math.hypot(error, self.best_error)
         fell = mean < self.best - max(noise, self.tol)
         self.waited = 0 if fell else self.waited + 1
@@ -57,7 +80,7 @@ class Plateau:
             self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
 
 
-class Decay:
+class Decay(_Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
     def __init__(self, adam: Adam, n_observations: int, tol: float) -> None:
@@ -73,7 +96,7 @@ class Decay:
     def converged(self) -> bool:
         """Whether the last quarter fell by little: 1 % of all, or its noise."""
         quarter = len(self.seen) // 4
-        if quarter == 0 or not self.done:
+        if quarter == 0 or not self.done or self.drifted:
             return False
         last = torch.cat(self.seen[-quarter:])
         before = torch.cat(self.seen[-2 * quarter : -quarter])
@@ -83,6 +106,7 @@ class Decay:
         return fall < max(2 * noise, self.tol, SMALL_FALL * total)
 
     def observe(self, values: torch.Tensor) -> None:
+        self._watch(values)
         self.seen.append(values)
         left = 1 - len(self.seen) / self.n_observations
         self.adam.rate = self.start * max(left, SMALLEST_SHARE)
