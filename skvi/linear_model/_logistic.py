@@ -32,8 +32,8 @@ class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
 
     Parameters
     ----------
-    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
-default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo"
         (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
         posterior's mean and standard deviations, at the price of some sampling.

@@ -23,8 +23,8 @@ class BayesianMLPClassifier(BayesianClassifierMixin, BayesianMLP):
 
     Parameters
     ----------
-    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
-default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" is
         the usual one and trains on minibatches; the others use all rows in every
         step, since minibatches would bias them.

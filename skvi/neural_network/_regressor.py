@@ -37,8 +37,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     Parameters
     ----------
-    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
-default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" is
         the usual one and trains on minibatches; the others use all rows in every
         step, since minibatches would bias them.

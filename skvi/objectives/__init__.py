@@ -1,10 +1,12 @@
 """Objectives: what training optimises, with its gradient rules.
 
-Two kinds. An *expectation* objective is ``E_q[loss] + D(q || prior)``, minimised:
-the ELBO and every generalised posterior. A *weights* objective is a function of
+Three kinds. An *expectation* objective is ``E_q[loss] + D(q || prior)``, minimised:
+the ELBO and every generalised posterior. A *rows* objective has something else in
+the place of each row's expected loss: the alpha-energy. A *weights* objective is a function of
 the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
 """
 
+from skvi.objectives._alpha_energy import AlphaEnergy
 from skvi.objectives._elbo import ELBO
 from skvi.objectives._eubo import EUBO
 from skvi.objectives._power import IWELBO, ChiBound, RenyiBound
@@ -15,6 +17,7 @@ __all__ = [
     "ELBO",
     "EUBO",
     "IWELBO",
+    "AlphaEnergy",
     "ChiBound",
     "Objective",
     "RenyiBound",

@@ -14,11 +14,12 @@ class Objective(Component):
 
     Attributes
     ----------
-    kind : {"expectation", "weights"}
-        What is minimised: ``E_q[loss] + D(q || prior)``, or a function of the log
+    kind : {"expectation", "rows", "weights"}
+        What is minimised: ``E_q[loss] + D(q || prior)``; the same with something
+        else in the place of each row's expected loss; or a function of the log
         weights ``log p(D, theta) - log q(theta)`` of draws from q.
-    direction : {"lower", "upper"}
-        Which side of log p(D) the exact bound is on.
+    direction : {"lower", "upper", "estimate"}
+        Which side of log p(D) the exact bound is on, if it is one.
 
     Examples
     --------
@@ -65,6 +66,26 @@ class Objective(Component):
         IncompatibleComponentsError
             Says which part to change, and to what.
         """
+
+    @property
+    def needs_draws(self) -> bool:
+        """Whether theta must be drawn, whatever the target and q can do."""
+        return self.gradient != "auto"
+
+    def training_target(self, target: Any) -> Any:
+        """Target whose expected loss, without draws, is what this objective needs.
+
+        Parameters
+        ----------
+        target : Target
+            Linear.
+
+        Returns
+        -------
+        Target
+            The same one for every objective that takes expectations of the loss.
+        """
+        return target
 
     def exists(self, target: Any, posterior: Any) -> bool | None:
         """Whether the exact bound at this posterior is finite.

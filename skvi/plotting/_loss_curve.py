@@ -226,7 +226,7 @@ def _loss_name(fitted: Any) -> str:
     """Name what the fitted estimator minimised."""
     objective = fitted.objective_
     name = type(objective).__name__
-    if objective.direction == "upper":
+    if objective.direction != "lower":
         return name
     is_bayes = fitted.divergence_.is_standard and fitted.loss_function_.is_log_loss
     if objective.kind == "expectation" and not is_bayes:

@@ -1,6 +1,7 @@
 """Damped, accelerated natural gradient for normal posteriors of linear models."""
 
 import math
+from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -108,7 +109,8 @@ class NaturalGradient:
             `value` is the objective in nats, summed over the data, by quadrature
             and closed forms: no draws are used.
         """
-        return _Iteration(problem, options).run()
+        target = problem.objective.training_target(problem.target)
+        return _Iteration(replace(problem, target=target), options).run()
 
 
 class _Iteration:

@@ -1,6 +1,7 @@
 """Quasi-Newton minimisation without noise, for normals of every shape."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -104,7 +105,8 @@ class QuasiNewton:
             `value` is the objective in nats, summed over the data, by quadrature
             and closed forms: no draws are used.
         """
-        return _Run(problem, options).run()
+        target = problem.objective.training_target(problem.target)
+        return _Run(replace(problem, target=target), options).run()
 
 
 class _Run:

@@ -17,9 +17,9 @@ COARSE_TOLERANCE = 0.2
 def missing_for_quadrature(problem: Problem) -> str:
     """Say what a problem lacks to be an integral over the rows' f; empty if nothing."""
     target = problem.target
-    if problem.objective.kind != "expectation":
+    if problem.objective.kind not in ("expectation", "rows"):
         return f"it minimises expectations, and {problem.objective!r} is none"
-    if problem.objective.gradient != "auto":
+    if problem.objective.needs_draws:
         return f"{problem.objective!r} asks for draws"
     if len(target.hyper):
         return "the target learns hyperparameters"

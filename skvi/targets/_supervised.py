@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.targets._expected_loss import ExpectedLoss, hyper_path, spread_of
+from skvi.targets._free_energy import FreeEnergy
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, row_chunks
 
@@ -241,14 +242,80 @@ class SupervisedTarget(Target):
         """
         if self.is_linear and posterior.as_normal() is not None:
             return self.expected_loss_at(posterior.normal(), rows)
+        losses = self.sampled_losses(posterior, rows, n_draws, generator)
+        return self._total(losses, rows).mean() - self.constant
+
+    def sampled_losses(
+        self,
+        posterior: Any,
+        rows: torch.Tensor | None = None,
+        n_draws: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Loss of every row at draws that are right for each row by itself.
+
+        Parameters
+        ----------
+        posterior, rows, n_draws, generator
+            As in `expected_loss`.
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            Unweighted, in nats, differentiable. Activations are sampled locally
+            where q is factorised: a draw is then no single theta, and its rows may
+            not be summed before anything but a mean is taken.
+        """
         X, y, _ = self._select(rows)
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
             f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
         else:
             theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
             f = self.predictor.forward(theta, X)
-        losses = self.loss(self.likelihood, f, y)
-        return self._total(losses, rows).mean() - self.constant
+        return self.loss(self.likelihood, f, y)
+
+    def total_loss(
+        self, losses: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Weighted sum over the rows, scaled up to all of them.
+
+        Parameters
+        ----------
+        losses : Tensor of shape (n,)
+            One number for each row that is used.
+        rows : Tensor of int, default=None
+            These rows; None is all of them.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats, with the constants of the log joint density.
+        """
+        return self._total(losses[None], rows)[0] - self.constant
+
+    def with_free_energy(self, alpha: float) -> "SupervisedTarget":
+        """Copy whose expected loss is a sum of free energies.
+
+        Parameters
+        ----------
+        alpha : float
+            Positive; each row's E_q[loss] becomes ``-log E_q[exp(-alpha loss)] /
+            alpha``, in `expected_loss` without draws and in `expected_loss_terms`.
+
+        Returns
+        -------
+        SupervisedTarget
+            For solvers that need nothing but these, on the same data.
+        """
+        found = copy(self)
+        found.loss = FreeEnergy(self.loss, alpha)
+        return found
+
+    @property
+    def total_weight(self) -> float:
+        """Rows, or the sum of their weights."""
+        w = self.sample_weight
+        return float(len(self.y) if w is None else w.sum())
 
     def expected_loss_at(
         self, normal: NormalForm, rows: torch.Tensor | None = None

@@ -1,0 +1,162 @@
+"""Rows' free energies, ``-log E[exp(-alpha loss)] / alpha``, in log space."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.utils._derivatives import row_derivatives
+from skvi.utils._expectations import Expectations
+from skvi.utils._normal_points import node_groups
+from skvi.utils._quadrature import normal_rule
+
+__all__ = ["FreeEnergy"]
+
+# Steps towards the centre of what is integrated; it need not be met.
+CENTRE_STEPS = 12
+
+
+class FreeEnergy:
+    """A loss under ``-log E_q[exp(-alpha loss)] / alpha`` in the place of E_q.
+
+    Its limit at alpha = 0 is the expectation, from which it differs by less than the
+    spread of the loss over q.
+
+    Parameters
+    ----------
+    loss : Loss
+    alpha : float
+        Positive.
+    """
+
+    #: exp(-loss) is no likelihood: what a target does with one is not for it.
+    is_log_loss = False
+
+    def __init__(self, loss: Any, alpha: float) -> None:
+        self.loss, self.alpha = loss, alpha
+
+    def reduce(
+        self, losses: torch.Tensor, log_ratio: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Estimate from draws, with a bias upwards of O(1/S).
+
+        Parameters
+        ----------
+        losses : Tensor of shape (S, n)
+        log_ratio : Tensor of shape (S,), default=None
+            Added to minus the loss of every row.
+
+        Returns
+        -------
+        Tensor of shape (n,)
+            Differentiable, in nats per row.
+        """
+        if log_ratio is not None:
+            losses = losses - log_ratio[:, None]
+        total = torch.logsumexp(-self.alpha * losses, 0) - math.log(len(losses))
+        return -total / self.alpha
+
+    def expected(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
+    ) -> Expectations:
+        """Free energy under a normal f_i, and its derivatives, without noise.
+
+        Parameters
+        ----------
+        likelihood, mean, spread, y, refine
+            As in `Loss.expected`.
+
+        Returns
+        -------
+        value, first, second : Tensor
+            Of shapes (n,), that of `mean` and that of `spread`: the free energy, its
+            derivative in the mean, and *twice the one in the variance*, which for
+            expectations is also the second derivative in the mean. Here that is
+            ``second + alpha first^2``.
+        """
+        if not bool(spread.any()):
+            return self.loss.expected(likelihood, mean, spread, y, refine)
+        if mean.ndim == 2:
+            return self._vector(likelihood, mean, spread, y, refine)
+        reach = likelihood.length_scale / math.sqrt(max(self.alpha, 1.0))
+        nodes, weights = normal_rule(float(spread.max()) / reach, refine)
+        shift = self._centre(likelihood, mean, spread, y)
+        f = mean + spread * (nodes[:, None] + shift)
+        # The normal density around its own mean, at nodes that are spaced elsewhere.
+        tilt = -nodes[:, None] * shift - 0.5 * shift.square()
+        gain, first, second = self._derivatives(likelihood, f[..., None], y)
+        w, value = self._weigh(weights.log()[:, None] + tilt, gain)
+        second = second + self.alpha * first.square()
+        return value, -(w * first).sum(0), -(w * second).sum(0)
+
+    def _vector(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        refine: int,
+    ) -> Expectations:
+        value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
+        second = torch.empty_like(spread)
+        for rows, factor, nodes, weights in node_groups(spread, refine):
+            f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
+            gain, slope, bend = self._derivatives(likelihood, f, y[rows])
+            w, value[rows] = self._weigh(weights.log()[:, None], gain)
+            bend = bend + self.alpha * slope[..., None] * slope[..., None, :]
+            first[rows] = -(w[..., None] * slope).sum(0)
+            second[rows] = -(w[..., None, None] * bend).sum(0)
+        return value, first, second
+
+    def _derivatives(
+        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+    ) -> Expectations:
+        """Minus the loss, with its first and second derivative in f."""
+        if self.loss.is_log_loss:
+            return likelihood.log_prob_derivatives(f, y)
+        return row_derivatives(lambda g: -self.loss(likelihood, g, y), f)
+
+    def _weigh(
+        self, log_weights: torch.Tensor, gain: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised weights of the nodes, and the free energy."""
+        terms = log_weights + self.alpha * gain
+        total = torch.logsumexp(terms, 0)
+        return torch.exp(terms - total), -total / self.alpha
+
+    def _centre(
+        self,
+        likelihood: Any,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+    ) -> torch.Tensor:
+        """Mode of what is integrated, in standard deviations from the mean.
+
+        Of a row far on the wrong side the integrand lives far from the mean, out of
+        reach of nodes around it. Safeguarded Newton steps, between the mean and where
+        the slope at the mean points to.
+        """
+        shift = torch.zeros_like(mean)
+        low, high = shift, shift
+        for step in range(CENTRE_STEPS):
+            f = (mean + spread * shift)[None, :, None]
+            _, first, second = self._derivatives(likelihood, f, y)
+            pull = self.alpha * spread * first[0]
+            if step == 0:
+                if float(pull.abs().max()) < 0.5:
+                    return shift
+                low, high = pull.clamp(max=0), pull.clamp(min=0)
+            excess = pull - shift
+            low = torch.where(excess > 0, shift, low)
+            high = torch.where(excess < 0, shift, high)
+            bend = (self.alpha * spread.square() * -second[0]).clamp(min=0)
+            newton = shift + excess / (1 + bend)
+            inside = (newton > low) & (newton < high)
+            shift = torch.where(inside, newton, 0.5 * (low + high))
+        return shift
