@@ -8,10 +8,10 @@ from skvi.divergences import (
     Jeffreys,
     Renyi,
 )
-from skvi.losses import BetaLoss, LogLoss
-from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
+from skvi.losses import BetaLoss, GammaLoss, LogLoss
+from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal
+from skvi.priors import ARD, Horseshoe, Laplace, LogUniform, Normal, StudentT
 
 OBJECTIVES = {
     "elbo": ELBO,
@@ -19,6 +19,7 @@ OBJECTIVES = {
     "iwelbo": IWELBO,
     "renyi": RenyiBound,
     "chi": ChiBound,
+    "alpha_energy": AlphaEnergy,
 }
 DIVERGENCES = {
     "kl": KL,
@@ -28,13 +29,20 @@ DIVERGENCES = {
     "gamma": GammaDivergence,
     "jeffreys": Jeffreys,
 }
-LOSSES = {"log": LogLoss, "beta": BetaLoss}
+LOSSES = {"log": LogLoss, "beta": BetaLoss, "gamma": GammaLoss}
 POSTERIORS = {
     "mean_field": MeanFieldNormal,
     "full_rank": FullRankNormal,
     "low_rank": LowRankNormal,
 }
-PRIORS = {"normal": Normal, "laplace": Laplace}
+PRIORS = {
+    "normal": Normal,
+    "laplace": Laplace,
+    "student_t": StudentT,
+    "ard": ARD,
+    "horseshoe": Horseshoe,
+    "log_uniform": LogUniform,
+}
 
 #: Constructor parameter -> shorthand -> class.
 SHORTHANDS = {
