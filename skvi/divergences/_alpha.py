@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._collapse import collapse_message, draw_logs
 from skvi.divergences._pair import Pair, renyi
 from skvi.divergences._pair_terms import alpha_from_renyi, alpha_terms
+from skvi.divergences._verdicts import collapse_message, draw_logs, noise_message
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
@@ -114,19 +114,20 @@ class AlphaDivergence(Divergence):
 
     def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
         """Say so where a point mass is the optimum; see `Divergence.collapse`."""
-        if not 0 < self.alpha < 1:
-            return ""
-        q = posterior.as_normal()
+        q, message = posterior.as_normal(), ""
         if q is not None and self.has_closed_form(prior):
             overlap = torch.exp(-self._k * renyi(self._pair(q, prior), self.alpha))
         else:
             log_q, log_prior = draw_logs(posterior, prior, generator)
-            overlap = torch.exp((self.alpha - 1) * (log_q - log_prior)).mean()
+            powers = (self.alpha - 1) * (log_q - log_prior)
+            overlap, message = powers.exp().mean(), noise_message(self, powers)
+        if not 0 < self.alpha < 1:
+            return message
         excess = (1 - self.alpha) * posterior.layout.size / overlap.numel()
         why = f"it is at most {overlap.numel() / self._k:.3g}"
         if excess > 2:
             why += f", and (1 - alpha) P = {excess:.3g} is above 2"
-        return collapse_message(self, overlap / self.alpha, why)
+        return collapse_message(self, overlap / self.alpha, why) or message
 
     @property
     def _k(self) -> float:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._collapse import collapse_message, draw_logs
 from skvi.divergences._pair import Pair, infinite, power_parts
 from skvi.divergences._pair_terms import beta_terms
 from skvi.divergences._powers import PowerDivergence, exp_gap
+from skvi.divergences._verdicts import collapse_message, draw_logs
 from skvi.divergences.base import DivergenceTerms
 from skvi.utils._validation import Interval
 
@@ -109,21 +109,30 @@ class BetaDivergence(PowerDivergence):
             log_q, log_prior = draw_logs(posterior, prior, generator)
             own, cross = (b * log_q).exp().mean(), (b * log_prior).exp().mean()
         if b > 0:
-            return self._lost_prior(float(cross.min()), size)
+            return self._lost_prior(cross, size)
         excess = -b * size / own.numel()
         why = "for narrow posteriors"
         if excess > 2:
             why += f", and (1 - beta) P = {excess:.3g} is above 2"
         return collapse_message(self, own / self.beta, why)
 
-    def _lost_prior(self, weight: float, size: int) -> str:
-        if not weight < LOST_BELOW:
+    def _lost_prior(self, weight: torch.Tensor, size: int) -> str:
+        lost = int((weight < LOST_BELOW).sum())
+        if not lost:
             return ""
+        where = f"in {size} dimensions"
+        remedy = "divergence='gamma' or 'kl', or beta closer to 1"
+        if weight.numel() == 1:
+            remedy += (
+                ", or posterior='mean_field' with a normal prior and joint=False, "
+                "which is applied per coordinate"
+            )
+        else:
+            where = f"in {lost} of {size} coordinates"
         return (
-            f"the prior has been lost: in {size} dimensions {self!r} pulls the means "
-            f"with {weight:.1g} of the force of KL, so that nothing bounds them. Use "
-            "divergence='gamma' or 'kl', beta closer to 1, or posterior='mean_field' "
-            "with a normal prior and joint=False, which is applied per coordinate"
+            f"the prior has been lost: {where} {self!r} pulls the means with "
+            f"{float(weight.min()):.1g} of the force of KL, so that nothing bounds "
+            f"them. Use {remedy}"
         )
 
     def _pair(self, q: NormalForm, prior: Any) -> Pair:

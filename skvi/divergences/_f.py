@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from skvi.divergences._collapse import collapse_message, draw_logs
+from skvi.divergences._verdicts import (
+    DEGENERATE_BELOW,
+    collapse_message,
+    draw_logs,
+    missed_message,
+    noise_message,
+)
 from skvi.divergences.base import Divergence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import StrOptions
@@ -100,23 +106,34 @@ class FDivergence(Divergence):
         return self._weighted(log_q - log_prior).mean()
 
     def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
-        """Say so where a point mass is the optimum; see `Divergence.collapse`."""
-        if not self._is_bounded():
-            return ""
+        """Say so where a point mass is the optimum; see `Divergence.collapse`.
+
+        Or where the draws cannot resolve the divergence.
+        """
         log_q, log_prior = draw_logs(posterior, prior, generator)
         with torch.enable_grad():
             ratio = (log_q - log_prior).requires_grad_()
             (slope,) = torch.autograd.grad(self._weighted(ratio).mean(), ratio)
-        why = f"and joint over all {posterior.layout.size} parameters"
-        return collapse_message(self, slope.sum(), why)
+        finite = self._finite_ends()
+        if all(finite):
+            why = f"and joint over all {posterior.layout.size} parameters"
+            return collapse_message(self, slope.sum(), why)
+        # Weights pi/q have mean one: what is missing, the draws have missed.
+        found = float(torch.exp(log_prior - log_q).mean())
+        if not finite[0] and found < DEGENERATE_BELOW:
+            return missed_message(self, found)
+        return noise_message(self, slope.abs().log())
 
-    def _is_bounded(self) -> bool:
-        """Whether f(0) and the slope of f at infinity are both finite."""
+    def _finite_ends(self) -> tuple[bool, bool]:
+        """Whether f(0) is finite, and whether the slope of f at infinity is."""
         with torch.no_grad():
             r = torch.tensor([-300.0, -150.0, 150.0, 300.0], dtype=torch.float64)
             low, lower, high, higher = self._weighted(r) * r.clamp(max=0).exp()
-        gaps = torch.stack([low - lower, high - higher]).abs()
-        return bool((gaps < 1e-3 * (1 + low.abs() + high.abs())).all())
+        gaps = (
+            (low - lower).abs() / (1 + low.abs()),
+            (high - higher).abs() / (1 + high.abs()),
+        )
+        return float(gaps[0]) < 1e-3, float(gaps[1]) < 1e-3
 
     def _weighted(self, ratio: torch.Tensor) -> torch.Tensor:
         """f(t) / t at t = exp(ratio)."""

@@ -62,7 +62,7 @@ class Jeffreys(Divergence):
     def check_prior(self, prior: Any) -> None:
         """Refuse priors without a variance, for which it is infinite."""
         super().check_prior(prior)
-        if prior.matching_normal() is None:
+        if _has_infinite_variance(prior):
             raise IncompatibleComponentsError(
                 "Jeffreys() is infinite for a prior without a variance. Use "
                 "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
@@ -139,6 +139,16 @@ class _JeffreysTerms(DivergenceTerms):
         step = (root.T @ gradient @ root) / (values[:, None] + values)
         back = torch.linalg.solve_triangular(scale.T, basis, upper=True)
         return back @ step @ back.T
+
+
+def _has_infinite_variance(prior: Any) -> bool:
+    """Whether a density falls more slowly than ``|theta|^-3`` far out."""
+    normal = prior.matching_normal()
+    if normal is None or prior.as_normal() is not None:
+        return normal is None
+    far = normal.mean + 1e6 * normal.variance.sqrt()
+    powers = prior.log_prob_gradient(far[None])[0] * far
+    return bool((powers > -3 - 1e-6).any())
 
 
 def _force(spread: torch.Tensor, q: NormalForm) -> torch.Tensor:

@@ -44,6 +44,8 @@ class KL(Divergence):
         "weight": [Interval(Real, 0, None, closed="neither")]
     }
 
+    needs_proper_prior = False
+
     def __init__(self, weight: float = 1.0) -> None:
         self.weight = weight
 

@@ -9,6 +9,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences._pair import Pair, renyi
 from skvi.divergences._pair_terms import renyi_terms
+from skvi.divergences._verdicts import draw_logs, noise_message
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
@@ -61,6 +62,8 @@ class Renyi(Divergence):
         "alpha": [Interval(Real, None, None, closed="neither")]
     }
 
+    needs_proper_prior = False
+
     def __init__(self, alpha: float = 0.5) -> None:
         self.alpha = alpha
 
@@ -92,6 +95,13 @@ class Renyi(Divergence):
             return (torch.softmax(-ratio, 0) * -ratio).sum()
         log_mean = torch.logsumexp((a - 1) * ratio, 0) - math.log(len(ratio))
         return log_mean / (a * (a - 1))
+
+    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+        """Say so where draws cannot resolve it; see `Divergence.collapse`."""
+        if posterior.as_normal() is not None and self.has_closed_form(prior):
+            return ""
+        log_q, log_prior = draw_logs(posterior, prior, generator)
+        return noise_message(self, (self.alpha - 1) * (log_q - log_prior))
 
     def terms(
         self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None

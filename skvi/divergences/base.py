@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from skvi.base import Component, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
 
 __all__ = ["Divergence", "DivergenceTerms"]
 
@@ -88,6 +89,8 @@ class Divergence(Component):
     is_standard = False
     #: w, where the divergence is ``w * KL(q || prior)``; None for all others.
     kl_weight: float | None = None
+    #: Whether an arbitrary factor of the prior's density would change the optimum.
+    needs_proper_prior = True
 
     def has_closed_form(self, prior: Any) -> bool:
         """Whether D between a normal q and this prior has a closed form.
@@ -210,6 +213,12 @@ class Divergence(Component):
         IncompatibleComponentsError
             Says what to use instead.
         """
+        if self.needs_proper_prior and not getattr(prior, "is_proper", True):
+            raise IncompatibleComponentsError(
+                f"{self!r} depends on the constant of the prior's density, which an "
+                "improper prior does not have. Use divergence='kl' or 'renyi', or a "
+                "proper prior such as 'normal'."
+            )
 
     def check_regularizer(self) -> None:
         """Raise where no data-informed posterior has a finite divergence.

@@ -1,4 +1,4 @@
-"""Collapse to a point mass: when a fit with a bounded divergence has no optimum."""
+"""What a fit says about its divergence: collapsed, or not resolved by draws."""
 
 from typing import Any
 
@@ -8,6 +8,8 @@ import torch
 # then more than ten times too narrow.
 COLLAPSED_BELOW = 0.01
 N_DRAWS = 1000
+# Share of effective draws below which an estimate depends on draws that were not made.
+DEGENERATE_BELOW = 0.1
 
 
 def collapse_message(divergence: Any, weight: torch.Tensor, why: str) -> str:
@@ -43,6 +45,35 @@ def collapse_message(divergence: Any, weight: torch.Tensor, why: str) -> str:
         f"the posterior collapsed towards a point mass{where}: {divergence!r} is "
         f"bounded ({why}), and has {lowest:.1g} of the force of KL left to keep it "
         f"from narrowing; its standard deviations mean nothing. Use {remedy}"
+    )
+
+
+def noise_message(divergence: Any, log_weights: torch.Tensor) -> str:
+    """Say that draws of q cannot resolve a divergence.
+
+    Parameters
+    ----------
+    divergence : Divergence
+    log_weights : Tensor of shape (S,)
+        Log of what each draw counts in the gradient, or of weights with mean one.
+
+    Returns
+    -------
+    str
+        Empty where the share of effective draws is above 0.1.
+    """
+    weights = torch.softmax(log_weights, 0)
+    share = 1 / (len(weights) * float(weights.square().sum()))
+    return "" if share > DEGENERATE_BELOW else missed_message(divergence, share)
+
+
+def missed_message(divergence: Any, share: float) -> str:
+    """Say that draws of q miss what the divergence depends on."""
+    return (
+        f"{divergence!r} is estimated from draws of the posterior, which miss what it "
+        f"depends on (share of effective draws {share:.1g}), so that the fit cannot "
+        "be trusted. Use divergence='kl', or a normal prior and a divergence with a "
+        "closed form"
     )
 
 
