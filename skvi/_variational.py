@@ -11,6 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
@@ -18,7 +19,7 @@ from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diag
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import Loss
 from skvi.objectives import Objective
-from skvi.posteriors import Family
+from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
 from skvi.solvers import SOLVERS, Problem, SolverOptions, choose_solver
 from skvi.utils._callbacks import CallbackSupportMixin
@@ -40,7 +41,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         "divergence": [StrOptions(set(SHORTHANDS["divergence"])), Divergence],
         "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
-        "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, dict],
+        "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, Posterior, dict],
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],
         "solver": [StrOptions({"auto", *SOLVERS})],
@@ -68,6 +69,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
         ``set_params(divergence="renyi", divergence__alpha=0.3)`` works, and so
         does a grid over ``divergence__alpha`` where the divergence is a string.
+        ``prior__coef__scale`` changes one entry of a mapping of priors, and
+        ``intercept_prior__scale`` makes None a `Normal`.
 
         Parameters
         ----------
@@ -77,18 +80,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         -------
         self
         """
-        for name, table in SHORTHANDS.items():
-            nested = any(key.startswith(f"{name}__") for key in params)
-            value = params.get(name, getattr(self, name, None))
-            if not nested or not isinstance(value, str):
-                continue
-            if value not in table:
-                raise ValueError(
-                    f"The {name!r} parameter of {type(self).__name__} must be one of "
-                    f"{sorted(table)} or an object. Got {value!r} instead."
-                )
-            params = {**params, name: table[value]()}
-        return super().set_params(**params)
+        return super().set_params(**expand_parameters(self, params))
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether a fit has come to its end."""
@@ -101,7 +93,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             return SHORTHANDS[name][value]()
         if isinstance(value, Mapping):
             return {block: self._resolve_block(part) for block, part in value.items()}
-        return clone(value)
+        return clone(value, safe=not isinstance(value, Posterior))
 
     def _resolve_block(self, prior: Any) -> Any:
         """Resolve one prior of a mapping, which may be a shorthand as well."""
@@ -133,7 +125,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
                 "fit_intercept=True, or intercept_prior=None."
             )
-        if not self._has_intercept:
+        if isinstance(prior, Posterior) and intercept is not None:
+            raise IncompatibleComponentsError(
+                "A posterior that is given as prior has the intercept in it. Use "
+                "intercept_prior=None."
+            )
+        if isinstance(prior, Posterior) or not self._has_intercept:
             return prior
         if isinstance(prior, dict):
             if intercept is not None and "intercept" in prior:

@@ -31,6 +31,7 @@ LAYERS = [
     ["skvi.plotting"],
     # glue
     ["skvi._registry", "skvi._progress"],
+    ["skvi._parameters"],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi.testing"],
     # estimators

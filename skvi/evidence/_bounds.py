@@ -18,6 +18,7 @@ from skvi.evidence._estimates import (
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._power_rows import power_rows
 from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.sampling import (
     Chains,
     HamiltonianChains,
@@ -72,6 +73,11 @@ def bound_evidence(
     EvidenceBounds
         In nats, summed over the data, with all constants; from draws.
 
+    Raises
+    ------
+    IncompatibleComponentsError
+        The prior is improper.
+
     Examples
     --------
     >>> import torch
@@ -90,6 +96,8 @@ def bound_evidence(
     >>> round(bounds.estimate, 1)  # log p(D) is -4.72
     -4.7
     """
+    if not target.prior.is_proper:
+        raise IncompatibleComponentsError(IMPROPER)
     normal = fit_proposal_normal(target)
     proposal, pilot = adapt_proposal(target, normal, generator)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
@@ -231,6 +239,10 @@ def _summarise(
     )
 
 
+IMPROPER = (
+    "An improper prior such as LogUniform has no evidence: its constant is arbitrary. "
+    "Fit with a proper prior, such as prior='horseshoe' or StudentT(), to bound one."
+)
 CAPPED = "; the precision that was asked for needs more draws than were taken"
 CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "

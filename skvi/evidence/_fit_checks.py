@@ -91,7 +91,7 @@ def weight_diagnostics(
     """Effective sample size (as a share) and Pareto k of 128 weights of q.
 
     They are None where they would cost more than about a tenth of the fit;
-    `evidence_bounds` then gives them.
+    `evidence_bounds` then gives them. An improper prior has no weights either.
 
     Parameters
     ----------
@@ -125,6 +125,9 @@ def weight_diagnostics(
     >>> round(found["efficiency"], 3)
     1.0
     """
+    prior = getattr(target, "prior", None)
+    if prior is not None and not prior.is_proper:
+        return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)
     fit_cost = max(n_iter, 3) * n_rows * (4 * size**2 + 600)

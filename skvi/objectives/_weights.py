@@ -39,7 +39,7 @@ class WeightsObjective(Objective):
     score_factor = -1.0
 
     def check(self, divergence: Any, target: Any) -> None:
-        """Refuse every divergence but KL with weight 1."""
+        """Refuse every divergence but KL with weight 1, and improper priors."""
         self.validate()
         if not divergence.is_standard:
             name = type(self).__name__
@@ -48,6 +48,14 @@ class WeightsObjective(Objective):
                 f"room for another divergence to the prior than KL(weight=1); got "
                 f"divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
+            )
+
+        prior = getattr(target, "prior", None)
+        if prior is not None and not prior.is_proper:
+            raise IncompatibleComponentsError(
+                f"objective={type(self).__name__} compares q with the exact posterior, "
+                "which an improper prior such as LogUniform need not have. Use "
+                "objective='elbo', or a proper sparse prior: prior='horseshoe'."
             )
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:

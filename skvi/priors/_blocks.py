@@ -1,12 +1,14 @@
 """Priors of several blocks."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.priors.base import BuiltPrior, Prior
+from skvi.priors._posterior import prior_of_posterior
+from skvi.priors.base import BuiltPrior
 
 __all__ = ["build_prior"]
 
@@ -103,15 +105,16 @@ def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:
     return NormalForm(mean, torch.cat([form.scale for form in known]))
 
 
-def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior:
+def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     """Build a prior, or a mapping from block names to priors, over a layout.
 
     Parameters
     ----------
-    spec : Prior or mapping of str to Prior
+    spec : Prior, mapping of str to Prior, or Posterior
         A mapping must name every block of the layout. "coef" also stands for the
         numbered blocks "coef_0", "coef_1", ... that are not named themselves; they
-        share what its prior learns.
+        share what its prior learns. A fitted posterior stands for itself: what was
+        learnt from other data is the prior of these.
     layout : Layout
         Of theta.
 
@@ -123,7 +126,8 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
     Raises
     ------
     IncompatibleComponentsError
-        A mapping that names other blocks than the layout has.
+        A mapping that names other blocks than the layout has, or a posterior over
+        another layout.
 
     Examples
     --------
@@ -135,7 +139,8 @@ def build_prior(spec: Prior | Mapping[str, Prior], layout: Layout) -> BuiltPrior
     True
     """
     if not isinstance(spec, Mapping):
-        return spec.build(layout)
+        is_prior = hasattr(spec, "build")
+        return spec.build(layout) if is_prior else prior_of_posterior(spec, layout)
     names = {name: name if name in spec else name.rpartition("_")[0] for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(

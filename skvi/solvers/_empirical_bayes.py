@@ -15,6 +15,8 @@ __all__ = ["EmpiricalBayes"]
 # so that its gradients can be differentiated.
 INNER_ACCURACY = 1e-4
 INNER_ITER = 100
+# What fits at fixed scales: the first one that can.
+FIXED_SCALES = (NaturalGradient,)
 # Steps of the logarithms of scales: for differences, and at most.
 DIFFERENCE, LONGEST = 1e-3, 1.5
 # Nats per squared log scale: curvatures below it are taken to be this large.
@@ -77,7 +79,8 @@ class EmpiricalBayes:
                 return "the target learns no hyperparameters"
             if target.is_linear:
                 problem = replace(problem, target=target.frozen())
-        return NaturalGradient.missing(problem)
+        reasons = [solver.missing(problem) for solver in FIXED_SCALES]
+        return "" if "" in reasons else reasons[0]
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit ``problem.posterior`` and ``problem.target.hyper`` in place.
@@ -152,7 +155,8 @@ class _Search:
         problem, target = self.problem, self.problem.target
         target.hyper = hyper
         inner = replace(problem, target=target.frozen())
-        found = NaturalGradient().solve(inner, self.inner_options)
+        solver = next(s for s in FIXED_SCALES if not s.missing(inner))
+        found = solver().solve(inner, self.inner_options)
         if found.diagnostics["interrupted"]:
             if self.inner is None:
                 self.inner = found

@@ -37,6 +37,8 @@ N_CHAINS = 64
 # Above so many parameters proposals are factorised: a covariance costs too much.
 MAX_FULL_RANK = 2000
 TINY_VARIANCE = 1e-300
+# Starts from the prior are at most so many of its widths from its mean.
+FARTHEST_START = 10.0
 MAX_RHAT = 1.05
 
 
@@ -289,6 +291,11 @@ def dispersed_starts(
         n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
     )
     prior = target.prior.sample(n_chains - n_chains // 2, generator)
+    around = target.prior.matching_normal()
+    if around is not None:
+        # Chains do not come back from where heavy tails can reach.
+        reach = FARTHEST_START * around.variance.sqrt()
+        prior = prior.clamp(around.mean - reach, around.mean + reach)
     return torch.cat([normal.transform(eps), prior])
 
 

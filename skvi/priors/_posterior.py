@@ -1,0 +1,65 @@
+"""A fitted posterior in place of a prior."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.priors.base import BuiltPrior
+
+__all__ = ["prior_of_posterior"]
+
+
+def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
+    """Use a fitted posterior as the prior of a model with the same parameters.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        With an exact density.
+    layout : Layout
+        Of the model.
+
+    Returns
+    -------
+    BuiltPrior
+        The posterior as it is now: a copy is made.
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        The posterior is over other parameters, or has no exact density.
+    """
+    if dict(posterior.layout) != dict(layout):
+        raise IncompatibleComponentsError(
+            f"The posterior that is given as prior is over {posterior.layout}, but "
+            f"this model has {layout}. Use a posterior of the same features, outputs "
+            "and sizes."
+        )
+    if posterior.log_prob_kind != "exact":
+        raise IncompatibleComponentsError(
+            "A posterior whose density is known up to a bound cannot be a prior. Use "
+            "one of a normal family, such as posterior='full_rank'."
+        )
+    return _PosteriorAsPrior(deepcopy(posterior))
+
+
+class _PosteriorAsPrior(BuiltPrior):
+    def __init__(self, posterior: Any) -> None:
+        self.posterior = posterior
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self.posterior.log_prob(theta)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        with torch.no_grad():
+            return self.posterior.rsample_with_log_prob(n_draws, generator)[0]
+
+    def as_normal(self) -> NormalForm | None:
+        return self.posterior.as_normal()
+
+    def matching_normal(self) -> NormalForm | None:
+        normal = self.as_normal()
+        return normal and NormalForm(normal.mean, normal.variance.sqrt())
