@@ -254,8 +254,8 @@ class LinearPredictor:
         if normal.factor is not None:
             width = self.n_outputs * (1 + normal.factor.shape[1])
             chunks = partial(_chunks, X, width, CACHE_ELEMENTS)
-            parts = normal.mean, normal.scale, normal.factor
-            return FactorMoments.apply(*parts, self, chunks)
+            q = normal.mean, normal.scale, normal.factor
+            return FactorMoments.apply(*q, self, chunks)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         spread = self._variance if normal.is_diagonal else self._covariance
         width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)

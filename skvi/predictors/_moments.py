@@ -73,12 +73,15 @@ def _pull_back(
     flat = rows.reshape(len(rows), n_outputs, n_draws).permute(2, 1, 0)
     flat = flat.reshape(n_draws * n_outputs, -1)
     size = n_outputs * predictor.n_features
-    first, second = flat.new_zeros(len(flat), predictor.n_features), 0.0
+    first = flat.new_zeros(len(flat), predictor.n_features)
+    second = flat.new_zeros(n_outputs, predictor.n_features)
     for i, chunk in chunks():
         first = first + rows_times(flat[:, i], chunk)
         second = second + rows_times(weights[i].T, chunk.square())
-    first, second = first.reshape(n_draws, size), second.reshape(size)
     if not predictor.fit_intercept:
-        return first, second
+        return first.reshape(n_draws, size), second.reshape(size)
     edge = flat.sum(1).reshape(n_draws, -1)
-    return torch.cat([first, edge], 1), torch.cat([second, weights.sum(0)])
+    return (
+        torch.cat([first.reshape(n_draws, size), edge], 1),
+        torch.cat([second.reshape(size), weights.sum(0)]),
+    )

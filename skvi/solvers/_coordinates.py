@@ -13,7 +13,7 @@ __all__ = ["Coordinates", "coordinates_of"]
 # half its square in nats for each of them. A logarithm would never arrive there.
 MIN_SHARE = 1e-3
 
-Gradients = tuple[torch.Tensor | None, ...]
+Gradients = tuple[torch.Tensor, ...]
 
 
 class Coordinates:
@@ -37,7 +37,7 @@ class Coordinates:
         floor = MIN_SHARE * curvature.diagonal.rsqrt()
         if start.scale.ndim == 1:
             self.floor = torch.minimum(floor, 0.5 * start.scale).square()
-            self.rest = start.scale.square() - self.floor
+            self.free = start.scale.square() - self.floor
 
     def _n_rest(self) -> int:
         return 0
@@ -45,26 +45,36 @@ class Coordinates:
     def normal(self, x: torch.Tensor) -> NormalForm:
         """The normal at a point, (n_free,)."""
         a, t, rest = self._split(x)
-        mean = self.start.mean + self.curvature.root(a[:, None])[:, 0]
-        return NormalForm(mean, *self._spread(t, rest))
+        moved = self.curvature.root(self._columns(a, rest))
+        return NormalForm(self.start.mean + moved[:, 0], *self._spread(t, rest, moved))
 
     def gradient(self, x: torch.Tensor, gradients: Gradients) -> torch.Tensor:
         """Gradient at a point from those in mean, scale and factor."""
-        _, t, rest = self._split(x)
-        g_mean, *others = gradients
-        assert g_mean is not None
-        g_a = self.curvature.root_transposed(g_mean[:, None])[:, 0]
-        return torch.cat([g_a, *self._pull(t, rest, *others)])
+        t = self._split(x)[1]
+        g_mean, g_scale, *g_factor = gradients
+        columns = torch.cat([g_mean[:, None], *g_factor], 1)
+        pulled = self.curvature.root_transposed(columns)
+        return torch.cat([pulled[:, 0], *self._pull(t, g_scale, pulled)])
 
     def _split(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.split([self.size, self.size, self.n_free - 2 * self.size])
 
-    def _spread(self, t: torch.Tensor, rest: torch.Tensor) -> tuple:
-        return ((self.floor + self.rest * (1 + t).square()).sqrt(),)
+    def _columns(self, a: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        """What R multiplies, (P, 1 + r)."""
+        return a[:, None]
 
-    def _pull(self, t: torch.Tensor, rest: torch.Tensor, *gradients: Any) -> tuple:
-        move = self.rest * (1 + t)
-        return (gradients[0] * move * (self.floor + move * (1 + t)).rsqrt(),)
+    def _spread(
+        self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Scale, and factor if there is one."""
+        return ((self.floor + self.free * (1 + t).square()).sqrt(),)
+
+    def _pull(
+        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Gradients in t, and in what follows it."""
+        move = self.free * (1 + t)
+        return (g_scale * move * (self.floor + move * (1 + t)).rsqrt(),)
 
 
 class _FactorCoordinates(Coordinates):
@@ -73,13 +83,18 @@ class _FactorCoordinates(Coordinates):
     def _n_rest(self) -> int:
         return self.start.factor.numel()  # type: ignore[union-attr]
 
-    def _spread(self, t: torch.Tensor, rest: torch.Tensor) -> tuple:
-        move = self.curvature.root(rest.reshape(self.size, -1))
-        return (*super()._spread(t, rest), self.start.factor + move)
+    def _columns(self, a: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a[:, None], rest.reshape(self.size, -1)], 1)
 
-    def _pull(self, t: torch.Tensor, rest: torch.Tensor, *gradients: Any) -> tuple:
-        pulled = self.curvature.root_transposed(gradients[1])
-        return (*super()._pull(t, rest, gradients[0]), pulled.reshape(-1))
+    def _spread(
+        self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return *super()._spread(t, rest, moved), self.start.factor + moved[:, 1:]
+
+    def _pull(
+        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        return *super()._pull(t, g_scale, pulled), pulled[:, 1:].reshape(-1)
 
 
 class _FullCoordinates(Coordinates):
@@ -89,14 +104,18 @@ class _FullCoordinates(Coordinates):
         self.rows, self.columns = torch.tril_indices(self.size, self.size, -1)
         return len(self.rows)
 
-    def _spread(self, t: torch.Tensor, rest: torch.Tensor) -> tuple:
+    def _spread(
+        self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         factor = torch.diag(t.exp())
         factor[self.rows, self.columns] = rest
         return (self.start.scale @ factor,)
 
-    def _pull(self, t: torch.Tensor, rest: torch.Tensor, *gradients: Any) -> tuple:
-        pulled = self.start.scale.T @ gradients[0]
-        return pulled.diagonal() * t.exp(), pulled[self.rows, self.columns]
+    def _pull(
+        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        inner = self.start.scale.T @ g_scale
+        return inner.diagonal() * t.exp(), inner[self.rows, self.columns]
 
 
 def coordinates_of(start: NormalForm, curvature: Any) -> Coordinates:
