@@ -41,7 +41,8 @@ or Objective, default="elbo"
         "eubo", 1 "elbo". "iwelbo" makes a good importance proposal, and "chi"
         punishes narrowness most; they train on fresh draws, which is slower, and
         the exact chi bound is infinite for most models of this kind, with a
-        warning.
+        warning. "alpha_energy" needs no draws either; it asks that every row be
+        likely under some of q, which gives wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a

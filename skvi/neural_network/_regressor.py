@@ -40,8 +40,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" is
-        the usual one and trains on minibatches; the others use all rows in every
-        step, since minibatches would bias them.
+        the usual one; it and "alpha_energy", which gives wider posteriors, train on
+        minibatches. The others use all rows in every step, since minibatches would
+        bias them.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
@@ -77,7 +78,7 @@ or Objective, default="elbo"
         Draws per gradient step.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
-        most 512; all rows for objectives other than "elbo".
+        most 512; all rows for objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
         First step size of Adam; "auto" is 0.05.
     max_iter : int, default=200

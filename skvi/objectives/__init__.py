@@ -2,8 +2,8 @@
 
 Three kinds. An *expectation* objective is ``E_q[loss] + D(q || prior)``, minimised:
 the ELBO and every generalised posterior. A *rows* objective has something else in
-the place of each row's expected loss: the alpha-energy. A *weights* objective is a function of
-the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
+the place of each row's expected loss: the alpha-energy. A *weights* objective is a
+function of the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
 """
 
 from skvi.objectives._alpha_energy import AlphaEnergy

@@ -28,9 +28,9 @@ class AlphaEnergy(Objective):
     from which it differs by O(alpha / n). Both tend to minus the ELBO as alpha -> 0:
     variational inference is at alpha = 0 *here*, at alpha = 1 of `RenyiBound`, and at
     alpha = 1 of the divergences ``Renyi`` and ``AlphaDivergence``. A larger alpha
-    rewards a q under which *some* parameters explain a row, and gives wider posteriors
-    and better calibrated predictions of rows that the ELBO finds hard; alpha = 1 of the
-    large-n form is the log predictive density of every training row.
+    asks only that *some* parameters under q explain each row, and gives wider
+    posteriors; at alpha = 1 the large-n form has the log predictive density of every
+    training row.
 
     Parameters
     ----------

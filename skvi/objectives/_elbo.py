@@ -12,6 +12,8 @@ from skvi.utils._validation import StrOptions
 __all__ = ["ELBO"]
 
 SCORE_RATE = 0.1
+# Draws, and numbers in their scores, by which the end of a fit is judged.
+GAIN_DRAWS, GAIN_ELEMENTS = 1000, 2**23
 
 
 class ELBO(Objective):
@@ -127,6 +129,20 @@ class ELBO(Objective):
             refuse_score(divergence)
         if self.rao_blackwell:
             check_rao_blackwell(posterior, divergence, prior)
+
+    @torch.no_grad()
+    def remaining_gain(
+        self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
+    ) -> float:
+        """Of the score form with KL; see `Objective.remaining_gain`."""
+        weight = divergence.kl_weight
+        if self.gradient != "score" or weight is None:
+            return 0.0
+        n_draws = min(GAIN_DRAWS, max(2, GAIN_ELEMENTS // len(posterior.params)))
+        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        form = ScoreFunction(posterior, theta, False, True)
+        loss = target.prior.log_prob(theta) - target.log_joint_batched(theta)
+        return form.remaining_gain(form.reward(loss, weight, target.prior))
 
     def surrogate(
         self,

@@ -66,13 +66,35 @@ class ScoreFunction:
         """Build the scalar whose gradient in ``posterior.params`` is the estimate."""
         if not self.control_variate:
             return -(self.columns() * reward).sum(1).mean()
+        _, gradients = self.of_each_draw(reward)
+        params = self.posterior.params
+        return -(gradients.mean(0).to(params.dtype) @ params)
+
+    def of_each_draw(self, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores, and rewarded scores less the control variate: (S, n_variational)."""
         with torch.enable_grad():
             leaf = self.posterior.params.detach().clone().requires_grad_()
             columns = self.columns(leaf)
             score = _per_draw(columns.sum(1), leaf)
-            rewarded = _per_draw((columns * reward).sum(1), leaf)
-        rewarded = rewarded - _leave_one_out(score, rewarded) * score
-        return -(rewarded.mean(0) @ self.posterior.params)
+            if columns.shape[1] == 1:
+                rewarded = score * reward
+            else:
+                rewarded = _per_draw((columns * reward).sum(1), leaf)
+        return score, rewarded - _leave_one_out(score, rewarded) * score
+
+    def remaining_gain(self, reward: torch.Tensor) -> float:
+        """Nats that a natural-gradient step still promises, less three errors.
+
+        Half the squared gradient in the metric of the diagonal Fisher information,
+        without the part that the noise of the mean adds.
+        """
+        score, gradients = self.of_each_draw(reward)
+        fisher = score.square().mean(0).clamp(min=1e-300)
+        squared = gradients.mean(0).square() / fisher
+        noise = gradients.var(0) / len(gradients) / fisher
+        signal = (squared - noise).clamp(min=0)
+        error = (2 * noise.square() + 4 * signal * noise).sum().sqrt()
+        return 0.5 * float((squared - noise).sum() - 3 * error)
 
 
 def _per_draw(values: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:

@@ -103,6 +103,24 @@ class Objective(Component):
         """
         return True
 
+    def remaining_gain(
+        self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
+    ) -> float:
+        """Nats that a better q surely has, where the values are too noisy to tell.
+
+        Parameters
+        ----------
+        target, posterior, divergence : Target, Posterior, Divergence
+        generator : torch.Generator
+
+        Returns
+        -------
+        float
+            A cautious estimate, by which a solver judges its end; 0 for objectives
+            whose own progress shows that.
+        """
+        return 0.0
+
     def surrogate(
         self,
         target: Any,

@@ -10,6 +10,8 @@ __all__ = ["Adam", "Decay", "Plateau"]
 SMALLEST_SHARE = 1 / 32
 # Share of the whole fall that the last quarter of a fixed schedule may still make.
 SMALL_FALL = 0.01
+# Values that tell where a fit began.
+START = 5
 
 
 class Adam:
@@ -44,6 +46,10 @@ class _Schedule:
         error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         if math.isnan(self.first):
             self.first = mean
+            # A first stretch may end far above where it began.
+            start = values[:START]
+            self.lowest = float(start.mean())
+            self.lowest_error = float(values.std()) / math.sqrt(len(start))
         noise = 4 * math.hypot(error, self.lowest_error)
         small = max(noise, SMALL_FALL * (self.first - self.lowest))
         self.rise = max(mean - self.lowest - small, 0.0)

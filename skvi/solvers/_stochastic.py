@@ -15,6 +15,8 @@ STEPS_PER_SWEEP = 100
 PATIENCE = 3
 # Below this share of effective draws self-normalised gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
+# Nats that may be left where gradients are too noisy to find them.
+MAX_GAIN = 1.0
 
 
 class Stochastic:
@@ -180,6 +182,15 @@ class _Training:
             message = (
                 f"the objective was still falling after max_iter={options.max_iter} "
                 f"iterations of {self.steps} gradient steps; increase max_iter"
+            )
+        problem = self.problem
+        gain = problem.objective.remaining_gain(
+            problem.target, problem.posterior, problem.divergence, problem.generator
+        )
+        if not message and gain > MAX_GAIN:
+            message = (
+                f"the gradient promises {gain:.2g} more nats, which its noise kept "
+                "from showing; increase n_draws, or use gradient='reparam'"
             )
         efficiency = _weight_efficiency(self.problem)
         if not message and efficiency < MIN_EFFICIENCY:

@@ -1,0 +1,435 @@
+"""The score-function gradient of the ELBO, and what cuts its noise.
+
+The rules are written a second time here, for many replicates of S draws at once, next
+to the wrong variants that each property tells apart.
+"""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from skvi.base import NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import LinearPredictor
+from skvi.priors import Laplace, Normal, build_prior
+from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.targets import SupervisedTarget
+
+N, SIZE, NOISE, PRIOR_SCALE, S = 8, 2, 0.7, 1.3, 5
+REPLICATES = 100_000
+families = pytest.mark.parametrize(
+    "family", [MeanFieldNormal(), FullRankNormal()], ids=repr
+)
+
+
+def randn(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def make_target(noise=NOISE, prior=None):
+    predictor, X = LinearPredictor(1), 0.8 + randn(N, 1)
+    built = build_prior(prior or Normal(PRIOR_SCALE), predictor.layout)
+    y, likelihood = X[:, 0] + randn(N, seed=1), GaussianLikelihood(noise)
+    return SupervisedTarget(predictor, likelihood, LogLoss(), built, X, y)
+
+
+TARGET = make_target()
+DESIGN = torch.cat([TARGET.X, torch.ones_like(TARGET.X)], 1)
+PRECISION = DESIGN.T @ DESIGN / NOISE**2 + torch.eye(SIZE).double() / PRIOR_SCALE**2
+EXACT = MultivariateNormal(
+    torch.linalg.solve(PRECISION, DESIGN.T @ TARGET.y / NOISE**2),
+    precision_matrix=PRECISION,
+)
+
+
+def make_posterior(family, target=TARGET):
+    """A q that is off by half a standard deviation, and too wide."""
+    posterior = family.build(target.layout)
+    mean = EXACT.mean + 0.5 * EXACT.stddev
+    posterior.set_normal(NormalForm(mean, 1.3 * EXACT.scale_tril))
+    posterior.params.requires_grad_()
+    return posterior
+
+
+def exact_gradient(posterior, weight=1.0):
+    """Gradient of ``E_q[loss] + weight KL(q || prior)``, from closed forms."""
+    normal = posterior.normal()
+    scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
+    q = MultivariateNormal(normal.mean, scale_tril=scale)
+    prior = PRIOR_SCALE * torch.eye(SIZE).double()
+    prior = MultivariateNormal(torch.zeros(SIZE).double(), scale_tril=prior)
+    value = kl_divergence(q, EXACT) + (weight - 1) * kl_divergence(q, prior)
+    return torch.autograd.grad(value, posterior.params)[0]
+
+
+def run(objective, posterior, seed=0, divergence=None, target=TARGET, **kwargs):
+    generator = torch.Generator().manual_seed(seed)
+    surrogate, value = objective.surrogate(
+        target,
+        posterior,
+        divergence or KL(),
+        kwargs.get("rows"),
+        kwargs.get("n_draws", S),
+        generator,
+    )
+    assert not value.requires_grad
+    return value, torch.autograd.grad(surrogate, posterior.params)[0]
+
+
+# --- the rules, right and wrong -----------------------------------------------------
+
+
+def reference(posterior, eps, rao_blackwell, control, wrong="", weight=1.0):
+    """Gradients, (R, n_variational), from noise of shape (R, S, P)."""
+    shape = eps.shape[:2]
+    normal = posterior.as_normal()
+    theta = normal.transform(eps.reshape(-1, SIZE))
+    fixed = posterior.params.detach()
+    of_one = torch.func.grad(lambda p, t: posterior.log_prob(t[None], p)[0])
+    h = torch.func.vmap(of_one, (None, 0))(fixed, theta).reshape(*shape, -1)
+    log_prior = -0.5 * (theta / PRIOR_SCALE) ** 2
+    log_prior = log_prior - math.log(PRIOR_SCALE * math.sqrt(2 * math.pi))
+    log_lik = TARGET.log_joint(theta) - log_prior.sum(1)
+    if rao_blackwell:
+        z = (theta - normal.mean) / normal.scale
+        log_q = -0.5 * z**2 - torch.log(normal.scale * math.sqrt(2 * math.pi))
+        own = log_prior - log_q
+        if wrong == "own term dropped":
+            own = log_prior
+        if wrong == "others' terms kept, own dropped":
+            own = own.sum(1, keepdim=True) - own
+    else:
+        own = (log_prior.sum(1) - posterior.log_prob(theta, fixed))[:, None]
+    # The variational parameters are means, then scales: coordinates twice.
+    reward = (log_lik[:, None] + weight * own).reshape(*shape, -1)
+    reward = torch.cat([reward, reward], -1) if rao_blackwell else reward
+    if not control:
+        return -(h * reward).mean(1)
+    product, square = h**2 * reward, h**2
+    top, bottom = product.sum(1, True), square.sum(1, True)
+    if wrong != "coefficient not left out":
+        top, bottom = top - product, bottom - square
+    return -(h * (reward - top / bottom)).mean(1)
+
+
+OPTIONS = [(False, False), (True, False), (False, True), (True, True)]
+options = pytest.mark.parametrize(
+    ("rao_blackwell", "control"), OPTIONS, ids=["plain", "rb", "cv", "both"]
+)
+
+
+def is_possible(family, rao_blackwell):
+    return isinstance(family, MeanFieldNormal) or not rao_blackwell
+
+
+@families
+@options
+@pytest.mark.parametrize("n_draws", [2, 5])
+def test_package_trains_with_these_rules(family, rao_blackwell, control, n_draws):
+    if not is_possible(family, rao_blackwell):
+        pytest.skip("a full rank is no product")
+    posterior = make_posterior(family)
+    objective = ELBO("score", rao_blackwell, control)
+    for seed in range(3):
+        value, gradient = run(objective, posterior, seed, n_draws=n_draws)
+        eps = randn(n_draws, SIZE, seed=seed)
+        expected = reference(posterior, eps[None], rao_blackwell, control)[0]
+        torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-11)
+        theta = posterior.as_normal().transform(eps)
+        log_weights = TARGET.log_joint(theta) - posterior.log_prob(theta).detach()
+        torch.testing.assert_close(value, -log_weights.mean())
+
+
+@families
+@options
+def test_unbiased(family, rao_blackwell, control, z_score):
+    """10^5 replicates of 5 draws. Wrong variants: the next test."""
+    if not is_possible(family, rao_blackwell):
+        pytest.skip("a full rank is no product")
+    posterior = make_posterior(family)
+    eps = randn(REPLICATES, S, SIZE, seed=7)
+    gradients = reference(posterior, eps, rao_blackwell, control)
+    expected = exact_gradient(posterior)
+    assert z_score(gradients, expected) < 5
+    assert z_score(gradients, 0.8 * expected) > 5
+
+
+@pytest.mark.parametrize(
+    ("rao_blackwell", "wrong"),
+    [
+        (False, "coefficient not left out"),
+        (True, "coefficient not left out"),
+        (True, "own term dropped"),
+        (True, "others' terms kept, own dropped"),
+    ],
+)
+def test_wrong_rules_are_biased(rao_blackwell, wrong, z_score):
+    posterior = make_posterior(MeanFieldNormal())
+    eps = randn(REPLICATES, S, SIZE, seed=7)
+    gradients = reference(posterior, eps, rao_blackwell, True, wrong)
+    assert z_score(gradients, exact_gradient(posterior)) > 10
+
+
+def test_a_draw_that_is_not_held_fixed_is_biased(z_score):
+    """Wrong variant: theta not detached, so that log q is differentiated on a path."""
+    posterior = make_posterior(MeanFieldNormal())
+
+    def surrogate(params, eps):
+        theta = posterior.normal(params).transform(eps)
+        log_q = posterior.log_prob(theta, params)
+        return -(log_q * (TARGET.log_joint(theta) - log_q).detach()).mean()
+
+    rule = torch.func.vmap(torch.func.grad(surrogate), (None, 0))
+    gradients = rule(posterior.params.detach(), randn(2000, S, SIZE))
+    assert z_score(gradients, exact_gradient(posterior)) > 10
+
+
+@pytest.mark.parametrize("n_draws", [1, 2, 3])
+def test_few_draws(n_draws, z_score):
+    """Unbiased too; a single draw has no others to take a coefficient from."""
+    posterior = make_posterior(MeanFieldNormal())
+    objective = ELBO("score", rao_blackwell=True)
+    if n_draws == 1:
+        plain = ELBO("score", True, control_variate=False)
+        pair = run(objective, posterior, n_draws=1), run(plain, posterior, n_draws=1)
+        torch.testing.assert_close(*pair, rtol=1e-12, atol=1e-14)
+        return
+    eps = randn(REPLICATES, n_draws, SIZE, seed=3)
+    gradients = reference(posterior, eps, True, True)
+    assert z_score(gradients, exact_gradient(posterior)) < 5
+
+
+@options
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_weighted_kl(rao_blackwell, control, weight, z_score):
+    """Wrong variant: the weight left out of log q or of the log prior."""
+    posterior = make_posterior(MeanFieldNormal())
+    eps = randn(REPLICATES, S, SIZE, seed=5)
+    gradients = reference(posterior, eps, rao_blackwell, control, weight=weight)
+    assert z_score(gradients, exact_gradient(posterior, weight)) < 5
+    assert z_score(gradients, exact_gradient(posterior)) > 5
+    objective, divergence = ELBO("score", rao_blackwell, control), KL(weight)
+    _, found = run(objective, posterior, 5, divergence)
+    expected = reference(
+        posterior, randn(1, S, SIZE, seed=5), rao_blackwell, control, weight=weight
+    )[0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@families
+@pytest.mark.parametrize("control", [False, True])
+def test_other_divergences_in_closed_form(family, control, z_score):
+    """Only the loss is sampled. Wrong variant: a constant divergence."""
+    posterior, divergence = make_posterior(family), Renyi(0.5)
+    objective = ELBO("score", control_variate=control)
+    found = [run(objective, posterior, s, divergence) for s in range(400)]
+    value, gradient = run(ELBO(), posterior, 0, divergence)
+    assert z_score(torch.stack([v for v, _ in found]), value) < 5
+    assert z_score(torch.stack([g for _, g in found]), gradient) < 5
+
+
+@options
+def test_minibatches_average_to_all_rows(rao_blackwell, control):
+    """Linear in the loss. Wrong variant: log q scaled with the rows."""
+    posterior = make_posterior(MeanFieldNormal())
+    objective = ELBO("score", rao_blackwell, control)
+    parts = [
+        run(objective, posterior, rows=torch.tensor(rows))
+        for rows in ([0, 3], [1, 7], [2, 6], [4, 5])
+    ]
+    for i, full in enumerate(run(objective, posterior)):
+        mean = torch.stack([part[i] for part in parts]).mean(0)
+        torch.testing.assert_close(mean, full, rtol=1e-10, atol=1e-10)
+
+
+@options
+def test_learnt_noise_follows_its_own_gradient(rao_blackwell, control):
+    """As by reparameterisation. Wrong variant: a detached value."""
+    target = make_target("learn")
+    posterior = make_posterior(MeanFieldNormal(), target)
+    found = []
+    for objective in (ELBO("score", rao_blackwell, control), ELBO("reparam")):
+        target.hyper = target.initial_hyper().requires_grad_()
+        generator = torch.Generator().manual_seed(2)
+        surrogate, _ = objective.surrogate(target, posterior, KL(), None, S, generator)
+        found += torch.autograd.grad(surrogate, target.hyper)
+    assert float(found[1].abs()) > 0.01
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [Normal(0.7), Laplace(0.4), {"coef": Laplace(0.4), "intercept": Normal(2.0)}],
+    ids=repr,
+)
+def test_terms_sum_to_the_log_density(prior):
+    layout, theta = TARGET.layout, randn(4, SIZE)
+    built = build_prior(prior, layout)
+    assert built.has_log_prob_terms
+    terms = built.log_prob_terms(theta)
+    assert terms.shape == (4, SIZE)
+    torch.testing.assert_close(terms.sum(1), built.log_prob(theta))
+    moved = theta.clone()
+    moved[:, 0] += 1
+    assert torch.equal(built.log_prob_terms(moved)[:, 1], terms[:, 1])
+    posterior = make_posterior(MeanFieldNormal())
+    terms = posterior.log_prob_terms(theta)
+    torch.testing.assert_close(terms.sum(1), posterior.log_prob(theta))
+
+
+# --- how much noise -----------------------------------------------------------------
+
+
+def whitened_variance(objective, target, posterior, n_replicates):
+    """Total variance where the Fisher information of q is the identity."""
+    posterior.params.requires_grad_()
+    found = [
+        run(objective, posterior, seed, target=target)[1]
+        for seed in range(n_replicates)
+    ]
+    normal = posterior.as_normal()
+    unit = torch.cat([normal.scale, torch.full_like(normal.scale, 0.5**0.5)])
+    return float((torch.stack(found) * unit).var(0).sum())
+
+
+@pytest.mark.parametrize("at_optimum", [False, True])
+def test_variance_cuts_on_real_data(at_optimum, breast_cancer):
+    """Each by itself, and together at least tenfold. Wrong variant: the coefficient
+    of the control variate with the other sign."""
+    X, y = breast_cancer
+    predictor = LinearPredictor(30)
+    prior = Normal().build(predictor.layout)
+    target = SupervisedTarget(
+        predictor,
+        BernoulliLikelihood(),
+        LogLoss(),
+        prior,
+        torch.from_numpy(X),
+        torch.from_numpy(y).double(),
+    )
+    posterior = MeanFieldNormal().build(predictor.layout)
+    if at_optimum:
+        fitted = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+        posterior.set_normal(fitted.posterior_.as_normal())
+    plain, rb, cv, both = (
+        whitened_variance(ELBO("score", *pair), target, posterior, 250)
+        for pair in OPTIONS
+    )
+    assert plain / rb > (2 if at_optimum else 1.1)
+    assert plain / cv > 10
+    assert plain / both > 10
+    reparam = whitened_variance(ELBO("reparam"), target, posterior, 250)
+    assert reparam < both / 5
+
+
+@pytest.fixture(scope="module")
+def breast_cancer():
+    from sklearn.datasets import load_breast_cancer
+
+    X, y = load_breast_cancer(return_X_y=True)
+    return (X - X.mean(0)) / X.std(0), y
+
+
+# --- fits, and what is refused ------------------------------------------------------
+
+
+def small_problem():
+    X = randn(60, 3).numpy()
+    return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)
+
+
+@pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
+def test_fit_reaches_the_optimum(posterior):
+    X, y = small_problem()
+    best = BayesianLogisticRegression(posterior=posterior).fit(X, y).lower_bound_
+    model = BayesianLogisticRegression(
+        objective=ELBO("score", rao_blackwell=posterior == "mean_field"),
+        posterior=posterior,
+        n_draws=50,
+        learning_rate=0.05,
+        random_state=0,
+    ).fit(X, y)
+    assert model.converged_
+    assert best - 0.1 < model.lower_bound_ <= best + 1e-6
+
+
+@pytest.mark.parametrize("schedule", [Plateau, Decay])
+@pytest.mark.parametrize("end", [10.0, 3.0, 1.1])
+@pytest.mark.parametrize("start", [20.0, 1.0])
+def test_what_noise_carried_away_has_not_converged(schedule, end, start):
+    """Level, but above the lowest average, or the start. Wrong variant: level is
+    enough."""
+    schedule = schedule(Adam(torch.zeros(1), 1.0), 12, 1e-5)
+    for i, mean in enumerate((start, 1.0, *[end] * 100)):
+        if schedule.done:
+            break
+        schedule.observe(mean + 0.5 * randn(100, seed=i))
+    assert schedule.done
+    assert schedule.drifted == (not schedule.converged) == (end > 2)
+
+
+def test_the_message_says_what_to_change():
+    X, y = small_problem()
+    model = BayesianLogisticRegression(
+        objective=ELBO("score", control_variate=False),
+        n_draws=2,
+        learning_rate=2.0,
+        random_state=0,
+    )
+    with pytest.warns(UserWarning, match="lower learning_rate or increase n_draws"):
+        model.fit(X, y)
+    assert not model.converged_
+
+
+class Joint(type(Normal().build(TARGET.layout))):
+    """A prior that does not say whether it is a product."""
+
+    has_log_prob_terms = False
+
+
+@pytest.mark.parametrize(
+    ("objective", "divergence", "parts"),
+    [
+        (ELBO(rao_blackwell=True), KL(), ["rao_blackwell=True", "gradient='score'"]),
+        (ELBO("stl", control_variate=True), KL(), ["control_variate='auto'"]),
+        (
+            ELBO("score", rao_blackwell=True),
+            Renyi(0.5),
+            [r"Renyi\(\)|Renyi\(alpha=0.5\)", "divergence='kl'", "rao_blackwell=False"],
+        ),
+    ],
+)
+def test_impossible_pairs_are_refused(objective, divergence, parts):
+    for part in parts:
+        with pytest.raises(IncompatibleComponentsError, match=part):
+            objective.check(divergence, TARGET)
+
+
+def test_what_the_parts_must_offer():
+    rao_blackwell = ELBO("score", rao_blackwell=True)
+    full = make_posterior(FullRankNormal())
+    with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
+        rao_blackwell.check_posterior(full, KL(), TARGET)
+    with pytest.raises(IncompatibleComponentsError, match="gradient='reparam'"):
+        ELBO("score").check(Renyi(0.5), make_target(prior=Laplace()))
+    target = make_target()
+    target.prior = Joint(torch.ones(SIZE).double())
+    with pytest.raises(IncompatibleComponentsError, match="an independent prior"):
+        rao_blackwell.check(KL(), target)
+    for objective in (ELBO("score"), rao_blackwell):
+        objective.check(KL(0.5), TARGET)
+        objective.check_posterior(make_posterior(MeanFieldNormal()), KL(), TARGET)
+    ELBO("score").check(Renyi(0.5), TARGET)
+    X, y = small_problem()
+    model = BayesianLogisticRegression(objective=rao_blackwell)  # of full rank
+    with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
+        model.fit(X, y)
