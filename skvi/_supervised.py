@@ -38,6 +38,7 @@ class BaseSupervised(BaseVariational):
         sample_weight = self._check_weights(X, sample_weight)
         weight = self._row_weights(targets, sample_weight)
         target = self._build_target(X, targets, weight)
+        self.loss_function_.check(target.likelihood_spec)
         with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
             metadata = {"sample_weight": sample_weight}
             self._solve(target, before, X=X, y=y, metadata=metadata)

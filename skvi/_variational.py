@@ -17,7 +17,7 @@ from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
 from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.losses import Loss
+from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
@@ -39,7 +39,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     _parameter_constraints: dict = {
         "objective": [StrOptions(set(SHORTHANDS["objective"])), Objective],
         "divergence": [StrOptions(set(SHORTHANDS["divergence"])), Divergence],
-        "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss],
+        "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss, callable],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, Posterior, dict],
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
@@ -109,11 +109,22 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _resolve_all(self) -> None:
         self.objective_ = self._resolve("objective")
         self.divergence_ = self._resolve("divergence")
-        self.loss_function_ = self._resolve("loss")
+        self.loss_function_ = self._resolve_loss()
         self.posterior_family_ = self._resolve("posterior")
         self.prior_ = self._resolve_prior()
         for part in (self.divergence_, self.loss_function_, self.posterior_family_):
             part.validate()
+
+    def _resolve_loss(self) -> Loss:
+        """Return a loss; a function becomes one."""
+        if isinstance(self.loss, (str, Loss)):
+            return self._resolve("loss")
+        if isinstance(self.loss, type):
+            raise ValueError(
+                f"loss must be a string, a Loss or a function of (f, y). Got the class "
+                f"{self.loss.__name__}: give an instance, {self.loss.__name__}()."
+            )
+        return CallableLoss(self.loss)
 
     def _resolve_prior(self) -> Any:
         """Return one prior, or one for each block where there is an intercept."""

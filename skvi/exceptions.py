@@ -1,6 +1,6 @@
 """Exceptions and warnings of skvi."""
 
-__all__ = ["IncompatibleComponentsError"]
+__all__ = ["IncompatibleComponentsError", "NoOptimumError"]
 
 
 class IncompatibleComponentsError(ValueError):
@@ -14,5 +14,16 @@ class IncompatibleComponentsError(ValueError):
     --------
     >>> from skvi.exceptions import IncompatibleComponentsError
     >>> issubclass(IncompatibleComponentsError, ValueError)
+    True
+    """
+
+
+class NoOptimumError(ValueError):
+    """A fit ran away because what it minimises has no lowest value.
+
+    Examples
+    --------
+    >>> from skvi.exceptions import NoOptimumError
+    >>> issubclass(NoOptimumError, ValueError)
     True
     """

@@ -5,8 +5,16 @@ gives Bayesian inference; robust losses give a generalised posterior that
 outliers move less.
 """
 
+from skvi.losses._callable import CallableLoss, RegularizedLoss
 from skvi.losses._log import LogLoss
 from skvi.losses._robust import BetaLoss, GammaLoss
 from skvi.losses.base import Loss
 
-__all__ = ["BetaLoss", "GammaLoss", "LogLoss", "Loss"]
+__all__ = [
+    "BetaLoss",
+    "CallableLoss",
+    "GammaLoss",
+    "LogLoss",
+    "Loss",
+    "RegularizedLoss",
+]

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from skvi.exceptions import NoOptimumError
+
 __all__ = ["hyper_range", "runaway_message"]
 
 # Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
@@ -36,16 +38,37 @@ def runaway_message(
     -------
     str
         Empty where none ran away.
+
+    Raises
+    ------
+    NoOptimumError
+        A scale of the noise runs to 0 with a robust loss, which has no lower bound
+        there.
     """
     names = target.learnt or ("a learnt scale",) * len(to_zero)
     parts = []
     for name, low, high in zip(names, to_zero, to_infinity, strict=True):
         kind = "prior" if name.startswith("prior") else "noise"
         if low:
-            parts.append(f"{name} runs to 0: {_FLOOR[kind]}")
+            _check_loss(target, name, kind)
+            remedy = getattr(target.likelihood, "floor_remedy", _FLOOR[kind])
+            remedy = remedy if kind == "noise" else _FLOOR[kind]
+            parts.append(f"{name} runs to 0: {remedy}")
         elif high:
             parts.append(f"{name} grows without limit: {_CEILING[kind]}")
     return "; ".join(parts)
+
+
+def _check_loss(target: Any, name: str, kind: str) -> None:
+    loss = getattr(target, "loss", None)
+    if kind == "prior" or loss is None or loss.is_log_loss:
+        return
+    raise NoOptimumError(
+        f"With loss={loss!r} the {name} runs to 0: where some rows are fitted exactly, "
+        "as equal targets are, this loss has no lowest value, and the result would "
+        "mean nothing. Fix the scale (such as noise_scale=0.5), use loss='log', or an "
+        "order closer to 1."
+    )
 
 
 _FLOOR = {

@@ -17,6 +17,8 @@ PATIENCE = 3
 MIN_EFFICIENCY = 0.1
 # Nats that may be left where gradients are too noisy to find them.
 MAX_GAIN = 1.0
+# An average over steps at the end of a learnt scale's range lies so close to it.
+END_MARGIN = math.log(3.0)
 
 
 class Stochastic:
@@ -178,6 +180,8 @@ class _Training:
                 f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
                 "or increase n_draws"
             )
+        # First: at an end other parameters may go on moving without limit.
+        message = message or self._runaway_message()
         if not self.schedule.converged and not message:
             message = (
                 f"the objective was still falling after max_iter={options.max_iter} "
@@ -199,11 +203,6 @@ class _Training:
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
                 "are biased; use objective='elbo' or more n_draws"
             )
-        if not message:
-            hyper = self.params[self.split :]
-            message = runaway_message(
-                self.problem.target, hyper <= self.floor, hyper >= self.ceiling
-            )
         return Solution(
             solver=Stochastic.name,
             value=self._value(),
@@ -216,6 +215,15 @@ class _Training:
                 "interrupted": message.startswith("interrupted"),
                 "stopped": message == STOPPED,
             },
+        )
+
+    def _runaway_message(self) -> str:
+        """Say which learnt scales of what is returned lie at an end."""
+        hyper = self.kept[self.split :]
+        return runaway_message(
+            self.problem.target,
+            hyper <= self.floor + END_MARGIN,
+            hyper >= self.ceiling - END_MARGIN,
         )
 
     def _unit(self) -> str:

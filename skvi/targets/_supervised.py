@@ -81,6 +81,11 @@ class SupervisedTarget(Target):
         return self._likelihood.learnt + self._prior.learnt
 
     @property
+    def likelihood_spec(self) -> Any:
+        """The likelihood as it was given, before hyperparameters are bound."""
+        return self._likelihood
+
+    @property
     def likelihood(self) -> Any:
         """The likelihood at the current hyperparameters."""
         return self._likelihood.bind(self.hyper[: len(self._likelihood.learnt)])

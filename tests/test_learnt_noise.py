@@ -1,0 +1,69 @@
+"""Learnt noise with robust losses: the interior optimum, or an error that says so."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi.exceptions import NoOptimumError
+from skvi.losses import BetaLoss, GammaLoss
+from skvi.neural_network import BayesianMLPRegressor
+
+FAST = {
+    "hidden_layer_sizes": (),
+    "learning_rate": 0.1,
+    "max_iter": 300,
+    "random_state": 0,
+}
+
+
+def equal_targets(share):
+    """Targets of which a share is 0, and features that have nothing to do with it."""
+    rng = np.random.default_rng(0)
+    y = np.where(np.arange(100) < 100 * share, 0.0, rng.normal(size=100))
+    return rng.normal(size=(100, 1)), y
+
+
+@pytest.mark.parametrize("loss", [BetaLoss(1.5), GammaLoss(1.5)], ids=repr)
+def test_a_fit_at_the_floor_is_an_error(loss):
+    """Wrong variant: the last state judged, where an average is returned."""
+    X, y = equal_targets(0.8)
+    with pytest.raises(NoOptimumError, match=r"fell to its floor.*Fix the scale"):
+        BayesianMLPRegressor(loss=loss, **FAST).fit(X, y)
+    # With a fixed scale the same combination has an optimum.
+    model = BayesianMLPRegressor(loss=loss, noise_scale=0.5, **FAST).fit(X, y)
+    assert np.isfinite(model.objective_value_)
+
+
+def test_the_log_loss_at_the_floor_warns():
+    X, _ = equal_targets(0.5)
+    model = BayesianMLPRegressor(prior="normal", **FAST)
+    with pytest.warns(ConvergenceWarning, match="fell to its floor: the model fits"):
+        model.set_params(max_iter=900).fit(X, np.zeros(100))
+
+
+def wine():
+    path = Path(os.environ.get("SKVI_DATA", "")) / "wine-quality-red" / "data.txt"
+    if "SKVI_DATA" not in os.environ or not path.exists():
+        pytest.skip("SKVI_DATA names no folder with the wine-quality data")
+    table = np.loadtxt(path)
+    X, y = table[:, :-1], table[:, -1]
+    return (X - X.mean(0)) / X.std(0), y
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [1.1, 1.3, 2.0])
+@pytest.mark.parametrize("loss", [BetaLoss, GammaLoss])
+def test_wine_quality_has_an_interior_optimum(loss, order):
+    """43 % of the targets are equal: exactly fitted, they would have no lowest loss.
+
+    The log loss finds 0.648. Wrong variant: a start far below a robust scale.
+    """
+    X, y = wine()
+    model = BayesianMLPRegressor(
+        loss=loss(order), hidden_layer_sizes=(), max_iter=60, random_state=0
+    ).fit(X, y)
+    assert model.converged_
+    assert 0.55 < model.noise_scale_ < 0.65
