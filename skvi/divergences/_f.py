@@ -106,10 +106,7 @@ class FDivergence(Divergence):
         return self._weighted(log_q - log_prior).mean()
 
     def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
-        """Say so where a point mass is the optimum; see `Divergence.collapse`.
-
-        Or where the draws cannot resolve the divergence.
-        """
+        """Also where draws cannot resolve it; see `Divergence.collapse`."""
         log_q, log_prior = draw_logs(posterior, prior, generator)
         with torch.enable_grad():
             ratio = (log_q - log_prior).requires_grad_()
