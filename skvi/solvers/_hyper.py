@@ -51,12 +51,17 @@ def runaway_message(
         kind = "prior" if name.startswith("prior") else "noise"
         if low:
             _check_loss(target, name, kind)
-            remedy = getattr(target.likelihood, "floor_remedy", _FLOOR[kind])
-            remedy = remedy if kind == "noise" else _FLOOR[kind]
-            parts.append(f"{name} runs to 0: {remedy}")
+            parts.append(f"{name} runs to 0: {_floor_remedy(target, kind)}")
         elif high:
             parts.append(f"{name} grows without limit: {_CEILING[kind]}")
     return "; ".join(parts)
+
+
+def _floor_remedy(target: Any, kind: str) -> str:
+    if kind == "prior":
+        return _FLOOR_OF_PRIOR
+    likelihood = getattr(target, "likelihood", None)
+    return getattr(likelihood, "floor_remedy", "fix it at a number")
 
 
 def _check_loss(target: Any, name: str, kind: str) -> None:
@@ -71,12 +76,10 @@ def _check_loss(target: Any, name: str, kind: str) -> None:
     )
 
 
-_FLOOR = {
-    "noise": "the model fits some rows exactly; fix it at a number, or use fewer "
-    "parameters",
-    "prior": "with these data the evidence is largest without any effect of the "
-    "features; give the prior a number for its scale, or leave the features out",
-}
+_FLOOR_OF_PRIOR = (
+    "with these data the evidence is largest without any effect of the features; give "
+    "the prior a number for its scale, or leave the features out"
+)
 _CEILING = {
     "noise": "the model explains nothing; standardise the target, or fix it at a "
     "number",
