@@ -382,7 +382,7 @@ def test_the_message_says_what_to_change():
     model = BayesianLogisticRegression(
         objective=ELBO("score", control_variate=False),
         n_draws=2,
-        learning_rate=2.0,
+        learning_rate=0.3,
         random_state=0,
     )
     with pytest.warns(UserWarning, match="lower learning_rate or increase n_draws"):

@@ -45,11 +45,11 @@ class _Schedule:
         mean = float(values.mean())
         error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         if math.isnan(self.first):
-            self.first = mean
             # A first stretch may end far above where it began.
             start = values[:START]
-            self.lowest = float(start.mean())
-            self.lowest_error = float(values.std()) / math.sqrt(len(start))
+            self.first = self.lowest = float(start.mean())
+            if len(start) > 1:
+                self.lowest_error = float(start.std()) / math.sqrt(len(start))
         noise = 4 * math.hypot(error, self.lowest_error)
         small = max(noise, SMALL_FALL * (self.first - self.lowest))
         self.rise = max(mean - self.lowest - small, 0.0)
