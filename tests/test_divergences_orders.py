@@ -17,6 +17,7 @@ from skvi.divergences import (
     Jeffreys,
     Renyi,
 )
+from skvi.divergences._linalg import precision_of
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior
@@ -223,6 +224,24 @@ def test_jeffreys_is_both_directions(make_normal):
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
         swapped = Jeffreys().closed_form(pi, Prior(q))
         torch.testing.assert_close(value, swapped, rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("shape", ["diag", "full"])
+def test_jeffreys_steps_are_newton_s(shape, make_normal):
+    """The step cancels the gradient to first order. Wrong variant: half of it."""
+    q, pi = make_normal(3, shape, 1), Prior(make_normal(3, "diag", 2))
+    precision = precision_of(q)
+    gradient = precision_of(make_normal(3, shape, 5))
+    step = Jeffreys().terms(q, pi).precision_step(gradient)
+
+    def pull(h):
+        moved = precision + h * step
+        inverse = 1 / moved if moved.ndim == 1 else torch.linalg.inv(moved)
+        scale = inverse.sqrt() if moved.ndim == 1 else torch.linalg.cholesky(inverse)
+        return Jeffreys().terms(NormalForm(q.mean, scale), pi).precision_gradient
+
+    change = (pull(1e-5) - pull(-1e-5)) / 2e-5
+    torch.testing.assert_close(change, -gradient, rtol=1e-6, atol=1e-8)
 
 
 GENERATORS = {

@@ -138,11 +138,6 @@ def log1p_ratio(x: float, t: torch.Tensor) -> torch.Tensor:
     return t if x == 0 else torch.log1p(x * t) / x
 
 
-def expm1_ratio(x: float, t: torch.Tensor) -> torch.Tensor:
-    """Return expm1(x t) / x, and its limit t at x = 0."""
-    return t if x == 0 else torch.expm1(x * t) / x
-
-
 def log_det_ratio(x: float, matrix: torch.Tensor) -> torch.Tensor:
     """Return log det(I + x A) / x, and its limit trace(A) at x = 0."""
     if abs(x) * float(matrix.detach().norm()) > SERIES_BELOW:

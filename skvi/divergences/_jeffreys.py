@@ -30,7 +30,8 @@ class Jeffreys(Divergence):
 
     It grows like 1/width^2, not like a log, so that posteriors are much wider than
     with KL: of the order of the square root of the posterior's and the prior's
-    width where data say much. It needs a prior with a variance.
+    width where data say much. It needs a prior with a variance. Networks start
+    narrow, where it is huge: give them more iterations than KL needs.
 
     In a fit with a prior that is not normal, draws of q give the first direction and
     draws of the prior the second: unbiased. From log densities at draws of q alone,
@@ -129,7 +130,7 @@ class _JeffreysTerms(DivergenceTerms):
         """
         if gradient.ndim == 1:
             spread = self.spread if self.spread.ndim == 1 else self.spread.diagonal()
-            return gradient * self.q.variance / (2 * spread)
+            return gradient / (2 * spread * self.q.variance)
         scale = self.q.scale
         if scale.ndim == 1:
             scale = torch.linalg.cholesky(self.q.covariance())
