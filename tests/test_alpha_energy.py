@@ -200,7 +200,7 @@ def test_draws_of_a_row_are_biased_upwards(z_score):
 # --- the whole energy ---------------------------------------------------------------
 
 
-@alphas
+@pytest.mark.parametrize("alpha", [0.5, 2.5])
 @kinds
 @families
 def test_large_n_form(kind, family, alpha, numeric_gradient):
@@ -220,7 +220,7 @@ def test_large_n_form(kind, family, alpha, numeric_gradient):
     torch.testing.assert_close(gradient, numeric, rtol=1e-5, atol=1e-6)
 
 
-@alphas
+@pytest.mark.parametrize("alpha", [0.5, 2.5])
 @kinds
 @families
 def test_exact_form(kind, family, alpha, numeric_gradient, z_score):

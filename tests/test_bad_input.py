@@ -200,7 +200,7 @@ NAN = float("nan")
         {"prior": Normal(0.0)}, {"prior": Normal(-1)}, {"prior": Laplace("wide")},
         {"prior": Normal(NAN)}, {"prior": Normal(np.inf)}, {"divergence": KL(weight=0)},
         {"loss": BetaLoss(beta=1.0)}, {"divergence": Renyi(alpha=NAN)},
-        {"objective": ELBO("score")}, {"objective": EUBO("stl")},
+        {"objective": ELBO("reinforce")}, {"objective": EUBO("stl")},
     ],
 )  # fmt: skip
 def test_wrong_parameters(params):

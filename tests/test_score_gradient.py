@@ -347,7 +347,9 @@ def small_problem():
     return X, (X @ [2.0, -1.0, 0.0] + 0.5 * randn(60, seed=1).numpy() > 0).astype(int)
 
 
-@pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
+@pytest.mark.parametrize(
+    "posterior", ["mean_field", pytest.param("full_rank", marks=pytest.mark.slow)]
+)
 def test_fit_reaches_the_optimum(posterior):
     X, y = small_problem()
     best = BayesianLogisticRegression(posterior=posterior).fit(X, y).lower_bound_
@@ -377,6 +379,7 @@ def test_what_noise_carried_away_has_not_converged(schedule, end, start):
     assert schedule.drifted == (not schedule.converged) == (end > 2)
 
 
+@pytest.mark.slow
 def test_the_message_says_what_to_change():
     X, y = small_problem()
     model = BayesianLogisticRegression(

@@ -261,8 +261,13 @@ class SupervisedTarget(Target):
 
         Parameters
         ----------
-        posterior, rows, n_draws, generator
-            As in `expected_loss`.
+        posterior : Posterior
+        rows : Tensor of int, default=None
+            Rows to use; None is all of them.
+        n_draws : int, default=10
+            S.
+        generator : torch.Generator, default=None
+            Source of the draws.
 
         Returns
         -------
