@@ -41,15 +41,16 @@ def main():
     if posterior == "low_rank":
         posterior = LowRankNormal(options.rank)
     model = BayesianLogisticRegression(posterior=posterior)
-    profile, start = cProfile.Profile(), time.perf_counter()
+    profile, start, cpu = cProfile.Profile(), time.perf_counter(), time.process_time()
     if options.profile:
         profile.runcall(model.fit, X, y)
     else:
         model.fit(X, y)
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{options.rows} x {options.columns}, {posterior}: {seconds:.1f} s, "
+        f"{options.rows} x {options.columns}, {posterior}: "
+        f"{seconds:.1f} s ({cpu:.1f} s CPU), "
         f"{model.n_iter_} iterations, peak {peak:.2f} GiB, "
         f"ELBO {model.lower_bound_:.4f}, converged {model.converged_}, "
         f"gap {model.diagnostics_['gap']:.2g} nat"

@@ -10,6 +10,7 @@ import torch
 import skvi.posteriors
 from skvi.base import Layout, NormalForm
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
 FAMILIES = [c() for c in CLASSES if issubclass(c, Family) and c is not Family]
@@ -139,7 +140,7 @@ def test_starting_point_is_a_valid_posterior(family):
     normal = posterior.as_normal()
     if normal is not None:
         torch.testing.assert_close(normal.mean, torch.zeros(SIZE, dtype=torch.float64))
-        expected = skvi.posteriors.INITIAL_SCALE**2 * torch.eye(SIZE).double()
+        expected = INITIAL_SCALE**2 * torch.eye(SIZE).double()
         torch.testing.assert_close(normal.covariance(), expected)
 
 

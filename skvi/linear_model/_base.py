@@ -16,7 +16,7 @@ from skvi.evidence import bound_evidence
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.solvers import EmpiricalBayes, NaturalGradient, SolverOptions
+from skvi.solvers import EmpiricalBayes, NaturalGradient, QuasiNewton, SolverOptions
 from skvi.utils._random import make_generator
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
@@ -69,9 +69,10 @@ class BayesianLinearModel(BaseSupervised):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
         if self.objective_.kind == "weights":
             start = replace(problem, objective=ELBO(), divergence=KL())
-            for solver in (NaturalGradient, EmpiricalBayes):
+            for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
                 if not solver.missing(start):
                     solver().solve(start, SolverOptions(tol=1e-3))
+                    break
 
     def _posterior_attributes(self):
         found = super()._posterior_attributes()

@@ -51,9 +51,10 @@ or Objective, default="elbo"
     loss : {"log", "beta"} or Loss, default="log"
         "log" is the likelihood. "beta" gives little weight to labels that the
         model finds impossible, such as wrong ones.
-    posterior : {"full_rank", "mean_field"} or Family, default="full_rank"
-        "full_rank" knows the correlations between coefficients; "mean_field"
-        ignores them, needs less memory, and is for thousands of features.
+    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
+        "full_rank" knows the correlations between coefficients; "low_rank" knows
+        the ten strongest directions of them, ``LowRankNormal(rank)`` more or fewer,
+        and is for thousands of features; "mean_field" ignores them.
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
         standardised features. A dict gives one prior for "coef" and one for
@@ -65,9 +66,10 @@ or Objective, default="elbo"
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
         evidence are generalised ones.
-    solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
-default="auto"
-        "auto" takes the most exact one that can solve the combination.
+    solver : {"auto", "natural_gradient", "lbfgs", "moment_matching", \
+"stochastic"}, default="auto"
+        "auto" takes the most exact one that can solve the combination: "lbfgs" for
+        low-rank posteriors.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
@@ -80,8 +82,8 @@ default="auto"
     max_iter : int, default=100
         Largest number of iterations. An iteration of the stochastic solver is an
         epoch (one visit of every row) with minibatches, and 100 gradient steps
-        without; one of the moment-matching solver is a step of the fit from which
-        it draws.
+        without; one of "lbfgs" is ten steps, one of the moment-matching solver a
+        step of the fit from which it draws.
     tol : float, default=1e-5
         Nats: a fit has converged when it is this close to its optimum.
     warm_start : bool, default=False

@@ -36,9 +36,11 @@ or Objective, default="elbo"
     loss : {"log", "beta"} or Loss, default="log"
         "log" is the likelihood. "beta" gives little weight to labels that the
         model finds impossible, such as wrong ones.
-    posterior : {"mean_field", "full_rank"} or Family, default="mean_field"
+    posterior : {"mean_field", "low_rank", "full_rank"} or Family, \
+default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
-        "full_rank" adds all correlations, for a few hundred weights.
+        "low_rank" adds the correlations along ten directions, "full_rank" all of
+        them, for a few hundred weights.
     prior : {"normal", "laplace"}, Prior or dict, default="normal"
         Distribution of the weights before the data, in units of the layer's natural
         scale, gain / sqrt(inputs), so that one scale suits layers of every width.

@@ -1,11 +1,10 @@
 """Posterior families: which approximations of the posterior are allowed."""
 
 from skvi.posteriors._low_rank import LowRankNormal
-from skvi.posteriors._normal import INITIAL_SCALE, FullRankNormal, MeanFieldNormal
+from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
-    "INITIAL_SCALE",
     "Family",
     "FullRankNormal",
     "LowRankNormal",

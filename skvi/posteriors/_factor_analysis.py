@@ -34,7 +34,7 @@ def fit_factors(
     -------
     scale : Tensor of shape (P,)
     factor : Tensor of shape (P, r)
-        A local optimum, converged to rounding; exact where r = P.
+        A local optimum, to about 1e-8 nats; exact where r = P.
     """
     s = covariance.double().numpy()
     std = np.sqrt(s.diagonal())
@@ -67,7 +67,7 @@ def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.n
 
     start = np.log((1 - 0.5 * rank / len(correlation)) * conditional)
     limits = [(np.log(MIN_SHARE), 0.0)] * len(start)
-    options = {"maxiter": 1000, "maxfun": 5000, "ftol": 1e-15, "gtol": 1e-9}
+    options = {"maxiter": 1000, "maxcor": 30, "ftol": 0, "gtol": 1e-9}
     found = minimize(
         objective, start, jac=True, method="L-BFGS-B", bounds=limits, options=options
     )

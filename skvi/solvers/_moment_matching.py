@@ -46,7 +46,9 @@ class MomentMatching:
     """Give a normal q the mean and covariance that its optimum must have.
 
     For the EUBO they are the posterior's: they minimise KL(posterior || q) over
-    normals, full-rank or factorised, so that no gradient is needed. The moments
+    normals, full-rank or factorised, so that no gradient is needed; a normal of low
+    rank gets the maximum likelihood fit of factor analysis to them, which minimises
+    it as well. The moments
     come from importance sampling with a Student-t fitted around the full-rank ELBO
     solution while its Pareto k allows it, else from Markov chains.
 
@@ -83,8 +85,14 @@ class MomentMatching:
             return f"{problem.objective!r} is not optimised by matching moments"
         if problem.objective.gradient != "auto":
             return f"{problem.objective!r} asks for gradients from draws"
-        if problem.posterior.as_normal() is None:
+        normal = problem.posterior.as_normal()
+        if normal is None:
             return "the posterior family is not normal"
+        if problem.objective.tilt and normal.factor is not None:
+            return (
+                "the posterior family has covariances of low rank only, whose optimum "
+                "has not the moments of the tilted density"
+            )
         hyper = getattr(problem.target, "hyper", None)
         if hyper is not None and len(hyper):
             return "the target has hyperparameters to learn"
