@@ -1,65 +1,122 @@
-"""Priors: densities, draws, gradients and expectations of every prior."""
+"""Priors: densities, draws, gradients and blocks of every prior."""
 
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
+from scipy import special
 
 import skvi.priors
 from skvi.base import Layout
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.priors import Laplace, Normal, Prior, build_prior
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.priors import (
+    ARD,
+    Horseshoe,
+    Laplace,
+    LogUniform,
+    Normal,
+    Prior,
+    StudentT,
+    build_prior,
+)
+from skvi.utils._exponential_integral import log_scaled_e1, log_scaled_e1_slope
 
 CLASSES = [getattr(skvi.priors, name) for name in skvi.priors.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Prior)]
-SPECS = [c() for c in CLASSES if c is not Prior] + [Normal(0.3), Laplace(0.3)]
+#: Priors with draws and a total mass that quadrature can find.
+REGULAR = [
+    Normal(0.3),
+    Laplace(0.3),
+    StudentT(),
+    StudentT(1.0, 0.3),
+    Horseshoe(),
+    Horseshoe(0.3),
+    ARD(0.5, 2.0),
+]
+SPECS = [c() for c in CLASSES if c is not Prior] + REGULAR
+SCALED = [spec for spec in SPECS if hasattr(spec, "scale")]
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 BLOCKS = {"intercept": Normal(3.0), "coef": Laplace(0.5)}  # not in the layout's order
+MIXED = {"intercept": Normal(3.0), "coef": Horseshoe(0.5)}
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
-every_prior = pytest.mark.parametrize("spec", [*SPECS, BLOCKS], ids=repr)
+every_regular = pytest.mark.parametrize("spec", REGULAR, ids=repr)
+every_prior = pytest.mark.parametrize("spec", [*SPECS, BLOCKS, MIXED], ids=repr)
 THETA = torch.tensor([[0.5, -1.2, 2.0], [-0.1, 0.3, -4.0]], dtype=torch.float64)
+# Edges of panels in log(theta): poles at 0 and heavy tails are smooth there.
+LOG_EDGES = (-60, -30, -10, -3, -1, 0, 1, 3, 10, 30, 60)
 
 
 def build_one(spec):
     return spec.build(Layout({"coef": (1,)}))
 
 
-@every_spec
-def test_density_integrates_to_one(spec, integrate):
-    # Wrong variant: the normal's or the Laplace's constant without its scale.
-    prior, edge = build_one(spec), 60 * spec.scale
-    total = integrate(lambda t: prior.log_prob(t[:, None]).exp(), -edge, 0, edge)
-    assert float(total) == pytest.approx(1, abs=1e-10)
+@pytest.fixture
+def expect_even(integrate):
+    """Expectation of an even function of theta under a symmetric prior."""
+
+    def run(prior, function, *edges):
+        def integrand(x):
+            t = x.exp()
+            return 2 * function(t) * (prior.log_prob(t[:, None]) + x).exp()
+
+        return float(integrate(integrand, *(edges or LOG_EDGES), n_nodes=100))
+
+    return run
 
 
-@every_spec
-def test_draws_follow_the_density(spec, generator, z_score, integrate):
-    # Wrong variant: scale for the standard deviation of a Laplace.
-    prior, edge = build_one(spec), 60 * spec.scale
+@every_regular
+def test_density_integrates_to_one(spec, expect_even):
+    # Wrong variants: the constant without the scale; Gamma(df) for Gamma(df / 2).
+    prior = build_one(spec)
+    assert expect_even(prior, torch.ones_like) == pytest.approx(1, abs=1e-10)
+    assert torch.equal(prior.log_prob(THETA[:, :1]), prior.log_prob(-THETA[:, :1]))
+
+
+@every_regular
+def test_draws_follow_the_density(spec, generator, z_score, expect_even):
+    # Wrong variants: scale for the standard deviation of a Laplace; df for df / 2.
+    prior = build_one(spec)
     draws = prior.sample(1_000_000, generator)[:, 0]
-    powers = torch.stack([draws, draws.abs(), draws**2, draws * draws.abs()], 1)
-
-    def moments(t):
-        density = prior.log_prob(t[:, None]).exp()
-        return torch.stack([t, t.abs(), t**2, t * t.abs()]) * density
-
-    exact = integrate(moments, -edge, 0, edge)
-    assert z_score(powers, exact) < 5
-    normal = prior.matching_normal()
-    assert float(normal.mean) == pytest.approx(float(exact[0]), abs=1e-10)
-    assert float(normal.variance) == pytest.approx(float(exact[2]), rel=1e-10)
+    size = float(prior.matching_normal().scale)
+    for quantile in (0.05, 0.5, 1.0, 3.0, 20.0):
+        inside = [e for e in LOG_EDGES if e < math.log(quantile * size)]
+        exact = expect_even(prior, torch.ones_like, *inside, math.log(quantile * size))
+        assert z_score((draws.abs() < quantile * size).double(), exact) < 5
+    assert z_score(draws.sign(), 0.0) < 5
 
 
-@every_spec
+@pytest.mark.parametrize("spec", [Normal(0.3), Laplace(0.3), StudentT(), ARD(2.0, 3.0)])
+def test_matching_normal_has_the_moments(spec, expect_even):
+    # Wrong variant: the scale of a Student-t for its standard deviation.
+    prior = build_one(spec)
+    variance = expect_even(prior, torch.square)
+    assert float(prior.matching_normal().variance) == pytest.approx(variance, rel=1e-8)
+
+
+@every_regular
 def test_coordinates_are_independent(spec, generator, z_score):
     prior, one = spec.build(LAYOUT), build_one(spec)
     each = torch.stack([one.log_prob(THETA[:, [j]]) for j in range(3)])
     torch.testing.assert_close(prior.log_prob(THETA), each.sum(0))
     draws = prior.sample(200_000, generator)
     assert draws.shape == (200_000, 3)
-    assert z_score(draws[:, 0] * draws[:, 1], 0.0) < 5
-    assert z_score(draws[:, 1].abs() - draws[:, 2].abs(), 0.0) < 5
+    assert z_score(draws[:, 0].sign() * draws[:, 1].sign(), 0.0) < 5
+    small = (draws.abs() < one.matching_normal().scale).double()
+    assert z_score(small[:, 1] - small[:, 2], 0.0) < 5
+    centred = small - small.mean(0)
+    assert z_score(centred[:, 0] * centred[:, 1], 0.0) < 5
+
+
+@every_spec
+def test_natural_sizes_multiply_the_scale(spec):
+    """theta / size has the density of a block of size 1, but for LogUniform's unit."""
+    prior = spec.build(Layout({"coef": (1, 2)}, scales={"coef": 0.1}))
+    unit = spec.build(Layout({"coef": (1, 2)})).log_prob(THETA[:, :2] / 0.1)
+    expected = unit - 2 * math.log(0.1)
+    torch.testing.assert_close(prior.log_prob(THETA[:, :2]), expected)
 
 
 @every_prior
@@ -75,33 +132,16 @@ def test_gradient(spec, numeric_gradient):
         torch.testing.assert_close(actual, numeric, rtol=5e-6, atol=1e-8)
 
 
-@every_prior
-def test_expected_log_prob(spec, expect_normal):
-    """Against quadrature. Wrong variants: |mean| for E|theta|; variance for std."""
-    prior = build_prior(spec, LAYOUT)
-    if not prior.has_expected_log_prob:
-        with pytest.raises(NotImplementedError):
-            prior.expected_log_prob(THETA[0], torch.ones(3))
-        return
-    std = torch.tensor([0.4, 2.0, 1e-3], dtype=torch.float64)
-    parts = [spec["coef"]] * 2 + [spec["intercept"]] if spec is BLOCKS else [spec] * 3
-    for mean in THETA:
-        expected = [
-            expect_normal(lambda t, p=part: build_one(p).log_prob(t[:, None]), m, s, 0)
-            for part, m, s in zip(parts, mean, std, strict=True)
-        ]
-        actual = prior.expected_log_prob(mean, std)
-        torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [0.3, 2.0])
-def test_expected_log_prob_far_from_the_kink(scale):
-    """Without spread it is the log density; far out it is linear."""
-    prior = build_one(Laplace(scale))
-    mean = torch.tensor([-50.0, -1.0, 1e-3, 40.0], dtype=torch.float64)
-    expected = -mean.abs() / scale - math.log(2 * scale)
-    actual = prior.expected_log_prob(mean, torch.full_like(mean, 1e-9))
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
+@every_spec
+def test_density_at_extremes(spec):
+    """Poles and far tails: no NaN, and finite gradients."""
+    sizes = torch.tensor([0.0, 1e-300, 1e-20, 1e20, 1e150], dtype=torch.float64)
+    theta = torch.cat([sizes, -sizes])[:, None]
+    prior = build_one(spec)
+    assert not prior.log_prob(theta).isnan().any()
+    gradient = prior.log_prob_gradient(theta)
+    assert torch.isfinite(gradient).all()
+    assert (gradient * theta <= 0).all()
 
 
 @every_prior
@@ -109,11 +149,88 @@ def test_as_normal_has_the_same_density(spec):
     prior = build_prior(spec, LAYOUT)
     normal = prior.as_normal()
     if normal is None:
-        laplace = spec["coef"] if spec is BLOCKS else spec
-        assert not isinstance(laplace, Normal)
+        assert not isinstance(spec, Normal)
     else:
         torch.testing.assert_close(normal.log_prob(THETA), prior.log_prob(THETA))
         assert normal.mean.dtype == torch.float64
+
+
+@every_regular
+def test_tails(spec):
+    """The quadratic decay far out is the one that is said. Wrong variant: Laplace 1."""
+    prior = build_one(spec)
+    far = torch.tensor([[1e6]], dtype=torch.float64)
+    decay = -2 * float(prior.log_prob(far)) / 1e12
+    assert float(prior.tail_precision()) == pytest.approx(decay, rel=1e-3, abs=1e-5)
+
+
+def test_student_t_is_normal_in_the_limit():
+    normal, student = build_one(Normal(0.7)), build_one(StudentT(1e12, 0.7))
+    theta = THETA.reshape(-1, 1)
+    torch.testing.assert_close(
+        student.log_prob(theta), normal.log_prob(theta), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_ard_integrates_the_precisions_out(integrate):
+    """Against quadrature over the precision. Wrong variant: df = shape."""
+    shape, rate = 1.5, 0.4
+    prior = build_one(ARD(shape, rate))
+    for w in (0.0, 0.3, 5.0):
+
+        def joint(x, w=w):
+            t = x.exp()
+            log_gamma = shape * x - rate * t
+            log_normal = 0.5 * (x - t * w**2)
+            return torch.exp(log_gamma + log_normal)
+
+        constant = rate**shape / special.gamma(shape) / math.sqrt(2 * math.pi)
+        expected = constant * float(integrate(joint, -40, -10, 0, 8))
+        actual = float(prior.log_prob(torch.tensor([[w]], dtype=torch.float64)).exp())
+        assert actual == pytest.approx(expected, rel=1e-10)
+
+
+def test_horseshoe_integrates_the_local_scales_out(integrate):
+    """Against quadrature over lambda. Wrong variant: t = theta^2 / s^2."""
+    scale = 0.4
+    prior = build_one(Horseshoe(scale))
+    for w in (1e-3, 0.3, 5.0):
+
+        def joint(x, w=w):
+            local = x.exp()
+            cauchy = 2 / (math.pi * (1 + local.square()))
+            normal = torch.exp(-0.5 * (w / (scale * local)).square())
+            return cauchy * normal / (scale * math.sqrt(2 * math.pi))
+
+        expected = float(integrate(joint, -40, -8, -3, 0, 3, 8, 40))
+        actual = float(prior.log_prob(torch.tensor([[w]], dtype=torch.float64)).exp())
+        assert actual == pytest.approx(expected, rel=1e-9)
+
+
+def test_scaled_exponential_integral():
+    """Where scipy has it, at the joint of both formulas, and by its series."""
+    t = torch.tensor([1e-8, 0.3, 20.0, 600.0], dtype=torch.float64)
+    expected = np.log(special.exp1(t.numpy())) + t.numpy()
+    torch.testing.assert_close(log_scaled_e1(t), torch.from_numpy(expected))
+    joint = torch.tensor([500 - 1e-9, 500 + 1e-9], dtype=torch.float64)
+    for function in (log_scaled_e1, log_scaled_e1_slope):
+        below, above = function(joint)
+        assert float(below) == pytest.approx(float(above), rel=1e-10)
+    large = torch.tensor([1e5, 1e200], dtype=torch.float64)
+    torch.testing.assert_close(
+        log_scaled_e1(large), -torch.log1p(large), rtol=1e-9, atol=0
+    )
+    torch.testing.assert_close(
+        log_scaled_e1_slope(large), -1 / large, rtol=1e-4, atol=0
+    )
+
+
+def test_log_uniform_is_improper():
+    prior = build_prior({"coef": LogUniform(), "intercept": Normal()}, LAYOUT)
+    assert not prior.is_proper
+    assert build_prior(MIXED, LAYOUT).is_proper
+    with pytest.raises(IncompatibleComponentsError, match=r"improper.*Horseshoe"):
+        prior.sample(2, torch.Generator())
 
 
 def test_blocks_follow_the_layout():
@@ -145,16 +262,50 @@ def test_blocks_must_match(spec):
         build_prior(spec, LAYOUT)
 
 
-@every_spec
+@pytest.mark.parametrize("spec", SCALED, ids=repr)
 @pytest.mark.parametrize("scale", [0, -1.0, "wide"])
 def test_bad_scale(spec, scale):
     with pytest.raises(ValueError, match=f"'scale' parameter of {type(spec).__name__}"):
         type(spec)(scale=scale).build(LAYOUT)
 
 
-@every_prior
+@pytest.mark.parametrize(
+    "spec", [*SPECS, BLOCKS, {"intercept": Normal(), "coef": StudentT(scale="learn")}]
+)
 def test_pickle(spec):
     prior = build_prior(spec, LAYOUT)
     data = pickle.dumps(prior)
     assert b"torch" not in data  # numpy only
-    assert torch.equal(pickle.loads(data).log_prob(THETA), prior.log_prob(THETA))
+    hyper = torch.full((len(prior.learnt),), 0.3, dtype=torch.float64)
+    copy = pickle.loads(data).bind(hyper)
+    assert torch.equal(copy.log_prob(THETA), prior.bind(hyper).log_prob(THETA))
+
+
+@pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
+def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
+    posterior = family.build(LAYOUT)
+    posterior.set_normal(make_normal(3, "full"))
+    prior = build_prior(posterior, LAYOUT)
+    expected = posterior.log_prob(THETA)
+    torch.testing.assert_close(prior.log_prob(THETA), expected)
+    numeric = numeric_gradient(lambda t: prior.log_prob(t[None])[0], THETA[0])
+    gradient = prior.log_prob_gradient(THETA)[0]
+    torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-8)
+    normal, around = prior.as_normal(), prior.matching_normal()
+    torch.testing.assert_close(normal.log_prob(THETA), expected)
+    assert around.is_diagonal
+    torch.testing.assert_close(around.variance, normal.variance)
+    assert prior.sample(5, generator).shape == (5, 3)
+    # A copy: what happens to the posterior later does not matter.
+    posterior.set_normal(make_normal(3, "diag", seed=1))
+    torch.testing.assert_close(prior.log_prob(THETA), expected)
+
+
+def test_posterior_of_another_layout():
+    posterior = FullRankNormal().build(Layout({"coef": (1, 3)}))
+    with pytest.raises(IncompatibleComponentsError, match="is over Layout"):
+        build_prior(posterior, LAYOUT)
+    inexact = FullRankNormal().build(LAYOUT)
+    inexact.log_prob_kind = "lower"
+    with pytest.raises(IncompatibleComponentsError, match="full_rank"):
+        build_prior(inexact, LAYOUT)

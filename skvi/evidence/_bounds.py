@@ -40,6 +40,8 @@ DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 MAX_RHAT = 1.05
+# Chains that disagree so much after their warm-up are stopped early, and reported.
+HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 LEVEL = 0.95
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 
@@ -123,6 +125,8 @@ def bound_evidence(
     # The choices above used the last states of the warm-up: forget them.
     sampler.run(N_FORGET)
     n_iter = math.ceil(n_above * correlation / N_CHAINS)
+    if sampler.pilot.rhat > HOPELESS_RHAT:  # more of the same would not help
+        n_iter = min(n_iter, MAX_HOPELESS_ITER)
     chains = sampler.run(max(MIN_ITER, n_iter))
     draws = draw_weighted(target, proposal, n_below, generator)
     return _summarise(target, posterior, setup, draws, chains, generator, quantity)

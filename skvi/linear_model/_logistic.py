@@ -55,21 +55,26 @@ or Objective, default="elbo"
         "full_rank" knows the correlations between coefficients; "low_rank" knows
         the ten strongest directions of them, ``LowRankNormal(rank)`` more or fewer,
         and is for thousands of features; "mean_field" ignores them.
-    prior : {"normal", "laplace"}, Prior or dict, default="normal"
+    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
+Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
-        standardised features. A dict gives one prior for "coef" and one for
-        "intercept".
-    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`.
+        standardised features; ``Normal(scale="learn")`` finds the one with the
+        largest evidence. "student_t" has heavy tails; "horseshoe", "ard" and
+        "log_uniform" are sparse: they take coefficients without effect to 0 and leave
+        large ones alone. A dict gives one prior for "coef" and one for "intercept";
+        a fitted ``posterior_`` makes what was learnt from other data the prior.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        None is a normal prior with the scale of `prior`, or with 10 where that has
+        none, or learns it: an intercept is never shrunk by a sparse prior.
     fit_intercept : bool, default=True
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
         evidence are generalised ones.
-    solver : {"auto", "natural_gradient", "lbfgs", "moment_matching", \
-"stochastic"}, default="auto"
+    solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
+"moment_matching", "stochastic"}, default="auto"
         "auto" takes the most exact one that can solve the combination: "lbfgs" for
-        low-rank posteriors.
+        low-rank posteriors, "empirical_bayes" for learnt scales.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
@@ -129,6 +134,9 @@ or Objective, default="elbo"
         bound that was optimised is finite at this posterior, or None.
     posterior_ : Posterior
         The fitted posterior.
+    prior_scale_ : float or dict of str to float
+        The scale that `prior` learnt, for several of them by block; only where it
+        learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
     n_features_in_ : int

@@ -41,15 +41,18 @@ default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
         "low_rank" adds the correlations along ten directions, "full_rank" all of
         them, for a few hundred weights.
-    prior : {"normal", "laplace"}, Prior or dict, default="normal"
+    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
+Prior, Posterior or dict, default="normal"
         Distribution of the weights before the data, in units of the layer's natural
         scale, gain / sqrt(inputs), so that one scale suits layers of every width.
         The gain is 3 (the size of log odds) in the last layer, else sqrt(2) for relu
         and 1 for the others, and twice as large in the first of several layers. A
         dict gives one prior for "coef" and one for "intercept", or for each layer
-        ("coef_0").
-    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`.
+        ("coef_0"). "learn" as the scale of a prior finds it by type-II maximum
+        likelihood.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        None is a normal prior with the scale of `prior`, or with 10 where that has
+        none, or learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : int or array-like of int, default=(20,)
         Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
         of rows, since every weight costs evidence; with thousands of rows more
@@ -106,6 +109,9 @@ default="mean_field"
         by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
     posterior_ : Posterior
+    prior_scale_ : float or dict of str to float
+        The scale that `prior` learnt, for several of them by block; only where it
+        learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
     n_features_in_ : int

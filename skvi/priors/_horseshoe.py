@@ -1,14 +1,13 @@
 """The horseshoe prior."""
 
 import math
-from typing import Any
 
 import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors._scales import SCALE, scaled
 from skvi.priors.base import BuiltPrior, Prior
-from skvi.utils._exponential_integral import log_scaled_e1
+from skvi.utils._exponential_integral import log_scaled_e1, log_scaled_e1_slope
 from skvi.utils._log_expectations import HORSESHOE, expected_log
 from skvi.utils._random import rand, randn
 
@@ -83,8 +82,12 @@ class _BuiltHorseshoe(BuiltPrior):
         return self.log_prob_terms(theta).sum(1)
 
     def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        kernel: Any = log_scaled_e1((theta / self._width).square())
+        kernel = log_scaled_e1((theta / self._width).square())
         return self._constant + kernel
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        slope = log_scaled_e1_slope((theta / self._width).square())
+        return slope * theta / self.scale.square()
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         shape = n_draws, len(self.scale)

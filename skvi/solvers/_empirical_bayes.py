@@ -19,7 +19,8 @@ INNER_ITER = 100
 FIXED_SCALES = (NaturalGradient,)
 # Steps of the logarithms of scales: for differences, and at most.
 DIFFERENCE, LONGEST = 1e-3, 1.5
-# Nats per squared log scale: curvatures below it are taken to be this large.
+# Nats per squared log scale: curvatures below it are taken to be this large, and mean
+# that the scale does not matter where the fit is.
 LEAST_CURVATURE = 1e-3
 # A Newton step of a log scale that gains nothing but is longer leads nowhere: where F
 # approaches a limit, as a power of the scale, it has the same length everywhere.
@@ -108,7 +109,7 @@ class _Search:
         self.low = torch.minimum(low, self.hyper)
         self.high = torch.maximum(high, self.hyper)
         self.inner: Solution | None = None
-        self.step = torch.zeros_like(self.hyper)
+        self.drift = torch.zeros_like(self.hyper)
         self.inner_options = replace(
             options,
             max_iter=INNER_ITER,
@@ -125,8 +126,7 @@ class _Search:
             self.inner_options = replace(self.inner_options, warm_start=True)
             self._keep()
             while not self._is_done():
-                self.step = self._newton_step()
-                self._move(self.step)
+                self._move(self._newton_step())
                 self.history.append(self.inner.value)
                 self.stopped = self.options.progress(self.inner.value, self._restore)
         except KeyboardInterrupt:
@@ -188,10 +188,13 @@ class _Search:
             columns.append((self._fit(shifted)[1] - self.gradient)[free] / delta)
         hessian = torch.stack(columns, 1)
         values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
+        flat = (vectors[:, values.abs() < LEAST_CURVATURE].abs() > 0.5).any(1)
         values = values.abs().clamp(min=LEAST_CURVATURE)
         along = vectors.T @ self.gradient[free]
         self.gap = 0.5 * float((along.square() / values).sum())
         step[free] = -(vectors @ (along / values))
+        self.drift = step.clone()
+        self.drift[free[flat]] = -self.gradient[free[flat]].sign()
         longest = float(step.abs().max())
         return step * min(1.0, LONGEST / longest) if longest > 0 else step
 
@@ -221,7 +224,7 @@ class _Search:
 
     def _runaway(self) -> str:
         """Say which scales have no optimum: at an end, or still on a long way."""
-        still = self.step * (self.gap <= self.options.tol)
+        still = self.drift * (self.gap <= self.options.tol)
         to_zero = (self.hyper <= self.low) | (still < -STILL_MOVING)
         to_infinity = (self.hyper >= self.high) | (still > STILL_MOVING)
         return runaway_message(self.problem.target, to_zero, to_infinity)

@@ -5,28 +5,30 @@ from typing import Any
 import torch
 from scipy.special import exp1
 
-__all__ = ["log_scaled_e1"]
+__all__ = ["log_scaled_e1", "log_scaled_e1_slope"]
 
 # Beyond it the asymptotic series is exact to rounding.
 FAR, SMALLEST = 500.0, 1e-300
 
 
+def _evaluate(t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Value and derivative 1 - 1 / (t exp(t) E1(t))."""
+    t = t.detach().double().clamp(min=SMALLEST)
+    near = t.clamp(max=FAR)
+    value = near.exp() * torch.from_numpy(exp1(near.cpu().numpy())).to(t.device)
+    # t exp(t) E1(t) = 1 - lack.
+    r, far = 1 / t, t > FAR
+    lack = r * (1 - r * (2 - r * (6 - r * (24 - r * (120 - 720 * r)))))
+    slope = torch.where(far, -lack / (1 - lack), 1 - r / value)
+    return torch.where(far, torch.log1p(-lack) - t.log(), value.log()), slope
+
+
 class _LogScaledE1(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, t: torch.Tensor) -> torch.Tensor:
-        t = t.double().clamp(min=SMALLEST)
-        near = t.clamp(max=FAR)
-        e1 = torch.from_numpy(exp1(near.detach().cpu().numpy())).to(t.device)
-        value = near.exp() * e1
-        # t exp(t) E1(t) = 1 - lack.
-        r = 1 / t
-        lack = r * (1 - r * (2 - r * (6 - r * (24 - r * (120 - 720 * r)))))
-        far = t > FAR
-        lack = torch.where(far, lack, 1 - near * value)
-        log_value = torch.where(far, torch.log1p(-lack) - t.log(), value.log())
-        # The derivative is 1 - 1 / (t exp(t) E1(t)).
-        ctx.save_for_backward(torch.where(far, -lack / (1 - lack), 1 - r / value))
-        return log_value
+        value, slope = _evaluate(t)
+        ctx.save_for_backward(slope)
+        return value
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -48,3 +50,8 @@ def log_scaled_e1(t: torch.Tensor) -> torch.Tensor:
         In float64, accurate to rounding for every t; differentiable once.
     """
     return _LogScaledE1.apply(t)
+
+
+def log_scaled_e1_slope(t: torch.Tensor) -> torch.Tensor:
+    """Return the derivative of `log_scaled_e1`, a tensor of the same shape."""
+    return _evaluate(t)[1]

@@ -26,7 +26,7 @@ STEP = 0.35  # an error of 6e-13
 EDGE = 1e-4
 LARGEST = 40.0  # exp(-40) is nothing
 # Range of log(tau), in steps, for which the transform is tabulated.
-FIRST, LAST = -300, 700
+FIRST, LAST = -500, 700
 # Nodes times parameters that are held at once, and that are kept for a gradient.
 CHUNK, KEPT = 2**18, 2**24
 
@@ -90,13 +90,15 @@ def _indices(squared: torch.Tensor, variance: torch.Tensor, law: Law) -> tuple:
     """First and last node, from the widest and the narrowest normal."""
     # Whatever is too large or not a number gets a finite grid, and its own value.
     largest = float(torch.nan_to_num(squared + variance, nan=0.0).max())
-    low = math.log(EDGE / (1 + 3 * min(largest, 1e30)))
+    low = math.log(EDGE / (1 + 3 * min(largest, 1e60)))
     high = math.log(LARGEST)
     if not law.decays:
         small = variance.clamp(min=1e-60)
         far = squared > 800 * small
         needed = torch.where(far, 50 / squared.clamp(min=1e-60), 0.5 / (EDGE * small))
-        high = max(high, math.log(float(torch.nan_to_num(needed, nan=1.0).max())))
+        high = max(
+            high, math.log(float(torch.nan_to_num(needed, nan=1.0).max()) or 1.0)
+        )
     return math.floor(low / STEP), math.ceil(high / STEP)
 
 

@@ -1,0 +1,361 @@
+"""Learnt prior and noise scales: type-II maximum likelihood."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import scale
+
+from skvi.base import NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import BetaLoss, LogLoss
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import LinearPredictor, MLPPredictor
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
+from skvi.solvers import EmpiricalBayes, Problem, SolverOptions, choose_solver
+from skvi.targets import SupervisedTarget
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 4)) @ RNG.normal(size=(4, 4))
+Y = X @ [0.8, -0.5, 0.0, 0.3] + 0.7 * RNG.normal(size=40)
+FAMILIES = {"full": FullRankNormal(), "diag": MeanFieldNormal()}
+
+
+def make_target(prior=None, noise="learn", loss=None):
+    model = LinearPredictor(4, fit_intercept=False)
+    prior = build_prior(Normal("learn") if prior is None else prior, model.layout)
+    tensors = torch.from_numpy(X), torch.from_numpy(Y)
+    likelihood = GaussianLikelihood(noise)
+    return SupervisedTarget(model, likelihood, loss or LogLoss(), prior, *tensors)
+
+
+def make_problem(target, family="full", objective=None, divergence=None):
+    posterior = FAMILIES[family].build(target.layout)
+    generator = torch.Generator().manual_seed(0)
+    parts = objective or ELBO(), divergence or KL()
+    return Problem(target, *parts, posterior, generator)
+
+
+def fit(target, family="full", tol=1e-8, **parts):
+    problem = make_problem(target, family, **parts)
+    return EmpiricalBayes().solve(problem, SolverOptions(tol=tol)), problem
+
+
+def log_evidence(noise, prior_scale):
+    covariance = noise**2 * np.eye(len(Y)) + prior_scale**2 * X @ X.T
+    return multivariate_normal(np.zeros(len(Y)), covariance).logpdf(Y)
+
+
+def exact_posterior(noise, prior_scale):
+    precision = X.T @ X / noise**2 + np.eye(4) / prior_scale**2
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ X.T @ Y / noise**2
+    root = np.linalg.cholesky(covariance)
+    return NormalForm(torch.from_numpy(mean), torch.from_numpy(root))
+
+
+@pytest.fixture(scope="module")
+def best():
+    """Noise and prior scale with the largest evidence."""
+    found = minimize(
+        lambda x: -log_evidence(*np.exp(x)), np.zeros(2), options={"gtol": 1e-9}
+    )
+    return np.exp(found.x), -found.fun
+
+
+def test_conjugate_fit_is_the_type_two_maximum(best):
+    # Wrong variants: ELBO minimised in eta; the prior left out of the gradient.
+    target = make_target()
+    solution, problem = fit(target)
+    assert solution.converged
+    assert target.learnt == ("noise_scale", "prior_scale")
+    np.testing.assert_allclose(target.hyper.exp(), best[0], rtol=1e-5)
+    assert -solution.value == pytest.approx(best[1], abs=1e-9)
+    exact = exact_posterior(*best[0])
+    normal = problem.posterior.as_normal()
+    torch.testing.assert_close(normal.mean, exact.mean, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        normal.covariance(), exact.covariance(), rtol=1e-3, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("prior", "loss", "divergence"),
+    [
+        (None, None, None),
+        (Laplace("learn"), None, None),
+        (StudentT(3.0, "learn"), None, None),
+        (Horseshoe("learn"), None, None),
+        (None, BetaLoss(1.3), None),
+        (None, None, KL(weight=0.3)),
+        (None, None, Renyi(0.8)),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_profile_is_level_at_the_solution(family, prior, loss, divergence):
+    """No scale near the solution has a lower objective, and it is quadratic there.
+
+    Wrong variant: the gradient of D in the scale of the prior, without that of the
+    expected loss in the scale of the noise.
+    """
+    target = make_target(prior, loss=loss)
+    solution, _ = fit(target, family, divergence=divergence)
+    assert solution.converged
+    best = target.hyper.clone()
+    for step in 0.02 * torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]):
+        values = []
+        for sign in (1, -1):
+            target.hyper = best + sign * step
+            fixed = make_problem(target.frozen(), family, divergence=divergence)
+            found = choose_solver(fixed)().solve(fixed, SolverOptions(tol=1e-9))
+            values.append(found.value - solution.value)
+        assert min(values) > 0
+        assert values[0] == pytest.approx(values[1], rel=0.2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_breast_cancer_against_a_search(family):
+    X, y = load_breast_cancer(return_X_y=True)
+    X = scale(X)
+    shared = {"posterior": {"full": "full_rank", "diag": "mean_field"}[family]}
+    model = BayesianLogisticRegression(prior=Normal("learn"), **shared).fit(X, y)
+    assert model.diagnostics_["solver"] == "empirical_bayes"
+    assert model.converged_
+    assert model.lower_bound_se_ == 0
+    assert model.diagnostics_["learnt"] == {"prior_scale": model.prior_scale_}
+    steps = [-1e-3, 0.0, 1e-3]
+    bounds = []
+    for step in steps:
+        prior = Normal(model.prior_scale_ * math.exp(step))
+        fixed = BayesianLogisticRegression(
+            prior=prior, intercept_prior=Normal(10.0), tol=1e-9, **shared
+        )
+        bounds.append(fixed.fit(X, y).lower_bound_)
+    assert model.lower_bound_ == pytest.approx(bounds[1], abs=1e-4)
+    slope, bend = bounds[2] - bounds[0], bounds[2] - 2 * bounds[1] + bounds[0]
+    assert bend < 0
+    # Distance to the top of the parabola through the three, in the log of the scale.
+    assert abs(0.5 * slope / bend) * 1e-3 < 1e-3
+
+
+OBJECTIVES = [
+    EUBO(gradient="score"),
+    EUBO(),
+    ChiBound(),
+    RenyiBound(alpha=-0.5),
+    RenyiBound(alpha=0.5),
+    IWELBO(n_importance=5),
+    ELBO(gradient="reparam"),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=repr)
+def test_gradient_in_the_scales_is_that_of_the_evidence(
+    objective, z_score, generator, numeric_gradient
+):
+    """Where q is the exact posterior, every objective ascends the log evidence.
+
+    The weights are then constant, so that the mean over draws of the gradient of the
+    log joint is that of the log evidence (Fisher's identity), for minimised bounds as
+    well. Wrong variants: the sign for minimised bounds; the prior detached.
+    """
+    scales = np.array([0.9, 0.4])
+    target = make_target()
+    problem = make_problem(target, objective=objective)
+    problem.posterior.set_normal(exact_posterior(*scales))
+    gradients = []
+    for _ in range(400):
+        target.hyper = torch.from_numpy(np.log(scales)).requires_grad_()
+        surrogate, _ = objective.surrogate(
+            target, problem.posterior, KL(), None, 20, generator
+        )
+        (gradient,) = torch.autograd.grad(surrogate, target.hyper)
+        gradients.append(-gradient)
+
+    def evidence(x):
+        return torch.tensor(log_evidence(*x.exp().tolist()), dtype=torch.float64)
+
+    expected = numeric_gradient(evidence, torch.from_numpy(np.log(scales)))
+    assert z_score(torch.stack(gradients), expected) < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [EUBO(), IWELBO(10), RenyiBound(-0.5)], ids=repr)
+def test_stochastic_fits_find_the_type_two_maximum(objective, best):
+    problem = make_problem(make_target(), objective=objective)
+    start = replace(problem, objective=ELBO())
+    EmpiricalBayes().solve(start, SolverOptions(tol=1e-3))
+    problem.target.hyper = problem.target.hyper + 0.3  # away from the solution
+    solver = choose_solver(problem)
+    assert solver.name == "stochastic"
+    solver().solve(problem, SolverOptions(n_draws=50))
+    # The gradient's noise vanishes with the exact posterior, and so does the bias.
+    np.testing.assert_allclose(problem.target.hyper.exp(), best[0], rtol=0.01)
+
+
+def test_split_of_the_log_joint():
+    """Both have the value; gradients flow into theta, or into the scales."""
+    target = make_target(StudentT(3.0, "learn"))
+    target.hyper = torch.tensor([0.2, -0.7], dtype=torch.float64).requires_grad_()
+    theta = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+    for_theta, for_hyper = target.log_joint_split(theta)
+    whole = target.log_joint(theta)
+    torch.testing.assert_close(for_theta, whole)
+    torch.testing.assert_close(for_hyper, whole)
+    inputs = theta, target.hyper
+    expected = torch.autograd.grad(whole.sum(), inputs)
+    (by_theta,) = torch.autograd.grad(for_theta.sum(), theta)
+    (by_hyper,) = torch.autograd.grad(for_hyper.sum(), target.hyper)
+    torch.testing.assert_close((by_theta, by_hyper), expected)
+    assert not for_theta.requires_grad or target.hyper.grad is None
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(for_hyper.sum(), theta)
+
+
+def test_blocks_share_what_their_entry_learns():
+    """ "coef" learns one number for all layers; named blocks learn their own."""
+    layout = MLPPredictor(3, 1, (5,)).layout
+    shared = build_prior({"coef": Normal("learn"), "intercept": Normal(2.0)}, layout)
+    assert shared.learnt == ("prior_scale",)
+    bound = shared.bind(torch.tensor([0.1], dtype=torch.float64).log())
+    theta = torch.ones(1, layout.size, dtype=torch.float64)
+    expected = build_prior({"coef": Normal(0.1), "intercept": Normal(2.0)}, layout)
+    torch.testing.assert_close(bound.log_prob(theta), expected.log_prob(theta))
+    spec = {
+        "coef_1": Normal("learn"),
+        "coef_0": Laplace("learn"),
+        "intercept": Normal(),
+    }
+    own = build_prior(spec, layout)
+    assert own.learnt == ("prior_scale[coef_0]", "prior_scale[coef_1]")
+    bound = own.bind(torch.tensor([0.1, 2.0], dtype=torch.float64).log())
+    spec = {"coef_1": Normal(2.0), "coef_0": Laplace(0.1), "intercept": Normal()}
+    expected = build_prior(spec, layout)
+    torch.testing.assert_close(bound.log_prob(theta), expected.log_prob(theta))
+    assert bound.as_normal() is None
+    with pytest.raises(ValueError, match="give a number"):
+        own.log_prob(theta)
+
+
+def test_scales_without_an_optimum_are_reported():
+    """Labels without signal: the scale runs to 0. Separable ones, or
+    features of a tiny unit: it has no end.
+    """
+    signs = np.resize([-1.0, 1.0], 40)
+    y = np.repeat([0, 1], 20)
+    X = signs[:, None]  # orthogonal to the labels
+    model = BayesianLogisticRegression(prior=Normal("learn"))
+    with pytest.warns(ConvergenceWarning, match=r"prior_scale runs to 0.*a number"):
+        model.fit(X, y)
+    assert not model.converged_
+    assert model.prior_scale_ < 0.05
+    separable = 2.0 * y[:, None] - 1
+    for unit in (1.0, 1e-8):
+        with pytest.warns(ConvergenceWarning, match=r"prior_scale grows without limit"):
+            model.fit(unit * separable, y)
+        assert np.isfinite(model.lower_bound_)
+
+
+def test_learnt_noise_at_its_floor_is_reported():
+    target = make_target()
+    target.y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
+    solution, _ = fit(target, tol=1e-5)
+    assert "noise_scale runs to 0" in solution.message
+    assert not solution.converged
+
+
+def test_interrupt_and_callbacks_keep_a_state():
+    def interrupt(value, update):
+        update()
+        raise KeyboardInterrupt
+
+    problem = make_problem(make_target())
+    solution = EmpiricalBayes().solve(problem, SolverOptions(progress=interrupt))
+    assert solution.diagnostics["interrupted"]
+    assert len(solution.history) == solution.n_iter == 1
+    fixed = replace(problem, target=problem.target.frozen())
+    value = float(ELBO().surrogate(*fixed_parts(fixed))[1])
+    assert value == pytest.approx(solution.value, abs=1e-9)
+    problem = make_problem(make_target())
+    solution = EmpiricalBayes().solve(problem, SolverOptions(progress=lambda *_: True))
+    assert solution.diagnostics["stopped"]
+    assert not solution.message
+    problem = make_problem(make_target())
+    solution = EmpiricalBayes().solve(problem, SolverOptions(max_iter=1))
+    assert "increase max_iter" in solution.message
+    assert np.all(np.diff([math.inf, *solution.history]) < 0)
+
+
+def fixed_parts(problem):
+    return problem.target, problem.posterior, problem.divergence, None, 1, None
+
+
+def test_warm_start_needs_one_step():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = scale(X)[:, :5]
+    model = BayesianLogisticRegression(prior=Normal("learn"), warm_start=True)
+    first = model.fit(X, y).n_iter_
+    scale_before = model.prior_scale_
+    model.fit(X, y)
+    assert model.n_iter_ == 1 < first
+    assert model.prior_scale_ == pytest.approx(scale_before, rel=1e-4)
+
+
+def test_evidence_says_what_it_is_conditioned_on():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = scale(X)[:, :3]
+    model = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
+    shared = {"n_draws": 2000, "random_state": 0}
+    bounds = model.evidence_bounds(X, y, **shared)
+    assert bounds.plug_in == ("prior_scale",)
+    assert "at the learnt prior_scale" in str(bounds)
+    fixed = BayesianLogisticRegression(
+        prior=Normal(model.prior_scale_), intercept_prior=Normal(10.0)
+    )
+    expected = fixed.fit(X, y).evidence_bounds(X, y, **shared)
+    assert expected.plug_in == ()
+    assert bounds.estimate == pytest.approx(expected.estimate, abs=0.02)
+
+
+def test_several_learnt_scales_are_a_mapping():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = scale(X)[:, :5] + 1.0  # so that the intercept is not 0
+    prior = {"coef": Normal("learn"), "intercept": Normal("learn")}
+    model = BayesianLogisticRegression(prior=prior).fit(X, y)
+    assert set(model.prior_scale_) == {"coef", "intercept"}
+    # One number and its scale: the best scale is about the size of the number.
+    ratio = model.prior_scale_["intercept"] / abs(model.intercept_[0])
+    assert 0.9 < ratio < 1.3
+
+
+def test_network_learns_a_prior_scale():
+    X = RNG.normal(size=(60, 2))
+    y = X[:, 0] + 0.1 * RNG.normal(size=60)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=(), prior=Normal("learn"), random_state=0, max_iter=400
+    )
+    model.fit(X, y)
+    assert 0.2 < model.prior_scale_ < 5
+    assert model.diagnostics_["learnt"].keys() == {"noise_scale", "prior_scale"}
+
+
+def test_solver_says_what_it_lacks():
+    target = make_target(Normal(), noise=1.0)
+    assert "no hyperparameters" in EmpiricalBayes.missing(make_problem(target))
+    target = make_target()
+    assert not EmpiricalBayes.missing(make_problem(target))
+    missing = EmpiricalBayes.missing(make_problem(target, objective=EUBO()))
+    assert "minimises expectations" in missing
+    with pytest.raises(IncompatibleComponentsError, match="'empirical_bayes'"):
+        choose_solver(make_problem(target), "natural_gradient")

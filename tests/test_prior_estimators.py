@@ -1,0 +1,204 @@
+"""Priors in estimators: intercepts, fits, posteriors as priors, nested parameters."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import scale
+
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import LinearPredictor
+from skvi.priors import (
+    ARD,
+    Horseshoe,
+    Laplace,
+    LogUniform,
+    Normal,
+    Prior,
+    StudentT,
+    build_prior,
+)
+from skvi.solvers import NaturalGradient, Problem, SolverOptions
+from skvi.solvers._normal_point import point_of
+from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.targets import SupervisedTarget
+
+SPARSE = ["student_t", "horseshoe", "ard", "log_uniform", Horseshoe(0.1)]
+every_sparse = pytest.mark.parametrize("prior", SPARSE, ids=str)
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = load_breast_cancer(return_X_y=True)
+    return scale(X)[:, :8], y
+
+
+@every_sparse
+@pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
+def test_fits_are_optimal(prior, posterior, data):
+    """Another optimiser, started at the solution, finds no more than the gap.
+
+    Wrong variant: the exact, negative curvature of the prior in Newton steps.
+    """
+    model = BayesianLogisticRegression(prior=prior, posterior=posterior).fit(*data)
+    assert model.converged_
+    assert np.isfinite(model.lower_bound_)
+    target = model._build_target(data[0], data[1], None)
+    problem = Problem(target, ELBO(), KL(), model.posterior_, None)
+    start = point_of(problem, model.posterior_.as_normal())
+    assert start.value == pytest.approx(-model.lower_bound_, abs=1e-8)
+    with torch.no_grad():
+        better = quasi_newton_run(
+            lambda normal: point_of(problem, normal), start, start.normal.scale
+        )
+    assert start.value - better.value < 1e-4
+
+
+def test_sparse_priors_shrink_noise_and_leave_signal():
+    """Beside 20 features of noise: less shrinkage of the signal than a normal."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 21))
+    y = rng.random(300) < 1 / (1 + np.exp(-3 * X[:, 0]))
+    learnt = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
+    normal = np.abs(learnt.coef_[0])
+    for prior in (Horseshoe("learn"), "ard", "log_uniform"):
+        sparse = BayesianLogisticRegression(prior=prior).fit(X, y)
+        coef = np.abs(sparse.coef_[0])
+        assert np.median(coef[1:]) < 0.5 * np.median(normal[1:])
+        assert coef[0] > normal[0]
+    ard = BayesianLogisticRegression(prior="ard").fit(X, y)
+    precision = ARD().expected_precision(ard.coef_, ard.coef_std_)[0]
+    assert precision[0] < 1 < precision[1:].min()
+
+
+@pytest.mark.parametrize(
+    ("prior", "scale"),
+    [
+        ("normal", 1.0),
+        (Laplace(0.5), 0.5),
+        (StudentT(scale=2.0), 2.0),
+        (Horseshoe(0.1), 0.1),
+        ("ard", 10.0),
+        ("log_uniform", 10.0),
+        (Normal("learn"), 10.0),
+    ],
+    ids=str,
+)
+def test_intercepts_never_get_a_sparse_prior(prior, scale, data):
+    model = BayesianLogisticRegression(prior=prior).fit(*data)
+    assert repr(model.prior_["intercept"]) == f"Normal(scale={scale})".replace(
+        "(scale=1.0)", "()"
+    )
+
+
+def test_a_prior_without_a_scale_asks_for_one(data):
+    class Mine(Prior):
+        def build(self, layout):
+            return Normal().build(layout)
+
+    with pytest.raises(IncompatibleComponentsError, match="Give intercept_prior"):
+        BayesianLogisticRegression(prior=Mine()).fit(*data)
+    BayesianLogisticRegression(prior=Mine(), intercept_prior="normal").fit(*data)
+
+
+def test_improper_priors_have_no_evidence(data):
+    model = BayesianLogisticRegression(prior=LogUniform()).fit(*data)
+    assert model.diagnostics_["khat"] is None
+    with pytest.raises(IncompatibleComponentsError, match=r"improper.*horseshoe"):
+        model.evidence_bounds(*data)
+    for objective in ("eubo", "iwelbo", "renyi", "chi"):
+        with pytest.raises(IncompatibleComponentsError, match=r"improper.*horseshoe"):
+            BayesianLogisticRegression(prior=LogUniform(), objective=objective).fit(
+                *data
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", [*SPARSE, "laplace"], ids=str)
+def test_divergences_by_draws(prior, data):
+    """Rényi has no closed form here: a converged fit from draws, and no NaN."""
+    model = BayesianLogisticRegression(
+        prior=prior, divergence=Renyi(0.5), random_state=0
+    ).fit(*data)
+    assert model.diagnostics_["solver"] == "stochastic"
+    assert model.converged_
+    assert np.isfinite(model.coef_).all()
+    assert model.objective_value_ < model.lower_bound_ + 100
+
+
+@pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
+def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
+    """Conjugate: with full rank the result is the posterior of all the data.
+
+    A factorised posterior forgets correlations, so that it is another one.
+    """
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 3)), rng.normal(size=30)
+    X[:, 1] += X[:, 0]
+    model = LinearPredictor(3, fit_intercept=False)
+
+    def fit(prior, rows):
+        tensors = torch.from_numpy(X[rows]), torch.from_numpy(y[rows])
+        target = SupervisedTarget(
+            model, GaussianLikelihood(0.5), LogLoss(), prior, *tensors
+        )
+        problem = Problem(target, ELBO(), KL(), family.build(model.layout), None)
+        solution = NaturalGradient().solve(problem, SolverOptions(tol=1e-12))
+        return problem.posterior, solution.value
+
+    prior = Normal().build(model.layout)
+    half, first = fit(prior, slice(0, 15))
+    both, second = fit(build_prior(half, model.layout), slice(15, 30))
+    whole, value = fit(prior, slice(0, 30))
+    same = torch.allclose(both.as_normal().mean, whole.as_normal().mean, atol=1e-7)
+    assert same == isinstance(family, FullRankNormal)
+    if same:
+        # Exact posteriors: the evidences of the halves multiply.
+        assert first + second == pytest.approx(value, abs=1e-8)
+
+
+def test_estimator_takes_a_posterior_as_prior(data):
+    X, y = data
+    first = BayesianLogisticRegression().fit(X[:300], y[:300])
+    second = BayesianLogisticRegression(prior=first.posterior_)
+    copy = clone(second).fit(X[300:], y[300:])
+    whole = BayesianLogisticRegression().fit(X, y)
+    gap = np.abs(copy.coef_ - whole.coef_) / whole.coef_std_
+    assert gap.max() < 0.5
+    assert copy.evidence_bounds(X[300:], y[300:], random_state=0).reliable
+    with pytest.raises(IncompatibleComponentsError, match="intercept in it"):
+        second.set_params(intercept_prior="normal").fit(X, y)
+    with pytest.raises(IncompatibleComponentsError, match="is over Layout"):
+        BayesianLogisticRegression(prior=first.posterior_).fit(X[:, :3], y)
+
+
+def test_nested_names_of_priors():
+    model = BayesianLogisticRegression(intercept_prior=None)
+    model.set_params(intercept_prior__scale=5.0)
+    assert repr(model.intercept_prior) == "Normal(scale=5.0)"
+    given = {"coef": "laplace", "intercept": Normal()}
+    model = BayesianLogisticRegression(prior=given)
+    model.set_params(prior__coef__scale=0.2, prior__intercept=StudentT())
+    assert repr(model.prior) == "{'coef': Laplace(scale=0.2), 'intercept': StudentT()}"
+    assert given == {"coef": "laplace", "intercept": given["intercept"]}
+    with pytest.raises(ValueError, match=r"has the blocks \['coef', 'intercept'\]"):
+        model.set_params(prior__weights__scale=1.0)
+    with pytest.raises(ValueError, match="Invalid parameter 'width'"):
+        model.set_params(prior__coef__width=1.0)
+
+
+def test_grid_over_the_prior_of_a_block(data):
+    grid = {"prior__coef__scale": [0.01, 1.0]}
+    prior = {"coef": Laplace(), "intercept": Normal()}
+    search = GridSearchCV(BayesianLogisticRegression(prior=prior), grid, cv=2)
+    search.fit(*data)
+    assert search.best_params_ == {"prior__coef__scale": 1.0}
+    assert repr(search.best_estimator_.prior_["coef"]) == "Laplace()"
