@@ -29,7 +29,7 @@ class BaseSupervised(BaseVariational):
     #: Added to the log joint density: the Jacobian of standardised targets.
     _constant = 0.0
 
-    def _fit(self, X, y, sample_weight):
+    def _fit(self, X, y, sample_weight, exposure=None):
         """Validate, build the target, solve; return what was validated."""
         before = self._forget()
         X, y = validate_data(self, X, y, **self._input)
@@ -37,7 +37,8 @@ class BaseSupervised(BaseVariational):
         self._resolve_all()
         sample_weight = self._check_weights(X, sample_weight)
         weight = self._row_weights(targets, sample_weight)
-        target = self._build_target(X, targets, weight)
+        offset = self._check_exposure(X, exposure)
+        target = self._build_target(X, targets, weight, offset=offset)
         self.loss_function_.check(target.likelihood_spec)
         with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
             metadata = {"sample_weight": sample_weight}
@@ -51,6 +52,10 @@ class BaseSupervised(BaseVariational):
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
 
+    def _check_exposure(self, X, exposure):
+        """Offset of f, the log of the exposure; None where there is none."""
+        return None
+
     def _row_weights(self, targets, sample_weight):
         """Weights that the loss of every row gets; classifiers add class weights."""
         return sample_weight
@@ -62,13 +67,14 @@ class BaseSupervised(BaseVariational):
         """Return the targets in the units of the fit."""
         return targets
 
-    def _build_target(self, X, targets, weight, predictor=None):
+    def _build_target(self, X, targets, weight, predictor=None, offset=None):
         if weight is not None:
             # Rows of weight zero must not influence anything: nodes, batches, units.
             keep = weight > 0
             self._check_weighted(targets[keep])
             if not keep.all():
                 X, targets, weight = X[keep], targets[keep], weight[keep]
+                offset = None if offset is None else offset[keep]
         targets = self._standardize(targets, weight)
         predictor = self._predictor() if predictor is None else predictor
         return SupervisedTarget(
@@ -80,6 +86,7 @@ class BaseSupervised(BaseVariational):
             as_tensor(targets),
             None if weight is None else as_tensor(weight),
             self._constant,
+            None if offset is None else as_tensor(offset),
         )
 
     def _posterior_attributes(self):

@@ -163,6 +163,8 @@ class TestExpectations:
         generic = Loss.expected(loss, likelihood, mean, covariance, y)
         # The generic rule has one kind of nodes, and the log loss another.
         tol = 0.02 if n_classes > 4 and loss.is_log_loss else 1e-12
+        # The closed form scales f, and so takes more nodes than the generic rule.
+        tol = 1e-6 if isinstance(loss, GammaLoss) else tol
         for a, b in zip(found, generic, strict=True):
             assert torch.allclose(a, b, atol=tol)
         shifted = loss.expected(likelihood, mean + 3.0, covariance + 2.0, y)

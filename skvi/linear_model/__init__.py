@@ -1,5 +1,6 @@
 """Bayesian linear models."""
 
 from skvi.linear_model._logistic import BayesianLogisticRegression
+from skvi.linear_model._poisson import BayesianPoissonRegressor
 
-__all__ = ["BayesianLogisticRegression"]
+__all__ = ["BayesianLogisticRegression", "BayesianPoissonRegressor"]

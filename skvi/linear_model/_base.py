@@ -37,6 +37,7 @@ class BayesianLinearModel(BaseSupervised):
     """
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
+    _row_data = "and sample_weight"
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -44,11 +45,13 @@ class BayesianLinearModel(BaseSupervised):
         tags.input_tags.sparse = True
         return tags
 
-    def _fit(self, X, y, sample_weight):
+    def _fit(self, X, y, sample_weight, exposure=None):
         """Fit, and remember of the data what tells others apart."""
-        X, targets, sample_weight, weight = super()._fit(X, y, sample_weight)
+        found = super()._fit(X, y, sample_weight, exposure)
+        X, targets, sample_weight, weight = found
         self._had_weights = sample_weight is not None
-        self._fingerprint = _fingerprint(X, targets, weight)
+        offset = self._check_exposure(X, exposure)
+        self._fingerprint = _fingerprint(X, targets, weight, offset)
         self._n_samples_fit = X.shape[0]
         return self
 
@@ -156,6 +159,21 @@ class BayesianLinearModel(BaseSupervised):
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
         is comparable only within the same loss and weights.
         """
+        return self._bound_evidence(
+            X, y, sample_weight, method, n_draws, precision, random_state
+        )
+
+    def _bound_evidence(
+        self,
+        X,
+        y,
+        sample_weight,
+        method,
+        n_draws,
+        precision,
+        random_state,
+        exposure=None,
+    ):
         check_is_fitted(self)
         validate_arguments(
             type(self).__name__,
@@ -173,14 +191,17 @@ class BayesianLinearModel(BaseSupervised):
         self._check_size(X, sample_weight)
         sample_weight = self._check_weights(X, sample_weight)
         weight = self._row_weights(target_values, sample_weight)
-        if _fingerprint(X, target_values, weight) != self._fingerprint:
+        offset = self._check_exposure(X, exposure)
+        if _fingerprint(X, target_values, weight, offset) != self._fingerprint:
             raise ValueError(
-                "evidence_bounds needs the X, y and sample_weight of the fit; these "
+                f"evidence_bounds needs the X, y {self._row_data} of the fit; these "
                 "are others. For other data use predict_log_density."
             )
         weighted = weight is not None and bool(np.any(weight != 1))
         plain = self.loss_function_.is_log_loss and not weighted
-        target = self._build_target(X, target_values, weight, self._fitted_predictor)
+        target = self._build_target(
+            X, target_values, weight, self._fitted_predictor, offset
+        )
         target.hyper = torch.from_numpy(self._hyper.copy())
         with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
             bounds = bound_evidence(
@@ -206,7 +227,7 @@ class BayesianLinearModel(BaseSupervised):
             )
 
 
-def _fingerprint(X, y, sample_weight):
+def _fingerprint(X, y, sample_weight, offset=None):
     """Checksum of targets, weights and 32 rows: tells other data apart, cheaply.
 
     It is the same for a dense and a sparse matrix of the same numbers.
@@ -218,4 +239,6 @@ def _fingerprint(X, y, sample_weight):
     parts = [sample.data, sample.indices.astype(np.int64), sample.indptr, y]
     if sample_weight is not None:
         parts.append(sample_weight)
+    if offset is not None:
+        parts.append(offset)
     return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]

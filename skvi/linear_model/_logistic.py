@@ -48,9 +48,11 @@ or Objective, default="elbo"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``. "renyi" below order 1
         gives wider posteriors; on nearly separable data much wider ones.
-    loss : {"log", "beta"} or Loss, default="log"
-        "log" is the likelihood. "beta" gives little weight to labels that the
-        model finds impossible, such as wrong ones.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to labels that
+        the model finds impossible, such as wrong ones. A callable
+        ``(f, y) -> (S, n)``, of the log odds and of y coded 0 and 1, gives
+        a Gibbs posterior; see `CallableLoss`.
     posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
         "full_rank" knows the correlations between coefficients; "low_rank" knows
         the ten strongest directions of them, ``LowRankNormal(rank)`` more or fewer,

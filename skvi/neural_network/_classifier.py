@@ -33,9 +33,11 @@ or Objective, default="elbo"
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``.
-    loss : {"log", "beta"} or Loss, default="log"
-        "log" is the likelihood. "beta" gives little weight to labels that the
-        model finds impossible, such as wrong ones.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to labels that
+        the model finds impossible, such as wrong ones. A callable
+        ``(f, y) -> (S, n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives
+        a Gibbs posterior; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank"} or Family, \
 default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;

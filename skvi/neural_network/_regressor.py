@@ -47,9 +47,11 @@ or Objective, default="elbo"
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``.
-    loss : {"log", "beta"} or Loss, default="log"
-        "log" is the likelihood. "beta" gives little weight to outliers; it acts on
-        the standardised target.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
+        they act on the standardised target. A callable ``(f, y) -> (S, n)``, of the
+        network's output and of that target, gives a Gibbs posterior and needs a fixed
+        `noise_scale`; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank"} or Family, \
 default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;

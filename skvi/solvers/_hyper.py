@@ -7,20 +7,41 @@ import torch
 
 from skvi.exceptions import NoOptimumError
 
-__all__ = ["hyper_range", "runaway_message"]
+__all__ = ["hyper_range", "runaway_message", "suspicion"]
 
 # Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
 # the likelihood of a row that is fitted exactly has no bound.
 NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
+# Robust losses may have no lowest value at all: a floor that a run away reaches before
+# its steps have become too small, and a fall that is worth a word.
+ROBUST_FLOOR, SUSPICIOUS = math.log(1e2), math.log(0.3)
 
 
 def hyper_range(target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Least and largest values of the hyperparameters of a target, (H,) each."""
     start = target.initial_hyper()
-    width = torch.full_like(start, NOISE_RANGE)
+    above = torch.full_like(start, NOISE_RANGE)
+    below = torch.full_like(start, ROBUST_FLOOR if _is_robust(target) else NOISE_RANGE)
     for i, name in enumerate(target.learnt):
-        width[i] = PRIOR_RANGE if name.startswith("prior") else NOISE_RANGE
-    return start - width, start + width
+        if name.startswith("prior"):
+            above[i] = below[i] = PRIOR_RANGE
+    return start - below, start + above
+
+
+def suspicion(target: Any, hyper: torch.Tensor) -> str:
+    """Say that a scale of the noise falls with a robust loss, as a run away does."""
+    fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
+    names = target.learnt or ("",) * len(fallen)
+    noise = [not name.startswith("prior") for name in names]
+    falls = any(f and n for f, n in zip(fallen, noise, strict=True))
+    return (
+        f"; a learnt scale falls too: {RUNAWAY}" if falls and _is_robust(target) else ""
+    )
+
+
+def _is_robust(target: Any) -> bool:
+    loss = getattr(target, "loss", None)
+    return loss is not None and not loss.is_log_loss
 
 
 def runaway_message(
@@ -65,17 +86,17 @@ def _floor_remedy(target: Any, kind: str) -> str:
 
 
 def _check_loss(target: Any, name: str, kind: str) -> None:
-    loss = getattr(target, "loss", None)
-    if kind == "prior" or loss is None or loss.is_log_loss:
-        return
-    raise NoOptimumError(
-        f"With loss={loss!r} the {name} runs to 0: where some rows are fitted exactly, "
-        "as equal targets are, this loss has no lowest value, and the result would "
-        "mean nothing. Fix the scale (such as noise_scale=0.5), use loss='log', or an "
-        "order closer to 1."
-    )
+    if kind == "noise" and _is_robust(target):
+        raise NoOptimumError(
+            f"With loss={target.loss!r} the {name} runs to 0: {RUNAWAY}."
+        )
 
 
+RUNAWAY = (
+    "where some rows are fitted exactly, as equal targets are, a robust loss has no "
+    "lowest value, and its result would mean nothing. Fix the scale (such as "
+    "noise_scale=0.5), use loss='log', or an order closer to 1"
+)
 _FLOOR_OF_PRIOR = (
     "with these data the evidence is largest without any effect of the features; give "
     "the prior a number for its scale, or leave the features out"

@@ -48,7 +48,7 @@ def find_mode(
         step = -solve_newton(target, curvature, precision, gradient, dense)
         decrement = -float(gradient @ step) / 2
         rho = 1.0
-        while rho > 1e-6:
+        while rho > 1e-12:
             trial = evaluate(theta + rho * step)
             if trial[0] <= value - 0.1 * rho * decrement:
                 break

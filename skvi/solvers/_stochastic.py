@@ -5,7 +5,7 @@ import math
 import torch
 
 from skvi.solvers._adam import Adam, Decay, Plateau
-from skvi.solvers._hyper import hyper_range, runaway_message
+from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = ["Stochastic"]
@@ -180,6 +180,7 @@ class _Training:
                 f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
                 "or increase n_draws"
             )
+        problem = self.problem
         # First: at an end other parameters may go on moving without limit.
         message = message or self._runaway_message()
         if not self.schedule.converged and not message:
@@ -187,7 +188,7 @@ class _Training:
                 f"the objective was still falling after max_iter={options.max_iter} "
                 f"iterations of {self.steps} gradient steps; increase max_iter"
             )
-        problem = self.problem
+            message += suspicion(problem.target, self.kept[self.split :])
         gain = problem.objective.remaining_gain(
             problem.target, problem.posterior, problem.divergence, problem.generator
         )

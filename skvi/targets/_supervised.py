@@ -34,6 +34,8 @@ class SupervisedTarget(Target):
         w, not negative; None is 1 for every row.
     constant : float, default=0.0
         Added to the log joint density: the Jacobian of standardised targets.
+    offset : Tensor of shape (n,), default=None
+        Added to f of every row, such as the log of an exposure; None is 0.
 
     Examples
     --------
@@ -63,11 +65,12 @@ class SupervisedTarget(Target):
         y: torch.Tensor,
         sample_weight: torch.Tensor | None = None,
         constant: float = 0.0,
+        offset: torch.Tensor | None = None,
     ) -> None:
         self.predictor, self._likelihood, self.loss = predictor, likelihood, loss
         self._prior, self.layout = prior, predictor.layout
         self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
-        self.constant = constant
+        self.constant, self.offset = constant, offset
         self.hyper = self.initial_hyper()
 
     def initial_hyper(self) -> torch.Tensor:
@@ -141,7 +144,8 @@ class SupervisedTarget(Target):
             One column for each row that is used.
         """
         X, y, _ = self._select(rows)
-        return self.loss(self.likelihood, self.predictor.forward(theta, X), y)
+        f = self._shift(self.predictor.forward(theta, X), rows)
+        return self.loss(self.likelihood, f, y)
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -168,7 +172,7 @@ class SupervisedTarget(Target):
         # The network runs once; only the losses are evaluated twice.
         for part in [rows] if rows is not None else self._chunks(len(theta)):
             X, y, _ = self._select(part)
-            f = self.predictor.forward(theta, X)
+            f = self._shift(self.predictor.forward(theta, X), part)
             scaled = self._total if rows is not None else self._weighted_sum
             for_theta = for_theta - scaled(self.loss(fixed, f, y), part)
             for_hyper = for_hyper - scaled(self.loss(free, f.detach(), y), part)
@@ -181,7 +185,8 @@ class SupervisedTarget(Target):
         gradient = self.prior.log_prob_gradient(theta)
         for chunk in self._chunks(len(theta)):
             X, y, weight = self._select(chunk)
-            slope = self.likelihood.log_prob_slope(self.predictor.forward(theta, X), y)
+            f = self._shift(self.predictor.forward(theta, X), chunk)
+            slope = self.likelihood.log_prob_slope(f, y)
             if weight is not None:
                 slope = slope * like_rows(weight, slope[0])
             gradient = gradient + self.predictor.pull_back_draws(X, slope)
@@ -282,7 +287,7 @@ class SupervisedTarget(Target):
         else:
             theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
             f = self.predictor.forward(theta, X)
-        return self.loss(self.likelihood, f, y)
+        return self.loss(self.likelihood, self._shift(f, rows), y)
 
     def total_loss(
         self, losses: torch.Tensor, rows: torch.Tensor | None = None
@@ -347,6 +352,7 @@ class SupervisedTarget(Target):
         """
         X, y, _ = self._select(rows)
         mean, variance = self.predictor.moments(X, normal)
+        mean = self._shift_mean(mean, rows)
         likelihood = self.likelihood
         losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, y)
         if self.hyper.requires_grad and self._likelihood.learnt:
@@ -374,7 +380,9 @@ class SupervisedTarget(Target):
             shapes (n, K) and (n, K, K) for K > 1.
         """
         mean, variance = self.predictor.moments(self.X, normal)
-        return self._row_terms(mean, spread_of(variance), refine)
+        return self._row_terms(
+            self._shift_mean(mean, None), spread_of(variance), refine
+        )
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -395,7 +403,8 @@ class SupervisedTarget(Target):
         """
         f = self.predictor.project(self.X, theta[:, None])[..., 0]
         nothing = f if f.ndim == 1 else torch.diag_embed(f)
-        return self._row_terms(f, torch.zeros_like(nothing), 1)
+        mean = self._shift_mean(f, None)
+        return self._row_terms(mean, torch.zeros_like(nothing), 1)
 
     def _row_terms(
         self, mean: torch.Tensor, spread: torch.Tensor, refine: int
@@ -411,6 +420,20 @@ class SupervisedTarget(Target):
             like_rows(w, slope) * slope,
             like_rows(w, curvature) * curvature,
         )
+
+    def _shift(self, f: torch.Tensor, rows: Any) -> torch.Tensor:
+        """Add the offset to f, (S, n, K)."""
+        if self.offset is None:
+            return f
+        offset = self.offset if rows is None else self.offset[rows]
+        return f + offset.to(f.dtype)[:, None]
+
+    def _shift_mean(self, mean: torch.Tensor, rows: Any) -> torch.Tensor:
+        """Add the offset to the mean of f, (n,) or (n, K)."""
+        if self.offset is None:
+            return mean
+        offset = self.offset if rows is None else self.offset[rows]
+        return mean + like_rows(offset, mean)
 
     def _chunks(self, n_draws: int) -> list[slice]:
         width = n_draws * self.predictor.row_width

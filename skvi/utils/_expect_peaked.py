@@ -10,7 +10,7 @@ from skvi.utils._derivatives import scalar_derivatives
 from skvi.utils._expectations import Expectations
 from skvi.utils._peaks import zoom_to_peak
 
-__all__ = ["expect_peaked"]
+__all__ = ["expect_peaked", "log_expect_peaked"]
 
 # Standard deviations of the normal that are integrated over.
 REACH = 8.6
@@ -57,6 +57,38 @@ def expect_peaked(
     return out[0], out[1], out[2]
 
 
+def log_expect_peaked(
+    log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    y: torch.Tensor,
+    peak: torch.Tensor,
+) -> torch.Tensor:
+    """Log of the value of `expect_peaked`, accurate however far out it is.
+
+    Parameters
+    ----------
+    log_function : callable
+        As in `expect_peaked`.
+    mean, std, y : Tensor of shape (n,)
+    peak : Tensor of shape (n,)
+        Distance of the product's peak from the mean, in standard deviations of f, or
+        more than it.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+    """
+    out = torch.empty_like(mean)
+    for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
+        some = mean[rows], std[rows], y[rows]
+        side = peak[rows]
+        ends = side.clamp(max=0) - REACH, side.clamp(min=0) + REACH
+        f, log_weight = _nodes(log_function, *some, *ends, 1)
+        out[rows] = torch.logsumexp(log_function(f, some[2]) + log_weight, 0)
+    return out
+
+
 def _expect_rows(
     log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     mean: torch.Tensor,
@@ -64,19 +96,8 @@ def _expect_rows(
     y: torch.Tensor,
     refine: int,
 ) -> torch.Tensor:
-
-    def log_product(z: torch.Tensor) -> torch.Tensor:
-        return log_function((mean + std * z)[..., None], y) - 0.5 * z.square()
-
     reach = torch.full_like(mean, REACH)
-    low, high = zoom_to_peak(log_product, -reach, reach)
-    width = float(((high - low) * std).max())
-    n_nodes = refine * max(MIN_NODES, min(math.ceil(width / STEP), MAX_NODES))
-    grid = torch.linspace(0, 1, n_nodes + 1, dtype=torch.float64)[:, None]
-    z = low + (high - low) * grid
-    log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
-    log_weight = log_weight - 0.5 * math.log(2 * math.pi)
-    f = (mean + std * z)[..., None]
+    f, log_weight = _nodes(log_function, mean, std, y, -reach, reach, refine)
     value, slope, curvature = scalar_derivatives(lambda g: log_function(g, y), f)
     weighted = torch.exp(value + log_weight)
     # An infinite slope belongs to a value of zero.
@@ -85,3 +106,27 @@ def _expect_rows(
     return torch.stack(
         [weighted.sum(0), (weighted * slope).sum(0), (weighted * bend).sum(0)]
     )
+
+
+def _nodes(
+    log_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    y: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    refine: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Nodes f, (N, n, 1), between the ends, and the logarithms of their weights."""
+
+    def log_product(z: torch.Tensor) -> torch.Tensor:
+        return log_function((mean + std * z)[..., None], y) - 0.5 * z.square()
+
+    low, high = zoom_to_peak(log_product, low, high)
+    width = float(((high - low) * std).max())
+    n_nodes = refine * max(MIN_NODES, min(math.ceil(width / STEP), MAX_NODES))
+    grid = torch.linspace(0, 1, n_nodes + 1, dtype=torch.float64)[:, None]
+    z = low + (high - low) * grid
+    log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
+    log_weight = log_weight - 0.5 * math.log(2 * math.pi)
+    return (mean + std * z)[..., None], log_weight

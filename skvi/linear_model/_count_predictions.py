@@ -1,0 +1,191 @@
+"""Predictions of counts from a normal log rate."""
+
+from numbers import Real
+
+import numpy as np
+import torch
+from scipy.special import xlogy
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_consistent_length
+
+from skvi.likelihoods import PoissonLikelihood
+from skvi.utils._poisson_mixture import (
+    poisson_mixture_log_mass,
+    poisson_mixture_quantiles,
+)
+from skvi.utils._random import make_generator
+from skvi.utils._sparse import as_rows
+from skvi.utils._validation import Interval, validate_arguments
+
+__all__ = ["CountPredictionMixin"]
+
+
+class CountPredictionMixin:
+    """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
+
+    def _log_rate(self, X, exposure):
+        """Mean and standard deviation of f, and a dtype."""
+        mean, variance, dtype = self._predictive_moments(X)
+        offset = self._check_exposure(mean, exposure)
+        if offset is not None:
+            mean = mean + torch.from_numpy(offset)
+        return mean, variance.sqrt(), dtype
+
+    def predict(self, X, return_std=False, exposure=None):
+        """Predict the mean count, averaged over the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        return_std : bool, default=False
+            Whether to return standard deviations of a new count as well.
+        exposure : array-like of shape (n,), default=None
+            Positive; None is 1 for every row: the rate per unit.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,)
+            E exp(f), exactly: larger than the rate at the posterior mean.
+        std : ndarray of shape (n,)
+            Only with ``return_std=True``: the root of the mean rate (Poisson noise)
+            plus the variance of the rate.
+        """
+        mean, std, dtype = self._log_rate(X, exposure)
+        rate = torch.exp(mean + 0.5 * std.square())
+        if not return_std:
+            return rate.numpy().astype(dtype)
+        deviation = (rate + rate.square() * torch.expm1(std.square())).sqrt()
+        return rate.numpy().astype(dtype), deviation.numpy().astype(dtype)
+
+    def predict_quantiles(self, X, quantiles, exposure=None):
+        """Predict quantiles of a new count.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        quantiles : float or array-like of shape (q,)
+            Probabilities in (0, 1).
+        exposure : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        ndarray of shape (n, q)
+            The smallest counts that are reached with at least these probabilities.
+        """
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        inside = np.all((levels > 0) & (levels < 1))
+        if levels.ndim != 1 or not len(levels) or not inside:
+            raise ValueError(
+                f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
+            )
+        mean, std, dtype = self._log_rate(X, exposure)
+        return poisson_mixture_quantiles(mean, std, levels).numpy().astype(dtype)
+
+    def predict_interval(self, X, coverage=0.9, exposure=None):
+        """Predict a central interval for a new count.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        coverage : float, default=0.9
+            Probability that the interval gives to the count at least, in (0, 1).
+        exposure : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        ndarray of shape (n, 2)
+            Lower and upper end; both belong to the interval.
+        """
+        validate_arguments(
+            type(self).__name__,
+            {"coverage": coverage},
+            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
+        )
+        tail = (1 - coverage) / 2
+        return self.predict_quantiles(X, [tail, 1 - tail], exposure)
+
+    def predict_log_density(self, X, y, exposure=None):
+        """Log predictive mass of each count: the proper score of a forecast.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        y : array-like of shape (n,)
+            Counts.
+        exposure : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            In nats, each row given the training data alone.
+
+        Raises
+        ------
+        ValueError
+            The fit, or this call, was given rates instead of counts.
+        """
+        mean, std, _ = self._log_rate(X, exposure)
+        counts = self._encode(y, reset=False)
+        check_consistent_length(counts, mean)
+        self._refuse_rates("predict_log_density", counts)
+        with torch.no_grad():
+            return poisson_mixture_log_mass(torch.from_numpy(counts), mean, std).numpy()
+
+    def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
+        """Draw new counts from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+        exposure : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        ndarray of shape (n, n_samples)
+            Every column comes from one draw of the coefficients, the same for all
+            rows.
+        """
+        X = self._check_X(X)
+        random_state = check_random_state(random_state)
+        theta = self._draw(n_samples, random_state)
+        f = self._fitted_predictor.forward(theta, as_rows(X).to(torch.float64))
+        offset = self._check_exposure(X, exposure)
+        if offset is not None:
+            f = f + torch.from_numpy(offset)[:, None]
+        counts = PoissonLikelihood().sample(f, make_generator(random_state))
+        return counts.T.numpy().astype(X.dtype)
+
+    def score(self, X, y, sample_weight=None, exposure=None):
+        """Share of the deviance that is explained, D^2.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+        y : array-like of shape (n,)
+        sample_weight : array-like of shape (n,), default=None
+        exposure : array-like of shape (n,), default=None
+
+        Returns
+        -------
+        float
+            1 - deviance / null deviance, as of `PoissonRegressor`; the null model has
+            one rate per unit of exposure. At most 1; 0 where all rates are equal.
+        """
+        rate = self.predict(X, exposure=exposure).astype(np.float64)
+        y = self._encode(y, reset=False)
+        check_consistent_length(y, rate)
+        weight = self._check_weights(rate[:, None], sample_weight)
+        weight = np.ones(len(y)) if weight is None else weight
+        offset = self._check_exposure(rate, exposure)
+        unit = np.ones(len(y)) if offset is None else np.exp(offset)
+        null = unit * (weight @ y) / (weight @ unit)
+
+        def deviance(mean):
+            return float(weight @ (xlogy(y, y) - xlogy(y, mean) - y + mean))
+
+        worst = deviance(null)
+        if worst <= 1e-12 * float(weight @ y):
+            return 0.0
+        return 1 - deviance(rate) / worst

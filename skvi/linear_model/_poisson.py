@@ -1,0 +1,323 @@
+"""Bayesian Poisson regression."""
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_array, column_or_1d
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import PoissonLikelihood
+from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._count_predictions import CountPredictionMixin
+from skvi.utils._callbacks import with_callbacks
+from skvi.utils._validation import _fit_context
+
+__all__ = ["BayesianPoissonRegressor"]
+
+
+class BayesianPoissonRegressor(
+    CountPredictionMixin, RegressorMixin, BayesianLinearModel
+):
+    """Poisson regression with a posterior over its coefficients.
+
+    A count y_i is Poisson with rate ``exposure_i * exp(x_i' coef + intercept)``. Where
+    `sklearn.linear_model.PoissonRegressor` returns one vector of coefficients, this
+    estimator returns a distribution: coefficients with standard deviations, rates and
+    counts with intervals, and bounds on the evidence, by which models can be compared
+    without a validation set.
+
+    The defaults are standard Bayesian inference with a normal approximation. The
+    fit is deterministic and takes milliseconds on small data.
+
+    Parameters
+    ----------
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
+default="elbo"
+        In which sense the approximation is close to the exact posterior. "elbo"
+        (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
+        posterior's mean and standard deviations, at the price of some sampling.
+    divergence : {"kl", "renyi"} or Divergence, default="kl"
+        How distance to the prior is measured. Anything but "kl" gives a
+        generalised posterior and needs ``objective="elbo"``.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to counts that
+        the model finds impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
+        exposure included, and the count gives a Gibbs posterior.
+    posterior : {"full_rank", "mean_field"} or Family, default="full_rank"
+        "full_rank" knows the correlations between coefficients; "mean_field"
+        ignores them, needs less memory, and is for thousands of features.
+    prior : {"normal", "laplace"}, Prior or dict, default="normal"
+        Distribution of the coefficients before the data. The default scale 1 suits
+        standardised features: one standard deviation changes the rate by a factor
+        of e or so. A dict gives one prior for "coef" and one for "intercept".
+    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
+        None is a normal prior with the scale of `prior`. The intercept is the log
+        rate per unit of exposure, so that large counts need a wide one, such as
+        ``Normal(scale=10.0)``.
+    fit_intercept : bool, default=True
+    solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
+default="auto"
+        "auto" takes the most exact one that can solve the combination.
+    n_draws : int, default=10
+        Draws per gradient step of the stochastic solver.
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step. "auto" uses all rows; data with more rows than an
+        int are fitted by stochastic gradients on minibatches of that size.
+    learning_rate : float or "auto", default="auto"
+        First step size of the stochastic solver; "auto" is 0.05.
+    max_iter : int, default=100
+        Largest number of iterations; see `BayesianLogisticRegression`.
+    tol : float, default=1e-5
+        Nats: a fit has converged when it is this close to its optimum.
+    warm_start : bool, default=False
+        Whether a second fit starts at the posterior of the first.
+    n_jobs : int, default=None
+        Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
+        every core, None leaves the libraries' own limits.
+    verbose : int, default=0
+        1 writes a line about once a second, 2 one for every iteration.
+    random_state : int, RandomState instance or None, default=None
+        Only fits that draw use it.
+
+    Attributes
+    ----------
+    coef_, coef_std_ : ndarray of shape (d,)
+        Posterior means and standard deviations.
+    intercept_, intercept_std_ : float
+    lower_bound_ : float
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
+        the data, whatever was optimised. It bounds log p(D) only for counts, with log
+        loss and without sample weights.
+    lower_bound_se_ : float
+        Its standard error, 0 where it is computed without draws.
+    objective_value_ : float
+        What was optimised, in nats; an estimate from draws but for "elbo".
+    loss_curve_ : ndarray of shape (n_iter,)
+        The minimised quantity after every iteration.
+    n_iter_ : int
+    converged_ : bool
+    diagnostics_ : dict
+        As of `BayesianLogisticRegression`.
+    posterior_ : Posterior
+        The fitted posterior.
+    objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
+        What the parameters were resolved to.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (d,)
+
+    See Also
+    --------
+    BayesianLogisticRegression : The same for classes.
+
+    Notes
+    -----
+    ``exposure`` (time, area, persons at risk) is a parameter of `fit`, `predict`,
+    `score` and the other methods that take rows, and can be routed as metadata:
+    ``set_fit_request(exposure=True)``. It enters f as a log offset.
+
+    As scikit-learn's estimator, this one accepts rates, y = count / exposure, with
+    ``sample_weight=exposure``: the posterior is that of the counts with `exposure`. The
+    log mass is then continued by the Gamma function and is the density of nothing, so
+    that `evidence_bounds` and `predict_log_density` refuse, `lower_bound_` is no bound
+    of an evidence, and losses other than "log" are refused.
+
+    Under the normal posterior f is normal: the mean rate is ``exp(m + v / 2)``, and the
+    predictive distribution is a Poisson mixture over a lognormal rate. Its standard
+    deviation, quantiles and log mass are exact or integrals in one dimension.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.linear_model import BayesianPoissonRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X, years = rng.normal(size=(200, 2)), rng.uniform(1, 5, size=200)
+    >>> y = rng.poisson(years * np.exp(X @ [0.5, -0.3] + 1))
+    >>> model = BayesianPoissonRegressor().fit(X, y, exposure=years)
+    >>> model.coef_.round(2)
+    array([ 0.48, -0.3 ])
+    >>> model.predict_interval(X[:2], exposure=years[:2])
+    array([[0., 4.],
+           [3., 9.]])
+    """
+
+    def __init__(
+        self,
+        objective="elbo",
+        divergence="kl",
+        loss="log",
+        posterior="full_rank",
+        prior="normal",
+        intercept_prior=None,
+        fit_intercept=True,
+        solver="auto",
+        n_draws=10,
+        batch_size="auto",
+        learning_rate="auto",
+        max_iter=100,
+        tol=1e-5,
+        warm_start=False,
+        n_jobs=None,
+        verbose=0,
+        random_state=None,
+    ):
+        self.objective = objective
+        self.divergence = divergence
+        self.loss = loss
+        self.posterior = posterior
+        self.prior = prior
+        self.intercept_prior = intercept_prior
+        self.fit_intercept = fit_intercept
+        self.solver = solver
+        self.n_draws = n_draws
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+        self.random_state = random_state
+
+    _row_data = ", sample_weight and exposure"
+
+    def __sklearn_tags__(self):
+        """Declare that targets are not negative."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None, exposure=None):
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            float32 is kept, everything else becomes float64. A sparse matrix is
+            never made dense; CSR is used as it is.
+        y : array-like of shape (n,)
+            Counts; other numbers that are not negative only with ``loss="log"``.
+        sample_weight : array-like of shape (n,), default=None
+            Not negative; a weight of 2 counts a row twice.
+        exposure : array-like of shape (n,), default=None
+            Positive; None is 1 for every row.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The parts cannot be combined; before any training.
+        """
+        return self._fit(X, y, sample_weight, exposure)
+
+    def _encode(self, y, reset=True):
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
+        if (y < 0).any():
+            raise ValueError(
+                "Negative values in y: counts are needed, 0, 1, 2, ... "
+                f"Got {y.min():.6g}."
+            )
+        if reset:
+            self._is_counts = bool((y == np.floor(y)).all())
+        return y
+
+    def _resolve_all(self):
+        super()._resolve_all()
+        if not (self._is_counts or self.loss_function_.is_log_loss):
+            raise IncompatibleComponentsError(
+                f"loss={self.loss_function_!r} needs counts, 0, 1, 2, ..., because it "
+                "sums over them; y has other values. Give counts and exposure, or use "
+                "loss='log'."
+            )
+
+    def _check_exposure(self, X, exposure):
+        if exposure is None:
+            return None
+        exposure = check_array(
+            exposure, ensure_2d=False, dtype=np.float64, input_name="exposure"
+        )
+        if exposure.ndim == 0:
+            exposure = np.full(X.shape[0], float(exposure))
+        exposure = column_or_1d(exposure)
+        if len(exposure) != X.shape[0] or not (exposure > 0).all():
+            raise ValueError(
+                f"exposure must have one positive number for each of the {X.shape[0]} "
+                f"rows. Got {len(exposure)} numbers, the smallest "
+                f"{exposure.min():.6g}. Leave out rows that were never exposed."
+            )
+        return np.log(exposure)
+
+    def _likelihood(self):
+        return PoissonLikelihood()
+
+    def _posterior_attributes(self):
+        found = super()._posterior_attributes()
+        for name in ("coef_", "coef_std_"):
+            found[name] = found[name][0]
+        for name in ("intercept_", "intercept_std_"):
+            found[name] = float(found[name][0])
+        return found
+
+    def _refuse_rates(self, name, y):
+        if self._is_counts and (y == np.floor(y)).all():
+            return
+        raise ValueError(
+            f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
+            "values no probability. Fit counts with exposure=... instead of rates "
+            "with sample_weight=..., which has the same posterior."
+        )
+
+    def evidence_bounds(
+        self,
+        X,
+        y,
+        *,
+        sample_weight=None,
+        exposure=None,
+        method="auto",
+        n_draws=None,
+        precision=None,
+        random_state=None,
+    ):
+        """Bound the log evidence log p(D) of the model from below and above.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            The training features.
+        y : array-like of shape (n,)
+            The training counts.
+        sample_weight : array-like of shape (n,), default=None
+            Needed if the fit had weights; the evidence is then a generalised one.
+        exposure : array-like of shape (n,), default=None
+            Needed if the fit had it.
+        method : {"auto", "importance"}, default="auto"
+            See `BayesianLogisticRegression.evidence_bounds`.
+        n_draws : int, default=None
+            Draws on each side, at least 64. None chooses as many as `precision`
+            needs.
+        precision : float, default=None
+            Nats between each bound and log p(D) to aim for; None is 0.03. Not
+            together with `n_draws`.
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        EvidenceBounds
+            With ``lower``, ``upper``, their standard errors, ``estimate``,
+            ``reliable`` and ``reason``; ``print(bounds)`` shows the table.
+
+        Raises
+        ------
+        ValueError
+            The data are not those of the fit, the fit had weights and none are
+            given, or y was not of counts.
+        """
+        self._check_X(X)
+        self._refuse_rates("evidence_bounds", self._encode(y, reset=False))
+        return self._bound_evidence(
+            X, y, sample_weight, method, n_draws, precision, random_state, exposure
+        )

@@ -1,0 +1,137 @@
+"""Poisson counts whose log rate is normal: distribution function and quantiles."""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from skvi.utils._arrays import row_chunks
+from skvi.utils._expect_peaked import log_expect_peaked
+
+__all__ = [
+    "poisson_mixture_cdf",
+    "poisson_mixture_log_mass",
+    "poisson_mixture_quantiles",
+]
+
+# Trapezoidal nodes: of the normal, and of the log of a Gamma variable in units of its
+# standard deviation, whose left tail is exponential where the count is 0.
+STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
+CHUNK_ELEMENTS = 2**20
+
+
+def poisson_mixture_cdf(
+    k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor
+) -> torch.Tensor:
+    """P(Y <= k) of Y ~ Poisson(exp(f)) with f ~ N(mean, std^2).
+
+    Y <= k where a Gamma(k + 1) variable T exceeds exp(f). The narrower one of f and
+    log T is integrated over; the function of it that is left is then smooth. Each
+    row's rule depends on that row alone.
+
+    Parameters
+    ----------
+    k, mean, std : Tensor of shape (n,)
+        k from -1 on.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+        To about 1e-10.
+    """
+    out = torch.zeros_like(mean)
+    width = (k + 1).clamp(min=1).rsqrt()
+    for rule, rows in ((_over_f, std < width), (_over_t, std >= width)):
+        index = (rows & (k >= 0)).nonzero()[:, 0]
+        for chunk in row_chunks(len(index), 150, CHUNK_ELEMENTS):
+            some = index[chunk]
+            out[some] = rule(k[some], mean[some], std[some])
+    return out
+
+
+def poisson_mixture_log_mass(
+    y: torch.Tensor, mean: torch.Tensor, std: torch.Tensor
+) -> torch.Tensor:
+    """Log P(Y = y), accurate however improbable y is.
+
+    Parameters
+    ----------
+    y, mean, std : Tensor of shape (n,)
+
+    Returns
+    -------
+    Tensor of shape (n,)
+    """
+
+    def log_mass(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        f = f[..., 0]
+        return y * f - f.clamp(max=300).exp() - torch.lgamma(y + 1)
+
+    # At the peak z = std (y - exp(f)), with f between the mean and log y.
+    gap = y.clamp(min=1e-300).log() - mean
+    peak = gap / std.clamp(min=1e-300)
+    steepest = std * torch.maximum(y, mean.clamp(max=300).exp())
+    peak = torch.maximum(torch.minimum(peak, steepest), -steepest)
+    return log_expect_peaked(log_mass, mean, std, y, peak)
+
+
+def poisson_mixture_quantiles(
+    mean: torch.Tensor, std: torch.Tensor, levels: np.ndarray
+) -> torch.Tensor:
+    """Smallest count whose distribution function reaches each level.
+
+    Parameters
+    ----------
+    mean, std : Tensor of shape (n,)
+        Of the log rate.
+    levels : ndarray of shape (q,)
+        Probabilities.
+
+    Returns
+    -------
+    Tensor of shape (n, q)
+    """
+    return torch.stack([_quantile(mean, std, float(level)) for level in levels], 1)
+
+
+def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tensor:
+    z = float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    rate = torch.exp((mean + std * max(z, 0.0)).clamp(max=300))
+    low, high = torch.full_like(mean, -1), (rate + 5 * (rate + 1).sqrt()).ceil()
+    while True:
+        short = poisson_mixture_cdf(high, mean, std) < level
+        if not bool(short.any()):
+            break
+        low = torch.where(short, high, low)
+        high = torch.where(short, 2 * high + 1, high)
+    # Above 2^53 counts are no longer next to each other.
+    while bool((gap := high - low > (1 + high * 1e-15)).any()):
+        middle = ((low + high) / 2).floor()
+        below = poisson_mixture_cdf(middle, mean, std) < level
+        low = torch.where(gap & below, middle, low)
+        high = torch.where(gap & ~below, middle, high)
+    return high
+
+
+def _over_f(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    z, weights = _normal_nodes()
+    rate = torch.exp((mean + std * z[:, None]).clamp(max=300))
+    return weights @ torch.special.gammaincc((k + 1).expand_as(rate), rate)
+
+
+def _over_t(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    shape = k + 1
+    u = torch.arange(*GAMMA_REACH, STEP, dtype=torch.float64)[:, None]
+    offset = u * shape.rsqrt()
+    # Density of log T at log(shape) + offset, relative to its peak.
+    weights = torch.exp(shape * (offset - torch.expm1(offset)))
+    cdf = torch.special.ndtr((shape.log() + offset - mean) / std)
+    return (weights * cdf).sum(0) / weights.sum(0)
+
+
+@lru_cache(maxsize=1)
+def _normal_nodes() -> tuple[torch.Tensor, torch.Tensor]:
+    half = round(NORMAL_REACH / STEP)
+    z = torch.arange(-half, half + 1, dtype=torch.float64) * STEP
+    weights = torch.exp(-0.5 * z.square())
+    return z, weights / weights.sum()

@@ -1,0 +1,355 @@
+"""Poisson regression: against scikit-learn, quadrature and its own definition."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.integrate import quad
+from scipy.sparse import csr_matrix
+from sklearn import config_context
+from sklearn.linear_model import PoissonRegressor
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model import BayesianPoissonRegressor
+from skvi.losses import BetaLoss, GammaLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.priors import Laplace, Normal
+from skvi.utils._poisson_mixture import (
+    poisson_mixture_cdf,
+    poisson_mixture_log_mass,
+    poisson_mixture_quantiles,
+)
+
+# Their targets are no counts: log loss only.
+ESTIMATORS = [
+    BayesianPoissonRegressor(),
+    BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
+    BayesianPoissonRegressor(
+        objective=ELBO(),
+        divergence=Renyi(alpha=0.8),
+        posterior=MeanFieldNormal(),
+        prior=Normal(scale=2.0),
+        intercept_prior=Normal(scale=5.0),
+        tol=1e-9,
+    ),
+    BayesianPoissonRegressor(
+        divergence=KL(weight=0.5),
+        posterior=FullRankNormal(),
+        prior={"coef": Laplace(), "intercept": Normal()},
+        n_jobs=1,
+    ),
+    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_sklearn_checks(estimator, check):
+    check(estimator)
+
+
+def make_counts(n=300, d=3, seed=0, level=1.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    exposure = rng.uniform(0.5, 4, size=n)
+    coef = np.array([0.5, -0.3, 0.1])[:d]
+    y = rng.poisson(exposure * np.exp(X @ coef + level))
+    return X, y.astype(float), exposure
+
+
+X, Y, T = make_counts()
+WIDE = {"prior": Normal(scale=100.0)}
+
+
+def test_the_mode_is_scikit_learns():
+    """With a wide prior, up to the half variance by which a mean differs.
+
+    Wrong variant: the exposure as an offset of its own, not of its logarithm.
+    """
+    ours = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
+    theirs = PoissonRegressor(alpha=0, tol=1e-9, max_iter=1000)
+    theirs.fit(X, Y / T, sample_weight=T)
+    assert ours.coef_ == pytest.approx(theirs.coef_, abs=2e-4)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=3e-3)
+    rate = np.exp(X @ theirs.coef_ + theirs.intercept_)
+    A = np.column_stack([X, np.ones(len(X))])
+    covariance = np.linalg.inv(A.T @ (A * (T * rate)[:, None]))
+    assert ours.coef_std_ == pytest.approx(np.sqrt(covariance.diagonal())[:3], rel=0.01)
+    assert ours.converged_
+
+
+def test_score_is_scikit_learns():
+    """Wrong variants: the null model without weights; R^2."""
+    ours = BayesianPoissonRegressor(**WIDE).fit(X, Y)
+    theirs = PoissonRegressor(alpha=0, tol=1e-9, max_iter=1000).fit(X, Y)
+    weight = np.linspace(0, 2, len(Y))
+    expected = theirs.score(X, Y, sample_weight=weight)
+    assert ours.score(X, Y, sample_weight=weight) == pytest.approx(expected, abs=1e-4)
+    assert ours.score(X, np.full(len(Y), 2.0)) == 0.0
+    exposed = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
+    assert exposed.score(X, Y, exposure=T) > 0.2
+
+
+def test_exposure_is_an_offset_of_the_log_rate():
+    """Constant exposure moves the intercept; rates with weights are the same thing."""
+    counts = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
+    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    assert rates.coef_ == pytest.approx(counts.coef_, abs=1e-6)
+    assert rates.intercept_ == pytest.approx(counts.intercept_, abs=1e-6)
+    assert rates.coef_std_ == pytest.approx(counts.coef_std_, rel=1e-5)
+    plain = BayesianPoissonRegressor(**WIDE).fit(X, Y)
+    twice = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=2.0 * np.ones(len(Y)))
+    assert twice.coef_ == pytest.approx(plain.coef_, abs=1e-5)
+    assert twice.intercept_ == pytest.approx(plain.intercept_ - math.log(2), abs=1e-4)
+    two = twice.predict(X, exposure=np.full(len(X), 2.0))
+    assert two == pytest.approx(2 * twice.predict(X), rel=1e-12)
+    assert two == pytest.approx(plain.predict(X), rel=1e-4)
+    # Weights and exposures of dropped rows are dropped.
+    weight = (np.arange(len(Y)) % 3 > 0).astype(float)
+    some = weight > 0
+    full = BayesianPoissonRegressor().fit(X, Y, sample_weight=weight, exposure=T)
+    part = BayesianPoissonRegressor().fit(X[some], Y[some], exposure=T[some])
+    assert full.coef_ == pytest.approx(part.coef_, abs=1e-9)
+
+
+@pytest.mark.parametrize("objective", ["elbo", "eubo", "iwelbo"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_every_path_knows_the_exposure(objective):
+    """Wrong variant: an offset in the expectations, and none in the draws."""
+    model = BayesianPoissonRegressor(objective=objective, max_iter=15, random_state=0)
+    model.fit(X, Y, exposure=T)
+    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    assert model.coef_ == pytest.approx(rates.coef_, abs=0.02)
+    assert model.intercept_ == pytest.approx(rates.intercept_, abs=0.03)
+    batched = BayesianPoissonRegressor(batch_size=50, max_iter=60, random_state=0)
+    batched.fit(X, Y, exposure=T)
+    assert batched.intercept_ == pytest.approx(rates.intercept_, abs=0.05)
+
+
+def log_evidence(y, exposure, scale):
+    """One coefficient, an intercept only, by adaptive quadrature."""
+    center = math.log(y.sum() / exposure.sum())
+
+    def log_joint(b):
+        law = stats.poisson(exposure * math.exp(b))
+        return law.logpmf(y).sum() + stats.norm.logpdf(b, 0, scale)
+
+    top = log_joint(center)
+    total = quad(
+        lambda b: math.exp(log_joint(b) - top), center - 4, center + 4, points=[center]
+    )
+    return top + math.log(total[0])
+
+
+def test_bounds_enclose_the_evidence():
+    """Two-sided, with the exposure. Wrong variant: log y! left out."""
+    y, exposure = Y[:12], T[:12]
+    column = np.ones((12, 1))
+    model = BayesianPoissonRegressor(fit_intercept=False).fit(
+        column, y, exposure=exposure
+    )
+    exact = log_evidence(y, exposure, 1.0)
+    assert exact - 0.01 < model.lower_bound_ < exact
+    bounds = model.evidence_bounds(
+        column, y, exposure=exposure, n_draws=4096, random_state=0
+    )
+    assert bounds.lower - 5 * bounds.lower_se < exact
+    assert exact < bounds.upper + 5 * bounds.upper_se
+    assert bounds.estimate == pytest.approx(exact, abs=0.02)
+    with pytest.raises(ValueError, match="sample_weight and exposure of the fit"):
+        model.evidence_bounds(column, y)
+
+
+def test_rates_are_refused_where_counts_are_needed():
+    model = BayesianPoissonRegressor().fit(X, Y / T, sample_weight=T)
+    with pytest.raises(ValueError, match=r"evidence_bounds needs counts.*exposure"):
+        model.evidence_bounds(X, Y / T, sample_weight=T)
+    with pytest.raises(ValueError, match="predict_log_density needs counts"):
+        model.predict_log_density(X, Y)
+    counts = BayesianPoissonRegressor().fit(X, Y)
+    with pytest.raises(ValueError, match="predict_log_density needs counts"):
+        counts.predict_log_density(X, Y + 0.5)
+    with pytest.raises(IncompatibleComponentsError, match="needs counts"):
+        BayesianPoissonRegressor(loss="beta").fit(X, Y / T)
+
+
+@pytest.mark.parametrize(
+    ("y", "exposure", "message"),
+    [
+        (Y - 1, None, "Negative values in y"),
+        (Y, -T, "one positive number for each"),
+        (Y, 0 * T, "smallest 0"),
+        (Y, T[:10], "Got 10 numbers"),
+        (Y, np.where(T > 3, np.nan, T), "NaN"),
+    ],
+)
+def test_bad_input(y, exposure, message):
+    with pytest.raises(ValueError, match=message):
+        BayesianPoissonRegressor().fit(X, y, exposure=exposure)
+
+
+def test_hard_data():
+    """No event at all; counts of a million; sparse features."""
+    none = BayesianPoissonRegressor().fit(X, np.zeros(len(Y)))
+    assert (none.predict(X) < 0.1).all()
+    assert none.score(X, np.zeros(len(Y))) == 0.0
+    many = BayesianPoissonRegressor(prior=Normal(scale=10.0))
+    rate = 1e6 * np.exp(0.3 * X[:, 0])
+    many.fit(X, np.random.default_rng(0).poisson(rate))
+    assert many.converged_
+    assert many.predict(X) == pytest.approx(rate, rel=0.001)
+    dense = BayesianPoissonRegressor().fit(X, Y, exposure=T)
+    sparse = BayesianPoissonRegressor().fit(csr_matrix(X), Y, exposure=T)
+    assert sparse.coef_ == pytest.approx(dense.coef_, rel=1e-9)
+    draws = sparse.sample_y(csr_matrix(X), 2, random_state=0)
+    assert draws.shape == (len(X), 2)
+
+
+@pytest.mark.parametrize("loss", [BetaLoss(1.5), GammaLoss(1.5)], ids=repr)
+def test_robust_losses_ignore_wrong_counts(loss):
+    """Two per cent of the counts are 500. Wrong variant: the sign of the normaliser."""
+    y = Y.copy()
+    y[::50] = 500
+    clean = BayesianPoissonRegressor().fit(X, Y, exposure=T)
+    moved = BayesianPoissonRegressor().fit(X, y, exposure=T)
+    robust = BayesianPoissonRegressor(loss=loss).fit(X, y, exposure=T)
+
+    def distance(model):
+        return abs(np.log(model.predict(X)) - np.log(clean.predict(X))).mean()
+
+    assert robust.converged_
+    assert distance(robust) < 0.1 < 5 * distance(robust) < distance(moved)
+
+
+# --- predictions -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("std", [1e-6, 0.03, 0.4, 2.0])
+@pytest.mark.parametrize("mean", [-3.0, 1.0, 9.0])
+def test_distribution_of_a_mixture(mean, std):
+    """Against adaptive quadrature. Wrong variant: nodes over the wider variable."""
+    for k in sorted({0.0, 3.0, np.ceil(np.exp(mean)), np.ceil(np.exp(mean + std))}):
+
+        def integrand(z, k=k):
+            return stats.poisson.cdf(k, np.exp(mean + std * z)) * stats.norm.pdf(z)
+
+        step = (np.log(k + 0.5) - mean) / std
+        points = [step] if abs(step) < 9 else None
+        width = 8 / np.sqrt(k + 1) / std
+        points = [p for p in (step - width, step, step + width) if abs(p) < 9]
+        exact = quad(integrand, -9, 9, points=points or None, limit=200, epsabs=1e-10)
+        args = [torch.tensor([v], dtype=torch.float64) for v in (k, mean, std)]
+        assert float(poisson_mixture_cdf(*args)) == pytest.approx(exact[0], abs=1e-8)
+
+
+def test_quantiles_invert_the_distribution():
+    """The smallest count. Wrong variants: one less; one more."""
+    rng = np.random.default_rng(0)
+    mean = torch.from_numpy(rng.uniform(-4, 8, 60))
+    std = torch.from_numpy(10 ** rng.uniform(-4, 0.3, 60))
+    levels = np.array([0.01, 0.05, 0.5, 0.95, 0.999])
+    found = poisson_mixture_quantiles(mean, std, levels)
+    for level, k in zip(levels, found.T, strict=True):
+        assert bool((poisson_mixture_cdf(k, mean, std) >= level).all())
+        assert bool((poisson_mixture_cdf(k - 1, mean, std) < level).all())
+    alone = poisson_mixture_quantiles(mean[3:4], std[3:4], levels)
+    assert bool((alone[0] == found[3]).all())
+
+
+def test_mass_of_a_mixture():
+    """Differences of the distribution function, and logarithms far out."""
+    mean, std = (torch.tensor([v], dtype=torch.float64).expand(40) for v in (1.2, 0.7))
+    y = torch.arange(40.0, dtype=torch.float64)
+    mass = poisson_mixture_log_mass(y, mean, std).exp()
+    difference = poisson_mixture_cdf(y, mean, std) - poisson_mixture_cdf(
+        y - 1, mean, std
+    )
+    torch.testing.assert_close(mass, difference, rtol=1e-7, atol=1e-10)
+    far = [
+        torch.tensor(v, dtype=torch.float64)
+        for v in ([1e4, 0.0, 1e4], [0.0, 12.0, 0.0], [0.05, 0.1, 1e-9])
+    ]
+    found = poisson_mixture_log_mass(*far).numpy()
+    assert np.isfinite(found).all()
+    # Without spread it is the Poisson mass; with it, at least that minus little.
+    poisson = stats.poisson(1.0).logpmf(10_000)
+    assert found[2] == pytest.approx(poisson, rel=1e-9)
+    assert found[0] > poisson
+
+    def log_product(z):
+        rate = np.exp(12.0 + 0.1 * z)
+        return -rate - 0.5 * z * z
+
+    z = np.linspace(-100, 10, 400_001)
+    values = log_product(z)
+    exact = values.max() + np.log(np.exp(values - values.max()).sum() * (z[1] - z[0]))
+    assert found[1] == pytest.approx(exact - 0.5 * math.log(2 * math.pi), rel=1e-6)
+
+
+def test_predictions_agree_with_draws():
+    """Mean, deviation and quantiles of 40,000 sampled counts."""
+    model = BayesianPoissonRegressor().fit(X[:20], Y[:20], exposure=T[:20])
+    mean, std = model.predict(X[:5], return_std=True, exposure=T[:5])
+    draws = model.sample_y(X[:5], 40_000, random_state=0, exposure=T[:5])
+    error = draws.std(1) / 200
+    assert (np.abs(draws.mean(1) - mean) < 5 * error).all()
+    assert draws.std(1) == pytest.approx(std, rel=0.05)
+    low, high = model.predict_interval(X[:5], coverage=0.8, exposure=T[:5]).T
+    inside = ((draws >= low[:, None]) & (draws <= high[:, None])).mean(1)
+    assert (inside > 0.8 - 5 * 0.002).all()
+    y = draws[:, 0]
+    log_mass = model.predict_log_density(X[:5], y, exposure=T[:5])
+    share = (draws == y[:, None]).mean(1)
+    error = np.sqrt(share * (1 - share) / draws.shape[1])
+    assert (np.abs(np.exp(log_mass) - share) < 5 * error + 1e-9).all()
+
+
+def test_predictions_do_not_depend_on_the_batch():
+    model = BayesianPoissonRegressor().fit(X, Y, exposure=T)
+    for method in (model.predict, model.predict_interval):
+        whole = method(X[:9], exposure=T[:9])
+        rows = [method(X[i : i + 1], exposure=T[i : i + 1])[0] for i in range(9)]
+        np.testing.assert_allclose(whole, np.array(rows), rtol=1e-12)
+    with pytest.raises(ValueError, match="probabilities between 0 and 1"):
+        model.predict_quantiles(X, 1.0)
+    with pytest.raises(ValueError, match="'coverage' parameter"):
+        model.predict_interval(X, coverage=2)
+
+
+def test_exposure_is_routed():
+    """Through a pipeline and a search. Wrong variant: a fit that ignores it."""
+    with config_context(enable_metadata_routing=True):
+        model = BayesianPoissonRegressor().set_fit_request(exposure=True)
+        model = model.set_score_request(exposure=True).set_predict_request(
+            exposure=True
+        )
+        pipeline = make_pipeline(StandardScaler(), model)
+        found = cross_validate(pipeline, X, Y, params={"exposure": T}, cv=3)
+        assert found["test_score"].mean() > 0.2
+        search = GridSearchCV(
+            pipeline, {"bayesianpoissonregressor__prior": ["normal", "laplace"]}, cv=3
+        )
+        search.fit(X, Y, exposure=T)
+        direct = BayesianPoissonRegressor().fit(
+            StandardScaler().fit_transform(X), Y, exposure=T
+        )
+        assert search.cv_results_["mean_test_score"].min() > 0.2
+        pipeline.fit(X, Y, exposure=T)
+        assert pipeline[-1].coef_ == pytest.approx(direct.coef_, rel=1e-9)
+
+
+def test_shapes_and_dtypes():
+    model = BayesianPoissonRegressor().fit(X.astype(np.float32), Y)
+    assert model.coef_.shape == model.coef_std_.shape == (3,)
+    assert isinstance(model.intercept_, float)
+    assert model.predict(X.astype(np.float32)).dtype == np.float32
+    bare = BayesianPoissonRegressor(fit_intercept=False).fit(X, Y)
+    assert bare.intercept_ == 0.0
