@@ -295,7 +295,7 @@ def minimiser(loss, build, y, mass, start):
         (slope,) = torch.autograd.grad(value, leaf)
         return value.item(), slope.numpy()
 
-    fit = minimize(risk, start, jac=True, method="BFGS", options={"gtol": 1e-10})
+    fit = minimize(risk, start, jac=True, method="BFGS", options={"gtol": 1e-8})
     return fit.x
 
 

@@ -13,8 +13,6 @@ from skvi.utils._expectations import Expectations
 from skvi.utils._peaks import zoom_to_peak
 from skvi.utils._smooth_table import SmoothTable
 
-__all__ = ["CountLikelihood", "safe_exp"]
-
 # Counts below are summed one by one; the rest is an integral over log y.
 N_TERMS, N_NODES = 128, 96
 # Above, single terms are as narrow as the steps between counts.
@@ -87,7 +85,8 @@ class CountLikelihood(Likelihood):
         key = self._table_key()
         if key is None or c > TABLE_POWER:
             return self._log_power_sum(f[..., 0], c)
-        return _table(type(self), key, float(c))(f[..., 0])
+        kind: Any = type(self)
+        return _table(kind, key, float(c))(f[..., 0])
 
     def _log_power_sum(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Sum below 128, and an integral with Euler-Maclaurin corrections above."""

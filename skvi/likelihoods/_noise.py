@@ -10,8 +10,6 @@ from skvi.likelihoods.base import Likelihood
 from skvi.utils._random import randn
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["NoiseLikelihood"]
-
 
 class NoiseLikelihood(Likelihood):
     """Base class: y = f + noise; a subclass takes a `noise_scale`."""
