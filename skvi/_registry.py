@@ -11,7 +11,15 @@ from skvi.divergences import (
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.priors import ARD, Horseshoe, Laplace, LogUniform, Normal, StudentT
+from skvi.priors import (
+    ARD,
+    HierarchicalNormal,
+    Horseshoe,
+    Laplace,
+    LogUniform,
+    Normal,
+    StudentT,
+)
 
 OBJECTIVES = {
     "elbo": ELBO,
@@ -40,6 +48,7 @@ PRIORS = {
     "laplace": Laplace,
     "student_t": StudentT,
     "ard": ARD,
+    "hierarchical": HierarchicalNormal,
     "horseshoe": Horseshoe,
     "log_uniform": LogUniform,
 }

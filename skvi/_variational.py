@@ -200,8 +200,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         warm = self.warm_start and bool(before)
         if warm:
             self._continue(problem, before)
-        elif solver.name == "stochastic":
-            self._initialize(problem)
+        else:
+            warm = self._prepare(problem, solver)
         count = getattr(solver, "count_iterations", None)
         progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         self._problem = problem  # callbacks may ask for the attributes so far
@@ -234,6 +234,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
 
     def _posterior_dtype(self, target: Any) -> torch.dtype:
         return torch.float64
+
+    def _prepare(self, problem: Problem, solver: Any) -> bool:
+        """Move a fresh posterior to a good start; whether the solver is to use it."""
+        if solver.name == "stochastic":
+            self._initialize(problem)
+        return False
 
     def _initialize(self, problem: Problem) -> None:
         """Move a fresh posterior to a good start for the stochastic solver."""

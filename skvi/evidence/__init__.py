@@ -1,6 +1,7 @@
 """Evidence: lower and upper bounds on log p(D), and how far to trust them."""
 
 from skvi.evidence._bounds import bound_evidence
+from skvi.evidence._conjugate import conjugate_evidence
 from skvi.evidence._fit_checks import (
     BOUND_DRAWS,
     judge_existence,
@@ -15,6 +16,7 @@ __all__ = [
     "EvidenceBounds",
     "NamedBound",
     "bound_evidence",
+    "conjugate_evidence",
     "evidence_bounds",
     "judge_existence",
     "lower_bound",

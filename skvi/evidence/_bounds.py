@@ -54,6 +54,7 @@ def bound_evidence(
     n_draws: int | None = None,
     precision: float | None = None,
     quantity: str = "log evidence",
+    normal: NormalForm | None = None,
 ) -> EvidenceBounds:
     """Bound log Z of a target with a linear predictor.
 
@@ -69,6 +70,8 @@ def bound_evidence(
         Nats between each bound and log Z to aim for; None is 0.03.
     quantity : str, default="log evidence"
         What the result calls itself.
+    normal : NormalForm, default=None
+        Near the posterior: where proposals start. None is the ELBO's solution.
 
     Returns
     -------
@@ -100,7 +103,7 @@ def bound_evidence(
     """
     if not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
-    normal = fit_proposal_normal(target)
+    normal = fit_proposal_normal(target) if normal is None else normal
     proposal, pilot = adapt_proposal(target, normal, generator)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     sampler = HamiltonianChains(target, starts, proposal.normal, generator)

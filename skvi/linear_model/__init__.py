@@ -1,6 +1,11 @@
 """Bayesian linear models."""
 
+from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
 from skvi.linear_model._poisson import BayesianPoissonRegressor
 
-__all__ = ["BayesianLogisticRegression", "BayesianPoissonRegressor"]
+__all__ = [
+    "BayesianLinearRegression",
+    "BayesianLogisticRegression",
+    "BayesianPoissonRegressor",
+]

@@ -38,6 +38,7 @@ class BayesianLinearModel(BaseSupervised):
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
     _row_data = "and sample_weight"
+    _evidence_methods = frozenset({"auto", "importance"})
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -159,11 +160,11 @@ class BayesianLinearModel(BaseSupervised):
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
         is comparable only within the same loss and weights.
         """
-        return self._bound_evidence(
+        return self._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state
         )
 
-    def _bound_evidence(
+    def _check_and_bound(
         self,
         X,
         y,
@@ -179,7 +180,7 @@ class BayesianLinearModel(BaseSupervised):
             type(self).__name__,
             {"method": method, "n_draws": n_draws, "precision": precision},
             {
-                "method": [StrOptions({"auto", "importance"})],
+                "method": [StrOptions(self._evidence_methods)],
                 "n_draws": [None, Interval(Integral, 64, None, closed="left")],
                 "precision": [None, Interval(Real, 0, None, closed="neither")],
             },
@@ -204,15 +205,21 @@ class BayesianLinearModel(BaseSupervised):
         )
         target.hyper = torch.from_numpy(self._hyper.copy())
         with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
-            bounds = bound_evidence(
+            bounds = self._bound_evidence(
                 target.frozen(),
-                self.posterior_,
                 make_generator(random_state),
+                method,
                 n_draws,
                 precision,
                 "log evidence" if plain else "generalised log evidence",
             )
         return replace(bounds, plug_in=target.learnt)
+
+    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+        """Bound the evidence of a target that is known to be that of the fit."""
+        return bound_evidence(
+            target, self.posterior_, generator, n_draws, precision, quantity
+        )
 
     def _check_size(self, X, sample_weight):
         if X.shape[0] != self._n_samples_fit:

@@ -318,6 +318,6 @@ default="auto"
         """
         self._check_X(X)
         self._refuse_rates("evidence_bounds", self._encode(y, reset=False))
-        return self._bound_evidence(
+        return self._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state, exposure
         )

@@ -2,12 +2,15 @@
 
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._product import Gamma, Product
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
     "Family",
     "FullRankNormal",
+    "Gamma",
     "LowRankNormal",
     "MeanFieldNormal",
     "Posterior",
+    "Product",
 ]

@@ -1,6 +1,7 @@
 """Priors over the parameter vector theta."""
 
 from skvi.priors._blocks import build_prior
+from skvi.priors._hierarchical import HierarchicalNormal
 from skvi.priors._horseshoe import Horseshoe
 from skvi.priors._laplace import Laplace
 from skvi.priors._log_uniform import LogUniform
@@ -11,6 +12,7 @@ from skvi.priors.base import BuiltPrior, Prior
 __all__ = [
     "ARD",
     "BuiltPrior",
+    "HierarchicalNormal",
     "Horseshoe",
     "Laplace",
     "LogUniform",

@@ -100,6 +100,8 @@ class ARD(Prior):
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
     intercept_scale = VAGUE_SCALE
+    #: Every coefficient has a precision of its own, with a hyperprior.
+    is_shared = False
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
         self.shape, self.rate = shape, rate

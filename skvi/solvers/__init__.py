@@ -1,6 +1,8 @@
 """Solvers: target + objective + divergence + posterior -> fitted posterior."""
 
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.solvers._alternating import Alternating
+from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._moment_matching import (
     MomentMatching,
@@ -14,6 +16,8 @@ from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = [
     "SOLVERS",
+    "Alternating",
+    "CoordinateAscent",
     "EmpiricalBayes",
     "MomentMatching",
     "NaturalGradient",
@@ -30,7 +34,15 @@ __all__ = [
 #: From the most exact to the most general.
 SOLVERS = {
     s.name: s
-    for s in (NaturalGradient, QuasiNewton, EmpiricalBayes, MomentMatching, Stochastic)
+    for s in (
+        CoordinateAscent,
+        NaturalGradient,
+        QuasiNewton,
+        EmpiricalBayes,
+        Alternating,
+        MomentMatching,
+        Stochastic,
+    )
 }
 
 
@@ -60,8 +72,8 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
-    >>> list(SOLVERS)
-    ['natural_gradient', 'lbfgs', 'empirical_bayes', 'moment_matching', 'stochastic']
+    >>> list(SOLVERS)[:2]
+    ['coordinate_ascent', 'natural_gradient']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
     >>> choose_solver(Problem(None, objective, KL(), posterior, None)).name

@@ -27,6 +27,7 @@ from skvi.solvers._tilted import (
     match_tilted_moments,
 )
 from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.utils._random import randn
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
 
@@ -40,6 +41,8 @@ TINY_VARIANCE = 1e-300
 # Starts from the prior are at most so many of its widths from its mean.
 FARTHEST_START = 10.0
 MAX_RHAT = 1.05
+# Standard deviations of starts that do not come from the prior.
+WIDER = 3.0
 
 
 class MomentMatching:
@@ -271,7 +274,8 @@ def dispersed_starts(
     Parameters
     ----------
     target : Target
-        Its prior is drawn from.
+        Its prior is drawn from; where precisions have hyperpriors, the normal with
+        three times its standard deviations instead.
     normal : NormalForm
         Near the posterior.
     generator : torch.Generator
@@ -298,7 +302,12 @@ def dispersed_starts(
     eps = torch.randn(
         n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
     )
-    prior = target.prior.sample(n_chains - n_chains // 2, generator)
+    n_rest = n_chains - n_chains // 2
+    if getattr(target, "is_extended", False):
+        # Hyperpriors draw numbers that no chain returns from.
+        wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
+        return torch.cat([normal.transform(eps), wide])
+    prior = target.prior.sample(n_rest, generator)
     around = target.prior.matching_normal()
     if around is not None:
         # Chains do not come back from where heavy tails can reach.

@@ -75,19 +75,21 @@ class NaturalGradient:
     name = "natural_gradient"
 
     @staticmethod
-    def missing(problem: Problem) -> str:
+    def missing(problem: Problem, may_learn: bool = False) -> str:
         """Say what the problem lacks for this solver.
 
         Parameters
         ----------
         problem : Problem
+        may_learn : bool, default=False
+            Whether somebody else takes care of hyperparameters to learn.
 
         Returns
         -------
         str
             Empty where the solver can be used.
         """
-        missing = missing_for_quadrature(problem)
+        missing = missing_for_quadrature(problem, may_learn)
         if missing:
             return missing
         if problem.posterior.as_normal().factor is not None:

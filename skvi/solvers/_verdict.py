@@ -14,14 +14,14 @@ QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
 COARSE_TOLERANCE = 0.2
 
 
-def missing_for_quadrature(problem: Problem) -> str:
+def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
     """Say what a problem lacks to be an integral over the rows' f; empty if nothing."""
     target = problem.target
     if problem.objective.kind not in ("expectation", "rows"):
         return f"it minimises expectations, and {problem.objective!r} is none"
     if problem.objective.needs_draws:
         return f"{problem.objective!r} asks for draws"
-    if len(target.hyper):
+    if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
     if not target.is_linear:
         return "the model is not linear in its parameters"

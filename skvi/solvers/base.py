@@ -1,5 +1,6 @@
 """What every solver takes and returns."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,12 @@ from typing import Any
 import torch
 
 __all__ = ["Problem", "Solution", "SolverOptions"]
+
+#: Said where a learnt scale has no optimum inside its range.
+FLOOR_MESSAGE = (
+    "a learnt scale fell to its floor: the model fits some rows exactly; fix "
+    "noise_scale, or use fewer parameters"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,3 +162,29 @@ class Solution:
     message: str = ""
     diagnostics: dict = field(default_factory=dict)
     is_exact: bool = False
+
+
+def remaining_gain(gains: list[float]) -> float:
+    """Nats that a geometric series of gains still promises.
+
+    Parameters
+    ----------
+    gains : list of float
+        Of successive iterations, not negative.
+
+    Returns
+    -------
+    float
+        At least the last gain; infinite before the second.
+
+    Examples
+    --------
+    >>> from skvi.solvers.base import remaining_gain
+    >>> remaining_gain([4.0, 2.0])
+    2.0
+    """
+    if len(gains) < 2:
+        return math.inf
+    last, previous = gains[-1], gains[-2]
+    ratio = min(last / previous, 0.99) if previous > 0 else 0.0
+    return max(last, last * ratio / (1 - ratio))

@@ -1,6 +1,16 @@
 """Targets: the log joint density log p(D, theta) and what is known about it."""
 
+from skvi.targets._hierarchical import GammaHyperprior, HierarchicalTarget, Precision
+from skvi.targets._least_squares import LeastSquares, summarise
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 
-__all__ = ["SupervisedTarget", "Target"]
+__all__ = [
+    "GammaHyperprior",
+    "HierarchicalTarget",
+    "LeastSquares",
+    "Precision",
+    "SupervisedTarget",
+    "Target",
+    "summarise",
+]

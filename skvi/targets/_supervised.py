@@ -91,12 +91,17 @@ class SupervisedTarget(Target):
     @property
     def likelihood(self) -> Any:
         """The likelihood at the current hyperparameters."""
-        return self._likelihood.bind(self.hyper[: len(self._likelihood.learnt)])
+        return self._likelihood.bind(self.hyper[: self._n_of_likelihood])
 
     @property
     def prior(self) -> Any:  # type: ignore[override]
         """The prior at the current hyperparameters."""
-        return self._prior.bind(self.hyper[len(self._likelihood.learnt) :])
+        return self._prior.bind(self.hyper[self._n_of_likelihood :])
+
+    @property
+    def _n_of_likelihood(self) -> int:
+        """How many hyperparameters come before those of the prior."""
+        return len(self._likelihood.learnt)
 
     def frozen(self) -> "SupervisedTarget":
         """Return the same target with its hyperparameters fixed where they are.

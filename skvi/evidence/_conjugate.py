@@ -1,0 +1,274 @@
+"""Evidence of linear regression: the coefficients are integrated in closed form."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.utils._gamma import log_gamma_density
+
+__all__ = ["conjugate_evidence"]
+
+LOG_2PI = math.log(2 * math.pi)
+# Gauss-Legendre nodes per panel, and again to see the error.
+COARSE_NODES, NODES, MORE_NODES = 3, 12, 16
+# Nats below the mode at which a panel counts as empty.
+EMPTY = 60.0
+# Panels double in width from the mode outwards, until this far in log precision.
+REACH = 400.0
+# Numbers that are evaluated at once.
+CHUNK = 2**21
+ROUNDING = 1e-12
+
+
+@torch.no_grad()
+def conjugate_evidence(
+    target: Any,
+    posterior: Any,
+    generator: torch.Generator,
+    quantity: str = "log evidence",
+    plug_in: tuple[str, ...] = (),
+) -> EvidenceBounds | None:
+    """Log evidence of a linear regression with conjugate priors.
+
+    Parameters
+    ----------
+    target : HierarchicalTarget
+    posterior : Posterior
+        The fitted one; it only enters the table's ELBO.
+    generator : torch.Generator
+        Only for the ELBO of posteriors that need draws for it.
+    quantity : str, default="log evidence"
+        What the result calls itself.
+    plug_in : tuple of str, default=()
+        Learnt hyperparameters on which the evidence is conditioned.
+
+    Returns
+    -------
+    EvidenceBounds or None
+        In nats, with all constants. With given precisions it is exact; one or two
+        precisions with hyperpriors are integrated by quadrature, and the bounds lie
+        its error apart. None where the target is not of this kind, or every
+        coefficient has an unknown precision of its own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.evidence import conjugate_evidence
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.posteriors import FullRankNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import Normal
+    >>> from skvi.targets import HierarchicalTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
+    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
+    >>> target = HierarchicalTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = FullRankNormal().build(model.layout)
+    >>> bounds = conjugate_evidence(target, posterior, torch.Generator())
+    >>> round(bounds.lower, 4), bounds.method
+    (-4.7205, 'exact')
+    """
+    form = target.conjugate_form()
+    if form is None:
+        return None
+    nodes = [form.noise, form.coef]
+    free = [i for i in (0, 1) if nodes[i].hyperprior is not None]
+    if not len(form.data.values):
+        free = [i for i in free if i == 0]  # nothing depends on the coefficients
+    if any(len(nodes[i].value) > 1 for i in free):
+        return None
+    if not free:
+        value, error, method = _given(form), 0.0, "exact"
+    else:
+        value, error = _integrate(form, free)
+        method = "quadrature"
+    error += ROUNDING * max(1.0, abs(value))
+    if not free:
+        error = 0.0
+    elbo = lower_bound(target, posterior, generator)
+    says = "a bound in expectation" if elbo[1] else "a bound, exactly"
+    exact = NamedBound(value, 0.0, "estimate", f"exact to {max(error, ROUNDING):.0e}")
+    return EvidenceBounds(
+        lower=value - error,
+        upper=value + error,
+        lower_se=0.0,
+        upper_se=0.0,
+        estimate=value,
+        gap=2 * error,
+        ess=math.inf,
+        khat=-math.inf,
+        reliable=True,
+        reason=_REASONS[method],
+        method=method,
+        plug_in=plug_in,
+        quantity=quantity,
+        table={"ELBO of q": NamedBound(*elbo, "lower", says), method: exact},
+    )
+
+
+_REASONS = {
+    "exact": "the model is conjugate: its evidence has a closed form",
+    "quadrature": "given the precisions the evidence has a closed form; over them it "
+    "is integrated by quadrature, to the error that separates the bounds",
+}
+
+
+def _given(form: Any) -> float:
+    """Log evidence at the precisions of the form."""
+    coef = form.coef.value.numpy()
+    if len(coef) > 1:
+        return _given_each(form)
+    return float(_log_evidence(form, np.log(form.noise.value.numpy()), np.log(coef))[0])
+
+
+def _given_each(form: Any) -> float:
+    """Log evidence where every coefficient has a given precision of its own."""
+    data, alpha = form.data, float(form.noise.value)
+    width = form.coef.value.rsqrt()
+    matrix = alpha * width[:, None] * data.full_gram() * width
+    matrix.diagonal().add_(1.0)
+    factor = torch.linalg.cholesky(matrix)
+    moment = data.vectors @ (data.values * data.solution)
+    pull = torch.linalg.solve_triangular(
+        factor, (alpha * width * moment)[:, None], upper=False
+    )
+    squares = data.residual + float(data.values @ data.solution.square())
+    fit = float(pull.square().sum()) - alpha * squares
+    value = 0.5 * fit - float(factor.diagonal().log().sum())
+    value += 0.5 * data.n * (math.log(alpha) - LOG_2PI) + form.constant
+    return value + float(_of_intercept(form, np.array([alpha]))[0])
+
+
+def _of_intercept(form: Any, alpha: np.ndarray) -> np.ndarray:
+    """Part of the log evidence that comes from the intercept."""
+    if form.intercept is None:
+        return np.zeros_like(alpha)
+    n, prior, mean = form.data.n, form.intercept, form.data.mean
+    total = alpha * n + prior
+    return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
+
+
+def _log_evidence(form: Any, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Log p(D | precisions) at log precisions of noise and coefficients, (m,)."""
+    data = form.data
+    e, z = data.values.numpy(), data.solution.numpy()
+    # In units of the smaller of both precisions nothing overflows.
+    ratio = np.exp(np.clip(t - s, -700, 700))[:, None] * e
+    alpha = np.exp(t)
+    pull = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
+    pull = np.where(ratio > 1, pull, (alpha[:, None] * e) / (1 + ratio))
+    value = -0.5 * (np.log1p(ratio).sum(1) + pull @ (z * z))
+    value += 0.5 * (data.n * (t - LOG_2PI) - alpha * data.residual) + form.constant
+    return value + _of_intercept(form, alpha)
+
+
+def _integrate(form: Any, free: list[int]) -> tuple[float, float]:
+    """Log of the integral over the precisions with hyperpriors, and its error."""
+    nodes = [form.noise, form.coef]
+    fixed = [float(node.value[0].log()) for node in nodes]
+    gammas = [nodes[i].hyperprior for i in free]
+
+    def log_density(x: np.ndarray) -> np.ndarray:
+        columns = [np.full(len(x), value) for value in fixed]
+        for j, i in enumerate(free):
+            columns[i] = x[:, j]
+        total = _log_evidence(form, *columns)
+        for j, gamma in enumerate(gammas):
+            shape = torch.tensor(gamma.shape, dtype=torch.float64)
+            rate = torch.tensor(gamma.rate, dtype=torch.float64)
+            column = torch.from_numpy(np.ascontiguousarray(x[:, j]))
+            total = total + log_gamma_density(column, shape, rate.log()).numpy()
+        return total
+
+    mode, widths = _find_mode(log_density, np.array([fixed[i] for i in free]))
+    step = max(1, CHUNK // max(len(form.data.values), 1))
+    borders = _active(
+        log_density, [_borders(*m) for m in zip(mode, widths, strict=True)]
+    )
+    sums = [
+        _sum(log_density, [_grid(b, k) for b in borders], step)
+        for k in (NODES, MORE_NODES)
+    ]
+    return sums[1], abs(sums[1] - sums[0])
+
+
+def _find_mode(
+    log_density: Callable[[np.ndarray], np.ndarray], start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mode, and standard deviations there (at least 0.001, at most 3)."""
+
+    def negative(x: np.ndarray) -> float:
+        return -float(log_density(x[None])[0])
+
+    options = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 2000}
+    mode = minimize(negative, start, method="Nelder-Mead", options=options).x
+    widths = []
+    for unit in np.eye(len(mode)):
+        # The scale is found by shrinking the step until the density bends gently.
+        step = 1.0
+        for _ in range(12):
+            drop = negative(mode + step * unit) + negative(mode - step * unit)
+            drop -= 2 * negative(mode)
+            if drop < 1:
+                break
+            step /= 2
+        bend = max(drop, 1e-3) / step**2
+        widths.append(min(max(bend**-0.5, 1e-3), 3.0))
+    return mode, np.array(widths)
+
+
+def _borders(mode: float, width: float) -> np.ndarray:
+    """Left and right ends, (m, 2), of panels that widen from the mode outwards."""
+    edges = [1.0, 2.0, 3.0, 4.5, 6.0, 8.0]
+    while edges[-1] * width < REACH:
+        edges.append(edges[-1] * 1.4)
+    half = width * np.array([0.0, *edges])
+    ends = mode + np.concatenate([-half[:0:-1], half])
+    return np.stack([ends[:-1], ends[1:]], 1)
+
+
+def _active(
+    log_density: Callable[[np.ndarray], np.ndarray], borders: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Panels, of each precision, that are not empty beside the mode."""
+    grids = [_grid(b, COARSE_NODES)[0] for b in borders]
+    mesh = np.meshgrid(*grids, indexing="ij")
+    values = log_density(np.stack([m.ravel() for m in mesh], 1)).reshape(mesh[0].shape)
+    kept = []
+    for axis, b in enumerate(borders):
+        others = tuple(i for i in range(len(borders)) if i != axis)
+        best = values.max(others).reshape(-1, COARSE_NODES).max(1)
+        kept.append(b[best > values.max() - EMPTY])
+    return kept
+
+
+def _grid(borders: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and log weights of all panels."""
+    x, w = np.polynomial.legendre.leggauss(n_nodes)
+    middle, radius = borders.mean(1), np.diff(borders)[:, 0] / 2
+    nodes = middle[:, None] + radius[:, None] * x
+    return nodes.ravel(), np.log(radius[:, None] * w).ravel()
+
+
+def _sum(
+    log_density: Callable[[np.ndarray], np.ndarray],
+    grids: list[tuple[np.ndarray, np.ndarray]],
+    step: int,
+) -> float:
+    """Log of the sum over the product of the grids."""
+    mesh = np.meshgrid(*[nodes for nodes, _ in grids], indexing="ij")
+    points = np.stack([m.ravel() for m in mesh], 1)
+    weights = grids[0][1]
+    for _, more in grids[1:]:
+        weights = np.add.outer(weights, more).ravel()
+    parts = []
+    for i in range(0, len(points), step):
+        values = log_density(points[i : i + step]) + weights[i : i + step]
+        parts.append(np.logaddexp.reduce(values))
+    return float(np.logaddexp.reduce(parts))

@@ -1,0 +1,184 @@
+"""Several targets: independent models of the same features."""
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from skvi.evidence import EvidenceBounds, NamedBound
+
+__all__ = ["ColumnsMixin"]
+
+# Attributes that are stacked, one entry for each target.
+STACKED = ("coef_", "coef_std_", "intercept_", "intercept_std_", "noise_scale_")
+STACKED += ("alpha_", "lambda_", "sigma_")
+# Attributes of the parts, which all targets share.
+SHARED = ("objective_", "divergence_", "loss_function_", "posterior_family_", "prior_")
+
+
+class ColumnsMixin:
+    """Mixin: a target with K columns is K fitted estimators, in `outputs_`."""
+
+    def __sklearn_tags__(self):
+        """Declare that y may have several columns."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    @property
+    def _n_columns(self):
+        """Number of columns of the target; 0 where it is a vector."""
+        return len(getattr(self, "outputs_", ()))
+
+    def _check_columns(self, y):
+        y = check_array(y, dtype=np.float64)
+        if y.shape[1] != self._n_columns:
+            raise ValueError(
+                f"The fit had {self._n_columns} targets; got {y.shape[1]} columns."
+            )
+        return y
+
+    def evidence_bounds(
+        self,
+        X,
+        y,
+        *,
+        sample_weight=None,
+        method="auto",
+        n_draws=None,
+        precision=None,
+        random_state=None,
+    ):
+        """Bound the log evidence log p(D) of the model from below and above.
+
+        It does not depend on objective, divergence or posterior family.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n, d)
+            The training features.
+        y : array-like of shape (n,) or (n, K)
+            The training target.
+        sample_weight : array-like of shape (n,), default=None
+            Needed if the fit had weights; the evidence is then a generalised one.
+        method : {"auto", "exact", "importance"}, default="auto"
+            "exact": closed forms, with quadrature over at most two precisions with
+            hyperpriors. "importance": importance sampling, and posterior chains for
+            the upper side. "auto" takes the first where it can.
+        n_draws : int, default=None
+            Draws on each side, at least 64. None chooses as many as `precision`
+            needs.
+        precision : float, default=None
+            Nats between each bound and log p(D) to aim for; None is 0.03. Not
+            together with `n_draws`.
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        EvidenceBounds
+            The sum over targets; ``print(bounds)`` shows the table.
+
+        Raises
+        ------
+        ValueError
+            The data are not those of the fit, or the fit had weights and none are
+            given.
+        IncompatibleComponentsError
+            "exact" for a model without closed forms.
+
+        Notes
+        -----
+        Values are in nats, of the density of y in its own units, summed over the
+        data, with all constants. A learnt noise is conditioned on, and named in
+        ``plug_in``: as the score of a model the evidence is then optimistic.
+        """
+        options = {"sample_weight": sample_weight, "method": method}
+        options |= {"n_draws": n_draws, "precision": precision}
+        check_is_fitted(self)
+        if not self._n_columns:
+            return super().evidence_bounds(X, y, random_state=random_state, **options)
+        y, random_state = self._check_columns(y), check_random_state(random_state)
+        found = [
+            output.evidence_bounds(X, column, random_state=random_state, **options)
+            for output, column in zip(self.outputs_, y.T, strict=True)
+        ]
+        return add_bounds(found)
+
+    def _fit_columns(self, X, y, sample_weight):
+        """Fit every column; gather what they found."""
+        last = getattr(self, "outputs_", ())
+        self.__dict__.pop("outputs_", None)
+        self._forget()
+        X, y = validate_data(self, X, y, multi_output=True, **self._input)
+        y = check_array(y, dtype=np.float64)
+        random_state = check_random_state(self.random_state)
+        known = self.warm_start and len(last) == y.shape[1]
+        outputs = list(last) if known else [clone(self) for _ in y.T]
+        for output, column in zip(outputs, y.T, strict=True):
+            seed = int(random_state.randint(2**31 - 1))
+            params = self.get_params(deep=False) | {"random_state": seed}
+            output.set_params(**params)
+            output.fit(X, column, sample_weight)
+        self._gather(outputs)
+        return self
+
+    def _gather(self, outputs):
+        for name in STACKED:
+            if all(hasattr(output, name) for output in outputs):
+                values = [getattr(output, name) for output in outputs]
+                setattr(self, name, np.stack(values))
+        for name in SHARED:
+            setattr(self, name, getattr(outputs[0], name))
+        self.lower_bound_ = float(sum(o.lower_bound_ for o in outputs))
+        squared = sum(o.lower_bound_se_**2 for o in outputs)
+        self.lower_bound_se_ = float(squared) ** 0.5
+        self.objective_value_ = float(sum(o.objective_value_ for o in outputs))
+        self.n_iter_ = max(o.n_iter_ for o in outputs)
+        self.converged_ = all(o.converged_ for o in outputs)
+        self.loss_curve_ = self._sum_of_curves([o.loss_curve_ for o in outputs])
+        self.diagnostics_ = {"outputs": [o.diagnostics_ for o in outputs]}
+        self._dtype = outputs[0]._dtype
+        self.posterior_ = tuple(o.posterior_ for o in outputs)
+        self.outputs_ = outputs
+
+    def _sum_of_curves(self, curves):
+        """Sum over targets; those that were done stay where they ended."""
+        length = max(len(curve) for curve in curves)
+        return sum(np.pad(c, (0, length - len(c)), mode="edge") for c in curves)
+
+
+def add_bounds(found):
+    """Bounds on the evidence of independent models of several targets.
+
+    Errors add as if draws were independent. What has no meaning for a sum, such as
+    Pareto k, is that of the worst target.
+    """
+    first = found[0]
+    errors = {
+        name: float(np.hypot.reduce([getattr(b, name) for b in found]))
+        for name in ("lower_se", "upper_se")
+    }
+    sums = {
+        name: float(sum(getattr(b, name) for b in found))
+        for name in ("lower", "upper", "estimate", "gap")
+    }
+    table = {name: _add_rows([b.table[name] for b in found]) for name in first.table}
+    bad = [b.reason for b in found if not b.reliable]
+    return EvidenceBounds(
+        **sums,
+        **errors,
+        ess=min(b.ess for b in found),
+        khat=max(b.khat for b in found),
+        reliable=not bad,
+        reason=bad[0] if bad else first.reason,
+        method=first.method,
+        plug_in=first.plug_in,
+        quantity=first.quantity,
+        table=table,
+    )
+
+
+def _add_rows(rows):
+    error = float(np.hypot.reduce([row.standard_error for row in rows]))
+    value = float(sum(row.value for row in rows))
+    return NamedBound(value, error, rows[0].direction, rows[0].certifies)

@@ -1,0 +1,380 @@
+"""Linear regression with normal noise: model, units and attributes, for one target."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from skvi._regressors import StandardizedTargetMixin
+from skvi.base import NormalForm
+from skvi.evidence import NamedBound, bound_evidence, conjugate_evidence
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._starts import approach, start_near
+from skvi.posteriors import Product
+from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.priors import Normal, build_prior
+from skvi.targets import GammaHyperprior, HierarchicalTarget
+from skvi.utils._arrays import as_tensor
+from skvi.utils._scale_mixture import noise_nodes
+from skvi.utils._sparse import as_rows
+from skvi.utils._threads import limit_threads
+
+__all__ = ["GaussianRegression"]
+
+# Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
+NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
+# Hyperpriors below this shape are flat over many orders of magnitude.
+VAGUE_SHAPE = 1e-2
+
+
+class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
+    """One target column: the model in the units of the fit, results in those of y."""
+
+    _robust_units = True
+    _evidence_methods = frozenset({"auto", "exact", "importance"})
+
+    def _resolve_prior(self):
+        """Return priors by block; the intercept's may still need the data."""
+        prior, intercept = self._resolve("prior"), self.intercept_prior
+        wanted = intercept is None and self.fit_intercept
+        if wanted and not isinstance(prior, dict) and _hyperprior(prior) is not None:
+            return {"coef": prior, "intercept": None}
+        return super()._resolve_prior()
+
+    def _resolve_all(self):
+        super()._resolve_all()
+        if self._hyperpriors() and not isinstance(self.posterior_family_, Product):
+            names = ("coef", "intercept") if self.fit_intercept else ("coef",)
+            self.posterior_family_ = Product({names: self.posterior_family_})
+
+    def _coef_prior(self):
+        return self.prior_["coef"] if isinstance(self.prior_, dict) else self.prior_
+
+    def _hyperpriors(self):
+        """Hyperpriors of the precisions that are inferred: arguments of the target."""
+        noise = NOISE_HYPERPRIOR if self.noise_scale == "hyperprior" else None
+        found = {"noise_hyperprior": noise}
+        found["coef_hyperprior"] = _hyperprior(self._coef_prior())
+        return {name: gamma for name, gamma in found.items() if gamma is not None}
+
+    def _likelihood(self):
+        if isinstance(self.noise_scale, str):
+            return GaussianLikelihood("learn")
+        return GaussianLikelihood(float(self.noise_scale) / self._y_scale)
+
+    def _work(self, target):
+        """Multiply-adds of a Gram matrix."""
+        d = target.predictor.n_features
+        return len(target.y) * d * (d if sparse.issparse(target.X) else min(d, 10**4))
+
+    def _build_target(self, X, targets, weight, predictor=None, offset=None):
+        if weight is not None:
+            keep = weight > 0
+            if not keep.all():
+                X, targets, weight = X[keep], targets[keep], weight[keep]
+        y = self._standardize(targets, weight)
+        if predictor is None:
+            self._offset = _column_means(X, weight) if self.fit_intercept else None
+        rows, predictor = self._rows(X)
+        hyperpriors = self._hyperpriors()
+        self._set_intercept_prior(y, weight)
+        spec, layout = self.prior_, predictor.layout
+        if "coef_hyperprior" in hyperpriors:
+            self._check_blocks(layout)
+            prior = None
+            if self.fit_intercept:
+                prior = self.prior_["intercept"].build(layout.only("intercept"))
+        else:
+            prior = build_prior(spec, layout)
+        return HierarchicalTarget(
+            predictor,
+            self._likelihood(),
+            self.loss_function_,
+            prior,
+            rows,
+            as_tensor(y),
+            None if weight is None else as_tensor(weight),
+            self._constant,
+            **hyperpriors,
+        )
+
+    def _set_intercept_prior(self, y, weight):
+        """Give the intercept a normal prior as wide as the target is large."""
+        if isinstance(self.prior_, dict) and self.prior_.get("intercept", 0) is None:
+            size = math.sqrt(float(np.average(y**2, weights=weight)))
+            self.prior_["intercept"] = Normal(scale=size if size > 0 else 1.0)
+
+    def _check_blocks(self, layout):
+        names = sorted(self.prior_) if isinstance(self.prior_, dict) else ["coef"]
+        if names != sorted(layout):
+            raise IncompatibleComponentsError(
+                f"The prior names the blocks {names}, but this model has "
+                f"{sorted(layout)}. Give exactly one prior for each block."
+            )
+
+    def _rows(self, X):
+        """Centred features, and a predictor for them; sparse ones stay as they are."""
+        if self._offset is None:
+            return as_rows(X), LinearPredictor(X.shape[1], 1, False)
+        if sparse.issparse(X):
+            offset = torch.from_numpy(self._offset)
+            return as_rows(X), CentredLinearPredictor(offset)
+        return as_tensor(X - self._offset), LinearPredictor(X.shape[1])
+
+    def _continue(self, problem, before):
+        last, target = before["posterior_"], problem.target
+        same = type(last) is type(problem.posterior)
+        same = same and len(last.params) == len(problem.posterior.params)
+        if dict(last.layout) != dict(target.layout) or not same:
+            raise ValueError(
+                f"warm_start=True continues from a fit with {last.layout}; these data "
+                f"and parameters need {target.layout}, or another family. Use the "
+                "same features and parts, or warm_start=False."
+            )
+        problem.posterior.params = last.params.clone()
+        if len(target.hyper) == len(before["_hyper"]):
+            target.hyper = torch.from_numpy(before["_hyper"].copy())
+
+    def _prepare(self, problem, solver):
+        if solver.name == "stochastic":
+            self._initialize(problem)
+            return False
+        if solver.name == "alternating" and problem.target.is_extended:
+            self._initialize(problem)
+            return True
+        if self.loss_function_.is_log_loss or solver.name != "natural_gradient":
+            return False
+        return approach(problem, self._likelihood().length_scale)
+
+    def _initialize(self, problem):
+        """Start draws at what closed forms and quadrature find for a model near it."""
+        start_near(problem, self._likelihood())
+
+    def _posterior_attributes(self):
+        found = super(BayesianLinearModel, self)._posterior_attributes()
+        posterior, scale = found["posterior_"], self._y_scale
+        normal, noise = _coefficients(posterior), self._noise_of(found)
+        d, dtype = self.n_features_in_, self._dtype
+        mean, std = normal.mean.numpy(), normal.variance.sqrt().numpy()
+        found |= {"coef_": (scale * mean[:d]).astype(dtype)}
+        found |= {"coef_std_": (scale * std[:d]).astype(dtype)}
+        found |= self._intercept_of(normal)
+        found |= {"noise_scale_": noise, "alpha_": noise**-2, "_normal": normal}
+        found |= self._precisions_of(posterior)
+        if normal.scale.ndim == 2:
+            covariance = normal.covariance().numpy()[:d, :d]
+            found["sigma_"] = (scale**2 * covariance).astype(dtype)
+        return found
+
+    def _intercept_of(self, normal):
+        """Intercept of the features and the target as they were given."""
+        if self._offset is None:
+            zero = self._dtype.type(0)
+            return {"intercept_": zero, "intercept_std_": zero}
+        move = torch.from_numpy(np.append(-self._offset, 1.0))
+        mean = float(move @ normal.mean) * self._y_scale + self._y_mean
+        std = self._y_scale * math.sqrt(_quadratic(normal, move))
+        kind = self._dtype.type
+        return {"intercept_": kind(mean), "intercept_std_": kind(std)}
+
+    def _noise_of(self, found):
+        """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
+        posterior = found["posterior_"]
+        if self.noise_scale == "hyperprior":
+            shape, rate = posterior.part("noise_precision").moments()
+            return float((rate / shape).sqrt()) * self._y_scale
+        if self.noise_scale == "learn":
+            return float(np.exp(found["_hyper"][0])) * self._y_scale
+        return float(self.noise_scale)
+
+    def _precisions_of(self, posterior):
+        """Mean precisions of the coefficients, where their prior is normal."""
+        if "coef_precision" in posterior.layout:
+            shape, rate = posterior.part("coef_precision").moments()
+            value = (shape / rate).numpy() / self._y_scale**2
+        else:
+            normal = build_prior(
+                self._coef_prior(), posterior.layout.only("coef")
+            ).as_normal()
+            if normal is None:
+                return {}
+            value = (1 / normal.variance).numpy() / self._y_scale**2
+        shared = bool((value == value[0]).all())
+        if shared and len(posterior.layout["coef"].shape) and self._is_shared():
+            return {"lambda_": float(value[0])}
+        return {"lambda_": value}
+
+    def _is_shared(self):
+        return getattr(self._coef_prior(), "is_shared", True)
+
+    def _function_moments(self, X):
+        """Mean and variance of f, and covariance factor, in units of y."""
+        rows, predictor = self._rows(X)
+        normal = self._normal
+        work = X.shape[0] * len(normal.mean) ** normal.scale.ndim
+        with torch.no_grad(), limit_threads(work, self.n_jobs):
+            mean, variance = predictor.moments(rows, normal)
+        scale = self._y_scale
+        return mean * scale + self._y_mean, variance * scale**2
+
+    def _noise_nodes(self):
+        """Noise variances in units of y, and their log weights."""
+        if "noise_precision" in self.posterior_.layout:
+            shape, rate = self.posterior_.part("noise_precision").moments()
+            noise, log_w = noise_nodes(float(shape), float(rate))
+            return noise * self._y_scale**2, log_w
+        noise = torch.tensor([self.noise_scale_**2], dtype=torch.float64)
+        return noise, torch.zeros_like(noise)
+
+    def _noise_variance(self):
+        """Mean of the noise variance; infinite for fewer than three rows."""
+        if "noise_precision" in self.posterior_.layout:
+            shape, rate = self.posterior_.part("noise_precision").moments()
+            mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf
+            return mean * self._y_scale**2
+        return self.noise_scale_**2
+
+    def _covariance(self, X):
+        """Covariance of new observations in the rows of X, (n, n)."""
+        rows, predictor = self._rows(X)
+        normal, d = self._normal, X.shape[0]
+        root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
+        if normal.factor is not None:
+            root = torch.cat([root, normal.factor], 1)
+        with torch.no_grad(), limit_threads(d * root.numel(), self.n_jobs):
+            f = predictor.project(rows, root) * self._y_scale
+            covariance = f @ f.T + self._noise_variance() * torch.eye(d).double()
+        return covariance.numpy().astype(X.dtype)
+
+    @torch.no_grad()
+    def _functions(self, X, theta):
+        """Values of f in units of y, one row for each draw, (S, n)."""
+        rows, predictor = self._rows(X)
+        f = predictor.forward(theta, rows.to(torch.float64))[..., 0]
+        return f * self._y_scale + self._y_mean
+
+    def _noise_draws(self, theta):
+        """Standard deviation of the noise of every draw, (S, 1), in units of y."""
+        layout = self.posterior_.layout
+        if "noise_precision" in layout:
+            log_precision = theta[:, layout["noise_precision"].slice]
+            return torch.exp(-0.5 * log_precision) * self._y_scale
+        return self.noise_scale_
+
+    def _in_units(self, theta):
+        """Draws as blocks, in units of X and y."""
+        blocks = self.posterior_.layout.unpack(theta)
+        coef = blocks["coef"][:, 0].numpy()
+        found = {"coef": coef * self._y_scale}
+        if "intercept" in blocks:
+            at_zero = blocks["intercept"][:, 0].numpy() - coef @ self._offset
+            found["intercept"] = at_zero * self._y_scale + self._y_mean
+        for name in ("noise_precision", "coef_precision"):
+            if name in blocks:
+                value = blocks[name].numpy() / self._y_scale**2
+                found[name] = value[:, 0] if value.shape[1] == 1 else value
+        return found
+
+    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+        self._warn_vague()
+        if method != "importance":
+            found = conjugate_evidence(target, self.posterior_, generator, quantity)
+            if found is not None:
+                return self._with_own_bound(found)
+        if method == "exact":
+            raise IncompatibleComponentsError(
+                "method='exact' needs log loss and normal coefficients that share "
+                "their precision, or have given ones. Use method='auto'."
+            )
+        proposal = self._proposal(target) if target.is_extended else None
+        found = bound_evidence(
+            target, self.posterior_, generator, n_draws, precision, quantity, proposal
+        )
+        return self._with_own_bound(found)
+
+    def _with_own_bound(self, found):
+        """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
+        if self.lower_bound_se_:
+            return found
+        row = NamedBound(self.lower_bound_, 0.0, "lower", "a bound, exactly")
+        return replace(found, table={**found.table, "ELBO of q": row})
+
+    def _proposal(self, target):
+        """Normal with the moments of the posterior, logs of precisions included."""
+        posterior, forms = self.posterior_, [self._normal]
+        for name in posterior.layout:
+            if name.endswith("_precision"):
+                shape, rate = posterior.part(name).moments()
+                mean = torch.digamma(shape) - rate.log()
+                forms.append(NormalForm(mean, torch.polygamma(1, shape).sqrt()))
+        return _independent(forms)
+
+    def _warn_vague(self):
+        """Say what a hyperprior that says nothing costs."""
+        costs = [
+            -math.log(gamma.shape)
+            for gamma in self._hyperpriors().values()
+            if gamma.shape < VAGUE_SHAPE
+        ]
+        if costs:
+            warnings.warn(
+                f"{len(costs)} vague Gamma hyperpriors cost the evidence about "
+                f"{sum(costs):.1f} nats, whatever the data. To compare models, fix "
+                "noise_scale and give prior=Normal(...), or a prior such as "
+                "HierarchicalNormal(shape=1.0, rate=1.0).",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _hyperprior(prior):
+    """Gamma hyperprior that a prior puts on precisions, or None."""
+    if not (hasattr(prior, "shape") and hasattr(prior, "rate")):
+        return None
+    prior.validate()
+    shared = getattr(prior, "is_shared", False)
+    return GammaHyperprior(float(prior.shape), float(prior.rate), shared)
+
+
+def _column_means(X, weight):
+    """Weighted means of the features, in float64."""
+    w = np.ones(X.shape[0]) if weight is None else weight
+    if sparse.issparse(X):
+        return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
+    return np.asarray(w @ X, dtype=np.float64) / w.sum()
+
+
+def _coefficients(posterior):
+    """Normal of the coefficients and the intercept."""
+    if not hasattr(posterior, "part"):
+        return posterior.as_normal()
+    names = [name for name in posterior.layout if not name.endswith("_precision")]
+    parts = [posterior.part(name) for name in names]
+    if len(names) == 1 or parts[0].layout.keys() == set(names):
+        return parts[0].as_normal()
+    forms = [part.as_normal() for part in parts]
+    return _independent(forms)
+
+
+def _independent(forms):
+    """Normal of independent normals."""
+    mean = torch.cat([form.mean for form in forms])
+    if all(form.is_diagonal for form in forms):
+        return NormalForm(mean, torch.cat([form.scale for form in forms]))
+    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
+    return NormalForm(mean, torch.block_diag(*dense))
+
+
+def _quadratic(normal, vector):
+    """Return ``vector' cov vector``."""
+    if normal.scale.ndim == 2:
+        return float((vector @ normal.scale).square().sum())
+    total = (vector * normal.scale).square().sum()
+    if normal.factor is not None:
+        total = total + (vector @ normal.factor).square().sum()
+    return float(total)

@@ -1,0 +1,220 @@
+"""Independent posteriors of the blocks of a layout, and Gamma posteriors."""
+
+from collections.abc import Iterable
+from copy import copy
+
+import torch
+
+from skvi.base import Layout
+from skvi.posteriors._normal import FullRankNormal
+from skvi.posteriors.base import Family, Posterior
+from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+
+__all__ = ["Gamma", "Product"]
+
+
+class Gamma(Family):
+    """Independent Gamma distributions of positive parameters: 2 P numbers.
+
+    A draw is the logarithm of the positive parameter, and densities are those of the
+    logarithm: the Jacobian is in them. It is for blocks with the bijection "exp",
+    such as precisions.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import Gamma
+    >>> layout = Layout({"precision": (1,)}, {"precision": "exp"})
+    >>> posterior = Gamma().build(layout)  # Gamma(1, 1)
+    >>> posterior.log_prob(torch.zeros(1, 1).double())
+    tensor([-1.], dtype=torch.float64)
+    """
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the posterior at Gamma(1, 1); see `Family.build`."""
+        wrong = [name for name, block in layout.items() if block.bijection != "exp"]
+        if wrong:
+            raise ValueError(
+                f"Gamma is for positive blocks (bijection 'exp'); {wrong} are real. "
+                "Use a normal family for them."
+            )
+        return _GammaPosterior(layout)
+
+
+class _GammaPosterior(Posterior):
+    """Variational parameters: log shapes, log rates."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.params = torch.zeros(2 * layout.size, dtype=torch.float64)
+
+    def moments(
+        self, params: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shapes and rates, each of shape (P,)."""
+        params = self.params if params is None else params
+        log_shape, log_rate = params.split(self.layout.size)
+        return log_shape.exp(), log_rate.exp()
+
+    def set_gamma(self, shape: torch.Tensor, rate: torch.Tensor) -> None:
+        """Take over shapes and rates, each of shape (P,)."""
+        self.params = torch.cat([shape.log(), rate.log()])
+
+    def rsample_with_log_prob(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        shape, rate = self.moments()
+        draws = log_gamma_draws(shape.expand(n_draws, -1), generator) - rate.log()
+        return draws.to(self.params.dtype), self.log_prob(draws)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        params = self.params if params is None else params
+        log_shape, log_rate = params.split(self.layout.size)
+        return log_gamma_density(theta, log_shape.exp(), log_rate).sum(1)
+
+
+class Product(Family):
+    """Independent posteriors of the blocks of the parameter vector.
+
+    Parameters
+    ----------
+    blocks : dict, default=None
+        Family of a block by its name, or of several blocks together by a tuple of
+        names. Blocks that are not named get a family each: `FullRankNormal`, or
+        `Gamma` where the block is positive. None names none of them.
+
+    Notes
+    -----
+    The log density is the sum over blocks, in unconstrained coordinates: those of
+    positive blocks are logarithms. `as_normal` is None even where every part is
+    normal.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.posteriors import Product
+    >>> layout = Layout({"coef": (1, 3), "precision": (1,)}, {"precision": "exp"})
+    >>> Product({"coef": MeanFieldNormal()}).build(layout).params.shape
+    torch.Size([8])
+    """
+
+    _parameter_constraints: dict = {"blocks": [dict, None]}
+
+    def __init__(self, blocks: dict | None = None) -> None:
+        self.blocks = blocks
+
+    def build(
+        self, layout: Layout, generator: torch.Generator | None = None
+    ) -> Posterior:
+        """Build the posterior, each part at its own start; see `Family.build`."""
+        self.validate()
+        parts = [
+            (names, family.build(_sub_layout(layout, names), generator))
+            for names, family in self._families(layout)
+        ]
+        return _ProductPosterior(layout, parts)
+
+    def check_size(self, n_params: int) -> None:
+        """Nothing: the parts are checked when they are built."""
+
+    def _families(self, layout: Layout) -> list[tuple[tuple[str, ...], Family]]:
+        given = {_as_names(key): family for key, family in (self.blocks or {}).items()}
+        named = [name for names in given for name in names]
+        unknown = sorted(set(named) - set(layout))
+        if unknown or len(set(named)) < len(named):
+            raise ValueError(
+                f"Product(blocks) must name every block at most once, out of "
+                f"{sorted(layout)}. Got {sorted(named)}."
+            )
+        wrong = [f for f in given.values() if not isinstance(f, Family)]
+        if wrong:
+            raise ValueError(f"blocks must hold families. Got {wrong[0]!r}.")
+        free = [name for name in layout if name not in named]
+        defaults = {
+            (name,): Gamma() if layout[name].bijection == "exp" else FullRankNormal()
+            for name in free
+        }
+        pairs = [*given.items(), *defaults.items()]
+        for names, family in pairs:
+            family.check_size(_sub_layout(layout, names).size)
+        return pairs
+
+
+def _as_names(key: str | Iterable[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _sub_layout(layout: Layout, names: tuple[str, ...]) -> Layout:
+    blocks = {name: layout[name] for name in names}
+    return Layout(
+        {name: block.shape for name, block in blocks.items()},
+        {name: block.bijection for name, block in blocks.items()},
+        {name: block.scale for name, block in blocks.items()},
+    )
+
+
+class _ProductPosterior(Posterior):
+    """Variational parameters: those of the parts, one after the other."""
+
+    def __init__(
+        self, layout: Layout, parts: list[tuple[tuple[str, ...], Posterior]]
+    ) -> None:
+        self.layout, self.names = layout, [names for names, _ in parts]
+        self._parts = [part for _, part in parts]
+        self.sizes = [len(part.params) for part in self._parts]
+        self.params = torch.cat([part.params for part in self._parts])
+
+    @property
+    def log_prob_kind(self) -> str:  # type: ignore[override]
+        """The weakest of the parts' kinds."""
+        kinds = {part.log_prob_kind for part in self._parts} - {"exact"}
+        return "exact" if not kinds else kinds.pop() if len(kinds) == 1 else "none"
+
+    def _bound(self, params: torch.Tensor | None = None) -> list[Posterior]:
+        """Parts at these variational parameters."""
+        params = self.params if params is None else params
+        bound = [copy(part) for part in self._parts]
+        for part, values in zip(bound, params.split(self.sizes), strict=True):
+            part.params = values
+        return bound
+
+    def part(self, name: str) -> Posterior:
+        """Part that a block belongs to, over its own layout."""
+        return self._bound()[self._index(name)]
+
+    def set_part(self, name: str, part: Posterior) -> None:
+        """Take over the variational parameters of a part."""
+        pieces = list(self.params.split(self.sizes))
+        pieces[self._index(name)] = part.params.to(self.params.dtype)
+        self.params = torch.cat(pieces)
+
+    def _index(self, name: str) -> int:
+        return next(i for i, names in enumerate(self.names) if name in names)
+
+    def _columns(self) -> list[torch.Tensor]:
+        """Positions in theta of the parameters of every part."""
+        positions = {
+            name: torch.arange(block.slice.start, block.slice.stop)
+            for name, block in self.layout.items()
+        }
+        return [torch.cat([positions[n] for n in names]) for names in self.names]
+
+    def rsample_with_log_prob(
+        self, n_draws: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        draws = [p.rsample_with_log_prob(n_draws, generator) for p in self._bound()]
+        order = torch.argsort(torch.cat(self._columns()))
+        theta = torch.cat([theta for theta, _ in draws], 1)[:, order]
+        return theta, torch.stack([log_q for _, log_q in draws]).sum(0)
+
+    def log_prob(
+        self, theta: torch.Tensor, params: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        parts = zip(self._columns(), self._bound(params), strict=True)
+        return torch.stack([part.log_prob(theta[:, c]) for c, part in parts]).sum(0)

@@ -1,0 +1,193 @@
+"""Natural gradients in turn with hyperparameters: learnt scales without noise."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+from skvi.solvers._gamma_steps import GammaSteps
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers.base import (
+    FLOOR_MESSAGE,
+    Problem,
+    Solution,
+    SolverOptions,
+    no_progress,
+    remaining_gain,
+)
+
+__all__ = ["Alternating"]
+
+# Logarithm of the factor by which a learnt scale may fall below its start.
+FLOOR = math.log(1e-4)
+
+
+class Alternating:
+    """Natural gradient for q, then the best hyperparameters for that q, and again.
+
+    Every half-step lowers ``E_q[loss] + D(q || prior)``, which is integrated without
+    draws: the noise of linear models with any loss, by type-II maximum likelihood
+    or, where precisions are parameters, with a Gamma posterior for each.
+
+    Examples
+    --------
+    >>> from skvi.solvers import Alternating
+    >>> Alternating.name
+    'alternating'
+    """
+
+    name = "alternating"
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks for this solver.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        str
+            Empty where the solver can be used.
+        """
+        target, posterior = problem.target, problem.posterior
+        if getattr(target, "is_extended", False):
+            if not problem.divergence.is_standard:
+                return f"{problem.divergence!r} does not split into its blocks"
+            if not _is_normal_gamma(posterior):
+                return "the posterior is not a normal beside Gamma distributions"
+            problem = GammaSteps(problem).conditional()
+        else:
+            return "no precision has a hyperprior"
+        return NaturalGradient.missing(problem, may_learn=True)
+
+    @torch.no_grad()
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit ``problem.posterior`` and the target's hyperparameters in place.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        Solution
+            `value` is the objective in nats, summed over the data, by quadrature
+            and closed forms: no draws are used.
+        """
+        return _Alternation(problem, options).run()
+
+
+class _Alternation:
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.problem, self.options, target = problem, options, problem.target
+        self.inner = replace(options, progress=no_progress)
+        target.hyper = target.hyper.detach()
+        first = target.initial_hyper().double().numpy() + FLOOR
+        self.floor = np.minimum(first, target.hyper.numpy())
+        self.steps = None
+        if getattr(target, "is_extended", False):
+            self.steps = GammaSteps(problem)
+        self.history: list[float] = []
+        self.gains: list[float] = []
+        self.found: Solution | None = None
+
+    def run(self) -> Solution:
+        """Alternate until nothing is left to gain."""
+        message, stopped = "", False
+        try:
+            while len(self.history) < self.options.max_iter and not stopped:
+                if remaining_gain(self.gains) < self.options.tol:
+                    break
+                stopped = self._iterate()
+        except KeyboardInterrupt:
+            message = "interrupted: the best posterior so far was kept"
+        return self._finish(message, stopped)
+
+    def _iterate(self) -> bool:
+        problem, constant = self.problem, 0.0
+        if self.history:
+            self._move_scales()
+        if self.steps is not None:
+            problem, constant = self.steps.conditional(), self.steps.constant()
+        self.found = NaturalGradient().solve(problem, self.inner)
+        if self.steps is not None:
+            self.steps.keep(problem)
+        if self.found.diagnostics["interrupted"]:
+            raise KeyboardInterrupt
+        self.inner = replace(self.inner, warm_start=True)
+        value = self.found.value + constant
+        if self.history:
+            self.gains.append(max(self.history[-1] - value, 0.0))
+        self.history.append(value)
+        return self.options.progress(value, lambda: None)
+
+    def _move_scales(self) -> None:
+        problem = self.problem
+        if self.steps is not None:
+            self.steps.step()
+            problem = self.steps.conditional()
+        if len(problem.target.hyper):
+            self.problem.target.hyper = _best_hyper(problem, self.floor)
+
+    def _finish(self, message: str, stopped: bool) -> Solution:
+        gap, target = remaining_gain(self.gains), self.problem.target
+        converged = gap < self.options.tol and not message
+        if not (converged or message or stopped):
+            message = (
+                f"after {len(self.history)} iterations the objective may still be "
+                f"{gap:.2g} nats from its optimum; increase max_iter"
+            )
+        at_floor = target.hyper.numpy() <= self.floor + 1e-6
+        if not message and bool(at_floor.any()):
+            message, converged = FLOOR_MESSAGE, False
+        found = dict(self.found.diagnostics) if self.found else {}
+        if self.found and not message:
+            message = self.found.message
+        found |= {"gap": gap, "interrupted": message.startswith("interrupted")}
+        return Solution(
+            solver=Alternating.name,
+            value=self.history[-1] if self.history else math.inf,
+            history=self.history,
+            n_iter=len(self.history),
+            converged=converged,
+            message=message,
+            diagnostics={**found, "stopped": stopped},
+            is_exact=True,
+        )
+
+
+def _is_normal_gamma(posterior: Any) -> bool:
+    """Whether one normal part holds all that Gamma parts do not."""
+    if not hasattr(posterior, "part"):
+        return False
+    parts = [posterior.part(names[0]) for names in posterior.names]
+    others = [part for part in parts if not hasattr(part, "set_gamma")]
+    return len(others) == 1 and others[0].as_normal() is not None
+
+
+def _best_hyper(problem: Problem, floor: np.ndarray) -> torch.Tensor:
+    """Hyperparameters of lowest objective for the posterior as it is."""
+    target, normal = problem.target, problem.posterior.as_normal()
+    start = target.hyper.numpy()
+
+    def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+        hyper = torch.from_numpy(values.copy()).requires_grad_()
+        target.hyper = hyper
+        with torch.enable_grad():
+            loss = target.expected_loss_terms(normal)[0]
+            loss = loss + problem.divergence.closed_form(normal, target.prior)
+            (gradient,) = torch.autograd.grad(loss, hyper)
+        return float(loss.detach()), gradient.numpy()
+
+    try:
+        bounds = [(low, value + 10.0) for low, value in zip(floor, start, strict=True)]
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    finally:
+        target.hyper = torch.from_numpy(start.copy())
+    return torch.from_numpy(found.x.copy())

@@ -1,0 +1,463 @@
+"""Linear regression with Gamma hyperpriors on its precisions."""
+
+import math
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.priors import BuiltPrior
+from skvi.targets._least_squares import LeastSquares, summarise
+from skvi.targets._supervised import SupervisedTarget
+from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+
+__all__ = ["GammaHyperprior", "HierarchicalTarget", "Precision"]
+
+# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
+MAX_LOG = 600.0
+LOG_2PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class GammaHyperprior:
+    """Gamma distribution of a precision before the data.
+
+    Parameters
+    ----------
+    shape, rate : float
+        Of the precision in the units of the fit.
+    is_shared : bool, default=True
+        One precision for all coefficients, or one for each.
+
+    Examples
+    --------
+    >>> from skvi.targets import GammaHyperprior
+    >>> GammaHyperprior(1.0, 1.0).is_shared
+    True
+    """
+
+    shape: float
+    rate: float
+    is_shared: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Precision:
+    """What is known of a precision: fixed, to be learnt, or with a hyperprior.
+
+    Parameters
+    ----------
+    value : Tensor of shape (1,) or (d,)
+        Its value, or where an iteration starts.
+    hyperprior : GammaHyperprior or None
+    is_learnt : bool, default=False
+        Whether it is a point estimate of largest evidence.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.targets import Precision
+    >>> Precision(torch.ones(1)).is_fixed
+    True
+    """
+
+    value: torch.Tensor
+    hyperprior: GammaHyperprior | None = None
+    is_learnt: bool = False
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is nothing to infer."""
+        return self.hyperprior is None and not self.is_learnt
+
+
+@dataclass(frozen=True, eq=False)
+class ConjugateForm:
+    """A linear model with normal noise and normal coefficients, given precisions.
+
+    Parameters
+    ----------
+    data : LeastSquares
+    noise, coef : Precision
+    intercept : float or None
+        Prior precision of the intercept.
+    constant : float
+        Added to the log joint density.
+    """
+
+    data: LeastSquares
+    noise: Precision
+    coef: Precision
+    intercept: float | None
+    constant: float
+
+
+class HierarchicalTarget(SupervisedTarget):
+    """A linear model whose precisions may be parameters with Gamma hyperpriors.
+
+    theta is that of the predictor, followed by the blocks "noise_precision" and
+    "coef_precision" where they have hyperpriors. Both are positive: theta holds
+    their logarithms, and `log_joint` is the density in theta, with the Jacobian.
+
+    Parameters
+    ----------
+    predictor, likelihood, loss : LinearPredictor, Likelihood, Loss
+    prior : BuiltPrior or None
+        Over the parameters of the predictor; with `coef_hyperprior` over the
+        intercept only, and None where there is none.
+    X : Tensor or SparseRows of shape (n, d)
+        With an intercept, `is_centred` says that weighted means are zero.
+    y : Tensor of shape (n,)
+    sample_weight : Tensor of shape (n,), default=None
+    constant : float, default=0.0
+    noise_hyperprior : GammaHyperprior, default=None
+        The likelihood is then a `GaussianLikelihood("learn")`.
+    coef_hyperprior : GammaHyperprior, default=None
+        On the precision of normal coefficients with mean 0.
+    is_centred : bool, default=True
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.targets import GammaHyperprior, HierarchicalTarget
+    >>> X, y = torch.ones(2, 1).double(), torch.tensor([1.0, 3.0])
+    >>> gamma, model = GammaHyperprior(1.0, 1.0), LinearPredictor(1, 1, False)
+    >>> target = HierarchicalTarget(
+    ...     model,
+    ...     GaussianLikelihood("learn"),
+    ...     LogLoss(),
+    ...     None,
+    ...     X,
+    ...     y,
+    ...     noise_hyperprior=gamma,
+    ...     coef_hyperprior=gamma,
+    ... )
+    >>> target.layout
+    Layout({'coef': (1, 1), 'noise_precision': (1,), 'coef_precision': (1,)})
+    """
+
+    def __init__(
+        self,
+        predictor: Any,
+        likelihood: Any,
+        loss: Any,
+        prior: Any,
+        X: Any,
+        y: torch.Tensor,
+        sample_weight: torch.Tensor | None = None,
+        constant: float = 0.0,
+        noise_hyperprior: GammaHyperprior | None = None,
+        coef_hyperprior: GammaHyperprior | None = None,
+        is_centred: bool = True,
+    ) -> None:
+        self.noise_hyperprior = noise_hyperprior
+        # Without an intercept nothing may be left that has a prior of its own.
+        rest = BuiltPrior() if prior is None else prior
+        super().__init__(
+            predictor, likelihood, loss, rest, X, y, sample_weight, constant
+        )
+        gammas = {}
+        if noise_hyperprior is not None:
+            gammas["noise_precision"] = noise_hyperprior
+        if coef_hyperprior is not None:
+            gammas["coef_precision"] = coef_hyperprior
+        shapes = {name: block.shape for name, block in predictor.layout.items()}
+        for name, gamma in gammas.items():
+            size = 1 if gamma.is_shared else predictor.n_features
+            shapes[name] = (size,)
+        self.layout = Layout(shapes, dict.fromkeys(gammas, "exp"))
+        self.coef_hyperprior = coef_hyperprior
+        if gammas:
+            self._prior = BuiltHierarchy(self.layout, prior, gammas)
+        self.data = None
+        if loss.is_log_loss and (is_centred or not predictor.fit_intercept):
+            self.data = summarise(predictor, X, self.y, sample_weight)
+
+    def initial_hyper(self) -> torch.Tensor:
+        """Without the noise, where that is a parameter; see `Target.initial_hyper`."""
+        if self.noise_hyperprior is not None:
+            return self._prior.initial_hyper()
+        return super().initial_hyper()
+
+    @property
+    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of `hyper`; noise with a hyperprior is none of them."""
+        if self.noise_hyperprior is not None:
+            return self._prior.learnt
+        return super().learnt
+
+    @property
+    def likelihood(self) -> Any:
+        """The likelihood; its noise may be a parameter still."""
+        if self.noise_hyperprior is not None:
+            return self._likelihood
+        return super().likelihood
+
+    @property
+    def _n_of_likelihood(self) -> int:
+        return 0 if self.noise_hyperprior is not None else super()._n_of_likelihood
+
+    @property
+    def base_prior(self) -> Any:
+        """Prior of all that has no hyperprior; None where there is nothing left."""
+        prior = self.prior
+        return prior.prior if self.is_extended else prior
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether theta holds precisions."""
+        return self.layout.size > self.predictor.layout.size
+
+    @property
+    def is_linear(self) -> bool:  # type: ignore[override]
+        """Whether theta holds nothing but the parameters of the predictor."""
+        return not self.is_extended
+
+    def _noise_at(self, theta: torch.Tensor) -> Any:
+        """Likelihood with the noise of every draw."""
+        if self.noise_hyperprior is None:
+            return self.likelihood
+        log_precision = theta[:, self.layout["noise_precision"].slice]
+        return self._likelihood.bind(-0.5 * log_precision[None])
+
+    def pointwise(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Loss of every row, (S, n); see `SupervisedTarget.pointwise`."""
+        X, y, _ = self._select(rows)
+        return self.loss(self._noise_at(theta), self.predictor.forward(theta, X), y)
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log joint density, with the Jacobian of the precisions.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        rows : Tensor of int, default=None
+            Rows to use, scaled up to all rows.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats. For log loss from all rows it takes a few operations per
+            feature, not per row.
+        """
+        if self.data is None or rows is not None:
+            return super().log_joint(theta, rows)
+        blocks = self.predictor.layout.unpack(theta)
+        intercept = blocks["intercept"][:, 0] if "intercept" in blocks else None
+        squares = self.data.sum_of_squares(blocks["coef"][:, 0], intercept)
+        log_precision = self._log_noise_precision(theta)
+        fit = self.data.n * (log_precision - LOG_2PI) - log_precision.exp() * squares
+        return self.constant + self.prior.log_prob(theta) + 0.5 * fit
+
+    def _log_noise_precision(self, theta: torch.Tensor) -> torch.Tensor:
+        if self.noise_hyperprior is not None:
+            return theta[:, self.layout["noise_precision"].slice][:, 0]
+        return -2 * self.likelihood._scale.log()
+
+    def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        """Gradient of the log joint density, (S, P)."""
+        if self.is_linear and self.data is None:
+            return super().log_joint_gradient(theta)
+        return super(SupervisedTarget, self).log_joint_gradient(theta)
+
+    def expected_loss(
+        self,
+        posterior: Any,
+        rows: torch.Tensor | None = None,
+        n_draws: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """E_q[sum_i w_i loss_i]; from draws where theta holds precisions."""
+        if self.is_linear:
+            return super().expected_loss(posterior, rows, n_draws, generator)
+        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        return self._total(self.pointwise(theta, rows), rows).mean() - self.constant
+
+    def conditional(
+        self, loss: Any, coef_precision: torch.Tensor | None
+    ) -> "HierarchicalTarget":
+        """Target of the predictor's parameters, with other precisions and loss.
+
+        Parameters
+        ----------
+        loss : Loss
+        coef_precision : Tensor of shape (1,) or (d,), or None
+            In place of those with a hyperprior.
+
+        Returns
+        -------
+        HierarchicalTarget
+            Without the blocks of precisions.
+        """
+        prior = self._prior.prior if self.is_extended else self._prior
+        if coef_precision is not None:
+            block = self.predictor.layout["coef"]
+            coef = coef_precision.rsqrt().expand(block.size)
+            rest = prior.as_normal() if prior is not None else None
+            scales = coef if rest is None else torch.cat([coef, rest.scale])
+            means = torch.zeros_like(scales)
+            if rest is not None:
+                means[block.size :] = rest.mean
+            prior = FixedNormal(NormalForm(means, scales))
+        other = copy(self)
+        other.loss, other._prior = loss, prior
+        other.layout, other.data = self.predictor.layout, None
+        if self.noise_hyperprior is not None:  # the loss has the noise
+            other._likelihood = self._likelihood.bind(torch.zeros(1).double())
+        other.noise_hyperprior = other.coef_hyperprior = None
+        return other
+
+    def conjugate_form(self) -> ConjugateForm | None:
+        """Return what coordinate ascent needs.
+
+        Returns
+        -------
+        ConjugateForm or None
+            None for other losses than log loss, features that are not centred, and
+            priors that are not normal with mean 0, given precisions.
+        """
+        fixed = self._fixed_precisions()
+        if self.data is None or fixed is None or self._prior.learnt:
+            return None
+        d = self.predictor.n_features
+        intercept = float(fixed[-1]) if self.predictor.fit_intercept else None
+        if self.coef_hyperprior is None:
+            coef = fixed[:d]
+            coef = coef[:1] if bool((coef == coef[0]).all()) else coef
+        else:
+            size = self.layout["coef_precision"].size
+            coef = torch.ones(size, dtype=torch.float64)
+        nodes = self._noise(), Precision(coef, self.coef_hyperprior)
+        return ConjugateForm(self.data, *nodes, intercept, self.constant)
+
+    def _fixed_precisions(self) -> torch.Tensor | None:
+        """Prior precisions without hyperpriors; None where they are not normal."""
+        if self.base_prior is None:
+            return torch.zeros(0, dtype=torch.float64)
+        normal = self.base_prior.as_normal()
+        if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
+            return None
+        return 1 / normal.variance
+
+    def _noise(self) -> Precision:
+        if self.noise_hyperprior is None:
+            value = self.likelihood._scale.detach().reshape(1) ** -2
+            return Precision(value, is_learnt=len(self.hyper) > 0)
+        y = self.y - self.data.mean if self.data else self.y
+        w = torch.ones_like(y) if self.sample_weight is None else self.sample_weight
+        variance = float(w @ y.square() / w.sum())
+        value = torch.tensor([1 / max(variance, 1e-12)], dtype=torch.float64)
+        return Precision(value, self.noise_hyperprior)
+
+
+class FixedNormal(BuiltPrior):
+    """A given normal as a prior.
+
+    Parameters
+    ----------
+    normal : NormalForm
+    """
+
+    def __init__(self, normal: NormalForm) -> None:
+        self.normal = normal
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density, (S,)."""
+        return self.normal.log_prob(theta)
+
+    def as_normal(self) -> NormalForm:
+        """Return the normal."""
+        return self.normal
+
+
+class BuiltHierarchy(BuiltPrior):
+    """Prior of coefficients, intercept and precisions, in unconstrained coordinates.
+
+    Parameters
+    ----------
+    layout : Layout
+    prior : BuiltPrior or None
+        Of the parameters in front of the precisions that need no hyperprior.
+    gammas : dict of str to GammaHyperprior
+        Of the blocks of precisions.
+    """
+
+    has_expected_log_prob = False
+
+    def __init__(
+        self, layout: Layout, prior: Any, gammas: dict[str, GammaHyperprior]
+    ) -> None:
+        self.layout, self.prior, self.gammas = layout, prior, gammas
+        self.learnt = () if prior is None else prior.learnt
+        first = layout["coef"].size if "coef_precision" in gammas else 0
+        self.fixed = slice(first, layout[next(iter(gammas))].start)
+
+    def initial_hyper(self) -> torch.Tensor:
+        """Hyperparameters of what has no hyperprior; see `BuiltPrior.initial_hyper`."""
+        if self.prior is None:
+            return super().initial_hyper()
+        return self.prior.initial_hyper()
+
+    def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
+        """Bind those; see `BuiltPrior.bind`."""
+        if not self.learnt:
+            return self
+        return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density of theta, (S,), with the Jacobian of the precisions."""
+        total = torch.zeros_like(theta[:, 0])
+        if self.prior is not None:
+            total = total + self.prior.log_prob(theta[:, self.fixed])
+        for name, gamma in self.gammas.items():
+            t = theta[:, self.layout[name].slice]
+            shape = torch.tensor(gamma.shape, dtype=torch.float64)
+            rate = torch.tensor(gamma.rate, dtype=torch.float64)
+            total = total + log_gamma_density(t, shape, rate.log()).sum(1)
+        if "coef_precision" in self.gammas:
+            coef = theta[:, self.layout["coef"].slice]
+            t = theta[:, self.layout["coef_precision"].slice]
+            squares = torch.exp(t) * coef.square()
+            total = total + 0.5 * (t - LOG_2PI - squares).sum(1)
+        return total
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draws of the prior, (S, P); logs of precisions stay within 600 of 0."""
+        theta = torch.zeros(n_draws, self.layout.size, dtype=torch.float64)
+        if self.prior is not None:
+            theta[:, self.fixed] = self.prior.sample(n_draws, generator)
+        for name, gamma in self.gammas.items():
+            where = self.layout[name].slice
+            shape = torch.full_like(theta[:, where], gamma.shape)
+            draws = log_gamma_draws(shape, generator) - math.log(gamma.rate)
+            theta[:, where] = draws.clamp(-MAX_LOG, MAX_LOG)
+        self._fill_coef(theta, generator)
+        return theta
+
+    def _fill_coef(self, theta: torch.Tensor, generator: torch.Generator) -> None:
+        """Draw the coefficients given their precisions."""
+        if "coef_precision" not in self.gammas:
+            return
+        t = theta[:, self.layout["coef_precision"].slice]
+        where = self.layout["coef"].slice
+        shape = theta[:, where].shape
+        coef = torch.randn(shape, generator=generator, dtype=torch.float64)
+        theta[:, where] = torch.exp(-0.5 * t) * coef
+
+    def as_normal(self) -> None:
+        """None: it is not normal in theta."""
+
+    def matching_normal(self) -> None:
+        """None: it has no such moments."""
+
+    def tail_precision(self) -> None:
+        """None: its tails are not of that form."""

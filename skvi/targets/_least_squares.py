@@ -1,0 +1,166 @@
+"""What a linear model with normal noise needs of the data: few numbers per feature."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skvi.utils._arrays import NumpyState
+
+__all__ = ["LeastSquares", "summarise"]
+
+# Eigenvalues below this share of the largest are rounding.
+SINGULAR = 1e-15
+# A Gram matrix squares condition numbers: below this share of the largest eigenvalue
+# its small ones have lost their digits, and the features themselves are decomposed.
+SQUARED = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares(NumpyState):
+    """Sum of squares of a linear model as a function of its coefficients.
+
+    ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2
+    + sum_k values_k (vectors_k' coef - solution_k)^2``, exactly, for features whose
+    weighted mean is zero. Nothing cancels in it.
+
+    Parameters
+    ----------
+    n : float
+        Sum of the weights.
+    values : Tensor of shape (k,)
+        Positive eigenvalues of the Gram matrix; k is at most min(n, d).
+    vectors : Tensor of shape (d, k)
+    solution : Tensor of shape (k,)
+        Least squares coefficients in the directions of `vectors`.
+    residual : float
+        Smallest sum of squares.
+    mean : float
+        Weighted mean of y, or 0 without an intercept.
+    gram : Tensor of shape (d, d) or None
+        Only where it was computed.
+    diagonal : Tensor of shape (d,)
+        Of the Gram matrix.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.targets import summarise
+    >>> X, y = torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([0.0, 2.0]).double()
+    >>> found = summarise(LinearPredictor(1), X, y, None)
+    >>> found.mean, found.residual, found.values
+    (1.0, 0.0, tensor([2.], dtype=torch.float64))
+    """
+
+    n: float
+    values: torch.Tensor
+    vectors: torch.Tensor
+    solution: torch.Tensor
+    residual: float
+    mean: float
+    gram: torch.Tensor | None
+    diagonal: torch.Tensor
+
+    @property
+    def n_features(self) -> int:
+        """Number of coefficients, d."""
+        return len(self.diagonal)
+
+    def full_gram(self) -> torch.Tensor:
+        """Gram matrix of the features.
+
+        Returns
+        -------
+        Tensor of shape (d, d)
+            Weighted by rows, in float64.
+        """
+        if self.gram is not None:
+            return self.gram
+        return (self.vectors * self.values) @ self.vectors.T
+
+    def sum_of_squares(
+        self, coef: torch.Tensor, intercept: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Weighted sum of squared residuals.
+
+        Parameters
+        ----------
+        coef : Tensor of shape (S, d)
+        intercept : Tensor of shape (S,) or None
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In squared units of y, differentiable.
+        """
+        shift = coef @ self.vectors - self.solution
+        total = self.residual + shift.square() @ self.values
+        if intercept is not None:
+            total = total + self.n * (intercept - self.mean).square()
+        return total
+
+
+def summarise(
+    predictor: Any, X: Any, y: torch.Tensor, weight: torch.Tensor | None
+) -> LeastSquares:
+    """Summarise data whose features have weighted mean zero beside an intercept.
+
+    Parameters
+    ----------
+    predictor : LinearPredictor
+        With a single column.
+    X : Tensor or SparseRows of shape (n, d)
+    y : Tensor of shape (n,)
+    weight : Tensor of shape (n,) or None
+
+    Returns
+    -------
+    LeastSquares
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.targets import summarise
+    >>> X, y = torch.eye(2).double(), torch.tensor([1.0, 3.0]).double()
+    >>> found = summarise(LinearPredictor(2, fit_intercept=False), X, y, None)
+    >>> found.sum_of_squares(torch.zeros(1, 2).double(), None)
+    tensor([10.], dtype=torch.float64)
+    """
+    d, weight = predictor.n_features, torch.ones_like(y) if weight is None else weight
+    n = float(weight.sum())
+    mean = float(weight @ y) / n if predictor.fit_intercept else 0.0
+    centred = y - mean
+    if isinstance(X, torch.Tensor) and len(y) < d:
+        gram, diagonal = None, (X.double().square() * weight[:, None]).sum(0)
+        values, vectors, solution = _from_features(X, weight, centred)
+    else:
+        gram = predictor.gram(X, weight)[:d, :d]
+        diagonal = gram.diagonal()
+        values, vectors = torch.linalg.eigh(gram)
+        if isinstance(X, torch.Tensor) and float(values[0]) < SQUARED * values[-1]:
+            values, vectors, solution = _from_features(X, weight, centred)
+        else:
+            keep = values > SINGULAR * max(len(y), d) * values[-1]
+            values, vectors = values[keep], vectors[:, keep]
+            moment = predictor.pull_back(X, weight * centred)[:d]
+            solution = (vectors.T @ moment) / values
+    coef = torch.zeros(predictor.layout.size, 1, dtype=torch.float64)
+    coef[:d, 0] = vectors @ solution
+    rest = centred - predictor.project(X, coef)[:, 0]
+    residual = float(weight @ rest.square())
+    return LeastSquares(n, values, vectors, solution, residual, mean, gram, diagonal)
+
+
+def _from_features(
+    X: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Eigenvalues, eigenvectors and least squares by singular values."""
+    root = weight.sqrt()
+    left, size, right = torch.linalg.svd(
+        X.double() * root[:, None], full_matrices=False
+    )
+    keep = size > SINGULAR * max(X.shape) * size[0]
+    size, left, right = size[keep], left[:, keep], right[keep]
+    return size.square(), right.T.contiguous(), (left.T @ (root * y)) / size

@@ -1,0 +1,547 @@
+"""`BayesianLinearRegression`: against scikit-learn, closed forms and the literature."""
+
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import BayesianRidge
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler, scale
+
+import skvi
+from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
+from skvi.linear_model import BayesianLinearRegression
+from skvi.losses import BetaLoss
+from skvi.posteriors import MeanFieldNormal, Product
+from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+
+MODEL = BayesianLinearRegression
+PROPER = {"prior": HierarchicalNormal(2.0, 1.0)}
+FIXED = {"noise_scale": 0.8, "prior": Normal(1.5)}
+
+
+def load(name):
+    if name == "diabetes":
+        return load_diabetes(return_X_y=True)
+    table = np.loadtxt(Path(os.environ["SKVI_DATA"], name, "data.txt"))
+    return table[:, :-1], table[:, -1]
+
+
+def make_data(n=30, d=4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + 3
+    y = X @ rng.standard_normal(d) + 7 + 0.8 * rng.standard_normal(n)
+    return X, y
+
+
+@pytest.mark.parametrize("name", ["diabetes", "concrete"])
+def test_same_model_as_bayesian_ridge(name):
+    """Wrong variants: uncentred features; a prior that shrinks the intercept."""
+    X, y = load(name)
+    ours, theirs = MODEL().fit(X, y), BayesianRidge().fit(X, y)
+    assert ours.converged_
+    (mean, std), (mean0, std0) = (m.predict(X, return_std=True) for m in (ours, theirs))
+    assert np.abs(mean - mean0).max() < 0.01 * y.std()
+    assert np.abs(std / std0 - 1).max() < 0.02
+    assert ours.alpha_ == pytest.approx(theirs.alpha_, rel=0.02)
+    assert ours.lambda_ == pytest.approx(theirs.lambda_, rel=0.05)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=0.01 * y.std())
+    np.testing.assert_allclose(
+        np.diag(ours.sigma_), np.diag(theirs.sigma_), rtol=0.05, atol=0
+    )
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-3)
+    np.testing.assert_allclose(np.sqrt(np.diag(ours.sigma_)), ours.coef_std_)
+
+
+def exact(X, y, scale, noise, fit_intercept, normalize_y):
+    """Posterior of coef and raw intercept, and log evidence, by dense algebra."""
+    centre = X.mean(0) if fit_intercept else 0.0
+    shift = y.mean() if fit_intercept and normalize_y else 0.0
+    unit = np.sqrt(((y - shift) ** 2).mean()) if normalize_y else 1.0
+    A = X - centre
+    if fit_intercept:
+        A = np.column_stack([A, np.ones(len(y))])
+    prior = (scale * unit) ** 2
+    evidence = stats.multivariate_normal.logpdf(
+        y - shift, np.zeros(len(y)), prior * A @ A.T + noise**2 * np.eye(len(y))
+    )
+    covariance = np.linalg.inv(A.T @ A / noise**2 + np.eye(A.shape[1]) / prior)
+    mean = covariance @ A.T @ (y - shift) / noise**2
+    return mean, covariance, evidence, centre, shift
+
+
+@pytest.mark.parametrize("shape", [(30, 4), (6, 9)])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("normalize_y", [True, False])
+def test_conjugate_fit_is_exact(shape, fit_intercept, normalize_y):
+    """Posterior and evidence to 1e-8 relative.
+
+    Wrong variants: the Jacobian of the standardisation left out; a noise scale in
+    units of the standardised target; rows n - 1 for n.
+    """
+    X, y = make_data(*shape)
+    parts = {"fit_intercept": fit_intercept, "normalize_y": normalize_y}
+    model = MODEL(**FIXED, **parts).fit(X, y)
+    mean, covariance, evidence, centre, shift = exact(X, y, 1.5, 0.8, **parts)
+    d, rel = X.shape[1], {"rel": 1e-8, "abs": 1e-10}
+    assert model.coef_ == pytest.approx(mean[:d], **rel)
+    assert model.sigma_ == pytest.approx(covariance[:d, :d], **rel)
+    assert model.coef_std_ == pytest.approx(np.sqrt(np.diag(covariance))[:d], **rel)
+    assert model.lower_bound_ == pytest.approx(evidence, rel=1e-8)
+    bounds = model.evidence_bounds(X, y)
+    assert (bounds.method, bounds.plug_in) == ("exact", ())
+    assert bounds.lower == bounds.upper == pytest.approx(evidence, rel=1e-8)
+    if fit_intercept:
+        at_zero = np.append(-centre, 1.0)
+        assert model.intercept_ == pytest.approx(at_zero @ mean + shift, **rel)
+        variance = at_zero @ covariance @ at_zero
+        assert model.intercept_std_ == pytest.approx(variance**0.5, **rel)
+    new = X[:3] * 1.7
+    A = new - centre
+    A = np.column_stack([A, np.ones(3)]) if fit_intercept else A
+    f, cov = model.predict(new, return_cov=True)
+    expected = A @ covariance @ A.T + 0.64 * np.eye(3)
+    assert f == pytest.approx(A @ mean + shift, **rel)
+    assert cov == pytest.approx(expected, **rel)
+    std = model.predict(new, return_std=True)[1]
+    assert std == pytest.approx(np.sqrt(np.diag(expected)), **rel)
+    assert model.lambda_ * np.sqrt(1 / model.lambda_) ** 2 == pytest.approx(1)
+
+
+def test_unequal_scales_of_coefficients_are_exact():
+    """Priors by block; a prior scale for each feature is a scaled feature."""
+    X, y = make_data()
+    scales = np.array([0.5, 1.0, 2.0, 4.0])
+    parts = {"noise_scale": 0.8, "intercept_prior": Normal(3.0)}
+    a = MODEL(prior=Normal(1.0), **parts).fit(X * scales, y)
+    blocks = {"coef": Normal(1.0), "intercept": Normal(3.0)}
+    b = MODEL(prior=blocks, noise_scale=0.8).fit(X * scales, y)
+    assert a.lower_bound_ == b.lower_bound_
+    assert a.evidence_bounds(X * scales, y).lower == pytest.approx(a.lower_bound_)
+
+
+def test_learnt_noise_has_the_largest_evidence():
+    """And is named as a plug-in. Wrong variant: the maximum of the likelihood."""
+    X, y = make_data()
+    model = MODEL(noise_scale="learn", prior=Normal(1.5), tol=1e-12).fit(X, y)
+    values = [
+        exact(X, y, 1.5, model.noise_scale_ * factor, True, True)[2]
+        for factor in (0.99, 1.0, 1.01)
+    ]
+    assert values[1] > max(values[0], values[2])
+    bounds = model.evidence_bounds(X, y)
+    assert bounds.plug_in == ("noise_scale",)
+    assert bounds.lower == pytest.approx(values[1], rel=1e-8)
+    assert model.lower_bound_ == pytest.approx(values[1], rel=1e-8)
+
+
+@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
+@pytest.mark.parametrize("prior", ["hierarchical", "ard", "normal"])
+@pytest.mark.parametrize("shape", [(30, 4), (10, 15)])
+def test_elbo_rises_and_stays_below_the_evidence(shape, prior, posterior):
+    X, y = make_data(*shape)
+    model = MODEL(prior=prior, posterior=posterior, max_iter=3000, tol=1e-7)
+    model.fit(X, y)
+    assert model.converged_
+    assert (np.diff(model.loss_curve_) <= 1e-9).all()
+    assert model.lower_bound_ == -model.loss_curve_[-1]
+    if prior != "ard":
+        with pytest.warns(UserWarning, match="vague Gamma hyperprior"):
+            bounds = model.evidence_bounds(X, y)
+        assert bounds.lower >= model.lower_bound_ - 1e-9
+
+
+def test_bounds_by_sampling_contain_the_quadrature():
+    X, y = make_data()
+    model = MODEL(**PROPER).fit(X, y)
+    with pytest.warns(UserWarning, match=r"1 vague .* about 13.8 nats"):
+        exact = model.evidence_bounds(X, y)
+    with pytest.warns(UserWarning, match="vague"):
+        found = model.evidence_bounds(
+            X, y, method="importance", n_draws=4096, random_state=0
+        )
+    low, high = found.interval(3)
+    assert low < exact.estimate < high
+    assert found.estimate == pytest.approx(exact.estimate, abs=0.1)
+
+
+def test_predictive_distribution(z_score):
+    """Quantiles, density and moments against 400,000 draws of `sample_y`.
+
+    Wrong variants: a normal predictive (short tails for 8 rows); the mean precision
+    in place of its distribution.
+    """
+    X, y = make_data(8, 2)
+    model = MODEL(**PROPER).fit(X, y)
+    X = X[:3]
+    draws = model.sample_y(X, 400_000, random_state=0)
+    assert draws.shape == (3, 400_000)
+    mean, std = model.predict(X, return_std=True)
+    levels = [0.001, 0.05, 0.5, 0.9, 0.999]
+    quantiles = model.predict_quantiles(X, levels)
+    assert quantiles.shape == (3, 5)
+    for j, level in enumerate(levels):
+        assert z_score((draws < quantiles[:, [j]]).T, np.full(3, level)) < 5
+    inside = (draws > quantiles[:, [1]]) & (draws < quantiles[:, [3]])
+    assert z_score((draws * inside).T, (draws * inside).mean(1)) < 5
+    assert np.array_equal(model.predict_interval(X, 0.8)[:, 1], quantiles[:, 3])
+    assert z_score(draws.T, mean) < 5
+    assert draws.std(1) == pytest.approx(std, rel=0.02)
+    grid = np.linspace(-200, 200, 40_001)
+    density = np.exp(model.predict_log_density(np.repeat(X[:1], len(grid), 0), grid))
+    step = grid[1] - grid[0]
+    assert density.sum() * step == pytest.approx(1, abs=1e-6)
+    below = density[grid < quantiles[0, 1]].sum() * step
+    assert below == pytest.approx(0.05, abs=2e-3)
+    normal = stats.norm(mean[0], std[0])
+    assert normal.cdf(quantiles[0, 0]) < 0.0007  # its tails are heavier
+    fixed = MODEL(**FIXED).fit(*make_data())
+    mean, std = fixed.predict(X @ np.ones((2, 4)), return_std=True)
+    expected = stats.norm.ppf(0.3, mean, std)
+    assert fixed.predict_quantiles(X @ np.ones((2, 4)), 0.3)[:, 0] == pytest.approx(
+        expected
+    )
+
+
+def test_posterior_draws(z_score):
+    """In units of X and y; functions are draws of coefficients."""
+    X, y = make_data()
+    model = MODEL(**PROPER).fit(X, 1000 * y)
+    draws = model.sample_posterior(100_000, random_state=0)
+    assert z_score(draws["coef"], model.coef_) < 5
+    assert z_score(draws["intercept"], model.intercept_) < 5
+    assert draws["coef"].std(0) == pytest.approx(model.coef_std_, rel=0.02)
+    assert draws["intercept"].std() == pytest.approx(model.intercept_std_, rel=0.02)
+    assert z_score(draws["noise_precision"], model.alpha_) < 5
+    assert z_score(draws["coef_precision"], model.lambda_) < 5
+    function = model.sample_function(random_state=1)
+    one = model.sample_posterior(1, random_state=1)
+    assert function(X) == pytest.approx(X @ one["coef"][0] + one["intercept"])
+    assert function(X[:2]) == pytest.approx(function(X)[:2])
+    assert "intercept" not in MODEL(fit_intercept=False).fit(X, y).sample_posterior()
+
+
+def test_several_targets():
+    X, y = make_data()
+    Y = np.column_stack([y, y**2, -y])
+    model = MODEL(**PROPER, random_state=0).fit(X, Y)
+    parts = [MODEL(**PROPER).fit(X, column) for column in Y.T]
+    for name in ("coef_", "intercept_", "noise_scale_", "alpha_", "lambda_"):
+        expected = np.stack([getattr(part, name) for part in parts])
+        np.testing.assert_array_equal(getattr(model, name), expected)
+    assert model.coef_.shape == (3, 4)
+    assert model.sigma_.shape == (3, 4, 4)
+    total = sum(part.lower_bound_ for part in parts)
+    assert model.lower_bound_ == pytest.approx(total, rel=1e-12)
+    assert len(model.loss_curve_) == model.n_iter_
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == Y.shape
+    np.testing.assert_array_equal(mean[:, 1], parts[1].predict(X))
+    assert model.predict(X[:5], return_cov=True)[1].shape == (5, 5, 3)
+    assert model.predict_interval(X).shape == (30, 2, 3)
+    assert model.sample_y(X, 7, random_state=0).shape == (30, 3, 7)
+    assert model.sample_posterior(7)["coef"].shape == (7, 3, 4)
+    assert model.sample_function()(X).shape == (30, 3)
+    density = sum(p.predict_log_density(X, c) for p, c in zip(parts, Y.T, strict=True))
+    assert model.predict_log_density(X, Y) == pytest.approx(density)
+    with pytest.warns(UserWarning, match="vague"):
+        bounds = model.evidence_bounds(X, Y)
+    with pytest.warns(UserWarning, match="vague"):
+        each = [p.evidence_bounds(X, c) for p, c in zip(parts, Y.T, strict=True)]
+    assert bounds.lower == pytest.approx(sum(b.lower for b in each))
+    assert bounds.estimate > model.lower_bound_
+    with pytest.raises(ValueError, match="had 3 targets; got 2"):
+        model.predict_log_density(X, Y[:, :2])
+    assert pickle.loads(pickle.dumps(model)).predict(X).shape == (30, 3)
+    again = model.set_params(warm_start=True).fit(X, Y)
+    assert again.n_iter_ <= 3
+    assert MODEL().fit(X, Y[:, :1]).predict(X).shape == (30, 1)
+    assert not hasattr(model.fit(X, y), "outputs_")
+    assert model.coef_.shape == (4,)
+
+
+PARTS = [
+    {"tol": 1e-11, "max_iter": 1000},
+    {"tol": 1e-11, "max_iter": 3000, "prior": ARD(1.0, 1.0)},
+    FIXED,
+    {"noise_scale": "learn", "prior": "laplace", "tol": 1e-9},
+    {"loss": "beta", "noise_scale": 1.0, "prior": "normal", "tol": 1e-9},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_weight_is_repetition(parts):
+    """Zeros leave rows out, whatever they hold. Wrong variant: unweighted centring."""
+    X, y = make_data()
+    weight = np.arange(30) % 3
+    repeated = MODEL(**parts).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    X, y = X.copy(), y.copy()
+    X[weight == 0] *= 100
+    y[weight == 0] = 1e6
+    weighted = MODEL(**parts).fit(X, y, sample_weight=weight)
+    assert weighted.coef_ == pytest.approx(repeated.coef_, rel=1e-4)
+    assert weighted.intercept_ == pytest.approx(repeated.intercept_, rel=1e-4)
+    assert weighted.noise_scale_ == pytest.approx(repeated.noise_scale_, rel=1e-4)
+    assert weighted.lower_bound_ == pytest.approx(repeated.lower_bound_, abs=1e-4)
+
+
+@pytest.mark.parametrize("parts", [{}, {"posterior": "mean_field"}, PARTS[3], PARTS[4]])
+def test_sparse_is_dense(parts):
+    """Nothing is centred but in the algebra. Wrong variant: no offset in predict."""
+    X, y = make_data()
+    X[X < 3] = 0
+    dense, sparse = MODEL(**parts).fit(X, y), MODEL(**parts).fit(csr_matrix(X), y)
+    assert sparse.lower_bound_ == pytest.approx(dense.lower_bound_, abs=1e-7)
+    assert sparse.coef_ == pytest.approx(dense.coef_, rel=1e-5, abs=1e-7)
+    for new in (X, csr_matrix(X)):
+        for a, b in zip(
+            sparse.predict(new, return_std=True),
+            dense.predict(new, return_std=True),
+            strict=True,
+        ):
+            assert a == pytest.approx(b, rel=1e-6)
+
+
+def test_units_of_data():
+    """Shifts and scales of X and y change nothing but units.
+
+    Wrong variants: an intercept's prior at X = 0; hyperpriors in units of y.
+    """
+    X, y = make_data()
+    parts = {"tol": 1e-11, "max_iter": 500}
+    a = MODEL(**parts).fit(X, y)
+    b = MODEL(**parts).fit(X + 1e4, 1e-3 * y - 50)
+    assert b.coef_ == pytest.approx(1e-3 * a.coef_, rel=1e-6)
+    assert b.noise_scale_ == pytest.approx(1e-3 * a.noise_scale_, rel=1e-6)
+    assert b.lower_bound_ == pytest.approx(a.lower_bound_ + 30 * np.log(1e3), abs=1e-6)
+    assert b.predict(X + 1e4) == pytest.approx(1e-3 * a.predict(X) - 50, abs=1e-8)
+
+
+def test_float32():
+    X, y = load("diabetes")
+    double = MODEL().fit(X, y)
+    X = X.astype(np.float32)
+    single = MODEL().fit(X, y)
+    assert single.coef_.dtype == single.coef_std_.dtype == np.float32
+    assert single.intercept_.dtype == single.sigma_.dtype == np.float32
+    assert single.coef_ == pytest.approx(double.coef_, rel=1e-3)
+    for found in (*single.predict(X, return_std=True), single.predict_interval(X)):
+        assert found.dtype == np.float32
+    assert single.predict(X, return_cov=True)[1].dtype == np.float32
+    assert single.sample_y(X, 2).dtype == single.sample_function()(X).dtype
+
+
+def contaminate(y, noise, kind, rng):
+    y, rows = y.copy(), rng.choice(len(y), len(y) // 20, replace=False)
+    jump = 50 * rng.choice([-1, 1], len(rows)) if kind == "two-sided" else 20
+    y[rows] += noise * jump
+    return y
+
+
+def movements(kind, seeds, **parts):
+    """Root mean square move of fitted values by outliers: log loss, beta loss."""
+    found = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        X = rng.standard_normal((200, 5))
+        y = 3 + X @ rng.standard_normal(5) * 3 + rng.standard_normal(200)
+        dirty = contaminate(y, 1.0, kind, rng)
+        fits = [
+            [
+                MODEL(loss=loss, **parts).fit(X, target).predict(X)
+                for target in (y, dirty)
+            ]
+            for loss in ("log", BetaLoss(1.3))
+        ]
+        found.append([np.sqrt(((a - b) ** 2).mean()) for a, b in fits])
+    return np.median(found, 0)
+
+
+LEARNT = {"noise_scale": "learn", "prior": "normal"}
+
+
+@pytest.mark.parametrize("parts", [LEARNT, {"noise_scale": 1.0, "prior": "normal"}])
+@pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
+def test_outliers_move_the_robust_fit_little(kind, parts):
+    """5 % outliers. Wrong variants: standardisation by the mean; a start at zero."""
+    by_log, by_beta = movements(kind, range(5), **parts)
+    assert by_log > 1
+    assert by_beta < 0.1 * by_log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [{}, LEARNT])
+@pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
+def test_outliers_on_twenty_seeds(kind, parts):
+    by_log, by_beta = movements(kind, range(20), **parts)
+    assert by_beta < 0.1 * by_log
+
+
+def test_fits_continue():
+    X, y = make_data()
+    model = MODEL(warm_start=True, prior="ard", tol=1e-7, max_iter=500).fit(X, y)
+    first, value = model.n_iter_, model.lower_bound_
+    model.fit(X, y)
+    assert model.n_iter_ < first / 2
+    assert model.lower_bound_ == pytest.approx(value, abs=1e-5)
+    with pytest.raises(ValueError, match="another family"):
+        model.set_params(posterior="mean_field").fit(X, y)
+    with pytest.raises(ValueError, match="warm_start=True continues"):
+        clone(model).fit(X, y).fit(X[:, :2], y)
+
+
+def test_not_converged_is_said():
+    X, y = make_data()
+    with pytest.warns(ConvergenceWarning, match="increase max_iter"):
+        model = MODEL(prior="ard", max_iter=2).fit(X, y)
+    assert model.n_iter_ == 2
+    assert not model.converged_
+    # Without noise the learnt noise has no interior optimum.
+    with pytest.warns(ConvergenceWarning, match="fix noise_scale"):
+        MODEL(noise_scale="learn", max_iter=1000).fit(X, X @ np.ones(4))
+
+
+def test_progress(capsys):
+    MODEL(verbose=2).fit(*make_data())
+    out = capsys.readouterr().out
+    assert "iteration 1/100: minimised" in out
+    assert "ELBO" in out
+
+
+def test_search_pipelines_and_frames():
+    X, y = make_data()
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    pipeline = make_pipeline(StandardScaler(), MODEL())
+    grid = {"bayesianlinearregression__prior__shape": [1e-6, 1.0]}
+    search = GridSearchCV(pipeline, grid, cv=3).fit(frame, y)
+    assert list(search.best_estimator_.feature_names_in_) == list("abcd")
+    with pytest.warns(UserWarning, match="vague"):
+        bounds = skvi.evidence_bounds(search, frame, y)
+    assert bounds.method == "quadrature"
+    mean, std = pipeline.fit(X, y).predict(X, return_std=True)
+    assert mean.shape == std.shape == (30,)
+
+
+def test_pickle_is_small_and_holds_no_tensors():
+    X, y = make_data()
+    model = MODEL().fit(X, y)
+    data = pickle.dumps(model)
+    assert len(data) < 10_000
+    assert b"torch" not in data
+    copy = pickle.loads(data)
+    np.testing.assert_array_equal(copy.predict_interval(X), model.predict_interval(X))
+    np.testing.assert_array_equal(
+        copy.sample_y(X, 2, random_state=0), model.sample_y(X, 2, random_state=0)
+    )
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"prior": "ard"},
+        {"posterior": "mean_field"},
+        {"loss": "beta", **LEARNT},
+        FIXED,
+    ],
+)
+def test_odd_data_give_finite_answers(parts):
+    X, y = make_data()
+    one = X[:1], y[:1]
+    wide = make_data(5, 40)
+    constant = X, np.full(30, 3.0)
+    repeated = np.hstack([X, X, np.ones((30, 2)), np.zeros((30, 1))]), y
+    scales = X * [1e-8, 1.0, 1e8, 1.0], 1e6 * y
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for data in (one, wide, constant, repeated, scales):
+            try:
+                model = MODEL(**parts).fit(*data)
+            except NoOptimumError:  # rows that are fitted exactly
+                assert "loss" in parts
+                continue
+            assert np.isfinite(model.coef_).all()
+            assert np.isfinite(model.lower_bound_)
+            assert (model.coef_std_ > 0).all()
+            mean, std = model.predict(data[0], return_std=True)
+            assert np.isfinite(mean).all()
+            assert not np.isnan(std).any()
+            assert np.isfinite(model.predict_interval(data[0])).all()
+            assert np.isfinite(model.predict_log_density(*data)).all()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"noise_scale": -1.0}, "'noise_scale' parameter"),
+        ({"noise_scale": "fix"}, "'noise_scale' parameter"),
+        ({"prior": HierarchicalNormal(shape=-1.0)}, "'shape' parameter"),
+        ({"prior": {"coef": HierarchicalNormal()}}, "'coef', 'intercept'"),
+        ({"fit_intercept": False, "intercept_prior": "normal"}, "fit_intercept=True"),
+        ({"solver": "coordinate_ascent", "prior": "laplace"}, "Use solver='auto'"),
+        ({"solver": "natural_gradient"}, "Use solver='auto'"),
+        ({"batch_size": 8, "solver": "coordinate_ascent"}, "uses all rows"),
+        ({"objective": "eubo", "divergence": "renyi"}, "objective='elbo'"),
+    ],
+)
+def test_bad_parameters(parts, message):
+    with pytest.raises(ValueError, match=message):
+        MODEL(**parts).fit(*make_data())
+
+
+def test_bad_arguments():
+    X, y = make_data()
+    model = MODEL(noise_scale=1.0, prior=Laplace()).fit(X, y)
+    with pytest.raises(RuntimeError, match="not for both"):
+        model.predict(X, return_std=True, return_cov=True)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        model.predict_quantiles(X, [0.5, 1.0])
+    with pytest.raises(ValueError, match="30 rows, but y has 29"):
+        model.predict_log_density(X, y[1:])
+    with pytest.raises(IncompatibleComponentsError, match="method='auto'"):
+        model.evidence_bounds(X, y, method="exact")
+    with pytest.raises(ValueError, match="these are others"):
+        model.evidence_bounds(X, y + 1)
+
+
+def test_posteriors_may_be_products():
+    """A product that splits coefficients and intercept loses nothing: they are
+    independent for centred features."""
+    X, y = make_data()
+    parts = {"tol": 1e-10, **PROPER}
+    whole, split = (
+        MODEL(**parts).fit(X, y),
+        MODEL(posterior=Product(), **parts).fit(X, y),
+    )
+    assert split.lower_bound_ == pytest.approx(whole.lower_bound_, abs=1e-8)
+    std = split.predict(X, return_std=True)[1]
+    assert std == pytest.approx(whole.predict(X, return_std=True)[1], rel=1e-6)
+    family = Product({"coef": MeanFieldNormal()})
+    narrow = MODEL(posterior=family, **parts).fit(X, y)
+    assert narrow.lower_bound_ < whole.lower_bound_
+    plain = MODEL(posterior="mean_field", **parts).fit(X, y)
+    assert narrow.lower_bound_ == pytest.approx(plain.lower_bound_, abs=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["eubo", "iwelbo", "renyi"])
+def test_other_objectives_with_hyperpriors(objective):
+    X, y = make_data()
+    model = MODEL(objective=objective, n_draws=50, random_state=0, **PROPER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(scale(X), y)
+    exact = MODEL(**PROPER).fit(scale(X), y)
+    assert model.diagnostics_["solver"] == "stochastic"
+    assert model.lower_bound_ == pytest.approx(exact.lower_bound_, abs=1.0)
+    assert np.abs(model.coef_ - exact.coef_).max() < 3 * exact.coef_std_.max()
