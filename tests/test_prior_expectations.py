@@ -105,28 +105,30 @@ def test_derivatives(spec, numeric_gradient, monkeypatch):
 
 @every_spec
 @pytest.mark.parametrize("kind", ["diag", "full"])
-def test_kl_terms(spec, kind, make_normal, numeric_gradient):
+@pytest.mark.parametrize("width", [0.03, 1.0])  # narrow: -log prior is not convex
+def test_kl_terms(spec, kind, width, make_normal, numeric_gradient):
     """Derivatives of the divergence in mean and variances, at a low weight.
 
     Wrong variant: the positive stand-in of the curvature in the precision's gradient.
     """
-    q, prior = make_normal(3, kind), build(spec, 3)
+    q, prior = make_normal(3, kind, width=width), build(spec, 3)
     terms = KL(weight=0.7).terms(q, prior)
     covariance = q.covariance()
 
     def value(x):
-        scale = torch.linalg.cholesky(covariance + torch.diag(x[3:]))
+        scale = torch.linalg.cholesky(covariance + width**2 * torch.diag(x[3:]))
         scale = scale.diagonal() if kind == "diag" else scale
-        normal = NormalForm(q.mean + x[:3], scale)
+        normal = NormalForm(q.mean + width * x[:3], scale)
         return KL(weight=0.7).closed_form(normal, prior)
 
     numeric = numeric_gradient(value, torch.zeros(6, dtype=torch.float64))
-    torch.testing.assert_close(terms.gradient, numeric[:3], rtol=1e-6, atol=1e-8)
+    by_mean = width * terms.gradient
+    torch.testing.assert_close(by_mean, numeric[:3], rtol=1e-6, atol=1e-8)
     pull = terms.precision_gradient
     pull = pull if pull.ndim == 1 else pull.diagonal()
-    torch.testing.assert_close(0.5 * pull, numeric[3:], rtol=1e-6, atol=1e-7)
-    curvature = terms.curvature
-    assert (curvature >= 0).all()
+    by_variance = 0.5 * width**2 * pull
+    torch.testing.assert_close(by_variance, numeric[3:], rtol=1e-6, atol=1e-7)
+    assert (terms.curvature >= 0).all()
 
 
 def test_student_t_is_normal_in_the_limit():

@@ -104,7 +104,7 @@ _FLOOR_OF_PRIOR = (
 _CEILING = {
     "noise": "the model explains nothing; standardise the target, or fix it at a "
     "number",
-    "prior": "the data set no limit to the size of the coefficients (classes that can "
-    "be separated, or features of very different units); give the prior a number for "
-    "its scale, or standardise the features",
+    "prior": "the data set no limit to the size of the coefficients (features of a "
+    "tiny unit, or classes that can be separated); standardise the features, or give the "
+    "prior a number for its scale",
 }
