@@ -105,6 +105,6 @@ _CEILING = {
     "noise": "the model explains nothing; standardise the target, or fix it at a "
     "number",
     "prior": "the data set no limit to the size of the coefficients (features of a "
-    "tiny unit, or classes that can be separated); standardise the features, or give the "
-    "prior a number for its scale",
+    "tiny unit, or classes that can be separated); standardise the features, or give "
+    "the prior a number for its scale",
 }
