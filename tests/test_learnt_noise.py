@@ -14,7 +14,7 @@ from skvi.neural_network import BayesianMLPRegressor
 FAST = {
     "hidden_layer_sizes": (),
     "learning_rate": 0.1,
-    "max_iter": 300,
+    "max_iter": 200,
     "random_state": 0,
 }
 

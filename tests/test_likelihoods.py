@@ -25,7 +25,7 @@ COUNTS = [
     NegativeBinomialLikelihood(4.0),
 ]
 NOISES = [StudentTLikelihood(), StudentTLikelihood(1.0, 0.3), StudentTLikelihood(50, 2)]
-LOSSES = [LogLoss(), BetaLoss(), BetaLoss(2.0), GammaLoss(), GammaLoss(2.0)]
+LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
 every_count = pytest.mark.parametrize("likelihood", COUNTS, ids=repr)
 every_noise = pytest.mark.parametrize("likelihood", NOISES, ids=repr)
 every_likelihood = pytest.mark.parametrize("likelihood", [*COUNTS, *NOISES], ids=repr)
@@ -193,7 +193,7 @@ TARGETS = [0.0, 0.0, 7.0, 15.0, 150.0]
 
 @every_loss
 @every_likelihood
-@pytest.mark.parametrize("std", [0.0, 1e-3, 0.1, 0.6, 2.0])
+@pytest.mark.parametrize("std", [0.0, 1e-3, 0.3, 2.0])
 def test_expected_loss(likelihood, loss, std, expect_normal):
     """Against quadrature; both derivatives against differences of the value.
 
@@ -233,7 +233,7 @@ def test_expected_loss(likelihood, loss, std, expect_normal):
 
 @pytest.mark.parametrize("likelihood", [*COUNTS[1:], *NOISES], ids=repr)
 @every_loss
-@pytest.mark.parametrize("std", [5.0, 30.0])
+@pytest.mark.parametrize("std", [30.0])
 def test_wide_spreads(likelihood, loss, std):
     """Against adaptive quadrature. Wrong variant: nodes in steps of the spread."""
     mean, y = as_rows([-3.0, 0.5, 4.0]), as_rows([0.0, 3.0, 90.0])
@@ -299,7 +299,7 @@ def minimiser(loss, build, y, mass, start):
     return fit.x
 
 
-PROPER = [LogLoss(), *map(BetaLoss, (1.1, 1.5, 2)), *map(GammaLoss, (1.1, 1.5, 2))]
+PROPER = [LogLoss(), *map(BetaLoss, (1.1, 1.5)), *map(GammaLoss, (1.1, 1.5, 2))]
 every_proper = pytest.mark.parametrize("loss", PROPER, ids=repr)
 
 
@@ -324,7 +324,7 @@ def test_proper_for_mean_and_dispersion(loss):
 @every_proper
 def test_proper_for_location_and_scale(loss):
     """Student-t data. Wrong variant: the integral without the power of the scale."""
-    t, w = np.polynomial.legendre.leggauss(400)
+    t, w = np.polynomial.legendre.leggauss(200)
     y = 1.3 * np.sinh(6 * t)  # far into the tails
     mass = w * 7.8 * np.cosh(6 * t) * stats.t(4, 0, 1.3).pdf(y)
     spec = StudentTLikelihood(4.0, noise_scale="learn")
