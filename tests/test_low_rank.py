@@ -7,7 +7,7 @@ from scipy.sparse import csr_matrix
 
 from skvi.base import Layout, NormalForm
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.objectives import ChiBound
+from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.targets import Target
@@ -206,9 +206,10 @@ def test_existence_of_upper_bounds(posterior):
     for log_scale in (-2.0, -0.5, 0.0, 1.0):
         posterior.params[SIZE : 2 * SIZE] = log_scale
         square.set_normal(posterior.as_normal())
-        both = [ChiBound(2).exists(Bell(), q) for q in (posterior, square)]
-        assert both[0] is both[1]
-        found.append(both[0])
+        for objective in (ChiBound(2), RenyiBound(2)):
+            both = [objective.exists(Bell(), q) for q in (posterior, square)]
+            assert both[0] is both[1]
+            found.append(both[0])
     assert {True, False} <= set(found)
 
 

@@ -28,6 +28,7 @@ from skvi.solvers import NaturalGradient, QuasiNewton, SolverOptions
 from skvi.solvers import Problem as SolverProblem
 from skvi.solvers._curvature import _Dense, _Dual, _Products, curvature_of
 from skvi.solvers._lbfgs import LBFGS
+from skvi.solvers._quasi_newton_solver import _Run
 from skvi.targets import SupervisedTarget
 from skvi.utils._threads import limit_threads
 from tests.reference import REAL, Problem, conjugate_evidence, real_data, synthetic_data
@@ -80,6 +81,27 @@ def test_other_shapes_agree_with_the_natural_gradient(name, posterior):
     assert model.converged_
     assert model.lower_bound_ == pytest.approx(natural.lower_bound_, abs=2e-5)
     assert model.coef_ == pytest.approx(natural.coef_, abs=1e-2)
+
+
+@pytest.mark.parametrize("divergence", [KL(), Renyi(0.5), Renyi(2.0)], ids=repr)
+@pytest.mark.parametrize(
+    "family", [MeanFieldNormal(), LowRankNormal(2), FullRankNormal()], ids=repr
+)
+def test_gradients_in_the_free_coordinates(family, divergence, numeric_gradient):
+    """Against finite differences, away from the start.
+
+    Wrong variants: exp(t) left out for the diagonal of T; the factor moved by half
+    of R Z; R in the place of R'.
+    """
+    X, y = features(20, 3)[0], torch.ones(20).double()
+    problem = problem_of(GaussianLikelihood(), y, family, X, divergence)
+    with torch.no_grad():
+        run = _Run(problem, SolverOptions())
+        n_free = run.coordinates.n_free
+        x = 0.2 * torch.sin(torch.arange(n_free, dtype=torch.float64))
+        _, gradient = run._evaluate(x)
+        numeric = numeric_gradient(lambda x: x.new_tensor(run._evaluate(x)[0]), x)
+    torch.testing.assert_close(gradient, numeric, rtol=1e-4, atol=1e-6)
 
 
 def low_rank_value(problem, x, size, rank):
@@ -178,14 +200,19 @@ class Poisson(Likelihood):
         return y * mean - rate - torch.lgamma(y + 1), y - rate, -rate
 
 
-def solve(likelihood, y, family, solver=QuasiNewton, X=None, divergence=None, **more):
+def problem_of(likelihood, y, family, X, divergence):
     predictor = LinearPredictor(X.shape[1])
     prior = Normal(1.0).build(predictor.layout)
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     posterior = family.build(predictor.layout)
-    problem = SolverProblem(target, ELBO(), divergence or KL(), posterior, None)
+    return SolverProblem(target, ELBO(), divergence, posterior, None)
+
+
+def solve(likelihood, y, family, solver=QuasiNewton, X=None):
+    problem = problem_of(likelihood, y, family, X, KL())
     with limit_threads(1):
-        return solver().solve(problem, SolverOptions(**more)), posterior.as_normal()
+        solution = solver().solve(problem, SolverOptions())
+    return solution, problem.posterior.as_normal()
 
 
 def features(n=60, d=5):

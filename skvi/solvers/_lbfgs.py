@@ -8,8 +8,10 @@ import torch
 
 __all__ = ["LBFGS"]
 
-# Pairs that are remembered; evaluations of one line search.
-MEMORY, MAX_EVALUATIONS = 50, 40
+# Pairs that are remembered, fewer where they would hold too many numbers.
+MEMORY, MIN_MEMORY, MEMORY_ELEMENTS = 50, 5, 2**24
+# Evaluations of one line search.
+MAX_EVALUATIONS = 40
 # Weak Wolfe conditions: least decrease, and least flattening of the slope.
 DECREASE, FLATTENING = 1e-4, 0.9
 # Increase that is rounding, relative to the value.
@@ -33,7 +35,8 @@ class LBFGS:
     def __init__(self, evaluate: Evaluate, x: torch.Tensor) -> None:
         self.evaluate, self.x = evaluate, x
         self.value, self.gradient = evaluate(x)
-        self.pairs: deque = deque(maxlen=MEMORY)
+        affordable = MEMORY_ELEMENTS // max(len(x), 1)
+        self.pairs: deque = deque(maxlen=max(MIN_MEMORY, min(MEMORY, affordable)))
 
     def direction(self) -> torch.Tensor:
         """Two-loop recursion (Nocedal and Wright 2006, algorithm 7.4)."""

@@ -1,13 +1,13 @@
 """Quasi-Newton runs in whitened coordinates, for objectives with curved valleys."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 
 from skvi.base import NormalForm
+from skvi.solvers._lbfgs import LBFGS
 
 __all__ = ["quasi_newton_run"]
 
@@ -52,12 +52,12 @@ def quasi_newton_run(
         factor[rows, columns] = rest
         return NormalForm(normal.mean + shift, normal.scale @ factor), log_d
 
-    def objective(array: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(x: torch.Tensor) -> tuple[float, torch.Tensor]:
         nonlocal best
-        candidate, log_d = unpack(torch.from_numpy(array))
+        candidate, log_d = unpack(x)
         point = evaluate(candidate)
-        if not np.isfinite(point.value):
-            return np.inf, np.zeros_like(array)
+        if not math.isfinite(point.value):
+            return math.inf, torch.zeros_like(x)
         g_mean, g_cov = point.covariance_gradient()
         g_a = mean_root * g_mean if mean_root.ndim == 1 else mean_root.T @ g_mean
         if diagonal:
@@ -68,14 +68,11 @@ def quasi_newton_run(
             gradient = torch.cat([g_a, g_log, g_factor[rows, columns]])
         if point.value <= best.value:
             best = point
-        return point.value, gradient.numpy()
+        return point.value, gradient
 
     n_free = 2 * size if diagonal else 2 * size + len(rows)
-    minimize(
-        objective,
-        np.zeros(n_free),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": STEPS_PER_RUN, "maxcor": 15, "ftol": 0, "gtol": 1e-9},
-    )
+    state = LBFGS(objective, torch.zeros(n_free, dtype=normal.mean.dtype))
+    for _ in range(STEPS_PER_RUN):
+        if not state.step():
+            break
     return best
