@@ -7,6 +7,7 @@ import torch
 
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers.base import Problem, Solution, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]
@@ -16,7 +17,7 @@ __all__ = ["EmpiricalBayes"]
 INNER_ACCURACY = 1e-4
 INNER_ITER = 100
 # What fits at fixed scales: the first one that can.
-FIXED_SCALES = (NaturalGradient,)
+FIXED_SCALES = (NaturalGradient, QuasiNewton)
 # Steps of the logarithms of scales: for differences, and at most.
 DIFFERENCE, LONGEST = 1e-3, 1.5
 # Nats per squared log scale: curvatures below it are taken to be this large, and mean
