@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skvi.divergences import KL, Renyi
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.losses import BetaLoss
+from skvi.losses import BetaLoss, GammaLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -37,6 +37,7 @@ ESTIMATORS = [
         prior={"coef": Laplace(), "intercept": Normal()},
     ),
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
+    BayesianLogisticRegression(loss=GammaLoss(gamma=1.3), posterior="mean_field"),
 ]
 
 
