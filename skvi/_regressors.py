@@ -26,6 +26,8 @@ class StandardizedTargetMixin:
         return getattr(self, "fit_intercept", True)
 
     def _encode(self, y, reset=True):
+        if reset and y.ndim == 1 and y.dtype == np.float64:
+            return y  # fits have checked it
         y = check_array(y, ensure_2d=False, dtype=np.float64)
         return column_or_1d(y, warn=True)
 

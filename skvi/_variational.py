@@ -328,7 +328,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             "solver": solution.solver,
             "converged": self.converged_,
             **solution.diagnostics,
-            **weight_diagnostics(target, posterior, solution.n_iter, generator),
+            **weight_diagnostics(
+                target, posterior, solution.n_iter, generator, solution.solver
+            ),
             "learnt": _learnt_scales(target),
             "bound_exists": bound_exists,
             "message": message,

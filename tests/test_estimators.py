@@ -6,12 +6,12 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skvi.divergences import KL, Renyi
-from skvi.linear_model import BayesianLogisticRegression
-from skvi.losses import BetaLoss, GammaLoss
+from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO, RenyiBound
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal, Product
+from skvi.priors import HierarchicalNormal, Laplace, Normal
 
 ESTIMATORS = [
     BayesianLogisticRegression(),
@@ -38,6 +38,29 @@ ESTIMATORS = [
     ),
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
     BayesianLogisticRegression(loss=GammaLoss(gamma=1.3), posterior="mean_field"),
+    BayesianLinearRegression(),
+    BayesianLinearRegression(prior="ard", posterior="mean_field"),
+    BayesianLinearRegression(noise_scale=0.5, prior="laplace", tol=1e-9),
+    BayesianLinearRegression(noise_scale="learn", prior="normal"),
+    BayesianLinearRegression(loss="beta", noise_scale=1.0, prior="normal"),
+    BayesianLinearRegression(
+        objective=ELBO(),
+        divergence=KL(weight=1.0),
+        loss=LogLoss(),
+        posterior=Product({"coef": MeanFieldNormal()}),
+        prior={"coef": HierarchicalNormal(1.0, 1.0), "intercept": Normal(5.0)},
+        solver="coordinate_ascent",
+    ),
+    BayesianLinearRegression(
+        divergence=Renyi(alpha=0.8),
+        loss=BetaLoss(beta=1.3),
+        posterior=MeanFieldNormal(),
+        prior=Normal(scale=2.0),
+        intercept_prior=Normal(scale=3.0),
+        noise_scale=1.0,
+        normalize_y=False,
+        tol=1e-9,
+    ),
 ]
 
 

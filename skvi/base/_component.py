@@ -1,5 +1,7 @@
 """Specifications: scikit-learn objects that hold hyperparameters only."""
 
+from functools import cache
+
 from sklearn.base import BaseEstimator
 
 __all__ = ["Component"]
@@ -20,6 +22,12 @@ class Component(BaseEstimator):
     """
 
     _parameter_constraints: dict = {}
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        # Inspecting a signature takes longer than many a fit.
+        return super()._get_param_names()
 
     def validate(self) -> None:
         """Check the parameters.

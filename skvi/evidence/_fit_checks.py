@@ -86,7 +86,11 @@ def _log_weights(
 
 @torch.no_grad()
 def weight_diagnostics(
-    target: Any, posterior: Any, n_iter: int, generator: torch.Generator
+    target: Any,
+    posterior: Any,
+    n_iter: int,
+    generator: torch.Generator,
+    solver: str = "",
 ) -> dict[str, float | None]:
     """Effective sample size (as a share) and Pareto k of 128 weights of q.
 
@@ -100,6 +104,8 @@ def weight_diagnostics(
     n_iter : int
         Iterations of the fit, from which its cost is guessed.
     generator : torch.Generator
+    solver : str, default=""
+        Name of the one that was used.
 
     Returns
     -------
@@ -126,7 +132,9 @@ def weight_diagnostics(
     1.0
     """
     prior = getattr(target, "prior", None)
-    if prior is not None and not prior.is_proper:
+    is_improper = prior is not None and not prior.is_proper
+    # Coordinate ascent takes less time than the draws would.
+    if is_improper or solver == "coordinate_ascent":
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)

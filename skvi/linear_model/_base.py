@@ -6,7 +6,7 @@ from numbers import Integral, Real
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._supervised import BaseSupervised
@@ -240,12 +240,20 @@ def _fingerprint(X, y, sample_weight, offset=None):
     It is the same for a dense and a sparse matrix of the same numbers.
     """
     rows = np.linspace(0, X.shape[0] - 1, 32).astype(int)
-    sample = csr_matrix(X[rows].astype(np.float64))
-    sample.sum_duplicates()
-    sample.eliminate_zeros()
-    parts = [sample.data, sample.indices.astype(np.int64), sample.indptr, y]
+    parts = [*_stored(X[rows].astype(np.float64)), y]
     if sample_weight is not None:
         parts.append(sample_weight)
     if offset is not None:
         parts.append(offset)
     return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]
+
+
+def _stored(sample):
+    """Numbers that are not zero, their columns, and how many there are per row."""
+    if issparse(sample):
+        sample.sum_duplicates()
+        sample.eliminate_zeros()
+        counts = np.diff(sample.indptr)
+        return sample.data, sample.indices.astype(np.int64), counts.astype(np.int64)
+    filled = sample != 0
+    return sample[filled], np.nonzero(filled)[1], filled.sum(1)

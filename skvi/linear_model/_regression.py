@@ -48,7 +48,8 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
 
     def _resolve_all(self):
         super()._resolve_all()
-        if self._hyperpriors() and not isinstance(self.posterior_family_, Product):
+        self._gammas = self._hyperpriors()
+        if self._gammas and not isinstance(self.posterior_family_, Product):
             names = ("coef", "intercept") if self.fit_intercept else ("coef",)
             self.posterior_family_ = Product({names: self.posterior_family_})
 
@@ -70,7 +71,7 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
     def _work(self, target):
         """Multiply-adds of a Gram matrix."""
         d = target.predictor.n_features
-        return len(target.y) * d * (d if sparse.issparse(target.X) else min(d, 10**4))
+        return len(target.y) * d * min(len(target.y), d)
 
     def _build_target(self, X, targets, weight, predictor=None, offset=None):
         if weight is not None:
@@ -81,7 +82,7 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
         if predictor is None:
             self._offset = _column_means(X, weight) if self.fit_intercept else None
         rows, predictor = self._rows(X)
-        hyperpriors = self._hyperpriors()
+        hyperpriors = self._gammas
         self._set_intercept_prior(y, weight)
         spec, layout = self.prior_, predictor.layout
         if "coef_hyperprior" in hyperpriors:
@@ -318,7 +319,7 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
         """Say what a hyperprior that says nothing costs."""
         costs = [
             -math.log(gamma.shape)
-            for gamma in self._hyperpriors().values()
+            for gamma in self._gammas.values()
             if gamma.shape < VAGUE_SHAPE
         ]
         if costs:

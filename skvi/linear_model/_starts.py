@@ -56,7 +56,7 @@ def approach(problem, noise_scale):
 def _with_noise(target, likelihood):
     """Copy of a target with another noise."""
     other = copy(target)
-    other._likelihood = likelihood
+    other._likelihood, other._form = likelihood, None
     other.hyper = other.initial_hyper()
     return other
 

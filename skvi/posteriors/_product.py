@@ -1,7 +1,6 @@
 """Independent posteriors of the blocks of a layout, and Gamma posteriors."""
 
 from collections.abc import Iterable
-from copy import copy
 
 import torch
 
@@ -159,6 +158,14 @@ def _sub_layout(layout: Layout, names: tuple[str, ...]) -> Layout:
     )
 
 
+def _rebind(part: Posterior, params: torch.Tensor) -> Posterior:
+    """Copy of a part at other variational parameters; `copy` would pickle it."""
+    other = object.__new__(type(part))
+    other.__dict__.update(part.__dict__)
+    other.params = params
+    return other
+
+
 class _ProductPosterior(Posterior):
     """Variational parameters: those of the parts, one after the other."""
 
@@ -179,14 +186,13 @@ class _ProductPosterior(Posterior):
     def _bound(self, params: torch.Tensor | None = None) -> list[Posterior]:
         """Parts at these variational parameters."""
         params = self.params if params is None else params
-        bound = [copy(part) for part in self._parts]
-        for part, values in zip(bound, params.split(self.sizes), strict=True):
-            part.params = values
-        return bound
+        pairs = zip(self._parts, params.split(self.sizes), strict=True)
+        return [_rebind(part, values) for part, values in pairs]
 
     def part(self, name: str) -> Posterior:
         """Part that a block belongs to, over its own layout."""
-        return self._bound()[self._index(name)]
+        i = self._index(name)
+        return _rebind(self._parts[i], self.params.split(self.sizes)[i])
 
     def set_part(self, name: str, part: Posterior) -> None:
         """Take over the variational parameters of a part."""

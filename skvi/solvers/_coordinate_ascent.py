@@ -64,11 +64,14 @@ class CoordinateAscent:
             return f"it maximises the ELBO without draws, not {objective!r}"
         if not divergence.is_standard:
             return f"the model is conjugate under KL(), not under {divergence!r}"
+        if not _is_conjugate(problem.posterior):
+            return "it needs a factorised or full-rank normal posterior"
         find = getattr(problem.target, "conjugate_form", None)
         if find is None or find() is None:
-            return "the model is not a linear regression with conjugate priors"
-        if _coef_part(problem.posterior) is None:
-            return "it needs a factorised or full-rank normal posterior"
+            return (
+                "the model is not a linear regression with conjugate priors (and at "
+                "most 3000 columns or rows)"
+            )
         return ""
 
     @torch.no_grad()
@@ -92,7 +95,9 @@ class _Ascent:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         self.problem, self.options = problem, options
         self.form = problem.target.conjugate_form()
-        is_diagonal = _coef_part(problem.posterior).is_diagonal
+        posterior = problem.posterior
+        part = posterior.part("coef") if hasattr(posterior, "part") else posterior
+        is_diagonal = part.is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
         self.history: list[float] = []
         self.stopped = False
@@ -192,16 +197,15 @@ class _Ascent:
             problem.target.hyper = self.model.learnt_noise(state)
 
 
-def _coef_part(posterior: Any) -> Any:
-    """Part that the coefficients belong to; None where updates have no closed form."""
+def _is_conjugate(posterior: Any) -> bool:
+    """Whether every part has closed-form updates."""
     if not hasattr(posterior, "part"):
-        return posterior if _is_simple_normal(posterior) else None
-    for names in posterior.names:
-        part = posterior.part(names[0])
-        known = hasattr(part, "set_gamma") and len(names) == 1
-        if not (known or _is_simple_normal(part)):
-            return None
-    return posterior.part("coef")
+        return _is_simple_normal(posterior)
+    pairs = [(names, posterior.part(names[0])) for names in posterior.names]
+    return all(
+        len(names) == 1 if hasattr(part, "set_gamma") else _is_simple_normal(part)
+        for names, part in pairs
+    )
 
 
 def _is_simple_normal(posterior: Any) -> bool:

@@ -17,6 +17,8 @@ __all__ = ["GammaHyperprior", "HierarchicalTarget", "Precision"]
 
 # Draws of vague hyperpriors leave the range of floats: logs are cut off here.
 MAX_LOG = 600.0
+# Decompositions of more columns (or rows, where they are fewer) take too long.
+MAX_DECOMPOSED = 3000
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -174,9 +176,23 @@ class HierarchicalTarget(SupervisedTarget):
         self.coef_hyperprior = coef_hyperprior
         if gammas:
             self._prior = BuiltHierarchy(self.layout, prior, gammas)
-        self.data = None
-        if loss.is_log_loss and (is_centred or not predictor.fit_intercept):
-            self.data = summarise(predictor, X, self.y, sample_weight)
+        self._is_centred = is_centred or not predictor.fit_intercept
+        self._data, self._form, self._is_summarised = None, None, False
+
+    @property
+    def data(self) -> LeastSquares | None:
+        """Sums of squares, computed when they are asked for; None where there are none.
+
+        They exist for log loss and centred features, up to 3,000 columns or rows.
+        """
+        if not self._is_summarised:
+            self._is_summarised = True
+            rows, columns = self.X.shape
+            size = min(rows, columns) if isinstance(self.X, torch.Tensor) else columns
+            if self.loss.is_log_loss and self._is_centred and size <= MAX_DECOMPOSED:
+                weight = self.sample_weight
+                self._data = summarise(self.predictor, self.X, self.y, weight)
+        return self._data
 
     def initial_hyper(self) -> torch.Tensor:
         """Without the noise, where that is a parameter; see `Target.initial_hyper`."""
@@ -249,7 +265,7 @@ class HierarchicalTarget(SupervisedTarget):
             In nats. For log loss from all rows it takes a few operations per
             feature, not per row.
         """
-        if self.data is None or rows is not None:
+        if rows is not None or self.data is None:
             return super().log_joint(theta, rows)
         blocks = self.predictor.layout.unpack(theta)
         intercept = blocks["intercept"][:, 0] if "intercept" in blocks else None
@@ -310,11 +326,18 @@ class HierarchicalTarget(SupervisedTarget):
             prior = FixedNormal(NormalForm(means, scales))
         other = copy(self)
         other.loss, other._prior = loss, prior
-        other.layout, other.data = self.predictor.layout, None
+        other.layout, other._data = self.predictor.layout, None
+        other._is_summarised = True
         if self.noise_hyperprior is not None:  # the loss has the noise
             other._likelihood = self._likelihood.bind(torch.zeros(1).double())
-        other.noise_hyperprior = other.coef_hyperprior = None
+        other.noise_hyperprior = other.coef_hyperprior = other._form = None
         return other
+
+    def frozen(self) -> "HierarchicalTarget":
+        """Fix what is learnt where it is; see `SupervisedTarget.frozen`."""
+        fixed = super().frozen()
+        fixed._form = None
+        return fixed
 
     def conjugate_form(self) -> ConjugateForm | None:
         """Return what coordinate ascent needs.
@@ -325,6 +348,11 @@ class HierarchicalTarget(SupervisedTarget):
             None for other losses than log loss, features that are not centred, and
             priors that are not normal with mean 0, given precisions.
         """
+        if self._form is None or len(self.hyper):
+            self._form = self._find_form()
+        return self._form
+
+    def _find_form(self) -> ConjugateForm | None:
         fixed = self._fixed_precisions()
         if self.data is None or fixed is None or self._prior.learnt:
             return None
