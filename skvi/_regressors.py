@@ -6,6 +6,7 @@ from numbers import Real
 import numpy as np
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["StandardizedTargetMixin"]
@@ -104,13 +105,6 @@ def _mean_units(y, w, centred):
 
 def _median_units(y, w, centred):
     """Median and 1.4826 times the median distance; the mean's where that is 0."""
-    median = _weighted_median(y, w) if centred else 0.0
-    scale = 1.4826 * _weighted_median(np.abs(y - median), w)
+    median = weighted_median(y, w) if centred else 0.0
+    scale = median_distance(y, w, median)
     return (median, scale) if scale > 0 else _mean_units(y, w, centred)
-
-
-def _weighted_median(values, w):
-    """Smallest value with half of the weight at or below it."""
-    order = np.argsort(values)
-    below = np.cumsum(w[order])
-    return float(values[order][np.searchsorted(below, below[-1] / 2)])

@@ -13,6 +13,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions
 from skvi.targets import HierarchicalTarget
+from skvi.utils._robust import median_distance
 
 __all__ = ["approach", "start_near"]
 
@@ -42,7 +43,9 @@ def approach(problem, noise_scale):
     bool
         Whether the posterior was moved.
     """
-    spread = float(problem.target.y.abs().median())
+    y, w = problem.target.y, problem.target.sample_weight
+    w = torch.ones_like(y) if w is None else w
+    spread = median_distance(y.numpy(), w.numpy(), 0.0)
     if not spread > noise_scale:
         return False
     scale, options = spread, ROUGH

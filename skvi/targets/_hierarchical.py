@@ -12,6 +12,7 @@ from skvi.priors import BuiltPrior
 from skvi.targets._least_squares import LeastSquares, summarise
 from skvi.targets._supervised import SupervisedTarget
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+from skvi.utils._robust import median_distance, weighted_median
 
 __all__ = ["GammaHyperprior", "HierarchicalTarget", "Precision"]
 
@@ -195,10 +196,16 @@ class HierarchicalTarget(SupervisedTarget):
         return self._data
 
     def initial_hyper(self) -> torch.Tensor:
-        """Without the noise, where that is a parameter; see `Target.initial_hyper`."""
-        if self.noise_hyperprior is not None:
-            return self._prior.initial_hyper()
-        return super().initial_hyper()
+        """Log of half a robust scale of y, then the prior's; see `Target`."""
+        own = self._prior.initial_hyper()
+        if self.noise_hyperprior is not None or not self._likelihood.learnt:
+            return own
+        y, w = self.y, self.sample_weight
+        values, w = y.numpy(), torch.ones_like(y).numpy() if w is None else w.numpy()
+        scale = median_distance(values, w, weighted_median(values, w))
+        if scale == 0:  # where most targets are equal
+            return super().initial_hyper()
+        return torch.cat([torch.tensor([math.log(0.5 * scale)]).double(), own])
 
     @property
     def learnt(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -1,0 +1,18 @@
+"""Location and scale that outliers do not move, for weighted data."""
+
+import numpy as np
+
+# Of a normal distribution: standard deviations per median distance.
+PER_DISTANCE = 1.4826
+
+
+def weighted_median(values: np.ndarray, w: np.ndarray) -> float:
+    """Smallest value with half of the weight at or below it."""
+    order = np.argsort(values)
+    below = np.cumsum(w[order])
+    return float(values[order][np.searchsorted(below, below[-1] / 2)])
+
+
+def median_distance(values: np.ndarray, w: np.ndarray, centre: float) -> float:
+    """1.4826 times the median distance from the centre: a standard deviation."""
+    return PER_DISTANCE * weighted_median(np.abs(values - centre), w)
