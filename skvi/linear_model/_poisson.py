@@ -135,8 +135,8 @@ default="auto"
     >>> model.coef_.round(2)
     array([ 0.48, -0.3 ])
     >>> model.predict_interval(X[:2], exposure=years[:2])
-    array([[0., 4.],
-           [3., 9.]])
+    array([[ 2.,  9.],
+           [ 6., 18.]])
     """
 
     def __init__(
