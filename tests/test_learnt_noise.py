@@ -32,7 +32,7 @@ def test_a_fit_at_the_floor_is_an_error(loss):
     """Wrong variants: the last state judged, where an average is returned; the floor
     not looked at where the objective still falls."""
     X, y = equal_targets(0.8)
-    with pytest.raises(NoOptimumError, match=r"fell to its floor.*Fix the scale"):
+    with pytest.raises(NoOptimumError, match=r"noise_scale runs to 0.*Fix the scale"):
         BayesianMLPRegressor(loss=loss, **FAST).fit(X, y)
     # With a fixed scale the same combination has an optimum.
     model = BayesianMLPRegressor(loss=loss, noise_scale=0.5, **FAST).fit(X, y)
@@ -48,9 +48,9 @@ def test_on_the_way_to_the_floor():
 
 def test_the_log_loss_at_the_floor_warns(monkeypatch):
     """Rows that are fitted exactly; the floor is raised to be reached sooner."""
-    monkeypatch.setattr("skvi.solvers._stochastic.HYPER_FLOOR", np.log(0.02))
+    monkeypatch.setattr("skvi.solvers._hyper.NOISE_RANGE", np.log(50))
     X, _ = equal_targets(0.5)
-    with pytest.warns(ConvergenceWarning, match="fell to its floor: the model fits"):
+    with pytest.warns(ConvergenceWarning, match="noise_scale runs to 0: the model fits"):
         BayesianMLPRegressor(**FAST).fit(X, np.zeros(100))
 
 

@@ -425,7 +425,7 @@ def test_what_the_parts_must_offer():
     with pytest.raises(IncompatibleComponentsError, match="gradient='reparam'"):
         ELBO("score").check(Renyi(0.5), make_target(prior=Laplace()))
     target = make_target()
-    target.prior = Joint(torch.ones(SIZE).double())
+    target._prior = Joint(torch.ones(SIZE).double())
     with pytest.raises(IncompatibleComponentsError, match="an independent prior"):
         rao_blackwell.check(KL(), target)
     for objective in (ELBO("score"), rao_blackwell):

@@ -174,15 +174,15 @@ class _Training:
 
     def _finish(self, message: str) -> Solution:
         options = self.options
+        problem = self.problem
+        # First: at an end other parameters may go on moving without limit.
+        message = message or self._runaway_message()
         if self.schedule.drifted and not message:
             message = (
                 f"the noise of the gradients drove the objective up, by more than "
                 f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
                 "or increase n_draws"
             )
-        problem = self.problem
-        # First: at an end other parameters may go on moving without limit.
-        message = message or self._runaway_message()
         if not self.schedule.converged and not message:
             message = (
                 f"the objective was still falling after max_iter={options.max_iter} "
