@@ -322,14 +322,16 @@ def test_forms_of_the_curvature():
         torch.testing.assert_close(quotients, values)
 
 
-@pytest.mark.parametrize("form", ["dual", "products"])
+@pytest.mark.parametrize("form", ["dual", "dense", "products"])
 def test_large_problems_find_the_same(form, monkeypatch):
     """More features than rows, with the curvature in either form for large ones."""
     X, y = synthetic_data("wide")
     expected = fit(X, y, LowRankNormal(5))
     monkeypatch.setattr("skvi.solvers._curvature.DENSE_LIMIT", 1)
-    if form == "products":
+    if form != "dual":
         monkeypatch.setattr("skvi.solvers._curvature.MAX_DUAL_ROWS", 1)
+    if form == "products":
+        monkeypatch.setattr("skvi.solvers._curvature.MAX_DENSE", 1)
     h, ones = torch.ones(len(X)), torch.ones(61)
     target = SupervisedTarget(
         LinearPredictor(60),
@@ -339,7 +341,7 @@ def test_large_problems_find_the_same(form, monkeypatch):
         torch.from_numpy(X),
         torch.zeros(len(X)),
     )
-    kinds = {"dual": _Dual, "products": _Products}
+    kinds = {"dual": _Dual, "dense": _Dense, "products": _Products}
     found = curvature_of(target, h.double(), ones.double(), 5)
     assert type(found) is kinds[form]
     model = fit(X, y, LowRankNormal(5))

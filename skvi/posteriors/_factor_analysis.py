@@ -9,7 +9,7 @@ from scipy.sparse.linalg import eigsh
 __all__ = ["fit_factors"]
 
 # Smallest own variance of a parameter, as a share of its variance (Heywood cases).
-MIN_SHARE = 1e-6
+MIN_SHARE = 1e-5
 # Above so many parameters only the leading eigenvectors are computed.
 DENSE_LIMIT = 500
 
@@ -34,7 +34,7 @@ def fit_factors(
     -------
     scale : Tensor of shape (P,)
     factor : Tensor of shape (P, r)
-        A local optimum, to about 1e-8 nats; exact where r = P.
+        A local optimum, to about 1e-6 nats; exact where r = P.
     """
     s = covariance.double().numpy()
     std = np.sqrt(s.diagonal())
@@ -57,21 +57,21 @@ def fit_factors(
 def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:
     """Log own variances that minimise the KL, by a quasi-Newton method."""
 
-    def objective(log_own: np.ndarray) -> tuple[float, np.ndarray]:
-        values, vectors = _leading(correlation, log_own, rank)
-        values = np.maximum(values, 1)
-        ratio = np.exp(-log_own)
-        value = (np.log(values) - values + 1).sum() + (ratio + log_own).sum()
+    def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
+        # A square has its minimum where the best own variance is zero; a logarithm
+        # would never arrive there.
+        own = MIN_SHARE + u**2
+        values, vectors = _leading(correlation, np.log(own), rank)
+        values, ratio = np.maximum(values, 1), 1 / own
+        value = (np.log(values) - values + 1).sum() + (ratio + np.log(own)).sum()
         explained = vectors**2 @ (values - 1)
-        return value / 2, (1 + explained - ratio) / 2
+        return value / 2, (1 + explained - ratio) * ratio * u
 
-    start = np.log((1 - 0.5 * rank / len(correlation)) * conditional)
-    limits = [(np.log(MIN_SHARE), 0.0)] * len(start)
-    options = {"maxiter": 1000, "maxcor": 30, "ftol": 0, "gtol": 1e-9}
-    found = minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=limits, options=options
-    )
-    return found.x
+    start = (1 - 0.5 * rank / len(correlation)) * conditional
+    options = {"maxiter": 2000, "maxfun": 5000, "maxcor": 30, "ftol": 0, "gtol": 1e-9}
+    start = np.sqrt(np.maximum(start - MIN_SHARE, MIN_SHARE))
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    return np.log(MIN_SHARE + found.x**2)
 
 
 def _leading(

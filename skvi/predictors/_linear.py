@@ -183,10 +183,11 @@ class LinearPredictor:
             In float64.
         """
         if self.n_outputs == 1:
-            parts = [
+            # One at a time: each is as large as the result.
+            parts = (
                 weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
-            ]
-            return reduce(torch.add, parts)
+            )
+            return reduce(torch.Tensor.add_, parts)
         pairs = torch.tril_indices(self.n_outputs, self.n_outputs)
         weights = h[:, pairs[0], pairs[1]]
         blocks = [

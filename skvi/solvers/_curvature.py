@@ -13,6 +13,8 @@ from skvi.solvers._mode import DENSE_LIMIT, factorise
 
 __all__ = ["curvature_of", "rank_of", "starting_normal"]
 
+# Above so many parameters a matrix of them costs too much (300 MB).
+MAX_DENSE = 6000
 # Above so many rows, or numbers in X, the dual costs too much.
 MAX_DUAL_ROWS, MAX_DUAL_ELEMENTS = 2500, 2**27
 DUAL_BLOCK = 256
@@ -42,6 +44,8 @@ def curvature_of(
     affordable = n_rows * size <= MAX_DUAL_ELEMENTS and n_rows <= MAX_DUAL_ROWS
     if h.ndim == 1 and affordable and n_rows < size:
         return _Dual(target, h, precision)
+    if size <= MAX_DENSE:
+        return _Dense(target, h, precision)
     return _Products(target, h, precision, rank)
 
 
@@ -108,6 +112,8 @@ class _Dense(_Curvature):
         return torch.linalg.solve_triangular(self.factor, matrix, upper=False)
 
     def soft_directions(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if len(self.diagonal) > DENSE_LIMIT and rank < len(self.diagonal):
+            return super().soft_directions(rank)
         d = self.diagonal.rsqrt()
         values, vectors = torch.linalg.eigh(d[:, None] * self.matrix * d)
         return values[:rank], vectors[:, :rank]
