@@ -44,11 +44,14 @@ def make_data(n=30, d=4, seed=0):
     return X, y
 
 
+@pytest.mark.parametrize("normalize_y", [True, False])
 @pytest.mark.parametrize("name", ["diabetes", "concrete"])
-def test_same_model_as_bayesian_ridge(name):
-    """Wrong variants: uncentred features; a prior that shrinks the intercept."""
+def test_same_model_as_bayesian_ridge(name, normalize_y):
+    """Wrong variants: uncentred features; N(0, 1) for the intercept of a target that
+    is not standardised."""
     X, y = load(name)
-    ours, theirs = MODEL().fit(X, y), BayesianRidge().fit(X, y)
+    ours = MODEL(normalize_y=normalize_y).fit(X, y)
+    theirs = BayesianRidge().fit(X, y)
     assert ours.converged_
     (mean, std), (mean0, std0) = (m.predict(X, return_std=True) for m in (ours, theirs))
     assert np.abs(mean - mean0).max() < 0.01 * y.std()
@@ -373,10 +376,28 @@ LEARNT = {"noise_scale": "learn", "prior": "normal"}
 @pytest.mark.parametrize("parts", [LEARNT, {"noise_scale": 1.0, "prior": "normal"}])
 @pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
 def test_outliers_move_the_robust_fit_little(kind, parts):
-    """5 % outliers. Wrong variants: standardisation by the mean; a start at zero."""
+    """5 % outliers. Wrong variant: beta's exponent 1 for beta - 1 in the gain."""
     by_log, by_beta = movements(kind, range(5), **parts)
     assert by_log > 1
     assert by_beta < 0.1 * by_log
+
+
+@pytest.mark.parametrize("parts", [LEARNT, {"noise_scale": 1.0, "prior": "normal"}, {}])
+def test_robust_fits_find_distant_data(parts):
+    """Rows that are hundreds of noise standard deviations from zero, and one in ten
+    outliers, however far. Wrong variants: a start at zero coefficients;
+    standardisation by the mean."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    f = X @ np.array([500.0, -300.0, 100.0]) + 50
+    y = f + rng.standard_normal(200)
+    fits = []
+    for far in (1e4, 1e6):
+        dirty = y.copy()
+        dirty[::10] = far
+        fits.append(MODEL(loss=BetaLoss(1.3), **parts).fit(X, dirty).predict(X))
+    assert np.sqrt(((fits[0] - f) ** 2).mean()) < 0.5
+    assert fits[0] == pytest.approx(fits[1], abs=1e-4)
 
 
 @pytest.mark.slow
