@@ -388,15 +388,15 @@ def test_robust_fits_find_distant_data(parts):
     outliers, however far. Wrong variants: a start at zero coefficients;
     standardisation by the mean."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((200, 3))
-    f = X @ np.array([500.0, -300.0, 100.0]) + 50
+    X = rng.standard_normal((200, 30))
+    f = X @ (100 * rng.standard_normal(30)) + 50
     y = f + rng.standard_normal(200)
     fits = []
     for far in (1e4, 1e6):
         dirty = y.copy()
         dirty[::10] = far
         fits.append(MODEL(loss=BetaLoss(1.3), **parts).fit(X, dirty).predict(X))
-    assert np.sqrt(((fits[0] - f) ** 2).mean()) < 0.5
+    assert np.sqrt(((fits[0] - f) ** 2).mean()) < 0.6
     assert fits[0] == pytest.approx(fits[1], abs=1e-4)
 
 
