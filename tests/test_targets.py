@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from skvi import targets
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
+from skvi.divergences import Renyi
 from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss
+from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
@@ -309,3 +311,30 @@ def test_a_users_density_is_a_target(numeric_gradient):
     torch.testing.assert_close(gradient[0], numeric, rtol=5e-6, atol=1e-8)
     assert torch.equal(target.log_joint_batched(theta), target.log_joint(theta))
     assert not target.is_linear
+
+
+def test_expected_loss_of_a_users_density(generator, z_score):
+    """Fails where the prior is not taken out of the log joint.
+
+    Loss theta^2, prior N(0, 4), q = N(1, 0.25): E_q[loss] = 1.25, and with any
+    divergence that has a closed form the ELBO's surrogate adds just that.
+    """
+
+    class Parabola(Target):
+        layout = Layout({"x": (1,)})
+        prior = Normal(scale=2.0).build(layout)
+
+        def log_joint(self, theta, rows=None):
+            return self.prior.log_prob(theta) - theta.square().sum(1)
+
+    target, posterior = Parabola(), MeanFieldNormal().build(Parabola.layout)
+    half = torch.full((1,), 0.5, dtype=torch.float64)
+    posterior.set_normal(NormalForm(2 * half, half))
+    values = [target.expected_loss(posterior, None, 50, generator) for _ in range(200)]
+    assert z_score(torch.stack(values), 1.25) < 5
+    divergence, task = Renyi(alpha=0.5), (target, posterior)
+    values = [
+        ELBO().surrogate(*task, divergence, None, 50, generator)[1] for _ in range(200)
+    ]
+    expected = 1.25 + divergence.closed_form(posterior.normal(), target.prior)
+    assert z_score(torch.stack(values), expected.detach()) < 5

@@ -84,6 +84,35 @@ class Target:
         """
         return self.log_joint(theta, rows), None
 
+    def expected_loss(
+        self,
+        posterior: Any,
+        rows: torch.Tensor | None = None,
+        n_draws: int = 10,
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Expected loss under q, without the prior: what is left of the log joint.
+
+        Parameters
+        ----------
+        posterior : Posterior
+        rows : Tensor of int, default=None
+            As in `log_joint`.
+        n_draws : int, default=10
+            Draws of q.
+        generator : torch.Generator, default=None
+            Source of the draws.
+
+        Returns
+        -------
+        Tensor
+            A scalar in nats, summed over the data, differentiable in the
+            posterior's parameters: ``E_q[log prior - log joint]``, an unbiased
+            estimate from S draws.
+        """
+        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        return (self.prior.log_prob(theta) - self.log_joint(theta, rows)).mean()
+
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Quadratic decay of the log joint density far out.
 
