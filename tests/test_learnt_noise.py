@@ -50,7 +50,9 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
     """Rows that are fitted exactly; the floor is raised to be reached sooner."""
     monkeypatch.setattr("skvi.solvers._hyper.NOISE_RANGE", np.log(50))
     X, _ = equal_targets(0.5)
-    with pytest.warns(ConvergenceWarning, match="noise_scale runs to 0: the model fits"):
+    with pytest.warns(
+        ConvergenceWarning, match="noise_scale runs to 0: the model fits"
+    ):
         BayesianMLPRegressor(**FAST).fit(X, np.zeros(100))
 
 
