@@ -13,7 +13,7 @@ from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
-# Gamma is for positive blocks, and Product is what its blocks are: tests/test_conjugate.
+# Gamma is for positive blocks, and Product is what its blocks are.
 FAMILIES = [
     c()
     for c in CLASSES
