@@ -9,22 +9,18 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi._regressors import StandardizedTargetMixin, check_levels, check_rows
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._random import make_generator, randn
-from skvi.utils._validation import (
-    Interval,
-    StrOptions,
-    _fit_context,
-    validate_arguments,
-)
+from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["BayesianMLPRegressor"]
 
 
-class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
+class BayesianMLPRegressor(RegressorMixin, StandardizedTargetMixin, BayesianMLP):
     """Neural network regression that knows how sure it is.
 
     Where `sklearn.neural_network.MLPRegressor` finds one set of weights, this
@@ -249,29 +245,6 @@ Prior, Posterior or dict, default="normal"
         """
         return self._fit(X, y, sample_weight)
 
-    def _encode(self, y):
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
-        return column_or_1d(y, warn=True)
-
-    def _standardize(self, y, sample_weight):
-        """Return the standardised target; remember how to go back."""
-        self._y_mean, self._y_scale, self._constant = 0.0, 1.0, 0.0
-        if self.normalize_y:
-            w = np.ones(len(y)) if sample_weight is None else sample_weight
-            self._y_mean = float(np.average(y, weights=w))
-            # Squares of very large or small numbers leave the range of floats.
-            largest = max(float(np.abs(y - self._y_mean).max()), 1e-300)
-            squared = ((y - self._y_mean) / largest) ** 2
-            self._y_scale = largest * float(np.sqrt(np.average(squared, weights=w)))
-            # A constant target has no scale, up to rounding.
-            if self._y_scale <= 1e-12 * max(abs(self._y_mean), 1e-300):
-                self._y_scale = 1.0
-            # The density of y itself: the Jacobian of the standardisation. Other
-            # losses act on the standardised target.
-            if self.loss_function_.is_log_loss:
-                self._constant = -float(w.sum()) * math.log(self._y_scale)
-        return (y - self._y_mean) / self._y_scale
-
     def _n_outputs(self):
         return 1
 
@@ -334,39 +307,12 @@ Prior, Posterior or dict, default="normal"
             that the drawn networks make.
         """
         X = self._check_X(X)
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        inside = np.all((levels > 0) & (levels < 1))
-        if levels.ndim != 1 or not len(levels) or not inside:
-            raise ValueError(
-                f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
-            )
+        levels = check_levels(quantiles)
 
         def invert(f):
             return normal_mixture_quantiles(self._mean(f), self.noise_scale_, levels)
 
         return self._by_rows(X, invert).astype(X.dtype)
-
-    def predict_interval(self, X, coverage=0.9):
-        """Predict a central interval for a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        coverage : float, default=0.9
-            Probability that the interval gives to the observation, in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n, 2)
-            Lower and upper end.
-        """
-        validate_arguments(
-            type(self).__name__,
-            {"coverage": coverage},
-            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-        )
-        tail = (1 - coverage) / 2
-        return self.predict_quantiles(X, [tail, 1 - tail])
 
     def predict_log_density(self, X, y):
         """Log predictive density of each target: the proper score of a forecast.
@@ -383,8 +329,7 @@ Prior, Posterior or dict, default="normal"
         """
         X = self._check_X(X)
         y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64))
-        if len(y) != len(X):
-            raise ValueError(f"X has {len(X)} rows, but y has {len(y)}.")
+        check_rows(X, y)
         likelihood = GaussianLikelihood(self.noise_scale_)
 
         def log_density(f, y):
