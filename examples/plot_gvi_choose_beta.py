@@ -123,8 +123,10 @@ for beta, curve, style in zip(betas, curves, styles, strict=True):
 left.set(xlabel="distance of the row (noise standard deviations)")
 left.set(ylabel="influence (share of the largest)")
 left.set_title("Influence of one row")
-left.legend(fontsize="small", loc="lower right")
-middle.plot(ks, 1 + 1 / ks**2, "k-", label="rule: 1 + 1 / k²")
+left.set_xlim(-0.2, 8.5)
+left.legend(fontsize="small", loc="upper right")
+fine = np.linspace(ks[0], ks[-1], 100)
+middle.plot(fine, 1 + 1 / fine**2, "k-", label="rule: 1 + 1 / k²")
 middle.plot(peaks, betas, "C1v", ms=9, label="fits")
 middle.set(xlabel="k, place of the peak (noise standard deviations)", ylabel="beta")
 middle.set_title("Points of highest influence")
@@ -134,6 +136,8 @@ for (name, error), style in zip(errors.items(), ("o-", "s--", "^:"), strict=True
 labels = ["log", *(f"{b:.3f}\nk = {k:g}" for b, k in zip(betas, ks, strict=True))]
 right.set_xticks(range(len(tried)), [labels[0], *labels[:0:-1]], fontsize="small")
 right.set(xlabel="beta", ylabel="error of the line (noise std)", yscale="log")
+right.set_yticks((0.1, 0.2, 0.5, 1.0, 2.0), ("0.1", "0.2", "0.5", "1", "2"))
+right.minorticks_off()
 right.set_title("What the choice is worth")
 right.legend(fontsize="small")
 path = sys.argv[1] if len(sys.argv) > 1 else "gvi_choose_beta.png"

@@ -6,8 +6,8 @@ and gamma losses ask what the bulk of the rows says.
 
 *The claims* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
 slides, figure 5): with 5 % outliers the predictions of standard VI are spoilt, those of
-the beta loss are not (left); and the influence of one row on the posterior grows without
-limit under the log loss, while under robust losses it rises and falls again (right).
+the beta loss are not (left); and the influence of one row on the posterior grows
+without limit under the log loss, while under robust losses it rises and falls (right).
 
 *The picture*: on the left predictions of both losses, the noise learnt, on data with
 5 % outliers; on the right the influence of one row, the KL divergence in nats between
@@ -57,11 +57,9 @@ def fit(loss, y, X=X, **params):
 # How far do they move the fitted values (root mean square), and what do the fits
 # learn about the noise?
 
-print(
-    "{:<12}{:>14}{:>14}{:>14}{:>14}".format("", "moved by", "noise", "noise", "std of")
-)
-head = ("loss", "5 outliers", "clean", "5 outliers", "slope, clean")
-print("{:<12}{:>14}{:>14}{:>14}{:>14}".format(*head))
+table = "{:<12}{:>14}{:>14}{:>14}{:>14}"
+print(table.format("", "moved by", "noise", "noise", "std of"))
+print(table.format("loss", "5 outliers", "clean", "5 outliers", "slope, clean"))
 with_outliers, shifts = {}, {}
 for name, loss in losses.items():
     before = fit(loss, clean, noise_scale="learn")
@@ -86,9 +84,8 @@ def divergence(q, p):
     """KL(q || p) of two normals, in nats: what the one row has taught."""
     root = p.scale.inverse()
     spread = (root @ q.scale).square().sum() - len(q.mean)
-    return float(
-        0.5 * spread + 0.5 * p.squared_distance((q.mean - p.mean)[None])[0]
-    ) + float(p.half_log_det - q.half_log_det)
+    distance = p.squared_distance((q.mean - p.mean)[None])[0]
+    return float(0.5 * (spread + distance) + p.half_log_det - q.half_log_det)
 
 
 distances = np.linspace(0, 10, 41)
