@@ -13,6 +13,7 @@ from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.evidence import bound_evidence
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
@@ -61,6 +62,19 @@ class BayesianLinearModel(BaseSupervised):
         X, size = target.X, target.layout.size
         per_row = size**2 if not self._is_diagonal() else size * row_width(X)
         return len(X) * per_row
+
+    def _choose_solver(self, problem):
+        if self._normal_of(problem.posterior) is None:
+            raise IncompatibleComponentsError(
+                f"posterior={self.posterior_family_!r} is not normal in the "
+                "coefficients, as predictions of linear models need it. Use "
+                "posterior='full_rank' or posterior='mean_field'."
+            )
+        return super()._choose_solver(problem)
+
+    def _normal_of(self, posterior):
+        """Normal of the parameters of the predictor, or None."""
+        return posterior.as_normal()
 
     @property
     def _has_intercept(self):

@@ -281,6 +281,9 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
                 found[name] = value[:, 0] if value.shape[1] == 1 else value
         return found
 
+    def _normal_of(self, posterior):
+        return _coefficients(posterior)
+
     def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
         self._warn_vague()
         if method != "importance":
@@ -359,7 +362,7 @@ def _coefficients(posterior):
     if len(names) == 1 or parts[0].layout.keys() == set(names):
         return parts[0].as_normal()
     forms = [part.as_normal() for part in parts]
-    return _independent(forms)
+    return None if None in forms else _independent(forms)
 
 
 def _independent(forms):

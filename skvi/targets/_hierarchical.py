@@ -324,13 +324,8 @@ class HierarchicalTarget(SupervisedTarget):
         prior = self._prior.prior if self.is_extended else self._prior
         if coef_precision is not None:
             block = self.predictor.layout["coef"]
-            coef = coef_precision.rsqrt().expand(block.size)
-            rest = prior.as_normal() if prior is not None else None
-            scales = coef if rest is None else torch.cat([coef, rest.scale])
-            means = torch.zeros_like(scales)
-            if rest is not None:
-                means[block.size :] = rest.mean
-            prior = FixedNormal(NormalForm(means, scales))
+            scale = coef_precision.rsqrt().expand(block.size)
+            prior = ConditionalPrior(scale, prior)
         other = copy(self)
         other.loss, other._prior = loss, prior
         other.layout, other._data = self.predictor.layout, None
@@ -394,24 +389,57 @@ class HierarchicalTarget(SupervisedTarget):
         return Precision(value, self.noise_hyperprior)
 
 
-class FixedNormal(BuiltPrior):
-    """A given normal as a prior.
+class ConditionalPrior(BuiltPrior):
+    """Normal coefficients of given scales, and another prior for what follows.
 
     Parameters
     ----------
-    normal : NormalForm
+    scale : Tensor of shape (d,)
+    rest : BuiltPrior or None
     """
 
-    def __init__(self, normal: NormalForm) -> None:
-        self.normal = normal
+    def __init__(self, scale: torch.Tensor, rest: BuiltPrior | None) -> None:
+        self.coef = NormalForm(torch.zeros_like(scale), scale)
+        self.rest, self.d = rest, len(scale)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density, (S,)."""
-        return self.normal.log_prob(theta)
+        value = self.coef.log_prob(theta[:, : self.d])
+        return (
+            value
+            if self.rest is None
+            else value + self.rest.log_prob(theta[:, self.d :])
+        )
 
-    def as_normal(self) -> NormalForm:
-        """Return the normal."""
-        return self.normal
+    def as_normal(self) -> NormalForm | None:
+        """Join the normals, where both are."""
+        return self._join(None if self.rest is None else self.rest.as_normal())
+
+    def matching_normal(self) -> NormalForm | None:
+        """Join the normals with the right moments."""
+        return self._join(None if self.rest is None else self.rest.matching_normal())
+
+    def _join(self, rest: NormalForm | None) -> NormalForm | None:
+        if self.rest is None:
+            return self.coef
+        if rest is None or not rest.is_diagonal:
+            return None
+        mean = torch.cat([self.coef.mean, rest.mean])
+        return NormalForm(mean, torch.cat([self.coef.scale, rest.scale]))
+
+    @property
+    def has_expected_log_prob(self) -> bool:
+        """Whether the other prior's is closed."""
+        return self.rest is None or self.rest.has_expected_log_prob
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        """Closed form; see `BuiltPrior.expected_log_prob`."""
+        d, scale = self.d, self.coef.scale
+        squares = (mean[:d].square() + std[:d].square()) / scale.square()
+        value = -0.5 * (squares + LOG_2PI) - scale.log()
+        if self.rest is None:
+            return value
+        return torch.cat([value, self.rest.expected_log_prob(mean[d:], std[d:])])
 
 
 class BuiltHierarchy(BuiltPrior):
