@@ -87,5 +87,9 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
             return solver
         reasons.append(f"solver={solver.name!r} cannot be used: {missing}")
     able = [s.name for s in SOLVERS.values() if not s.missing(problem)]
-    remedy = f"Use solver='auto' or one of {able}." if able else ""
-    raise IncompatibleComponentsError(f"{'; '.join(reasons)}. {remedy}".strip())
+    remedy = (
+        f"Use solver='auto' or one of {able}."
+        if able
+        else "Use posterior='mean_field', or a family with an exact density."
+    )
+    raise IncompatibleComponentsError(f"{'; '.join(reasons)}. {remedy}")

@@ -55,6 +55,8 @@ class Alternating:
             Empty where the solver can be used.
         """
         target, posterior = problem.target, problem.posterior
+        if problem.objective.kind != "expectation":
+            return f"it minimises expectations, and {problem.objective!r} is none"
         if getattr(target, "is_extended", False):
             if not problem.divergence.is_standard:
                 return f"{problem.divergence!r} does not split into its blocks"

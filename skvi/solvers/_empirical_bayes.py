@@ -76,9 +76,9 @@ class EmpiricalBayes:
             Empty where the solver can be used.
         """
         objective, target = problem.objective, problem.target
+        if not len(target.hyper):
+            return "the target learns no hyperparameters"
         if objective.kind == "expectation" and objective.gradient == "auto":
-            if not len(target.hyper):
-                return "the target learns no hyperparameters"
             if target.is_linear:
                 problem = replace(problem, target=target.frozen())
         reasons = [solver.missing(problem) for solver in FIXED_SCALES]
