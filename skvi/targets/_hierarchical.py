@@ -241,19 +241,12 @@ class HierarchicalTarget(SupervisedTarget):
         """Whether theta holds nothing but the parameters of the predictor."""
         return not self.is_extended
 
-    def _noise_at(self, theta: torch.Tensor) -> Any:
+    def _likelihood_at(self, theta: torch.Tensor) -> Any:
         """Likelihood with the noise of every draw."""
         if self.noise_hyperprior is None:
             return self.likelihood
         log_precision = theta[:, self.layout["noise_precision"].slice]
         return self._likelihood.bind(-0.5 * log_precision[None])
-
-    def pointwise(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Loss of every row, (S, n); see `SupervisedTarget.pointwise`."""
-        X, y, _ = self._select(rows)
-        return self.loss(self._noise_at(theta), self.predictor.forward(theta, X), y)
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -461,6 +454,7 @@ class BuiltHierarchy(BuiltPrior):
     ) -> None:
         self.layout, self.prior, self.gammas = layout, prior, gammas
         self.learnt = () if prior is None else prior.learnt
+        self.is_proper = prior is None or prior.is_proper
         first = layout["coef"].size if "coef_precision" in gammas else 0
         self.fixed = slice(first, layout[next(iter(gammas))].start)
 

@@ -150,7 +150,11 @@ class SupervisedTarget(Target):
         """
         X, y, _ = self._select(rows)
         f = self._shift(self.predictor.forward(theta, X), rows)
-        return self.loss(self.likelihood, f, y)
+        return self.loss(self._likelihood_at(theta), f, y)
+
+    def _likelihood_at(self, theta: torch.Tensor) -> Any:
+        """Likelihood of each draw, where theta holds parameters of it."""
+        return self.likelihood
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -170,8 +174,8 @@ class SupervisedTarget(Target):
         """Log joint density twice; see `Target.log_joint_split`."""
         if not len(self.hyper):
             return self.log_joint(theta, rows), None
-        frozen, free = self.frozen(), self.likelihood
-        fixed = frozen.likelihood
+        frozen, free = self.frozen(), self._likelihood_at(theta.detach())
+        fixed = frozen._likelihood_at(theta)
         for_theta = frozen.prior.log_prob(theta) + self.constant
         for_hyper = self.prior.log_prob(theta.detach()) + self.constant
         # The network runs once; only the losses are evaluated twice.
