@@ -192,6 +192,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
+        self._check_posterior(posterior)
         self.objective_.check_posterior(posterior, self.divergence_, target)
         problem = Problem(
             target, self.objective_, self.divergence_, posterior, generator
@@ -214,6 +215,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         self._set_solution(problem, solution)
         progress.finish(self.lower_bound_)
 
+    def _check_posterior(self, posterior: Posterior) -> None:
+        """Raise where this estimator cannot predict from such a posterior."""
+
     def _continue(self, problem: Problem, before: dict[str, Any]) -> None:
         """Start where the last fit ended."""
         target, posterior = problem.target, problem.posterior
@@ -227,7 +231,11 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 f"parameters need {target.layout}, or have other classes. Use the "
                 "same features, classes and sizes, or warm_start=False."
             )
-        posterior.set_normal(before["posterior_"].as_normal())
+        normal = before["posterior_"].as_normal()
+        if normal is not None:
+            posterior.set_normal(normal)
+        elif len(before["posterior_"].params) == len(posterior.params):
+            posterior.params = before["posterior_"].params.clone()
         posterior.params = posterior.params.to(self._posterior_dtype(target))
         if len(target.hyper) == len(before["_hyper"]):
             target.hyper = torch.from_numpy(before["_hyper"].copy())

@@ -85,6 +85,26 @@ class NormalForm(NumpyState):
             return diagonal
         return diagonal + self.factor @ self.factor.T
 
+    def marginal(self, where: torch.Tensor) -> "NormalForm":
+        """Normal of some of the parameters.
+
+        Parameters
+        ----------
+        where : Tensor of int of shape (p,)
+            Their positions, in the order that is wanted.
+
+        Returns
+        -------
+        NormalForm
+            Over p parameters, of the same shape: factorised, full or with a factor.
+        """
+        mean = self.mean[where]
+        if self.scale.ndim == 1:
+            factor = None if self.factor is None else self.factor[where]
+            return NormalForm(mean, self.scale[where], factor)
+        covariance = self.covariance()[where][:, where]
+        return NormalForm(mean, torch.linalg.cholesky(covariance))
+
     def entropy(self) -> torch.Tensor:
         """Compute the differential entropy.
 

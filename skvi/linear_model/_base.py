@@ -27,7 +27,7 @@ from skvi.utils._validation import (
     validate_arguments,
 )
 
-__all__ = ["BayesianLinearModel"]
+__all__ = ["BayesianLinearModel", "refuse_family"]
 
 
 class BayesianLinearModel(BaseSupervised):
@@ -82,6 +82,10 @@ class BayesianLinearModel(BaseSupervised):
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
+
+    def _check_posterior(self, posterior):
+        if posterior.as_normal() is None:
+            refuse_family(self.posterior_family_)
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
@@ -246,6 +250,15 @@ class BayesianLinearModel(BaseSupervised):
                 "The model was fitted with sample_weight, which define the evidence: "
                 "pass the same sample_weight to evidence_bounds."
             )
+
+
+def refuse_family(family):
+    """Say which posteriors a linear model can use."""
+    raise IncompatibleComponentsError(
+        f"Linear models predict from normal coefficients; posterior={family!r} is not "
+        "normal here (its as_normal() is None). Use posterior='full_rank', 'low_rank' "
+        "or 'mean_field', or give the family's posterior an as_normal()."
+    )
 
 
 def _fingerprint(X, y, sample_weight, offset=None):

@@ -13,7 +13,7 @@ from skvi.base import NormalForm
 from skvi.evidence import NamedBound, bound_evidence, conjugate_evidence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import BayesianLinearModel, refuse_family
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Product
 from skvi.predictors import CentredLinearPredictor, LinearPredictor
@@ -151,6 +151,22 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
         if self.loss_function_.is_log_loss or solver.name != "natural_gradient":
             return False
         return approach(problem, self._likelihood().length_scale)
+
+    def _check_posterior(self, posterior):
+        if not hasattr(posterior, "part"):
+            return super()._check_posterior(posterior)
+        for names in posterior.names:
+            part = posterior.part(names[0])
+            if not any(name.endswith("_precision") for name in names):
+                if part.as_normal() is None:
+                    refuse_family(self.posterior_family_)
+            elif not hasattr(part, "set_gamma"):
+                raise IncompatibleComponentsError(
+                    f"Precisions with hyperpriors have Gamma posteriors, each of its "
+                    f"own; posterior={self.posterior_family_!r} gives {names} another "
+                    "one. Leave these blocks out of Product(blocks), or use Gamma()."
+                )
+        return None
 
     def _initialize(self, problem):
         """Start draws at what closed forms and quadrature find for a model near it."""

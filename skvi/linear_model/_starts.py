@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 
-from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.objectives import ELBO
@@ -97,8 +96,9 @@ def start_near(problem, likelihood):
     else:
         solver().solve(start, ROUGH)
     _fill(posterior, start.posterior.as_normal(), near)
-    if len(target.hyper):
-        target.hyper = near.hyper.detach().clone()
+    if len(near.hyper) and target.learnt[: len(near.hyper)] == near.learnt:
+        # Learnt prior scales come after the noise, and stay at their start.
+        target.hyper = torch.cat([near.hyper.detach(), target.hyper[len(near.hyper) :]])
 
 
 def _fill(posterior, normal, near):
@@ -118,20 +118,12 @@ def _fill(posterior, normal, near):
                 half = torch.full((size,), 0.5 * d / size)
                 mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
             part.set_gamma(half.double(), half / mean.double())
-        elif hasattr(part, "set_normal"):
+        else:
             where = torch.cat([_positions(near.layout, name) for name in names])
-            part.set_normal(_marginal(normal, where))
+            part.set_normal(normal.marginal(where))
         posterior.set_part(names[0], part)
 
 
 def _positions(layout, name):
     block = layout[name].slice
     return torch.arange(block.start, block.stop)
-
-
-def _marginal(normal, where):
-    """Normal of some of the parameters."""
-    if normal.is_diagonal:
-        return NormalForm(normal.mean[where], normal.scale[where])
-    covariance = normal.covariance()[where][:, where]
-    return NormalForm(normal.mean[where], torch.linalg.cholesky(covariance))

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 import torch
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
@@ -36,7 +37,7 @@ class Gamma(Family):
         """Build the posterior at Gamma(1, 1); see `Family.build`."""
         wrong = [name for name, block in layout.items() if block.bijection != "exp"]
         if wrong:
-            raise ValueError(
+            raise IncompatibleComponentsError(
                 f"Gamma is for positive blocks (bijection 'exp'); {wrong} are real. "
                 "Use a normal family for them."
             )
@@ -127,9 +128,10 @@ class Product(Family):
         named = [name for names in given for name in names]
         unknown = sorted(set(named) - set(layout))
         if unknown or len(set(named)) < len(named):
-            raise ValueError(
+            raise IncompatibleComponentsError(
                 f"Product(blocks) must name every block at most once, out of "
-                f"{sorted(layout)}. Got {sorted(named)}."
+                f"{sorted(layout)}. Got {sorted(named)}. Use these names, or leave "
+                "blocks out."
             )
         wrong = [f for f in given.values() if not isinstance(f, Family)]
         if wrong:
@@ -199,6 +201,13 @@ class _ProductPosterior(Posterior):
         pieces = list(self.params.split(self.sizes))
         pieces[self._index(name)] = part.params.to(self.params.dtype)
         self.params = torch.cat(pieces)
+
+    def set_normal(self, normal: NormalForm) -> None:
+        """Give every part the marginal normal of its blocks."""
+        parts = zip(self.names, self._bound(), self._columns(), strict=True)
+        for names, part, where in parts:
+            part.set_normal(normal.marginal(where))
+            self.set_part(names[0], part)
 
     def _index(self, name: str) -> int:
         return next(i for i, names in enumerate(self.names) if name in names)

@@ -92,6 +92,20 @@ class Posterior(NumpyState):
         """
         raise NotImplementedError
 
+    def set_normal(self, normal: NormalForm) -> None:
+        """Move near a normal, as far as the family can; by default nowhere.
+
+        Fits start so. A family whose `as_normal` is not None owes it: what it takes
+        over is the normal itself, or the nearest one that it has.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Over all P parameters.
+        """
+        if self.as_normal() is not None:
+            raise NotImplementedError(f"{type(self).__name__} owes set_normal.")
+
     def as_normal(self) -> NormalForm | None:
         """View the posterior as a detached normal.
 

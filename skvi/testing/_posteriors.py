@@ -176,11 +176,10 @@ def _check_normal(posterior: Any, theta: torch.Tensor, name: str) -> None:
         tolerance,
         0,
     )
-    if hasattr(posterior, "set_normal"):
-        simple = NormalForm(normal.mean + 1, normal.variance.sqrt())
-        posterior.set_normal(simple)
-        found = posterior.as_normal()
-        ensure_close(found.mean, simple.mean, f"{name}: the mean after set_normal")
-        ensure_close(
-            found.variance, simple.variance, f"{name}: the variance after set_normal"
-        )
+    simple = NormalForm(normal.mean + 1, normal.variance.sqrt())
+    posterior.set_normal(simple)
+    found = posterior.as_normal()
+    ensure_close(found.mean, simple.mean, f"{name}: the mean after set_normal")
+    ensure_close(
+        found.variance, simple.variance, f"{name}: the variance after set_normal"
+    )
