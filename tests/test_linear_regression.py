@@ -585,5 +585,5 @@ def test_precisions_beside_priors_that_are_not_normal():
 
 def test_products_are_refused_where_predictions_need_a_normal():
     X, y = make_data()
-    with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
+    with pytest.raises(IncompatibleComponentsError, match="'mean_field'"):
         BayesianLogisticRegression(posterior=Product()).fit(X, y > y.mean())

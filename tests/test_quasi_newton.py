@@ -337,7 +337,7 @@ def test_large_problems_find_the_same(form, monkeypatch):
         LinearPredictor(60),
         GaussianLikelihood(),
         LogLoss(),
-        None,
+        Normal().build(LinearPredictor(60).layout),
         torch.from_numpy(X),
         torch.zeros(len(X)),
     )

@@ -17,11 +17,17 @@ NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
 ROBUST_FLOOR, SUSPICIOUS = math.log(1e2), math.log(0.3)
 
 
-def hyper_range(target: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least and largest values of the hyperparameters of a target, (H,) each."""
+def hyper_range(
+    target: Any, has_small_steps: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Least and largest values of the hyperparameters of a target, (H,) each.
+
+    With steps that become smaller on the way, robust losses need a nearer floor.
+    """
     start = target.initial_hyper()
     above = torch.full_like(start, NOISE_RANGE)
-    below = torch.full_like(start, ROBUST_FLOOR if _is_robust(target) else NOISE_RANGE)
+    is_near = has_small_steps and _is_robust(target)
+    below = torch.full_like(start, ROBUST_FLOOR if is_near else NOISE_RANGE)
     for i, name in enumerate(target.learnt):
         if name.startswith("prior"):
             above[i] = below[i] = PRIOR_RANGE

@@ -87,7 +87,7 @@ class _Training:
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
         self.params = torch.cat([problem.posterior.params.clone(), hyper])
-        low, high = hyper_range(problem.target)
+        low, high = hyper_range(problem.target, has_small_steps=True)
         self.floor = torch.minimum(low.to(dtype), hyper)
         self.ceiling = torch.maximum(high.to(dtype), hyper)
         self.kept = self.params.clone()
