@@ -1,0 +1,256 @@
+"""One walk over loss, divergence, family, prior, objective and solver.
+
+Each combination is refused before training with a remedy, or reports that it has no
+optimum or did not get there, or converges to an optimum that is checked against its
+neighbours. The axes come from the registry. By default the walk shows every pair of
+values; ``pytest -m slow`` takes every combination of all axes but the loss, which
+alternates: seeds 0 to 3 (``--random-seed``) together are the full product.
+"""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.posteriors import Family, FullRankNormal, Gamma, Posterior, Product
+from skvi.solvers import SOLVERS
+from tests.walking import (
+    AXES,
+    DATA,
+    MODELS,
+    Evaluation,
+    faults_of_optimum,
+    model_of,
+    outcome,
+    pairwise,
+    says_what_to_do,
+    solvers_of,
+    walk,
+)
+
+
+def trains(row):
+    """Whether a divergence may stand beside an objective: with the ELBO only."""
+    return row["objective"] in ("elbo", "score") or row["divergence"] == "kl"
+
+
+PAIRS = pairwise({"name": MODELS, **AXES}, trains)
+
+
+@pytest.mark.parametrize("row", PAIRS, ids=lambda row: "-".join(row.values()))
+def test_pairs(row):
+    faults = [f"{label}: {fault}" for label, _, fault in walk(**row) if fault]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", AXES["prior"])
+@pytest.mark.parametrize("objective", AXES["objective"])
+@pytest.mark.parametrize("name", MODELS)
+def test_all(name, objective, prior, global_random_seed):
+    losses, faults = list(AXES["loss"]), []
+    rest = product(AXES["divergence"], AXES["posterior"])
+    for i, (divergence, posterior) in enumerate(rest):
+        row = {
+            "name": name,
+            "loss": losses[(i + global_random_seed) % len(losses)],
+            "divergence": divergence,
+            "posterior": posterior,
+            "prior": prior,
+            "objective": objective,
+        }
+        if trains(row):
+            faults += [f"{label}: {fault}" for label, _, fault in walk(**row) if fault]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_divergences_belong_to_the_elbo(name):
+    """Every other pair of objective and divergence is refused, with a remedy."""
+    for objective, divergence in product(AXES["objective"], AXES["divergence"]):
+        row = {"objective": objective, "divergence": divergence}
+        able, faults = solvers_of(name, **row)
+        assert not faults
+        assert trains(row) or not able, row
+
+
+# With the usual number of gradient steps, where fits get to their end.
+PATIENT = [
+    ("logistic", {}),
+    ("logistic", {"objective": "score", "posterior": "mean_field"}),
+    ("logistic", {"divergence": "hellinger"}),
+    ("logistic", {"objective": "iwelbo"}),
+    ("logistic", {"prior": "horseshoe"}),
+    ("logistic", {"loss": "callable", "divergence": "renyi"}),
+    ("linear_fixed", {"objective": "chi", "prior": "normal"}),
+    ("linear_learn", {"loss": "beta", "prior": "student_t"}),
+    ("linear", {"divergence": "kl/2"}),
+    ("linear", {"prior": "laplace", "objective": "iwelbo"}),
+    ("poisson", {"objective": "renyi", "prior": "laplace"}),
+    ("poisson", {"divergence": "jeffreys", "posterior": "low_rank"}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "values"), PATIENT)
+def test_stochastic_fits_that_end(name, values):
+    kind, faults, model = outcome(name, "stochastic", quick=False, **values)
+    if kind == "converged":
+        faults += faults_of_optimum(model, *model_of(name)[1:])
+    assert not faults
+
+
+def test_walk_finds_a_wrong_optimum():
+    """Wrong variants: a q that is moved, widened, or of another divergence."""
+    model, X, y = model_of("logistic")
+    model.fit(X, y)
+    assert not faults_of_optimum(model, X, y)
+    fitted = model.posterior_.params
+    for change in (0.03 * torch.eye(9)[0], 0.03 * torch.eye(9)[4]):
+        model.posterior_.params = fitted + change.double()
+        assert "nats lower" in faults_of_optimum(model, X, y)[0]
+    model.posterior_.params = fitted
+    model.divergence_ = AXES["divergence"]["kl/2"]
+    assert len(faults_of_optimum(model, X, y)) == 2
+    noisy, X, y = model_of("logistic", objective="eubo")
+    noisy.fit(X, y)
+    assert not Evaluation(noisy, X, y).better_neighbour(0.0)
+    noisy.posterior_.params = noisy.posterior_.params - 0.3 * torch.eye(9)[4].double()
+    assert Evaluation(noisy, X, y).better_neighbour(0.0)
+
+
+def test_messages_without_a_remedy_are_found():
+    assert says_what_to_do("cannot do this. Use solver='auto'.")
+    assert not says_what_to_do("cannot do this with solver='x'.")
+    assert not says_what_to_do("cannot do this. Use something else.")
+
+
+#: (estimator, axis, value): same as the default, and why.
+EQUIVALENT = {
+    ("logistic", "posterior", "low_rank"): "three parameters have at most rank 3",
+    ("poisson", "posterior", "low_rank"): "three parameters have at most rank 3",
+}
+CHANGES = [
+    (name, axis, value)
+    for name in MODELS
+    for axis, values in AXES.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("name", "axis", "value"), CHANGES)
+def test_nothing_is_ignored(name, axis, value):
+    """Changing one part changes the posterior that one and the same solver finds."""
+    default = MODELS[name][0].get_params()[axis]
+    if value == default:
+        return
+    able, _ = solvers_of(name, **{axis: value})
+    if not able:
+        return  # refused
+    base, _ = solvers_of(name)
+    solver = next(s for s in able if s in base)
+    found = [outcome(name, solver, **part)[2] for part in ({axis: value}, {})]
+    if found[0] is None:
+        return  # no optimum, reported
+    moments = [np.append(m.coef_, m.coef_std_) for m in found]
+    change = np.abs(moments[0] - moments[1]).max()
+    if (name, axis, value) in EQUIVALENT:
+        assert change < 0.01
+    else:
+        assert change > 1e-6
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_are_not_ignored(name, solver):
+    able, faults = solvers_of(name)
+    assert not faults
+    if solver in able:
+        _, faults, model = outcome(name, solver)
+        assert not faults
+        assert model.diagnostics_["solver"] == solver
+    else:
+        model, X, y = model_of(name, solver=solver)
+        with pytest.raises(IncompatibleComponentsError, match=f"solver='{solver}'"):
+            model.fit(X, y)
+
+
+class _Heavy(Posterior):
+    """Independent logistic distributions."""
+
+    def __init__(self, layout):
+        self.layout = layout
+        self.params = torch.zeros(2, layout.size, dtype=torch.float64).reshape(-1) - 1
+
+    def log_prob(self, theta, params=None):
+        mean, log_scale = (self.params if params is None else params).reshape(2, -1)
+        z = (theta - mean) / log_scale.exp()
+        log_sigmoid = torch.nn.functional.logsigmoid
+        return (log_sigmoid(z) + log_sigmoid(-z) - log_scale).sum(1)
+
+    def rsample_with_log_prob(self, n_draws, generator):
+        mean, log_scale = self.params.reshape(2, -1)
+        u = torch.rand(n_draws, len(mean), generator=generator, dtype=mean.dtype)
+        theta = mean + log_scale.exp() * torch.logit(u)
+        return theta, self.log_prob(theta)
+
+
+class HeavyFamily(Family):
+    """A user's family, without a normal form."""
+
+    def build(self, layout, generator=None):
+        return _Heavy(layout)
+
+
+class BoundFamily(Family):
+    """A family whose log density is a bound."""
+
+    def build(self, layout, generator=None):
+        posterior = FullRankNormal().build(layout)
+        posterior.log_prob_kind = "lower"
+        posterior.as_normal = lambda: None
+        return posterior
+
+
+@pytest.mark.parametrize("objective", AXES["objective"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "family",
+    [
+        HeavyFamily(),
+        BoundFamily(),
+        Gamma(),
+        Product({"coef": HeavyFamily()}),
+        Product({"weights": FullRankNormal()}),
+        Product({"noise_precision": FullRankNormal()}),
+        Product({("coef", "noise_precision"): FullRankNormal()}),
+    ],
+    ids=repr,
+)
+def test_families_that_do_not_fit(family, name, objective):
+    """Linear models predict from normal coefficients, and Gamma precisions."""
+    model, X, y = model_of(name, objective=objective)
+    with pytest.raises(IncompatibleComponentsError) as error:
+        model.set_params(posterior=family, solver="auto").fit(X, y)
+    assert says_what_to_do(str(error.value))
+
+
+@pytest.mark.parametrize("objective", ["elbo", "eubo"])
+@pytest.mark.parametrize(
+    "family", [HeavyFamily(), Product(), Product({"coef_0": HeavyFamily()})], ids=repr
+)
+def test_networks_take_every_family(family, objective):
+    """Wrong variant: a network that asks every family to become a normal."""
+    X, y = DATA["real"]
+    model = BayesianMLPRegressor(
+        objective=objective, posterior=family, max_iter=3, random_state=0
+    )
+    for warm_start in (False, True):
+        model.set_params(warm_start=warm_start)
+        with pytest.warns(ConvergenceWarning):
+            model.fit(X, y)
+        assert np.isfinite(model.predict(X)).all()
