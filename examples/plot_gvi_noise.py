@@ -84,7 +84,7 @@ means = {name: np.mean(rows, axis=0) for name, rows in results.items()}
 
 print("Averages over the data sets; the true noise is 1")
 table = "{:<22}{:>12}{:>10}{:>14}{:>16}"
-print(table.format("deviation of", "coef", "noise", "prediction", "log density"))
+print(table.format("std of", "coef", "noise", "prediction", "log density"))
 for name, values in means.items():
     print(table.format(name, *(f"{value:.3f}" for value in values)))
 
