@@ -3,8 +3,8 @@
 Each combination is refused before training with a remedy, or reports that it has no
 optimum or did not get there, or converges to an optimum that is checked against its
 neighbours. The axes come from the registry. By default the walk shows every pair of
-values; ``pytest -m slow`` takes every combination of all axes but the loss, which
-alternates: seeds 0 to 3 (``--random-seed``) together are the full product.
+values; ``pytest -m "slow or walk"`` takes every combination of all axes but the loss,
+which alternates: seeds 0 to 3 (``--random-seed``) together are the full product.
 """
 
 from itertools import product
@@ -47,8 +47,13 @@ def test_pairs(row):
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("prior", AXES["prior"])
+def shard(prior):
+    """The whole walk takes some twenty minutes: a part of it is a slow test."""
+    mark = pytest.mark.slow if prior in ("normal", "horseshoe") else pytest.mark.walk
+    return pytest.param(prior, marks=mark)
+
+
+@pytest.mark.parametrize("prior", [shard(prior) for prior in AXES["prior"]])
 @pytest.mark.parametrize("objective", AXES["objective"])
 @pytest.mark.parametrize("name", MODELS)
 def test_all(name, objective, prior, global_random_seed):
