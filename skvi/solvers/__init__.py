@@ -72,11 +72,13 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
     >>> from skvi.objectives import ELBO
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
+    >>> from skvi.targets import Target
     >>> list(SOLVERS)[:2]
     ['coordinate_ascent', 'natural_gradient']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
-    >>> choose_solver(Problem(None, objective, KL(), posterior, None)).name
+    >>> target = Target()  # a density of which nothing else is known
+    >>> choose_solver(Problem(target, objective, KL(), posterior, None)).name
     'stochastic'
     """
     candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
