@@ -14,10 +14,20 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi.base import Layout, NormalForm
+from skvi.divergences import Renyi
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import CallableLoss
 from skvi.neural_network import BayesianMLPRegressor
+from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, Gamma, Posterior, Product
-from skvi.solvers import SOLVERS
+from skvi.predictors import LinearPredictor
+from skvi.priors import Normal
+from skvi.solvers import SOLVERS, Problem
+from skvi.solvers._adam import Adam, Decay
+from skvi.solvers._normal_point import point_of
+from skvi.targets import SupervisedTarget
 from tests.walking import (
     AXES,
     DATA,
@@ -43,6 +53,23 @@ PAIRS = pairwise({"name": MODELS, **AXES}, trains)
 
 @pytest.mark.parametrize("row", PAIRS, ids=lambda row: "-".join(row.values()))
 def test_pairs(row):
+    faults = [f"{label}: {fault}" for label, _, fault in walk(**row) if fault]
+    assert not faults, "\n".join(faults)
+
+
+# What the full walk found once: estimator, loss, divergence, family, prior, objective.
+FOUND = [
+    "linear log kl full_rank learn chi",  # no noise in the split of log joints
+    "linear gamma gamma mean_field log_uniform elbo",  # improper, refused too late
+    "linear beta kl mean_field laplace alpha_energy",  # an expectation of no loss
+    "linear_fixed beta kl mean_field learn chi",  # the start lost a prior's scale
+    "poisson log kl full_rank normal alpha_energy",  # nothing to learn
+]
+
+
+@pytest.mark.parametrize("row", FOUND)
+def test_found(row):
+    row = dict(zip(("name", *AXES), row.split(), strict=True))
     faults = [f"{label}: {fault}" for label, _, fault in walk(**row) if fault]
     assert not faults, "\n".join(faults)
 
@@ -259,3 +286,60 @@ def test_networks_take_every_family(family, objective):
         with pytest.warns(ConvergenceWarning):
             model.fit(X, y)
         assert np.isfinite(model.predict(X)).all()
+
+
+def test_product_takes_marginals(make_normal):
+    """Wrong variant: conditional instead of marginal covariances."""
+    layout = Layout({"a": (2,), "b": (1,), "c": (1,)})
+    posterior = Product({("a", "c"): FullRankNormal()}).build(layout)
+    normal = make_normal(4, "full")
+    posterior.set_normal(normal)
+    where = torch.tensor([0, 1, 3])
+    part = posterior.part("a").as_normal()
+    expected = normal.covariance()[where][:, where]
+    torch.testing.assert_close(part.covariance(), expected)
+    torch.testing.assert_close(part.mean, normal.mean[where])
+    low = NormalForm(normal.mean, normal.variance.sqrt(), normal.scale[:, :2])
+    expected = low.covariance()[where][:, where]
+    torch.testing.assert_close(low.marginal(where).covariance(), expected)
+
+
+def test_huge_first_values_are_no_excuse():
+    """Wrong variant: 1 % of all that fell, however much that was."""
+    falls = [1e6 * torch.exp(-0.7 * torch.tensor(float(k))) for k in range(16)]
+    verdicts = []
+    for n_terms in (100, 1e9):
+        schedule = Decay(Adam(torch.zeros(1), 0.1), 16, 1e-5, n_terms)
+        for value in falls:
+            schedule.observe(value.expand(10))
+        verdicts.append(schedule.converged)
+    assert verdicts == [False, True]
+
+
+def test_line_searches_that_go_too_far():
+    """Wrong variant: a loss that is asked for values at infinite f."""
+    _, X, y = model_of("linear_fixed")
+    predictor, tensor = LinearPredictor(2), torch.from_numpy
+    prior = Normal().build(predictor.layout)
+    parts = predictor, GaussianLikelihood(), CallableLoss(_absolute), prior
+    target = SupervisedTarget(*parts, tensor(X), tensor(y))
+    problem = Problem(target, ELBO(), Renyi(0.5), None, None)
+    for size in (1e200, torch.inf, torch.nan):
+        normal = NormalForm(
+            torch.full((3,), size, dtype=torch.float64), torch.ones(3).double()
+        )
+        assert point_of(problem, normal).value == torch.inf
+
+
+@pytest.mark.filterwarnings("ignore:.*vague Gamma")
+def test_improper_priors_have_no_evidence_beside_hyperpriors():
+    """Wrong variant: a hierarchy that is proper whatever is in it."""
+    model, X, y = model_of("linear", prior="log_uniform", max_iter=1)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    with pytest.raises(ValueError, match="improper"):
+        model.evidence_bounds(X, y, random_state=0)
+
+
+def _absolute(f, y):
+    return (f - y).abs()

@@ -89,8 +89,13 @@ class Plateau(_Schedule):
 class Decay(_Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
-    def __init__(self, adam: Adam, n_observations: int, tol: float) -> None:
+    def __init__(
+        self, adam: Adam, n_observations: int, tol: float, n_terms: float = math.inf
+    ) -> None:
         self.adam, self.start, self.tol = adam, adam.rate, tol
+        # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
+        # too: never more than 0.01 nats for each row and parameter.
+        self.largest_fall = SMALL_FALL * n_terms
         self.n_observations = n_observations
         self.seen: list[torch.Tensor] = []
 
@@ -109,7 +114,8 @@ class Decay(_Schedule):
         noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
         fall = float(before.mean() - last.mean())
         total = float(self.seen[0].mean() - last.mean())
-        return fall < max(2 * noise, self.tol, SMALL_FALL * total)
+        small = min(SMALL_FALL * total, self.largest_fall)
+        return fall < max(2 * noise, self.tol, small)
 
     def observe(self, values: torch.Tensor) -> None:
         self._watch(values)

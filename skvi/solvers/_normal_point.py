@@ -138,6 +138,10 @@ class NormalPoint:
         return target.predictor.gram_diagonal(target.X, self.curvature) + pull
 
 
+# Squares of larger means and scales, times data, leave the range of floats.
+LARGEST = 1e100
+
+
 class _Nowhere:
     """Stands for a precision that is not positive definite."""
 
@@ -148,9 +152,10 @@ NOWHERE: Any = _Nowhere()
 
 
 def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:
-    """Point at a normal; `NOWHERE` where it is too narrow for numbers."""
+    """Point at a normal; `NOWHERE` where it is too narrow or large for numbers."""
     widths = normal.scale if normal.is_diagonal else normal.scale.diagonal()
-    if not bool((widths > 1e-150).all() & torch.isfinite(widths).all()):
+    size = torch.maximum(normal.mean.abs().max(), normal.scale.abs().max())
+    if not bool((widths > 1e-150).all() & (size < LARGEST)):
         return NOWHERE  # a line search that went too far
     return NormalPoint(problem, normal, precision_of(normal))
 
