@@ -1,7 +1,8 @@
 """Targets: the log joint density log p(D, theta) and what is known about it."""
 
-from skvi.targets._hierarchical import GammaHyperprior, HierarchicalTarget, Precision
+from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._least_squares import LeastSquares, summarise
+from skvi.targets._precisions import GammaHyperprior, Precision
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 

@@ -2,99 +2,28 @@
 
 import math
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout
 from skvi.priors import BuiltPrior
 from skvi.targets._least_squares import LeastSquares, summarise
+from skvi.targets._precisions import (
+    BuiltHierarchy,
+    ConditionalPrior,
+    ConjugateForm,
+    GammaHyperprior,
+    Precision,
+)
 from skvi.targets._supervised import SupervisedTarget
-from skvi.utils._gamma import log_gamma_density, log_gamma_draws
 from skvi.utils._robust import median_distance, weighted_median
 
-__all__ = ["GammaHyperprior", "HierarchicalTarget", "Precision"]
+__all__ = ["HierarchicalTarget"]
 
-# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
-MAX_LOG = 600.0
 # Decompositions of more columns (or rows, where they are fewer) take too long.
 MAX_DECOMPOSED = 3000
 LOG_2PI = math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class GammaHyperprior:
-    """Gamma distribution of a precision before the data.
-
-    Parameters
-    ----------
-    shape, rate : float
-        Of the precision in the units of the fit.
-    is_shared : bool, default=True
-        One precision for all coefficients, or one for each.
-
-    Examples
-    --------
-    >>> from skvi.targets import GammaHyperprior
-    >>> GammaHyperprior(1.0, 1.0).is_shared
-    True
-    """
-
-    shape: float
-    rate: float
-    is_shared: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Precision:
-    """What is known of a precision: fixed, to be learnt, or with a hyperprior.
-
-    Parameters
-    ----------
-    value : Tensor of shape (1,) or (d,)
-        Its value, or where an iteration starts.
-    hyperprior : GammaHyperprior or None
-    is_learnt : bool, default=False
-        Whether it is a point estimate of largest evidence.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.targets import Precision
-    >>> Precision(torch.ones(1)).is_fixed
-    True
-    """
-
-    value: torch.Tensor
-    hyperprior: GammaHyperprior | None = None
-    is_learnt: bool = False
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether there is nothing to infer."""
-        return self.hyperprior is None and not self.is_learnt
-
-
-@dataclass(frozen=True, eq=False)
-class ConjugateForm:
-    """A linear model with normal noise and normal coefficients, given precisions.
-
-    Parameters
-    ----------
-    data : LeastSquares
-    noise, coef : Precision
-    intercept : float or None
-        Prior precision of the intercept.
-    constant : float
-        Added to the log joint density.
-    """
-
-    data: LeastSquares
-    noise: Precision
-    coef: Precision
-    intercept: float | None
-    constant: float
 
 
 class HierarchicalTarget(SupervisedTarget):
@@ -380,141 +309,3 @@ class HierarchicalTarget(SupervisedTarget):
         variance = float(w @ y.square() / w.sum())
         value = torch.tensor([1 / max(variance, 1e-12)], dtype=torch.float64)
         return Precision(value, self.noise_hyperprior)
-
-
-class ConditionalPrior(BuiltPrior):
-    """Normal coefficients of given scales, and another prior for what follows.
-
-    Parameters
-    ----------
-    scale : Tensor of shape (d,)
-    rest : BuiltPrior or None
-    """
-
-    def __init__(self, scale: torch.Tensor, rest: BuiltPrior | None) -> None:
-        self.coef = NormalForm(torch.zeros_like(scale), scale)
-        self.rest, self.d = rest, len(scale)
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density, (S,)."""
-        value = self.coef.log_prob(theta[:, : self.d])
-        return (
-            value
-            if self.rest is None
-            else value + self.rest.log_prob(theta[:, self.d :])
-        )
-
-    def as_normal(self) -> NormalForm | None:
-        """Join the normals, where both are."""
-        return self._join(None if self.rest is None else self.rest.as_normal())
-
-    def matching_normal(self) -> NormalForm | None:
-        """Join the normals with the right moments."""
-        return self._join(None if self.rest is None else self.rest.matching_normal())
-
-    def _join(self, rest: NormalForm | None) -> NormalForm | None:
-        if self.rest is None:
-            return self.coef
-        if rest is None or not rest.is_diagonal:
-            return None
-        mean = torch.cat([self.coef.mean, rest.mean])
-        return NormalForm(mean, torch.cat([self.coef.scale, rest.scale]))
-
-    @property
-    def has_expected_log_prob(self) -> bool:
-        """Whether the other prior's is closed."""
-        return self.rest is None or self.rest.has_expected_log_prob
-
-    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        """Closed form; see `BuiltPrior.expected_log_prob`."""
-        d, scale = self.d, self.coef.scale
-        squares = (mean[:d].square() + std[:d].square()) / scale.square()
-        value = -0.5 * (squares + LOG_2PI) - scale.log()
-        if self.rest is None:
-            return value
-        return torch.cat([value, self.rest.expected_log_prob(mean[d:], std[d:])])
-
-
-class BuiltHierarchy(BuiltPrior):
-    """Prior of coefficients, intercept and precisions, in unconstrained coordinates.
-
-    Parameters
-    ----------
-    layout : Layout
-    prior : BuiltPrior or None
-        Of the parameters in front of the precisions that need no hyperprior.
-    gammas : dict of str to GammaHyperprior
-        Of the blocks of precisions.
-    """
-
-    has_expected_log_prob = False
-
-    def __init__(
-        self, layout: Layout, prior: Any, gammas: dict[str, GammaHyperprior]
-    ) -> None:
-        self.layout, self.prior, self.gammas = layout, prior, gammas
-        self.learnt = () if prior is None else prior.learnt
-        self.is_proper = prior is None or prior.is_proper
-        first = layout["coef"].size if "coef_precision" in gammas else 0
-        self.fixed = slice(first, layout[next(iter(gammas))].start)
-
-    def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters of what has no hyperprior; see `BuiltPrior.initial_hyper`."""
-        if self.prior is None:
-            return super().initial_hyper()
-        return self.prior.initial_hyper()
-
-    def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
-        """Bind those; see `BuiltPrior.bind`."""
-        if not self.learnt:
-            return self
-        return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density of theta, (S,), with the Jacobian of the precisions."""
-        total = torch.zeros_like(theta[:, 0])
-        if self.prior is not None:
-            total = total + self.prior.log_prob(theta[:, self.fixed])
-        for name, gamma in self.gammas.items():
-            t = theta[:, self.layout[name].slice]
-            shape = torch.tensor(gamma.shape, dtype=torch.float64)
-            rate = torch.tensor(gamma.rate, dtype=torch.float64)
-            total = total + log_gamma_density(t, shape, rate.log()).sum(1)
-        if "coef_precision" in self.gammas:
-            coef = theta[:, self.layout["coef"].slice]
-            t = theta[:, self.layout["coef_precision"].slice]
-            squares = torch.exp(t) * coef.square()
-            total = total + 0.5 * (t - LOG_2PI - squares).sum(1)
-        return total
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draws of the prior, (S, P); logs of precisions stay within 600 of 0."""
-        theta = torch.zeros(n_draws, self.layout.size, dtype=torch.float64)
-        if self.prior is not None:
-            theta[:, self.fixed] = self.prior.sample(n_draws, generator)
-        for name, gamma in self.gammas.items():
-            where = self.layout[name].slice
-            shape = torch.full_like(theta[:, where], gamma.shape)
-            draws = log_gamma_draws(shape, generator) - math.log(gamma.rate)
-            theta[:, where] = draws.clamp(-MAX_LOG, MAX_LOG)
-        self._fill_coef(theta, generator)
-        return theta
-
-    def _fill_coef(self, theta: torch.Tensor, generator: torch.Generator) -> None:
-        """Draw the coefficients given their precisions."""
-        if "coef_precision" not in self.gammas:
-            return
-        t = theta[:, self.layout["coef_precision"].slice]
-        where = self.layout["coef"].slice
-        shape = theta[:, where].shape
-        coef = torch.randn(shape, generator=generator, dtype=torch.float64)
-        theta[:, where] = torch.exp(-0.5 * t) * coef
-
-    def as_normal(self) -> None:
-        """None: it is not normal in theta."""
-
-    def matching_normal(self) -> None:
-        """None: it has no such moments."""
-
-    def tail_precision(self) -> None:
-        """None: its tails are not of that form."""
