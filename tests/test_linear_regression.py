@@ -178,6 +178,28 @@ def test_bounds_by_sampling_contain_the_quadrature():
     assert found.estimate == pytest.approx(exact.estimate, abs=0.1)
 
 
+@pytest.mark.parametrize("noise", [0.8, "hyperprior"])
+def test_evidence_of_separate_precisions(noise):
+    """With one feature they are one shared precision, which quadrature integrates.
+
+    Wrong variants: the precision's prior counted twice; a normal for the Student-t.
+    """
+    X, y = make_data(20, 1)
+    found = []
+    priors = {"exact": HierarchicalNormal(1.0, 1.0), "importance": ARD(1.0, 1.0)}
+    for method, prior in priors.items():
+        model = MODEL(prior=prior, noise_scale=noise).fit(X, y)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "1 vague")
+            bounds = model.evidence_bounds(X, y, method=method, random_state=0)
+        found.append(bounds)
+    exact, bounds = found
+    assert bounds.reliable
+    assert bounds.lower - 5 * bounds.lower_se < exact.lower
+    assert bounds.upper + 5 * bounds.upper_se > exact.upper
+    assert bounds.estimate == pytest.approx(exact.estimate, abs=0.05)
+
+
 def test_predictive_distribution(z_score):
     """Quantiles, density and moments against 400,000 draws of `sample_y`.
 

@@ -1,19 +1,19 @@
 """Linear regression with normal noise: model, units and attributes, for one target."""
 
 import math
-import warnings
-from dataclasses import replace
 
 import numpy as np
 import torch
 from scipy import sparse
 
 from skvi._regressors import StandardizedTargetMixin
-from skvi.base import NormalForm
-from skvi.evidence import NamedBound, bound_evidence, conjugate_evidence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel, refuse_family
+from skvi.linear_model._regression_evidence import (
+    RegressionEvidenceMixin,
+    join_independent,
+)
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Product
 from skvi.predictors import CentredLinearPredictor, LinearPredictor
@@ -28,15 +28,14 @@ __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
-# Hyperpriors below this shape are flat over many orders of magnitude.
-VAGUE_SHAPE = 1e-2
 
 
-class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
+class GaussianRegression(
+    RegressionEvidenceMixin, StandardizedTargetMixin, BayesianLinearModel
+):
     """One target column: the model in the units of the fit, results in those of y."""
 
     _robust_units = True
-    _evidence_methods = frozenset({"auto", "exact", "importance"})
 
     def _resolve_prior(self):
         """Return priors by block; the intercept's may still need the data."""
@@ -300,57 +299,6 @@ class GaussianRegression(StandardizedTargetMixin, BayesianLinearModel):
     def _normal_of(self, posterior):
         return _coefficients(posterior)
 
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
-        self._warn_vague()
-        if method != "importance":
-            found = conjugate_evidence(target, self.posterior_, generator, quantity)
-            if found is not None:
-                return self._with_own_bound(found)
-        if method == "exact":
-            raise IncompatibleComponentsError(
-                "method='exact' needs log loss and normal coefficients that share "
-                "their precision, or have given ones. Use method='auto'."
-            )
-        proposal = self._proposal(target) if target.is_extended else None
-        found = bound_evidence(
-            target, self.posterior_, generator, n_draws, precision, quantity, proposal
-        )
-        return self._with_own_bound(found)
-
-    def _with_own_bound(self, found):
-        """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
-        if self.lower_bound_se_:
-            return found
-        row = NamedBound(self.lower_bound_, 0.0, "lower", "a bound, exactly")
-        return replace(found, table={**found.table, "ELBO of q": row})
-
-    def _proposal(self, target):
-        """Normal with the moments of the posterior, logs of precisions included."""
-        posterior, forms = self.posterior_, [self._normal]
-        for name in posterior.layout:
-            if name.endswith("_precision"):
-                shape, rate = posterior.part(name).moments()
-                mean = torch.digamma(shape) - rate.log()
-                forms.append(NormalForm(mean, torch.polygamma(1, shape).sqrt()))
-        return _independent(forms)
-
-    def _warn_vague(self):
-        """Say what a hyperprior that says nothing costs."""
-        costs = [
-            -math.log(gamma.shape)
-            for gamma in self._gammas.values()
-            if gamma.shape < VAGUE_SHAPE
-        ]
-        if costs:
-            warnings.warn(
-                f"{len(costs)} vague Gamma hyperpriors cost the evidence about "
-                f"{sum(costs):.1f} nats, whatever the data. To compare models, fix "
-                "noise_scale and give prior=Normal(...), or a prior such as "
-                "HierarchicalNormal(shape=1.0, rate=1.0).",
-                UserWarning,
-                stacklevel=4,
-            )
-
 
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
@@ -378,16 +326,7 @@ def _coefficients(posterior):
     if len(names) == 1 or parts[0].layout.keys() == set(names):
         return parts[0].as_normal()
     forms = [part.as_normal() for part in parts]
-    return None if None in forms else _independent(forms)
-
-
-def _independent(forms):
-    """Normal of independent normals."""
-    mean = torch.cat([form.mean for form in forms])
-    if all(form.is_diagonal for form in forms):
-        return NormalForm(mean, torch.cat([form.scale for form in forms]))
-    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
-    return NormalForm(mean, torch.block_diag(*dense))
+    return None if None in forms else join_independent(forms)
 
 
 def _quadratic(normal, vector):

@@ -202,6 +202,13 @@ class _ProductPosterior(Posterior):
         pieces[self._index(name)] = part.params.to(self.params.dtype)
         self.params = torch.cat(pieces)
 
+    def marginal(self, layout: Layout) -> "_ProductPosterior":
+        """Posterior of the parts that belong to the blocks of a layout."""
+        pairs = zip(self.names, self._bound(), strict=True)
+        return _ProductPosterior(
+            layout, [pair for pair in pairs if pair[0][0] in layout]
+        )
+
     def set_normal(self, normal: NormalForm) -> None:
         """Give every part the marginal normal of its blocks."""
         parts = zip(self.names, self._bound(), self._columns(), strict=True)

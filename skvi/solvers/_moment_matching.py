@@ -303,7 +303,7 @@ def dispersed_starts(
         n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
     )
     n_rest = n_chains - n_chains // 2
-    if getattr(target, "is_extended", False):
+    if getattr(target, "starts_near_fit", False):
         # Hyperpriors draw numbers that no chain returns from.
         wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
         return torch.cat([normal.transform(eps), wide])

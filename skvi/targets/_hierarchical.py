@@ -108,6 +108,8 @@ class HierarchicalTarget(SupervisedTarget):
             self._prior = BuiltHierarchy(self.layout, prior, gammas)
         self._is_centred = is_centred or not predictor.fit_intercept
         self._data, self._form, self._is_summarised = None, None, False
+        #: Draws of vague hyperpriors are no place to start a chain from.
+        self.starts_near_fit = bool(gammas)
 
     @property
     def data(self) -> LeastSquares | None:
@@ -255,6 +257,35 @@ class HierarchicalTarget(SupervisedTarget):
         if self.noise_hyperprior is not None:  # the loss has the noise
             other._likelihood = self._likelihood.bind(torch.zeros(1).double())
         other.noise_hyperprior = other.coef_hyperprior = other._form = None
+        return other
+
+    def marginal(self, prior: Any) -> "HierarchicalTarget":
+        """Target without the coefficients' precisions, which the prior integrates.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+            Over the predictor's parameters.
+
+        Returns
+        -------
+        HierarchicalTarget
+            With the same evidence, and fewer parameters.
+        """
+        other = HierarchicalTarget(
+            self.predictor,
+            self._likelihood,
+            self.loss,
+            prior,
+            self.X,
+            self.y,
+            self.sample_weight,
+            self.constant,
+            noise_hyperprior=self.noise_hyperprior,
+            is_centred=self._is_centred,
+        )
+        other._data, other._is_summarised = self._data, self._is_summarised
+        other.starts_near_fit = self.starts_near_fit
         return other
 
     def frozen(self) -> "HierarchicalTarget":

@@ -1,0 +1,95 @@
+"""Evidence of linear regression: closed forms first, then sampling."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.evidence import NamedBound, bound_evidence, conjugate_evidence
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.priors import build_prior
+
+__all__ = ["RegressionEvidenceMixin", "join_independent"]
+
+# Hyperpriors below this shape are flat over many orders of magnitude.
+VAGUE_SHAPE = 1e-2
+
+
+class RegressionEvidenceMixin:
+    """Mixin: how the evidence of a linear regression is bounded."""
+
+    _evidence_methods = frozenset({"auto", "exact", "importance"})
+
+    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+        self._warn_vague()
+        posterior, normal = self.posterior_, None
+        if method != "importance":
+            found = conjugate_evidence(target, posterior, generator, quantity)
+            if found is not None:
+                return self._with_own_bound(found)
+        if method == "exact":
+            raise IncompatibleComponentsError(
+                "method='exact' needs log loss and normal coefficients that share "
+                "their precision, or have given ones. Use method='auto'."
+            )
+        if target.is_extended:
+            # Draws of precisions beside their coefficients meet in funnels.
+            target = target.marginal(self._marginal_prior(target.predictor.layout))
+            posterior = posterior.marginal(target.layout)
+            normal = self._log_normal(target.layout)
+        found = bound_evidence(
+            target, posterior, generator, n_draws, precision, quantity, normal
+        )
+        return self._with_own_bound(found)
+
+    def _marginal_prior(self, layout):
+        """Prior of coefficients and intercept, the coefficients' precisions gone."""
+        prior = build_prior(self.prior_, layout)
+        first = len(self._hyper) - len(prior.learnt)
+        return prior.bind(torch.from_numpy(self._hyper[first:]))
+
+    def _log_normal(self, layout):
+        """Normal with the moments of the posterior, a log noise precision included."""
+        if "noise_precision" not in layout:
+            return self._normal
+        shape, rate = self.posterior_.part("noise_precision").moments()
+        mean = torch.digamma(shape) - rate.log()
+        noise = NormalForm(mean, torch.polygamma(1, shape).sqrt())
+        return join_independent([self._normal, noise])
+
+    def _with_own_bound(self, found):
+        """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
+        if self.lower_bound_se_:
+            return found
+        row = NamedBound(self.lower_bound_, 0.0, "lower", "a bound, exactly")
+        return replace(found, table={**found.table, "ELBO of q": row})
+
+    def _warn_vague(self):
+        """Say what hyperpriors that say nothing cost."""
+        vague = [
+            (1 if gamma.is_shared else self.n_features_in_, gamma.shape)
+            for gamma in self._gammas.values()
+            if gamma.shape < VAGUE_SHAPE
+        ]
+        if vague:
+            count = sum(n for n, _ in vague)
+            cost = -sum(n * math.log(shape) for n, shape in vague)
+            warnings.warn(
+                f"{count} vague Gamma hyperpriors cost the evidence "
+                f"about {cost:.1f} nats, whatever the data. To compare models, fix "
+                "noise_scale and give prior=Normal(...), or a prior such as "
+                "HierarchicalNormal(shape=1.0, rate=1.0).",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def join_independent(forms):
+    """Normal of independent normals."""
+    mean = torch.cat([form.mean for form in forms])
+    if all(form.is_diagonal for form in forms):
+        return NormalForm(mean, torch.cat([form.scale for form in forms]))
+    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
+    return NormalForm(mean, torch.block_diag(*dense))
