@@ -208,7 +208,7 @@ def test_jeffreys_of_a_prior_that_is_not_normal(data):
         (FDivergence("hellinger"), "collapsed towards a point mass"),
         (FDivergence("total_variation"), "collapsed towards a point mass"),
         (FDivergence(lambda t: -t.log()), "draws of the posterior, which miss"),
-        (AlphaDivergence(0.3), "collapsed towards a point mass"),
+        (AlphaDivergence(0.3, joint=True), "collapsed towards a point mass"),
     ],
     ids=["hellinger", "tv", "reverse", "alpha"],
 )

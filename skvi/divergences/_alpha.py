@@ -8,7 +8,13 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences._pair import Pair, renyi
 from skvi.divergences._pair_terms import alpha_from_renyi, alpha_terms
-from skvi.divergences._verdicts import collapse_message, draw_logs, noise_message
+from skvi.divergences._tempered import log_tempered_integral, tempered_normal
+from skvi.divergences._verdicts import (
+    N_DRAWS,
+    collapse_message,
+    draw_logs,
+    noise_message,
+)
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
@@ -28,10 +34,10 @@ class AlphaDivergence(Divergence):
         Order. 1 is ``KL(q || prior)``, and the limit 0 is ``KL(prior || q)``; 0.5 is
         four times the squared Hellinger distance ``1 - integral sqrt(q pi)``.
     joint : bool, default=False
-        False: for a factorised normal q and prior, the sum over coordinates of
+        False: for a factorised q and prior, the sum over coordinates of
         their divergences. True: the formula above in all P dimensions. A
         correlated q or prior has no coordinates to take apart: the formula is used
-        as it is, and so it is for priors that are not normal.
+        as it is.
 
     Notes
     -----
@@ -47,7 +53,8 @@ class AlphaDivergence(Divergence):
     ``alpha/(alpha-1)`` times the covariance of the prior; outside its range the
     value is ``inf``. Orders ``alpha <= 0`` cannot regularise and are refused.
 
-    The estimate from S draws is unbiased.
+    For priors that are not normal it is estimated, without bias, from draws of the
+    normal ``q^alpha``.
 
     References
     ----------
@@ -112,11 +119,27 @@ class AlphaDivergence(Divergence):
         """Value and derivatives; see `Divergence.terms`."""
         return alpha_terms(self._pair(q, prior), float(self.alpha), q_precision)
 
+    def estimate(
+        self, posterior: Any, prior: Any, log_q: Any, log_prior: Any, generator: Any
+    ) -> torch.Tensor:
+        """From draws of q^alpha, where q is normal; see `Divergence.estimate`."""
+        a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
+        if q is None or a == 1:
+            return self.monte_carlo(log_q, log_prior)
+        logs, _ = log_tempered_integral(q, prior, a, generator, self.joint)
+        return -torch.expm1(logs).sum() / self._k
+
+    @torch.no_grad()
     def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
         """Say so where a point mass is the optimum; see `Divergence.collapse`."""
-        q, message = posterior.as_normal(), ""
+        q, message = tempered_normal(posterior, self.alpha), ""
         if q is not None and self.has_closed_form(prior):
             overlap = torch.exp(-self._k * renyi(self._pair(q, prior), self.alpha))
+        elif q is not None:
+            logs, weights = log_tempered_integral(
+                q, prior, float(self.alpha), generator, self.joint, N_DRAWS
+            )
+            overlap, message = logs.exp(), noise_message(self, weights)
         else:
             log_q, log_prior = draw_logs(posterior, prior, generator)
             powers = (self.alpha - 1) * (log_q - log_prior)

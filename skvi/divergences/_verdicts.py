@@ -54,8 +54,9 @@ def noise_message(divergence: Any, log_weights: torch.Tensor) -> str:
     Parameters
     ----------
     divergence : Divergence
-    log_weights : Tensor of shape (S,)
-        Log of what each draw counts in the gradient, or of weights with mean one.
+    log_weights : Tensor of shape (S,) or (S, G)
+        Log of what each draw counts in the gradient, or of weights with mean one;
+        of each of G independent estimates.
 
     Returns
     -------
@@ -63,7 +64,7 @@ def noise_message(divergence: Any, log_weights: torch.Tensor) -> str:
         Empty where the share of effective draws is above 0.1.
     """
     weights = torch.softmax(log_weights, 0)
-    share = 1 / (len(weights) * float(weights.square().sum()))
+    share = 1 / (len(weights) * float(weights.square().sum(0).max()))
     return "" if share > DEGENERATE_BELOW else missed_message(divergence, share)
 
 
