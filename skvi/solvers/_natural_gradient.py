@@ -207,11 +207,16 @@ class _Iteration:
         self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
         self.last_gain = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
-        self.stalled = self.last_gain <= self._slack()
+        least = min(self._resolution, self._tolerance)
+        self.stalled = self.last_gain <= self._rounding + least
 
     def _slack(self) -> float:
         """Increase of the objective that means nothing: rounding, quadrature."""
-        return 1e-13 * abs(self.point.value) + self._resolution
+        return self._rounding + self._resolution
+
+    @property
+    def _rounding(self) -> float:
+        return 1e-13 * abs(self.point.value)
 
     @property
     def _tolerance(self) -> float:
