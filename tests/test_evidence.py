@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
-from skvi.evidence import _bounds, bound_evidence
+from skvi.evidence import _importance, bound_evidence
 from skvi.evidence._estimates import (
     block_size,
     bridge_estimate,
@@ -251,7 +251,7 @@ def test_chains_that_do_not_mix(monkeypatch):
 def test_heavy_tails_below(monkeypatch):
     """A proposal ten times too narrow. Wrong variant: khat of the upper side only."""
     target, posterior, _ = conjugate()
-    adapt = _bounds.adapt_proposal
+    adapt = _importance.adapt_proposal
 
     def narrow(*args):
         proposal, pilot = adapt(*args)
@@ -259,18 +259,20 @@ def test_heavy_tails_below(monkeypatch):
         normal = type(normal)(normal.mean, 0.1 * normal.scale)
         return type(proposal)(normal, 40), pilot
 
-    monkeypatch.setattr(_bounds, "adapt_proposal", narrow)
+    monkeypatch.setattr(_importance, "adapt_proposal", narrow)
     assert_unreliable(
-        bounds_of(target, posterior, 0), "lower bound are too heavy-tailed (Pareto k"
+        bounds_of(target, posterior, 0, method="importance"),
+        "lower bound are too heavy-tailed (Pareto k",
     )
 
 
 def test_heavy_tails_above(monkeypatch):
     """A reverse density three times too wide: r/p has infinite variance."""
     target, posterior, _ = conjugate()
-    monkeypatch.setattr(_bounds, "REVERSE_SCALES", (3.0,))
+    monkeypatch.setattr(_importance, "REVERSE_SCALES", (3.0,))
     assert_unreliable(
-        bounds_of(target, posterior, 0), "upper bound are too heavy-tailed (Pareto k"
+        bounds_of(target, posterior, 0, method="importance"),
+        "upper bound are too heavy-tailed (Pareto k",
     )
 
 
@@ -282,7 +284,10 @@ def test_sides_that_cross(monkeypatch):
         return Chains(chains.theta, chains.log_joint - 1, chains.acceptance)
 
     plant_chains(monkeypatch, lower)
-    assert_unreliable(bounds_of(target, posterior, 0), "the two sides cross by 0.9")
+    assert_unreliable(
+        bounds_of(target, posterior, 0, method="importance"),
+        "the two sides cross by 0.9",
+    )
 
 
 def test_precision_and_draws():

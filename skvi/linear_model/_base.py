@@ -39,7 +39,7 @@ class BayesianLinearModel(BaseSupervised):
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
     _row_data = "and sample_weight"
-    _evidence_methods = frozenset({"auto", "importance"})
+    _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
@@ -148,9 +148,13 @@ class BayesianLinearModel(BaseSupervised):
         sample_weight : array-like of shape (n,), default=None
             Needed if the fit had weights; the evidence is then a generalised one.
             Class weights are added by the estimator.
-        method : {"auto", "importance"}, default="auto"
+        method : {"auto", "importance", "annealing"}, default="auto"
             "importance": importance sampling from a Student-t that is fitted to
-            the posterior, and posterior chains for the upper side.
+            the posterior, and posterior chains for the upper side. "annealing":
+            paths of densities from a normal to the posterior, and back from
+            posterior chains; it costs more, and works where no proposal fits.
+            "auto": the first, and the second where the first is not reliable, or
+            wider than 0.1 nats.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
@@ -236,7 +240,13 @@ class BayesianLinearModel(BaseSupervised):
     def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
         """Bound the evidence of a target that is known to be that of the fit."""
         return bound_evidence(
-            target, self.posterior_, generator, n_draws, precision, quantity
+            target,
+            self.posterior_,
+            generator,
+            n_draws,
+            precision,
+            quantity,
+            method=method,
         )
 
     def _check_size(self, X, sample_weight):

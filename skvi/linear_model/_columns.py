@@ -61,10 +61,11 @@ class ColumnsMixin:
             The training target.
         sample_weight : array-like of shape (n,), default=None
             Needed if the fit had weights; the evidence is then a generalised one.
-        method : {"auto", "exact", "importance"}, default="auto"
+        method : {"auto", "exact", "importance", "annealing"}, default="auto"
             "exact": closed forms, with quadrature over at most two precisions with
             hyperpriors. "importance": importance sampling, and posterior chains for
-            the upper side. "auto" takes the first where it can.
+            the upper side. "annealing": paths of densities from a normal to the
+            posterior, and back. "auto" takes the first of them that can be trusted.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.

@@ -294,7 +294,7 @@ default="auto"
             Needed if the fit had weights; the evidence is then a generalised one.
         exposure : array-like of shape (n,), default=None
             Needed if the fit had it.
-        method : {"auto", "importance"}, default="auto"
+        method : {"auto", "importance", "annealing"}, default="auto"
             See `BayesianLogisticRegression.evidence_bounds`.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`

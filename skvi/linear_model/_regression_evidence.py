@@ -20,12 +20,12 @@ VAGUE_SHAPE = 1e-2
 class RegressionEvidenceMixin:
     """Mixin: how the evidence of a linear regression is bounded."""
 
-    _evidence_methods = frozenset({"auto", "exact", "importance"})
+    _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
 
     def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
         self._warn_vague()
         posterior, normal = self.posterior_, None
-        if method != "importance":
+        if method in ("auto", "exact"):
             found = conjugate_evidence(target, posterior, generator, quantity)
             if found is not None:
                 return self._with_own_bound(found)
@@ -40,7 +40,7 @@ class RegressionEvidenceMixin:
             posterior = posterior.marginal(target.layout)
             normal = self._log_normal(target.layout)
         found = bound_evidence(
-            target, posterior, generator, n_draws, precision, quantity, normal
+            target, posterior, generator, n_draws, precision, quantity, normal, method
         )
         return self._with_own_bound(found)
 

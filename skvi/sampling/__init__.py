@@ -1,5 +1,6 @@
 """Draws from a posterior and their diagnostics: weights, chains, tails."""
 
+from skvi.sampling._annealing import AnnealedPath, tune_path
 from skvi.sampling._chains import Chains, HamiltonianChains
 from skvi.sampling._diagnostics import effective_sample_size, pareto_khat, split_rhat
 from skvi.sampling._importance import (
@@ -11,6 +12,7 @@ from skvi.sampling._importance import (
 )
 
 __all__ = [
+    "AnnealedPath",
     "Chains",
     "HamiltonianChains",
     "StudentT",
@@ -21,4 +23,5 @@ __all__ = [
     "effective_sample_size",
     "pareto_khat",
     "split_rhat",
+    "tune_path",
 ]

@@ -8,7 +8,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.sampling._diagnostics import split_rhat
-from skvi.utils._random import rand, randn
+from skvi.sampling._state import State
+from skvi.utils._random import rand
 
 __all__ = ["Chains", "HamiltonianChains"]
 
@@ -97,7 +98,7 @@ class HamiltonianChains:
         generator: torch.Generator,
         path_length: float = 1.6,
     ) -> None:
-        self.state = _State(target, normal, starts)
+        self.state = State(target, normal, starts)
         self.generator, self.path_length = generator, path_length
         self.step = 0.5
         #: The last third of the warm-up: draws to choose settings with.
@@ -165,7 +166,7 @@ class _Recorder:
         self.log_joint: list[torch.Tensor] = []
         self.accepted: list[float] = []
 
-    def add(self, state: "_State", probability: float) -> None:
+    def add(self, state: "State", probability: float) -> None:
         self.theta.append(state.theta())
         self.log_joint.append(state.value.clone())
         self.accepted.append(probability)
@@ -175,46 +176,3 @@ class _Recorder:
         return Chains(
             torch.stack(self.theta, 1), torch.stack(self.log_joint, 1), acceptance
         )
-
-
-class _State:
-    """Positions in whitened coordinates with their densities and gradients."""
-
-    def __init__(self, target: Any, normal: NormalForm, starts: torch.Tensor) -> None:
-        self.target, self.normal = target, normal
-        self.position = normal.whiten(starts - normal.mean)
-        self.value = self._value(self.position)
-        self.gradient = self._slope(self.position)
-
-    def theta(self) -> torch.Tensor:
-        return self.normal.transform(self.position)
-
-    def _value(self, position: torch.Tensor) -> torch.Tensor:
-        # A chain that leaves the support is rejected, not poisoned.
-        value = self.target.log_joint(self.normal.transform(position))
-        return torch.nan_to_num(value, nan=-math.inf)
-
-    def _slope(self, position: torch.Tensor) -> torch.Tensor:
-        gradient = self.target.log_joint_gradient(self.normal.transform(position))
-        scale = self.normal.scale
-        whitened = gradient * scale if self.normal.is_diagonal else gradient @ scale
-        return torch.nan_to_num(whitened, nan=0.0)
-
-    def move(self, step: float, n_steps: int, generator: torch.Generator) -> float:
-        """One Hamiltonian trajectory for all chains; return the mean acceptance."""
-        momentum = randn(generator, *self.position.shape)
-        energy = self.value - 0.5 * momentum.square().sum(1)
-        position, gradient = self.position, self.gradient
-        momentum = momentum + 0.5 * step * gradient
-        for i in range(n_steps):
-            position = position + step * momentum
-            gradient = self._slope(position)
-            momentum = momentum + (step if i < n_steps - 1 else 0.5 * step) * gradient
-        value = self._value(position)
-        change = value - 0.5 * momentum.square().sum(1) - energy
-        probability = torch.nan_to_num(change, nan=-math.inf).clamp(max=0).exp()
-        accept = rand(generator, len(position)) < probability
-        self.position = torch.where(accept[:, None], position, self.position)
-        self.gradient = torch.where(accept[:, None], gradient, self.gradient)
-        self.value = torch.where(accept, value, self.value)
-        return float(probability.mean())

@@ -1,0 +1,131 @@
+"""Annealed importance sampling below, the same path backwards above."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.evidence._estimates import block_size
+from skvi.evidence._importance import MIN_ITER, N_CHAINS, N_FORGET, N_WARMUP
+from skvi.evidence._sides import Sides, error_of, n_draws_for
+from skvi.sampling import (
+    AnnealedPath,
+    Chains,
+    HamiltonianChains,
+    pareto_khat,
+    tune_path,
+)
+from skvi.solvers import dispersed_starts
+
+__all__ = ["annealed_sides"]
+
+# Variance of log weights that a path is refined to: far below 1 a finer path costs
+# as much as it saves in draws, far above 1 the tails are too heavy.
+VARIANCE = 0.3
+# Shortest path, and how heavy the tails of its weights may be: Pareto k.
+MIN_LEVELS, HEAVY, MAX_REFINED = 8, 0.5, 4
+# Gradient evaluations times numbers that each touches, of one direction.
+MAX_WORK = 2e10
+MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
+# Draws of chains for each element of a covariance.
+DRAWS_PER_PARAMETER = 10
+
+
+def annealed_sides(
+    target: Any,
+    normal: NormalForm,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+) -> Sides:
+    """Log weights of annealed paths from a normal, and of paths back to it."""
+    path, ends = tune_path(target, normal, generator)
+    sampler = _sampler(target, path, ends, generator)
+    path = _improve(path, sampler.pilot, generator)
+    path, variance = _refine(path, sampler, generator)
+    relative = math.expm1(min(variance, 20.0))
+    limit = _n_paths(path)
+    n_below = n_draws or n_draws_for(relative, precision, limit, MIN_PATHS)
+    n_above = max(n_below, N_CHAINS * 4)
+    sampler.run(N_FORGET)
+    per_chain = math.ceil(n_above / N_CHAINS)
+    chains = sampler.run(max(MIN_ITER, 2 * per_chain))
+    forward = path.forward(n_below, generator).log_weights
+    thinned = chains.theta[:, :: chains.theta.shape[1] // per_chain][:, :per_chain]
+    reverse = path.reverse(thinned.flatten(0, 1), generator)
+    reverse = reverse.reshape(N_CHAINS, per_chain)
+    return Sides(
+        method="annealing",
+        forward=forward,
+        reverse=reverse,
+        bridge=reverse,
+        k_below=block_size(relative, n_below),
+        k_above=block_size(relative, n_above),
+        chains=chains,
+        error=math.inf if n_draws is not None else error_of(precision),
+    )
+
+
+def _sampler(
+    target: Any, path: AnnealedPath, ends: torch.Tensor, generator: torch.Generator
+) -> HamiltonianChains:
+    """Chains that start at ends of paths and in the prior, warmed up twice.
+
+    The second time they are whitened by what the first has found.
+    """
+    starts = dispersed_starts(target, path.normal, generator, N_CHAINS)
+    starts[: N_CHAINS // 2] = ends[: N_CHAINS // 2]
+    sampler = HamiltonianChains(target, starts, path.normal, generator)
+    sampler.warm_up(N_WARMUP)
+    normal = _moments(sampler.pilot, path.normal)
+    sampler = HamiltonianChains(target, sampler.pilot.theta[:, -1], normal, generator)
+    return sampler.warm_up(N_WARMUP)
+
+
+def _moments(chains: Chains, fallback: NormalForm) -> NormalForm:
+    """Normal with the moments of the draws; factorised where they are too few."""
+    theta = chains.theta.flatten(0, 1)
+    mean, centred = theta.mean(0), theta - theta.mean(0)
+    if len(theta) < DRAWS_PER_PARAMETER * theta.shape[1]:
+        return NormalForm(mean, centred.std(0).clamp(min=1e-150))
+    covariance = centred.T @ centred / (len(theta) - 1)
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    return fallback if int(info) else NormalForm(mean, factor)
+
+
+def _improve(
+    path: AnnealedPath, pilot: Chains, generator: torch.Generator
+) -> AnnealedPath:
+    """A path from a normal with the chains' moments, if it is shorter."""
+    normal = _moments(pilot, path.normal)
+    other, _ = tune_path(path.target, normal, generator)
+    return other if len(other.betas) < len(path.betas) else path
+
+
+def _refine(
+    path: AnnealedPath, sampler: HamiltonianChains, generator: torch.Generator
+) -> tuple[AnnealedPath, float]:
+    """Divide the path until its log weights vary little, or it costs too much."""
+    n_back = sampler.pilot.theta.shape[1]
+    starts = sampler.pilot.theta[:, [n_back // 2, -1]].flatten(0, 1)
+    for _ in range(MAX_REFINED):
+        forward = path.forward(PILOT_PATHS, generator).log_weights
+        reverse = path.reverse(starts, generator)
+        variance = max(float(forward.var()), float(reverse.var()))
+        wanted = variance / VARIANCE if math.isfinite(variance) else math.inf
+        if max(pareto_khat(forward), pareto_khat(-reverse)) > HEAVY:
+            wanted = max(wanted, 2.0)
+        wanted = max(wanted, MIN_LEVELS / (len(path.betas) - 1))
+        factor = math.ceil(min(wanted, 16.0, _n_paths(path) / MIN_PATHS))
+        if factor <= 1:
+            break
+        path, variance = path.refined(factor), variance / factor
+    return path, variance
+
+
+def _n_paths(path: AnnealedPath) -> int:
+    """Paths that can be afforded."""
+    numbers = max(path.target.cost_per_draw * path.target.layout.size, 1)
+    per_path = 4 * len(path.betas) * numbers
+    return int(min(max(MAX_WORK / per_path, MIN_PATHS), MAX_PATHS))

@@ -1,0 +1,105 @@
+"""Importance sampling below, posterior chains and a reverse density above."""
+
+import math
+from itertools import product
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.evidence._estimates import block_size
+from skvi.evidence._sides import Sides, error_of, n_draws_for
+from skvi.sampling import (
+    Chains,
+    HamiltonianChains,
+    adapt_proposal,
+    draw_limit,
+    draw_weighted,
+    effective_sample_size,
+    pareto_khat,
+)
+from skvi.sampling._importance import tail_score
+from skvi.solvers import dispersed_starts
+
+__all__ = ["MIN_ITER", "N_CHAINS", "N_FORGET", "N_WARMUP", "importance_sides"]
+
+N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
+# Chains that disagree so much after their warm-up are stopped early, and reported.
+HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
+REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+
+
+def importance_sides(
+    target: Any,
+    normal: NormalForm,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+) -> Sides:
+    """Log weights of a Student-t below, and of a normal above, both fitted."""
+    proposal, pilot = adapt_proposal(target, normal, generator)
+    starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
+    sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+    sampler.warm_up(N_WARMUP)
+    # Everything that shapes an estimate is chosen from draws that do not enter it.
+    variance_below = len(pilot.theta) / pilot.ess - 1
+    above, variance_above, spread_above, correlation = _reverse_proposal(
+        sampler.pilot, (normal, proposal.normal)
+    )
+    limit = draw_limit(target.layout.size)
+    variance = max(variance_below, _spread(pilot.log_weights))
+    n_below = n_draws or n_draws_for(variance, precision, limit)
+    variance = max(variance_above, spread_above)
+    n_above = n_draws or n_draws_for(variance, precision, limit)
+    # The choices above used the last states of the warm-up: forget them.
+    sampler.run(N_FORGET)
+    n_iter = math.ceil(n_above * correlation / N_CHAINS)
+    if sampler.pilot.rhat > HOPELESS_RHAT:  # more of the same would not help
+        n_iter = min(n_iter, MAX_HOPELESS_ITER)
+    chains = sampler.run(max(MIN_ITER, n_iter))
+    theta = chains.theta.flatten(0, 1)
+
+    def reverse_weights(log_density: torch.Tensor) -> torch.Tensor:
+        return chains.log_joint - log_density.reshape(chains.log_joint.shape)
+
+    return Sides(
+        method="importance",
+        forward=draw_weighted(target, proposal, n_below, generator).log_weights,
+        reverse=reverse_weights(above.log_prob(theta)),
+        bridge=reverse_weights(proposal.log_prob(theta)),
+        k_below=block_size(variance_below, n_below),
+        k_above=block_size(variance_above, n_above),
+        chains=chains,
+        error=math.inf if n_draws is not None else error_of(precision),
+    )
+
+
+def _reverse_proposal(
+    pilot: Chains, candidates: tuple[NormalForm, ...]
+) -> tuple[NormalForm, float, float, float]:
+    """Choose the normal r whose ratio r/p varies least under the posterior.
+
+    Its tails must be lighter than the posterior's: for a Student-t r and a normal
+    prior the variance is infinite. So narrower versions are tried as well. Returns
+    r, the relative variance of r/p, the variance of its logarithm, and how many
+    chain draws are worth one independent draw.
+    """
+    theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
+    best, best_score = (candidates[0], math.inf, 0.0, 1.0), math.inf
+    for base, factor in product(candidates, REVERSE_SCALES):
+        trial = NormalForm(base.mean, factor * base.scale)
+        log_u = trial.log_prob(theta) - log_joint
+        u = torch.exp(log_u - log_u.max())
+        variance = float(u.var() / u.mean() ** 2)
+        score = tail_score(variance, pareto_khat(log_u))
+        if score < best_score:
+            ess = float(effective_sample_size(u.reshape(*pilot.log_joint.shape, 1))[0])
+            correlation = min(max(len(u) / ess, 1.0), 4.0)
+            best, best_score = (trial, variance, _spread(log_u), correlation), score
+    return best
+
+
+def _spread(log_weights: torch.Tensor) -> float:
+    """Variance of log weights, which the log mean exp of few weights has."""
+    variance = float(log_weights.var())
+    return variance if math.isfinite(variance) else 0.0

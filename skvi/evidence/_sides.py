@@ -1,0 +1,190 @@
+"""Two sets of log weights, and the result that they support."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from skvi.evidence._estimates import (
+    bridge_estimate,
+    finite_sample_bounds,
+    forward_bound,
+    reverse_bound,
+)
+from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._power_rows import power_rows
+from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.sampling import Chains, effective_sample_size, pareto_khat
+from skvi.sampling._diagnostics import khat_limit
+
+__all__ = ["Sides", "error_of", "n_draws_for", "summarise"]
+
+DEFAULT_PRECISION = 0.03
+MIN_DRAWS = 2**12
+MAX_RHAT = 1.05
+LEVEL = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Log weights of the lower and the upper side, chosen from other draws.
+
+    Parameters
+    ----------
+    method : str
+    forward : Tensor of shape (S,)
+        Of independent draws.
+    reverse, bridge : Tensor of shape (n_chains, n_iterations)
+        Of posterior draws: for the upper bound, and with respect to the proposal of
+        the forward draws.
+    k_below, k_above : int
+        Draws in a block of each side.
+    chains : Chains
+        The posterior draws.
+    error : float
+        Standard error that was aimed for, in nats.
+    """
+
+    method: str
+    forward: torch.Tensor
+    reverse: torch.Tensor
+    bridge: torch.Tensor
+    k_below: int
+    k_above: int
+    chains: Chains
+    error: float
+
+
+def error_of(precision: float | None) -> float:
+    """Standard error to aim for: the bias is two of it, and the noise two more."""
+    return (DEFAULT_PRECISION if precision is None else precision) / 4
+
+
+def n_draws_for(
+    variance: float, precision: float | None, limit: int, least: int = MIN_DRAWS
+) -> int:
+    """Draws that a relative variance of weights needs."""
+    return int(min(max(variance / error_of(precision) ** 2, least), limit))
+
+
+def summarise(
+    target: Any,
+    posterior: Any,
+    sides: Sides,
+    generator: torch.Generator,
+    quantity: str,
+) -> EvidenceBounds:
+    """Bounds, estimate, diagnostics and table of two sets of log weights."""
+    forward, reverse, chains = sides.forward, sides.reverse, sides.chains
+    both = forward_bound(forward, sides.k_below), reverse_bound(reverse, sides.k_above)
+    (lower, lower_se), (upper, upper_se) = both
+    inverse_weights = torch.exp(reverse.min() - reverse)
+    ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
+    bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
+    of_q = chains.log_joint - posterior.log_prob(chains.theta.flatten(0, 1)).reshape(
+        chains.log_joint.shape
+    )
+    of_q = of_q.mean(1)
+    eubo = float(of_q.mean()), float(of_q.std()) / math.sqrt(len(of_q))
+    khats = (pareto_khat(forward), pareto_khat(-reverse.flatten()))
+    reason = _why_not(
+        khats,
+        (len(forward), reverse.numel()),
+        chains.rhat,
+        lower - upper,
+        math.hypot(lower_se, upper_se),
+    )
+    is_coarse = max(lower_se, upper_se) > 1.5 * sides.error
+    finite = finite_sample_bounds(forward, reverse, LEVEL)
+    weights = torch.softmax(forward, 0)
+    elbo = lower_bound(target, posterior, generator)
+    return EvidenceBounds(
+        lower=lower,
+        upper=upper,
+        lower_se=lower_se,
+        upper_se=upper_se,
+        estimate=bridge[0],
+        gap=upper - lower,
+        ess=float(1 / weights.square().sum()),
+        khat=max(khats),
+        reliable=not reason,
+        reason=reason or CERTIFIED + (CAPPED if is_coarse else ""),
+        method=sides.method,
+        quantity=quantity,
+        table=_table(
+            sides,
+            both,
+            bridge,
+            finite,
+            elbo,
+            eubo,
+            power_rows(target, posterior, generator),
+        ),
+    )
+
+
+CAPPED = "; the precision that was asked for needs more draws than were taken"
+CERTIFIED = (
+    "the upper side is certified against the modes that chains from the fit and "
+    "from the prior reach"
+)
+
+
+Estimate = tuple[float, float]
+
+
+def _table(
+    sides: Sides,
+    both: tuple[Estimate, Estimate],
+    bridge: Estimate,
+    finite: tuple[float, float],
+    elbo: Estimate,
+    eubo: Estimate,
+    of_powers: dict[str, NamedBound],
+) -> dict[str, NamedBound]:
+    """Every number with what it certifies, from the lowest to the highest."""
+    expected, if_exact = "a bound in expectation", "a bound in expectation, if so"
+    holds = "holds with 95 % probability"
+    below = {k: v for k, v in of_powers.items() if v.direction == "lower"}
+    above = {k: v for k, v in of_powers.items() if v.direction == "upper"}
+    return {
+        "ELBO of q": NamedBound(
+            *elbo, "lower", expected if elbo[1] else "a bound, exactly"
+        ),
+        **below,
+        f"IW-ELBO (K={sides.k_below})": NamedBound(*both[0], "lower", expected),
+        "lower, 95 %": NamedBound(finite[0], 0.0, "lower", holds),
+        "bridge": NamedBound(*bridge, "estimate", "consistent, no bound"),
+        "upper, 95 %": NamedBound(
+            finite[1], 0.0, "upper", f"{holds} if chains are exact"
+        ),
+        f"IW-EUBO (K={sides.k_above})": NamedBound(*both[1], "upper", if_exact),
+        "EUBO of q": NamedBound(*eubo, "upper", if_exact),
+        **above,
+    }
+
+
+def _why_not(
+    khats: tuple[float, float],
+    n_draws: tuple[int, int],
+    rhat: float,
+    crossing: float,
+    error: float,
+) -> str:
+    """Name every diagnostic that forbids the statements, or nothing."""
+    reasons = []
+    for khat, n, side in zip(khats, n_draws, ("lower", "upper"), strict=True):
+        if not khat <= khat_limit(n):
+            reasons.append(
+                f"the weights of the {side} bound are too heavy-tailed "
+                f"(Pareto k {khat:.2f}, at most {khat_limit(n):.2f} is allowed)"
+            )
+    if not rhat <= MAX_RHAT:
+        reasons.append(
+            f"the posterior chains disagree (R-hat {rhat:.2f}, at most "
+            f"{MAX_RHAT} is allowed)"
+        )
+    if crossing > 4 * error + 1e-9:
+        reasons.append(f"the two sides cross by {crossing:.3g} nats")
+    return "; ".join(reasons)

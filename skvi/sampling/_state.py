@@ -1,0 +1,78 @@
+"""Positions of chains, and Metropolis-corrected Hamiltonian moves of all of them."""
+
+import math
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.utils._random import rand, randn
+
+__all__ = ["State"]
+
+
+class State:
+    """Positions in whitened coordinates with their log joint densities.
+
+    Moves leave the density ``r^(1 - beta) p(D, theta)^beta`` invariant, where r is
+    the normal that whitens: in whitened coordinates a standard one.
+    """
+
+    def __init__(
+        self, target: Any, normal: NormalForm, starts: torch.Tensor, beta: float = 1.0
+    ) -> None:
+        self.target, self.normal, self.beta = target, normal, beta
+        self.position = normal.whiten(starts - normal.mean)
+        self.value = self._value(self.position)
+        self.slope = self._slope(self.position)
+
+    def theta(self) -> torch.Tensor:
+        return self.normal.transform(self.position)
+
+    def log_weights(self) -> torch.Tensor:
+        """Log joint density minus that of the normal, (n_chains,)."""
+        return self.value - self.normal.log_prob_whitened(self.position)
+
+    def _value(self, position: torch.Tensor) -> torch.Tensor:
+        # A chain that leaves the support is rejected, not poisoned.
+        value = self.target.log_joint(self.normal.transform(position))
+        return torch.nan_to_num(value, nan=-math.inf, neginf=-math.inf)
+
+    def _slope(self, position: torch.Tensor) -> torch.Tensor:
+        """Gradient of the log joint density in whitened coordinates."""
+        gradient = self.target.log_joint_gradient(self.normal.transform(position))
+        scale = self.normal.scale
+        whitened = gradient * scale if self.normal.is_diagonal else gradient @ scale
+        return torch.nan_to_num(whitened, nan=0.0)
+
+    def _energy(self, position: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if self.beta == 1:
+            return -value
+        squares = 0.5 * (1 - self.beta) * position.square().sum(1)
+        return squares - self.beta * value
+
+    def _force(self, position: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+        if self.beta == 1:
+            return slope
+        return torch.lerp(-position, slope, self.beta)
+
+    def move(self, step: float, n_steps: int, generator: torch.Generator) -> float:
+        """One Hamiltonian trajectory for all chains; return the mean acceptance."""
+        momentum = randn(generator, *self.position.shape)
+        start = self._energy(self.position, self.value)
+        start = start + 0.5 * momentum.square().sum(1)
+        position, slope = self.position, self.slope
+        momentum = momentum + 0.5 * step * self._force(position, slope)
+        for i in range(n_steps):
+            position = position + step * momentum
+            slope = self._slope(position)
+            last = step if i < n_steps - 1 else 0.5 * step
+            momentum = momentum + last * self._force(position, slope)
+        value = self._value(position)
+        end = self._energy(position, value) + 0.5 * momentum.square().sum(1)
+        probability = torch.nan_to_num(start - end, nan=-math.inf).clamp(max=0).exp()
+        accept = rand(generator, len(position)) < probability
+        self.position = torch.where(accept[:, None], position, self.position)
+        self.slope = torch.where(accept[:, None], slope, self.slope)
+        self.value = torch.where(accept, value, self.value)
+        return float(probability.mean())
