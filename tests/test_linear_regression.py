@@ -352,6 +352,21 @@ def test_units_of_data():
     assert b.predict(X + 1e4) == pytest.approx(1e-3 * a.predict(X) - 50, abs=1e-8)
 
 
+@pytest.mark.parametrize("prior", ["hierarchical", "ard"])
+@pytest.mark.parametrize("unit", [(1e-5, 1.0), (1.0, 1e5)])
+def test_units_without_standardising(prior, unit):
+    """Coordinate ascent does not stop where the coefficients have no effect.
+
+    Wrong variant: precisions that start at one, where the ELBO is flat if the features
+    are tiny, or the target is huge: coefficients of zero, and "converged".
+    """
+    (x_unit, y_unit), (X, y) = unit, make_data()
+    a = MODEL(prior=prior).fit(X, y - y.mean())
+    b = MODEL(prior=prior, normalize_y=False).fit(x_unit * X, y_unit * (y - y.mean()))
+    scaled = b.coef_ * x_unit / y_unit
+    assert scaled == pytest.approx(a.coef_, abs=0.02 * np.abs(a.coef_).max())
+
+
 def test_float32():
     X, y = load("diabetes")
     double = MODEL().fit(X, y)

@@ -140,10 +140,26 @@ class Conjugate:
         self.n_noise = int(self.noise.is_free)
         self.n_free = self.n_noise + self.coef.is_free * size
 
-    def start(self) -> np.ndarray:
-        """First logarithms of the precisions that are not fixed."""
-        parts = [node.first for node in (self.noise, self.coef) if node.is_free]
-        return np.concatenate(parts) if parts else np.zeros(0)
+    def starts(self) -> list[np.ndarray]:
+        """Logarithms of the precisions that are not fixed, from which to start.
+
+        The last coefficients have precisions of one, or, in units of the data, such
+        that each feature alone would explain the target. Where one of the two
+        is orders of magnitude away from the optimum the ELBO is flat around it.
+        """
+        first = [self.noise.first] if self.n_noise else []
+        if not self.coef.is_free:
+            return [np.concatenate(first)] if first else [np.zeros(0)]
+        starts = [self.coef.first, self._data_scale()]
+        return [self.inside(np.concatenate([*first, x])) for x in starts]
+
+    def _data_scale(self) -> np.ndarray:
+        """Log precisions of coefficients for which a feature varies as the target."""
+        explained = float(self.values @ self.solution**2)
+        squares = np.mean(self.diagonal) if self.is_shared else self.diagonal
+        squares = np.reshape(squares, self.coef.size)
+        ratio = squares / max(self.form.data.residual + explained, 1e-300)
+        return np.where(squares > 0, np.log(np.maximum(ratio, 1e-300)), self.coef.first)
 
     def inside(self, x: np.ndarray) -> np.ndarray:
         """Logarithms within the range of floats, and of what may be learnt."""

@@ -129,10 +129,17 @@ class _Ascent:
             is_exact=True,
         )
 
-    def _start(self) -> np.ndarray:
-        """Precisions of the last fit, or of a fit to nothing."""
-        if not self.options.warm_start:
-            return self.model.start()
+    def _start(self) -> State:
+        """State of the last fit, or the best of first ones and their first steps."""
+        if self.options.warm_start:
+            return self.model.evaluate(self._last())
+        states = [self.model.evaluate(x) for x in self.model.starts()]
+        if len(states) > 1:
+            states += [self.model.evaluate(state.next) for state in states]
+        return max(states, key=lambda state: state.elbo)
+
+    def _last(self) -> np.ndarray:
+        """Precisions of the last fit."""
         problem, parts = self.problem, []
         if self.form.noise.is_learnt:
             parts.append(-2 * problem.target.hyper.numpy())
@@ -144,7 +151,7 @@ class _Ascent:
 
     def _iterate(self) -> float:
         """Improve the state until nothing is left; return what may be, in nats."""
-        self.state = self.model.evaluate(self._start())
+        self.state = self._start()
         if not self.model.n_free:
             self._report()
             return 0.0
