@@ -367,6 +367,24 @@ def test_units_without_standardising(prior, unit):
     assert scaled == pytest.approx(a.coef_, abs=0.02 * np.abs(a.coef_).max())
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"prior": Normal(scale="learn")},
+        {"prior": Normal(scale="learn"), "noise_scale": "learn"},
+        {"loss": "beta"},
+    ],
+    ids=str,
+)
+def test_learnt_scales_follow_the_units(parts):
+    """Wrong variant: prior scales that start at one, whatever the features' unit."""
+    X, y = make_data(60)
+    w = np.linspace(0.5, 2, 60)
+    a, b = (MODEL(**parts).fit(unit * X, y, w) for unit in (1.0, 1e-6))
+    assert b.converged_
+    assert 1e-6 * b.coef_ == pytest.approx(a.coef_, abs=1e-4)
+
+
 def test_float32():
     X, y = load("diabetes")
     double = MODEL().fit(X, y)

@@ -64,7 +64,9 @@ def _with_noise(target, likelihood):
 
 
 def start_near(problem, likelihood):
-    """Move a posterior to the fit with learnt noise and N(0, 1) coefficients.
+    """Move a posterior to the fit with learnt noise and N(0, s^2) coefficients.
+
+    s is such that each feature alone would explain the target.
 
     Gamma parts get its precisions as means, and shapes of half the number of normal
     variables that they are about.
@@ -79,11 +81,12 @@ def start_near(problem, likelihood):
     layout = target.predictor.layout
     small = layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if small else MeanFieldNormal()
+    priors = {"coef": Normal(scale=target.coef_scale()), "intercept": Normal()}
     near = HierarchicalTarget(
         target.predictor,
         likelihood,
         target.loss,
-        build_prior(Normal(), layout),
+        build_prior({name: priors[name] for name in layout}, layout),
         target.X,
         target.y,
         target.sample_weight,

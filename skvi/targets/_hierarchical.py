@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior
 from skvi.targets._least_squares import LeastSquares, summarise
 from skvi.targets._precisions import (
@@ -129,14 +129,36 @@ class HierarchicalTarget(SupervisedTarget):
     def initial_hyper(self) -> torch.Tensor:
         """Log of half a robust scale of y, then the prior's; see `Target`."""
         own = self._prior.initial_hyper()
+        if len(own):
+            own = own + math.log(self.coef_scale())
         if self.noise_hyperprior is not None or not self._likelihood.learnt:
             return own
         y, w = self.y, self.sample_weight
         values, w = y.numpy(), torch.ones_like(y).numpy() if w is None else w.numpy()
         scale = median_distance(values, w, weighted_median(values, w))
         if scale == 0:  # where most targets are equal
-            return super().initial_hyper()
+            return torch.cat([self._likelihood.initial_hyper(self.y), own])
         return torch.cat([torch.tensor([math.log(0.5 * scale)]).double(), own])
+
+    def coef_scale(self) -> float:
+        """Size of coefficients with which one feature varies as the target does.
+
+        Returns
+        -------
+        float
+            In the units of the fit: 1 where features and target are standardised.
+        """
+        y, w, d = self.y, self.sample_weight, self.predictor.n_features
+        w = torch.ones_like(y) if w is None else w
+        size = median_distance(y.numpy(), w.numpy(), 0.0)
+        scale = torch.full((self.predictor.layout.size,), 1e-150, dtype=torch.float64)
+        scale[:d] = 1.0
+        normal = NormalForm(torch.zeros_like(scale), scale)
+        with torch.no_grad():
+            variance = self.predictor.moments(self.X, normal)[1]
+        spread = math.sqrt(float(w @ variance) / (d * float(w.sum())))
+        ratio = size / spread if spread > 0 else 0.0
+        return ratio if 0 < ratio < math.inf else 1.0
 
     @property
     def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
