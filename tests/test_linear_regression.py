@@ -385,6 +385,26 @@ def test_learnt_scales_follow_the_units(parts):
     assert 1e-6 * b.coef_ == pytest.approx(a.coef_, abs=1e-4)
 
 
+@pytest.mark.parametrize("prior", ["normal", "hierarchical"])
+@pytest.mark.parametrize("noise_scale", ["learn", "hyperprior"])
+def test_exactly_fitted_rows_are_an_error_with_a_robust_loss(prior, noise_scale):
+    """Wrong variant: the hyperprior of the noise stops it at 2e-5: "converged"."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 2))
+    y = np.where(rng.random(100) < 0.6, 1.0, 1 + 2 * rng.standard_normal(100))
+    parts = {"loss": BetaLoss(1.5), "prior": prior, "noise_scale": noise_scale}
+    with pytest.raises(NoOptimumError, match="fitted exactly"):
+        MODEL(**parts).fit(X, y)
+
+
+def test_small_noise_is_no_error_with_a_robust_loss():
+    """Wrong variant: every small noise counts as run away."""
+    rng = np.random.default_rng(0)
+    X, noise = rng.standard_normal((200, 3)), 1e-3 * rng.standard_normal(200)
+    model = MODEL(loss=BetaLoss(1.5)).fit(X, X.sum(1) + noise)
+    assert model.noise_scale_ == pytest.approx(1e-3, rel=0.15)
+
+
 def test_float32():
     X, y = load("diabetes")
     double = MODEL().fit(X, y)

@@ -9,6 +9,7 @@ import torch
 from scipy.optimize import minimize
 
 from skvi.solvers._gamma_steps import GammaSteps
+from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
@@ -20,9 +21,6 @@ from skvi.solvers.base import (
 )
 
 __all__ = ["Alternating"]
-
-# Logarithm of the factor by which a learnt scale may fall below its start.
-FLOOR = math.log(1e-4)
 
 
 class Alternating:
@@ -90,8 +88,8 @@ class _Alternation:
         self.problem, self.options, target = problem, options, problem.target
         self.inner = replace(options, progress=no_progress)
         target.hyper = target.hyper.detach()
-        first = target.initial_hyper().double().numpy() + FLOOR
-        self.floor = np.minimum(first, target.hyper.numpy())
+        lowest = hyper_range(target)[0].double().numpy()
+        self.floor = np.minimum(lowest, target.hyper.numpy())
         self.steps = None
         if getattr(target, "is_extended", False):
             self.steps = GammaSteps(problem)
@@ -137,17 +135,27 @@ class _Alternation:
         if len(problem.target.hyper):
             self.problem.target.hyper = _best_hyper(problem, self.floor)
 
+    def _floor_message(self) -> str:
+        """Say which scales ran to 0; for a robust loss that is an error."""
+        target = self.problem.target
+        at_floor = target.hyper <= torch.from_numpy(self.floor) + 1e-6
+        if self.steps is None:  # a start may lie there
+            return FLOOR_MESSAGE if bool(at_floor.any()) else ""
+        if self.found is not None:
+            check_noise(target, *self.steps.fitted())
+        return runaway_message(target, at_floor, torch.zeros_like(at_floor))
+
     def _finish(self, message: str, stopped: bool) -> Solution:
-        gap, target = remaining_gain(self.gains), self.problem.target
+        gap = remaining_gain(self.gains)
         converged = gap < self.options.tol and not message
         if not (converged or message or stopped):
             message = (
                 f"after {len(self.history)} iterations the objective may still be "
                 f"{gap:.2g} nats from its optimum; increase max_iter"
             )
-        at_floor = target.hyper.numpy() <= self.floor + 1e-6
-        if not message and bool(at_floor.any()):
-            message, converged = FLOOR_MESSAGE, False
+        at_floor = self._floor_message()
+        if not message and at_floor:
+            message, converged = at_floor, False
         found = dict(self.found.diagnostics) if self.found else {}
         if self.found and not message:
             message = self.found.message

@@ -69,6 +69,14 @@ class GammaSteps:
         self.problem.posterior.set_part("coef", conditional.posterior)
         self.target.hyper = conditional.target.hyper
 
+    def fitted(self) -> tuple[NormalForm, torch.Tensor]:
+        """Normal of the coefficients, and the scale of the noise."""
+        normal = self.problem.posterior.part("coef").as_normal()
+        if "noise_precision" not in self.names:
+            return normal, self.target.likelihood._scale
+        shape, rate = self.problem.posterior.part("noise_precision").moments()
+        return normal, (rate / shape).sqrt()[0]
+
     def constant(self) -> float:
         """What the conditional objective lacks of the whole one, in nats."""
         total = 0.0
