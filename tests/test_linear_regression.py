@@ -393,8 +393,9 @@ def test_exactly_fitted_rows_are_an_error_with_a_robust_loss(prior, noise_scale)
     X = rng.standard_normal((100, 2))
     y = np.where(rng.random(100) < 0.6, 1.0, 1 + 2 * rng.standard_normal(100))
     parts = {"loss": BetaLoss(1.5), "prior": prior, "noise_scale": noise_scale}
-    with pytest.raises(NoOptimumError, match="fitted exactly"):
-        MODEL(**parts).fit(X, y)
+    for solver in ("auto", "stochastic"):
+        with pytest.raises(NoOptimumError, match="fitted exactly"):
+            MODEL(**parts, solver=solver).fit(X, y)
 
 
 def test_small_noise_is_no_error_with_a_robust_loss():

@@ -11,6 +11,7 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions
+from skvi.solvers._hyper import check_noise
 from skvi.targets import HierarchicalTarget
 from skvi.utils._robust import median_distance
 
@@ -76,6 +77,11 @@ def start_near(problem, likelihood):
     problem : Problem
     likelihood : GaussianLikelihood
         Of the fit.
+
+    Raises
+    ------
+    NoOptimumError
+        A robust loss fits some rows exactly there, and draws would lead nowhere.
     """
     target, posterior = problem.target, problem.posterior
     layout = target.predictor.layout
@@ -98,6 +104,7 @@ def start_near(problem, likelihood):
         solver().solve(start, replace(ROUGH, warm_start=moved))
     else:
         solver().solve(start, ROUGH)
+        check_noise(near, start.posterior.as_normal(), near.likelihood._scale)
     _fill(posterior, start.posterior.as_normal(), near)
     if len(near.hyper) and target.learnt[: len(near.hyper)] == near.learnt:
         # Learnt prior scales come after the noise, and stay at their start.
