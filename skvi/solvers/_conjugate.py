@@ -21,6 +21,8 @@ LOG_2PI = math.log(2 * math.pi)
 # A learnt precision may exceed its first value by this factor; then something is
 # fitted exactly.
 LEARNT_RANGE = math.log(1e12)
+# Logarithm of the ratio of precisions from which a second start is tried.
+FAR = math.log(1e4)
 # Extrapolations stop here.
 MAX_LOG = 300.0
 
@@ -143,14 +145,16 @@ class Conjugate:
     def starts(self) -> list[np.ndarray]:
         """Logarithms of the precisions that are not fixed, from which to start.
 
-        The last coefficients have precisions of one, or, in units of the data, such
-        that each feature alone would explain the target. Where one of the two
-        is orders of magnitude away from the optimum the ELBO is flat around it.
+        Those of the coefficients are one, or, where that is far from the units of the
+        data, such that each feature alone would explain the target: orders of
+        magnitude away from its optimum the ELBO is flat.
         """
         first = [self.noise.first] if self.n_noise else []
         if not self.coef.is_free:
             return [np.concatenate(first)] if first else [np.zeros(0)]
         starts = [self.coef.first, self._data_scale()]
+        if np.abs(starts[1] - starts[0]).max() < FAR:
+            starts.pop()
         return [self.inside(np.concatenate([*first, x])) for x in starts]
 
     def _data_scale(self) -> np.ndarray:
