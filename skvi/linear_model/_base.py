@@ -38,7 +38,7 @@ class BayesianLinearModel(BaseSupervised):
     """
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
-    _row_data = "and sample_weight"
+    _row_data = " and sample_weight"
     _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
     def __sklearn_tags__(self):
@@ -217,7 +217,7 @@ class BayesianLinearModel(BaseSupervised):
         offset = self._check_exposure(X, exposure)
         if _fingerprint(X, target_values, weight, offset) != self._fingerprint:
             raise ValueError(
-                f"evidence_bounds needs the X, y {self._row_data} of the fit; these "
+                f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
                 "are others. For other data use predict_log_density."
             )
         weighted = weight is not None and bool(np.any(weight != 1))
