@@ -196,6 +196,20 @@ def test_bad_input(y, exposure, message):
         BayesianPoissonRegressor().fit(X, y, exposure=exposure)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_where_the_prior_allows_huge_rates(seed):
+    """Chains that start at rates of exp(10) still find the posterior."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(800, 3))
+    Z[:, 1] = np.exp(Z[:, 1])
+    Z = (Z - Z.mean(0)) / Z.std(0)
+    counts = rng.poisson(np.exp(0.3 * Z[:, 0] + 0.2))
+    model = BayesianPoissonRegressor().fit(Z, counts)
+    bounds = model.evidence_bounds(Z, counts, random_state=0)
+    assert bounds.reliable, bounds.reason
+    assert abs(bounds.gap) < 0.1
+
+
 def test_hard_data():
     """No event at all; counts of a million; sparse features."""
     none = BayesianPoissonRegressor().fit(X, np.zeros(len(Y)))

@@ -40,6 +40,9 @@ MAX_FULL_RANK = 2000
 TINY_VARIANCE = 1e-300
 # Starts from the prior are at most so many of its widths from its mean.
 FARTHEST_START = 10.0
+# A normal density falls by half the squared distance; starts from the prior come
+# nearer while theirs falls more than so many times the square.
+STEEPEST_START, MAX_HALVINGS = 2.0, 20
 MAX_RHAT = 1.05
 # Standard deviations of starts that do not come from the prior.
 WIDER = 3.0
@@ -293,7 +296,8 @@ def dispersed_starts(
     >>> from skvi.base import Layout, NormalForm
     >>> from skvi.priors import Normal
     >>> from skvi.solvers import dispersed_starts
-    >>> target = SimpleNamespace(prior=Normal().build(Layout({"coef": (1,)})))
+    >>> prior = Normal().build(Layout({"coef": (1,)}))
+    >>> target = SimpleNamespace(prior=prior, log_joint=prior.log_prob)
     >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
     >>> starts = dispersed_starts(target, near, torch.Generator().manual_seed(0), 4)
     >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
@@ -313,7 +317,25 @@ def dispersed_starts(
         # Chains do not come back from where heavy tails can reach.
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
-    return torch.cat([normal.transform(eps), prior])
+    return torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+
+
+def _drawn_back(target: Any, normal: NormalForm, starts: torch.Tensor) -> torch.Tensor:
+    """Halve distances from the normal's mean where the density falls too steeply.
+
+    An exponential rate bends so much there that no step which suits the posterior
+    is ever accepted.
+    """
+    moved = starts - normal.mean
+    top = target.log_joint(normal.mean[None])
+    for _ in range(MAX_HALVINGS):
+        fall = top - target.log_joint(normal.mean + moved)
+        distance = normal.whiten(moved).square().sum(1)
+        stays = fall <= STEEPEST_START * (distance + moved.shape[1])
+        if stays.all():
+            break
+        moved = torch.where(stays[:, None], moved, 0.5 * moved)
+    return normal.mean + moved
 
 
 def _proposal_problem(target: Any) -> Problem:
