@@ -663,3 +663,26 @@ def test_products_are_refused_where_predictions_need_a_normal():
     X, y = make_data()
     with pytest.raises(IncompatibleComponentsError, match="'mean_field'"):
         BayesianLogisticRegression(posterior=Product()).fit(X, y > y.mean())
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-8])
+@pytest.mark.parametrize("prior", ["hierarchical", "ard"])
+def test_features_of_a_tiny_unit(prior, scale):
+    """A start at precision 1 hides their effect, and looks converged."""
+    X, y = load_diabetes(return_X_y=True)
+    X = X / X.std(0)
+    model, tiny = MODEL(prior=prior).fit(X, y), MODEL(prior=prior).fit(scale * X, y)
+    assert tiny.score(scale * X, y) == pytest.approx(model.score(X, y), abs=1e-3)
+    assert tiny.lower_bound_ == pytest.approx(model.lower_bound_, abs=0.1)
+
+
+def test_evidence_of_raw_features_does_not_warn():
+    """At precisions far from the mode nothing overflows."""
+    X, y = load_diabetes(return_X_y=True)
+    X = 1e5 * X
+    model = MODEL().fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", RuntimeWarning)
+        bounds = model.evidence_bounds(X, y)
+    assert bounds.reliable

@@ -159,7 +159,7 @@ def _log_evidence(form: Any, t: np.ndarray, s: np.ndarray) -> np.ndarray:
     data = form.data
     e, z = data.values.numpy(), data.solution.numpy()
     # In units of the smaller of both precisions nothing overflows.
-    ratio = np.exp(np.clip(t - s, -700, 700))[:, None] * e
+    ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
     alpha = np.exp(t)
     pull = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
     pull = np.where(ratio > 1, pull, (alpha[:, None] * e) / (1 + ratio))
