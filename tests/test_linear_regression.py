@@ -686,3 +686,8 @@ def test_evidence_of_raw_features_does_not_warn():
         warnings.simplefilter("error", RuntimeWarning)
         bounds = model.evidence_bounds(X, y)
     assert bounds.reliable
+
+
+def test_prior_of_an_unknown_block():
+    with pytest.raises(IncompatibleComponentsError, match="coefs"):
+        MODEL(prior={"coefs": "laplace"}).fit(*make_data())

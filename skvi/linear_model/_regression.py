@@ -53,7 +53,8 @@ class GaussianRegression(
             self.posterior_family_ = Product({names: self.posterior_family_})
 
     def _coef_prior(self):
-        return self.prior_["coef"] if isinstance(self.prior_, dict) else self.prior_
+        # A dict without "coef" is refused when the prior is built.
+        return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
 
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
