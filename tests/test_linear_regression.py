@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -24,6 +25,7 @@ from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegressi
 from skvi.losses import BetaLoss
 from skvi.posteriors import MeanFieldNormal, Product
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
+from skvi.utils._scale_mixture import mixture_quantiles, noise_nodes
 
 MODEL = BayesianLinearRegression
 PROPER = {"prior": HierarchicalNormal(2.0, 1.0)}
@@ -691,3 +693,16 @@ def test_evidence_of_raw_features_does_not_warn():
 def test_prior_of_an_unknown_block():
     with pytest.raises(IncompatibleComponentsError, match="coefs"):
         MODEL(prior={"coefs": "laplace"}).fit(*make_data())
+
+
+def test_quantiles_of_a_mixture_invert_its_distribution():
+    variance = torch.tensor([0.0, 1.0, 1e6], dtype=torch.float64)
+    noise, log_w = noise_nodes(1.5, 0.7)
+    levels = np.array([1e-6, 1e-3, 0.3, 0.5, 0.7, 0.999, 1 - 1e-4])
+    z = mixture_quantiles(variance, noise, log_w, levels)
+    scales = (variance[:, None] + noise).sqrt()
+    lower = torch.special.ndtr(-z[:, :, None].abs() / scales[:, None]) @ log_w.exp()
+    tails = np.minimum(levels, 1 - levels)
+    assert np.allclose(lower.numpy() / tails, 1, rtol=0, atol=1e-9)
+    signs = np.sign(levels - 0.5)
+    assert np.array_equal(np.sign(z.numpy()), np.broadcast_to(signs, z.shape))
