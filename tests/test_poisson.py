@@ -196,6 +196,14 @@ def test_bad_input(y, exposure, message):
         BayesianPoissonRegressor().fit(X, y, exposure=exposure)
 
 
+def test_one_exposure_for_all_rows():
+    same = BayesianPoissonRegressor().fit(X, Y, exposure=np.full(len(X), 2.0))
+    model = BayesianPoissonRegressor().fit(X, Y, exposure=2)
+    assert np.array_equal(model.coef_, same.coef_)
+    each = same.predict(X, exposure=np.full(len(X), 3.0))
+    assert np.array_equal(model.predict(X, exposure=3.0), each)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_where_the_prior_allows_huge_rates(seed):
     """Chains that start at rates of exp(10) still find the posterior."""

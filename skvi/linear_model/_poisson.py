@@ -236,11 +236,11 @@ default="auto"
     def _check_exposure(self, X, exposure):
         if exposure is None:
             return None
+        if np.ndim(exposure) == 0:
+            exposure = np.full(X.shape[0], exposure)
         exposure = check_array(
             exposure, ensure_2d=False, dtype=np.float64, input_name="exposure"
         )
-        if exposure.ndim == 0:
-            exposure = np.full(X.shape[0], float(exposure))
         exposure = column_or_1d(exposure)
         if len(exposure) != X.shape[0] or not (exposure > 0).all():
             raise ValueError(
