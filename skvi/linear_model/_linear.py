@@ -35,29 +35,33 @@ class BayesianLinearRegression(RegressorMixin, ColumnsMixin, GaussianRegression)
 
     Parameters
     ----------
-    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
-default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. Others than
         "elbo" train on draws where precisions have hyperpriors; with a fixed noise and
         a normal prior the ELBO's posterior is exact and there is nothing to gain.
-    divergence : {"kl", "renyi"} or Divergence, default="kl"
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``.
-    loss : {"log", "beta"} or Loss, default="log"
-        "log" is the likelihood. "beta" gives little weight to outliers; it acts on
-        the target in units of its median distance from the median.
-    posterior : {"full_rank", "mean_field"} or Family, default="full_rank"
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
+        they act on the target in units of its median distance from the median.
+    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
         Of coefficients and intercept together; precisions with hyperpriors are
         independent of them, with Gamma distributions (`Product`). "full_rank" knows
-        the correlations between coefficients; "mean_field" ignores them.
-    prior : {"hierarchical", "ard", "normal", "laplace"}, Prior or dict, \
-default="hierarchical"
+        the correlations between coefficients; "low_rank" knows the ten strongest
+        directions of them, is fitted by stochastic gradients, and is for thousands
+        of features; "mean_field" ignores them.
+    prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
+"log_uniform"}, Prior, Posterior or dict, default="hierarchical"
         Distribution of the coefficients before the data, for a target that is
         standardised (see `normalize_y`). "hierarchical" is normal with one unknown
         precision, "ard" with one for each coefficient, as in
-        `sklearn.linear_model.ARDRegression`. A dict gives one prior for "coef" and
-        one for "intercept".
-    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
+        `sklearn.linear_model.ARDRegression`; "horseshoe" and "log_uniform" are sparse
+        without one, "student_t" has heavy tails. A dict gives one prior for "coef"
+        and one for "intercept".
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Of the intercept of centred features: the prediction at their means. None is
         a normal with the scale of `prior`; beside precisions with hyperpriors its
         scale is the root mean square of the target in the units of the fit, which is

@@ -30,26 +30,33 @@ class BayesianPoissonRegressor(
 
     Parameters
     ----------
-    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi"} or Objective, \
-default="elbo"
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo"
         (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
         posterior's mean and standard deviations, at the price of some sampling.
-    divergence : {"kl", "renyi"} or Divergence, default="kl"
+        "iwelbo", "renyi" and "chi" train on draws; "alpha_energy" needs none, and
+        gives wider posteriors.
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
         generalised posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model finds impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
         exposure included, and the count gives a Gibbs posterior.
-    posterior : {"full_rank", "mean_field"} or Family, default="full_rank"
-        "full_rank" knows the correlations between coefficients; "mean_field"
-        ignores them, needs less memory, and is for thousands of features.
-    prior : {"normal", "laplace"}, Prior or dict, default="normal"
+    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
+        "full_rank" knows the correlations between coefficients; "low_rank" knows
+        the ten strongest directions of them; "mean_field" ignores them, needs less
+        memory, and is for thousands of features.
+    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform", \
+"hierarchical"}, Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
         standardised features: one standard deviation changes the rate by a factor
-        of e or so. A dict gives one prior for "coef" and one for "intercept".
-    intercept_prior : {"normal", "laplace"}, Prior or None, default=None
+        of e or so; ``Normal(scale="learn")`` finds the one with the largest evidence.
+        "student_t" has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse.
+        A dict gives one prior for "coef" and one for "intercept".
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is a normal prior with the scale of `prior`. The intercept is the log
         rate per unit of exposure, so that large counts need a wide one, such as
         ``Normal(scale=10.0)``.
