@@ -149,20 +149,27 @@ def test_generalised_objective(divergence, z_score):
 
 
 def test_elbo_without_a_closed_divergence(z_score):
-    """Rényi to a Laplace prior: draws, whatever the gradient rule asks for."""
+    """Rényi to a Laplace prior: draws, whatever the gradient rule asks for.
+
+    The value is that of a grid. Wrong variants: a divergence of half the weight, one
+    of order 0.6.
+    """
     target = make_target(prior=Laplace(0.8))
     posterior, divergence = make_posterior(FullRankNormal()), Renyi(0.5)
     auto = run(ELBO(), posterior, 100, 0, divergence, target)
     sampled = run(ELBO("reparam"), posterior, 100, 0, divergence, target)
     for a, b in zip(auto, sampled, strict=True):
         assert torch.equal(a, b)
-    generator = torch.Generator().manual_seed(0)
-    theta, log_q = posterior.rsample_with_log_prob(100, generator)
-    ratio = log_q - target.prior.log_prob(theta)
-    expected = (
-        target.pointwise(theta).sum(1).mean() - 4 * (-ratio / 2).exp().mean().log()
+    loss = target.expected_loss_terms(posterior.as_normal())[0]
+    axis = torch.linspace(-12, 12, 2401, dtype=torch.float64)
+    theta = torch.cartesian_prod(axis, axis)
+    log_q, log_prior = posterior.log_prob(theta), target.prior.log_prob(theta)
+    step = float(axis[1] - axis[0])
+    integral = (0.5 * (log_q + log_prior)).exp().sum() * step**2
+    values, _ = replicate(
+        60, ELBO(), posterior, n_draws=5_000, divergence=divergence, target=target
     )
-    torch.testing.assert_close(auto[0], expected.detach(), rtol=1e-10, atol=0)
+    assert z_score(values, (loss - 4 * integral.log()).detach()) < 5
 
 
 def test_elbo_of_a_network_agrees_with_draws_of_weights(z_score):
