@@ -11,6 +11,9 @@ from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["StandardizedTargetMixin"]
 
+# Squares of larger targets, or of the inverses of smaller ones, are no floats.
+LARGEST = 1e150
+
 
 class StandardizedTargetMixin:
     """Mixin: targets that are standardised for the fit, predictions in units of y.
@@ -35,6 +38,12 @@ class StandardizedTargetMixin:
     def _standardize(self, y, sample_weight):
         """Return the standardised target; remember how to go back."""
         self._y_mean, self._y_scale, self._constant = 0.0, 1.0, 0.0
+        largest = float(np.abs(y).max())
+        if largest > LARGEST or 0 < largest < 1 / LARGEST:
+            raise ValueError(
+                f"y has values up to {largest:.2g}; their squares or inverse squares "
+                "leave the range of floats. Multiply y by a power of ten."
+            )
         if self.normalize_y:
             w = np.ones(len(y)) if sample_weight is None else sample_weight
             robust = self._robust_units and not self.loss_function_.is_log_loss

@@ -706,3 +706,23 @@ def test_quantiles_of_a_mixture_invert_its_distribution():
     assert np.allclose(lower.numpy() / tails, 1, rtol=0, atol=1e-9)
     signs = np.sign(levels - 0.5)
     assert np.array_equal(np.sign(z.numpy()), np.broadcast_to(signs, z.shape))
+
+
+@pytest.mark.slow
+def test_bounds_of_weights_stay_near_a_good_posterior():
+    """Draws hardly tell a wide q from a good one. Wrong variant: usual step sizes."""
+    X, y = load_diabetes(return_X_y=True)
+    X = X / X.std(0)
+    near = MODEL(objective="iwelbo", random_state=0).fit(X, y)
+    good = MODEL().fit(X, y)
+    assert near.converged_
+    assert good.lower_bound_ - near.lower_bound_ < 1
+    ratio = np.sqrt(np.diag(near.sigma_) / np.diag(good.sigma_))
+    assert np.all(np.abs(ratio - 1) < 0.1)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_targets_whose_squares_are_no_floats(scale):
+    X, y = make_data()
+    with pytest.raises(ValueError, match="Multiply y by a power of ten"):
+        MODEL().fit(X, scale * y)

@@ -1,5 +1,7 @@
 """Every solver finds the optimum that an independent optimiser finds."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
 from skvi.solvers import SolverOptions, choose_solver
+from skvi.solvers._verdict import unfinished
 from skvi.targets import SupervisedTarget
 from tests.reference import SYNTHETIC, Problem, real_data, synthetic_data
 
@@ -362,3 +365,9 @@ def test_impossible_solvers_are_refused():
             model.fit(X, y)
         assert "Use solver='auto' or one of" in str(error.value)
         assert not hasattr(model, "posterior_")
+
+
+def test_messages_of_unfinished_fits():
+    assert "after 1 iteration the objective may still be far" in unfinished(1, math.inf)
+    assert "after 3 iterations" in unfinished(3, 0.5)
+    assert "0.5 nats from its optimum; do it" in unfinished(3, 0.5, "do it")

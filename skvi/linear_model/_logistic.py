@@ -85,7 +85,8 @@ Prior, Posterior or dict, default="normal"
         is noisier, and worth it for millions of rows. Minibatches bias every
         objective but "elbo".
     learning_rate : float or "auto", default="auto"
-        First step size of the stochastic solver; "auto" is 0.05.
+        First step size of the stochastic solver; "auto" is 0.05, less for noisy
+        objectives: 0.01 for those that weigh draws, 0.005 for score gradients.
     max_iter : int, default=100
         Largest number of iterations. An iteration of the stochastic solver is an
         epoch (one visit of every row) with minibatches, and 100 gradient steps

@@ -70,7 +70,8 @@ default="auto"
         Rows per gradient step. "auto" uses all rows; data with more rows than an
         int are fitted by stochastic gradients on minibatches of that size.
     learning_rate : float or "auto", default="auto"
-        First step size of the stochastic solver; "auto" is 0.05.
+        First step size of the stochastic solver; "auto" is 0.05, less for noisy
+        objectives: 0.01 for those that weigh draws, 0.005 for score gradients.
     max_iter : int, default=100
         Largest number of iterations; see `BayesianLogisticRegression`.
     tol : float, default=1e-5

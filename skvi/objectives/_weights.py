@@ -35,6 +35,9 @@ class WeightsObjective(Objective):
     """
 
     kind = "weights"
+    #: Fits start at the ELBO's solution, and usual steps would lead away from it to
+    #: where draws can hardly tell a wide q from a good one.
+    rate_share = 0.2
     #: Factor of ``sum(weights * d log q / d lambda)`` in the gradient of the loss.
     score_factor = -1.0
 

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
     Problem,
@@ -149,10 +150,7 @@ class _Alternation:
         gap = remaining_gain(self.gains)
         converged = gap < self.options.tol and not message
         if not (converged or message or stopped):
-            message = (
-                f"after {len(self.history)} iterations the objective may still be "
-                f"{gap:.2g} nats from its optimum; increase max_iter"
-            )
+            message = unfinished(len(self.history), gap)
         at_floor = self._floor_message()
         if not message and at_floor:
             message, converged = at_floor, False

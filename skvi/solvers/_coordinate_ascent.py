@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from skvi.solvers._conjugate import Conjugate, State
+from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
     Problem,
@@ -111,10 +112,7 @@ class _Ascent:
         self._keep()
         converged = gap < self.options.tol
         if not (converged or message or self.stopped):
-            message = (
-                f"after {len(self.history)} iterations the ELBO may still be "
-                f"{gap:.2g} nats below its optimum; increase max_iter"
-            )
+            message = unfinished(len(self.history), gap)
         if not message and self.model.is_at_limit(self.state):
             message, converged = FLOOR_MESSAGE, False
         found = {"gap": gap, "interrupted": message.startswith("interrupted")}

@@ -21,6 +21,7 @@ from skvi.solvers._verdict import (
     missing_for_quadrature,
     refined_value,
     remedy_for,
+    unfinished,
 )
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
@@ -252,10 +253,7 @@ class _Iteration:
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:
-            message = (
-                f"after {len(self.history)} iterations the objective may still be "
-                f"{gap:.2g} nats from its optimum; {self._remedy()}"
-            )
+            message = unfinished(len(self.history), gap, self._remedy())
         else:
             message = judge_quadrature(error, point.curvature)
         found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}

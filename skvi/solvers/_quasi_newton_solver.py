@@ -16,6 +16,7 @@ from skvi.solvers._verdict import (
     missing_for_quadrature,
     refined_value,
     remedy_for,
+    unfinished,
 )
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
@@ -226,10 +227,7 @@ class _Run:
         elif self.stopped:
             pass  # by the user, who knows
         elif not converged:
-            message = (
-                f"after {len(self.history)} iterations the objective may still be "
-                f"{gap:.2g} nats from its optimum; {remedy_for(problem, normal)}"
-            )
+            message = unfinished(len(self.history), gap, remedy_for(problem, normal))
         else:
             curvature = problem.target.expected_loss_terms(normal)[2]
             message = judge_quadrature(error, curvature)

@@ -1,11 +1,19 @@
 """What solvers without draws share: what they need, and what they say at the end."""
 
+import math
+
 import torch
 
 from skvi.base import NormalForm
 from skvi.solvers.base import Problem
 
-__all__ = ["judge_quadrature", "missing_for_quadrature", "refined_value", "remedy_for"]
+__all__ = [
+    "judge_quadrature",
+    "missing_for_quadrature",
+    "refined_value",
+    "remedy_for",
+    "unfinished",
+]
 
 # Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
 # is integrated to 1e-7.
@@ -24,7 +32,10 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
     if not target.is_linear:
-        return "the model is not linear in its parameters"
+        return (
+            "the model is not linear in its parameters (precisions with hyperpriors "
+            "are parameters, too)"
+        )
     if problem.posterior.as_normal() is None:
         return "the posterior family is not normal"
     if not problem.divergence.has_closed_form(target.prior):
@@ -47,6 +58,16 @@ def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
     return (
         f"the quadrature may be wrong by {error:.2g} nats; use {remedy} or a "
         "prior with a smaller scale"
+    )
+
+
+def unfinished(n_iter: int, gap: float, remedy: str = "increase max_iter") -> str:
+    """Say how far an optimum may be away, in nats, and what to do."""
+    left = "far" if math.isinf(gap) else f"{gap:.2g} nats"
+    plural = "" if n_iter == 1 else "s"
+    return (
+        f"after {n_iter} iteration{plural} the objective may still be {left} from its "
+        f"optimum; {remedy}"
     )
 
 
