@@ -33,7 +33,7 @@ LAYERS = [
     ["skvi._registry", "skvi._progress"],
     ["skvi._parameters"],
     ["skvi._variational", "skvi._classes"],
-    ["skvi._supervised", "skvi.testing", "skvi._regressors"],
+    ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
     # estimators
     ["skvi.linear_model", "skvi.neural_network"],
     # the top level gathers the public names, so nothing inside may import it

@@ -1,36 +1,26 @@
 """What all Bayesian linear models share."""
 
-import zlib
 from dataclasses import replace
-from numbers import Integral, Real
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
-from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
-from skvi.evidence import bound_evidence
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.solvers import EmpiricalBayes, NaturalGradient, QuasiNewton, SolverOptions
-from skvi.utils._random import make_generator
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import (
-    Interval,
-    StrOptions,
-    validate_arguments,
-)
 
 __all__ = ["BayesianLinearModel", "refuse_family"]
 
 
-class BayesianLinearModel(BaseSupervised):
+class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     """Base class: a linear predictor with one or more columns, and a normal posterior.
 
     A subclass owes `_encode(y)` and `_likelihood()`, and may multiply the weights of
@@ -38,24 +28,12 @@ class BayesianLinearModel(BaseSupervised):
     """
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
-    _row_data = " and sample_weight"
-    _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
     def __sklearn_tags__(self):
         """Declare that X may be sparse."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-    def _fit(self, X, y, sample_weight, exposure=None):
-        """Fit, and remember of the data what tells others apart."""
-        found = super()._fit(X, y, sample_weight, exposure)
-        X, targets, sample_weight, weight = found
-        self._had_weights = sample_weight is not None
-        offset = self._check_exposure(X, exposure)
-        self._fingerprint = _fingerprint(X, targets, weight, offset)
-        self._n_samples_fit = X.shape[0]
-        return self
 
     def _work(self, target):
         """Multiply-adds of one pass of a fit."""
@@ -122,145 +100,6 @@ class BayesianLinearModel(BaseSupervised):
             mean, variance = self._fitted_predictor.moments(as_rows(X), normal)
         return mean, variance, X.dtype
 
-    def evidence_bounds(
-        self,
-        X,
-        y,
-        *,
-        sample_weight=None,
-        method="auto",
-        n_draws=None,
-        precision=None,
-        random_state=None,
-    ):
-        """Bound the log evidence log p(D) of the model from below and above.
-
-        The evidence is what the model (likelihood, prior, features) gave to these
-        data before it saw them: the number by which Bayesian models are compared.
-        It does not depend on objective, divergence or posterior family.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-            The training features.
-        y : array-like of shape (n,)
-            The training target.
-        sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalised one.
-            Class weights are added by the estimator.
-        method : {"auto", "importance", "annealing"}, default="auto"
-            "importance": importance sampling from a Student-t that is fitted to
-            the posterior, and posterior chains for the upper side. "annealing":
-            paths of densities from a normal to the posterior, and back from
-            posterior chains; it costs more, and works where no proposal fits.
-            "auto": the first, and the second where the first is not reliable, or
-            wider than 0.1 nats.
-        n_draws : int, default=None
-            Draws on each side, at least 64. None chooses as many as `precision`
-            needs.
-        precision : float, default=None
-            Nats between each bound and log p(D) to aim for; None is 0.03. Not
-            together with `n_draws`.
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        EvidenceBounds
-            With ``lower``, ``upper``, their standard errors, ``estimate``,
-            ``reliable`` and ``reason``; ``print(bounds)`` shows the table.
-
-        Raises
-        ------
-        ValueError
-            The data are not those of the fit, or the fit
-            had weights and none are given.
-
-        Notes
-        -----
-        Values are in nats, summed over the data, with all constants. With a loss
-        other than log loss, or with weights, the result bounds a generalised
-        evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
-        is comparable only within the same loss and weights.
-        """
-        return self._check_and_bound(
-            X, y, sample_weight, method, n_draws, precision, random_state
-        )
-
-    def _check_and_bound(
-        self,
-        X,
-        y,
-        sample_weight,
-        method,
-        n_draws,
-        precision,
-        random_state,
-        exposure=None,
-    ):
-        check_is_fitted(self)
-        validate_arguments(
-            type(self).__name__,
-            {"method": method, "n_draws": n_draws, "precision": precision},
-            {
-                "method": [StrOptions(self._evidence_methods)],
-                "n_draws": [None, Interval(Integral, 64, None, closed="left")],
-                "precision": [None, Interval(Real, 0, None, closed="neither")],
-            },
-        )
-        if n_draws is not None and precision is not None:
-            raise ValueError("Give n_draws or precision, not both.")
-        X, y = validate_data(self, X, y, **self._input, reset=False)
-        target_values = self._encode(y, reset=False)
-        self._check_size(X, sample_weight)
-        sample_weight = self._check_weights(X, sample_weight)
-        weight = self._row_weights(target_values, sample_weight)
-        offset = self._check_exposure(X, exposure)
-        if _fingerprint(X, target_values, weight, offset) != self._fingerprint:
-            raise ValueError(
-                f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
-                "are others. For other data use predict_log_density."
-            )
-        weighted = weight is not None and bool(np.any(weight != 1))
-        plain = self.loss_function_.is_log_loss and not weighted
-        target = self._build_target(
-            X, target_values, weight, self._fitted_predictor, offset
-        )
-        target.hyper = torch.from_numpy(self._hyper.copy())
-        with limit_threads(64 * X.shape[0] * target.layout.size, self.n_jobs):
-            bounds = self._bound_evidence(
-                target.frozen(),
-                make_generator(random_state),
-                method,
-                n_draws,
-                precision,
-                "log evidence" if plain else "generalised log evidence",
-            )
-        return replace(bounds, plug_in=target.learnt)
-
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
-        """Bound the evidence of a target that is known to be that of the fit."""
-        return bound_evidence(
-            target,
-            self.posterior_,
-            generator,
-            n_draws,
-            precision,
-            quantity,
-            method=method,
-        )
-
-    def _check_size(self, X, sample_weight):
-        if X.shape[0] != self._n_samples_fit:
-            raise ValueError(
-                f"evidence_bounds needs the {self._n_samples_fit} rows of the fit; "
-                f"got {X.shape[0]} rows. For other data use predict_log_density."
-            )
-        if self._had_weights and sample_weight is None:
-            raise ValueError(
-                "The model was fitted with sample_weight, which define the evidence: "
-                "pass the same sample_weight to evidence_bounds."
-            )
-
 
 def refuse_family(family):
     """Say which posteriors a linear model can use."""
@@ -269,28 +108,3 @@ def refuse_family(family):
         "normal here (its as_normal() is None). Use posterior='full_rank', 'low_rank' "
         "or 'mean_field', or give the family's posterior an as_normal()."
     )
-
-
-def _fingerprint(X, y, sample_weight, offset=None):
-    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply.
-
-    It is the same for a dense and a sparse matrix of the same numbers.
-    """
-    rows = np.linspace(0, X.shape[0] - 1, 32).astype(int)
-    parts = [*_stored(X[rows].astype(np.float64)), y]
-    if sample_weight is not None:
-        parts.append(sample_weight)
-    if offset is not None:
-        parts.append(offset)
-    return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]
-
-
-def _stored(sample):
-    """Numbers that are not zero, their columns, and how many there are per row."""
-    if issparse(sample):
-        sample.sum_duplicates()
-        sample.eliminate_zeros()
-        counts = np.diff(sample.indptr)
-        return sample.data, sample.indices.astype(np.int64), counts.astype(np.int64)
-    filled = sample != 0
-    return sample[filled], np.nonzero(filled)[1], filled.sum(1)

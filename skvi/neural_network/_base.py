@@ -7,6 +7,7 @@ from numbers import Integral
 import numpy as np
 import torch
 
+from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.objectives import ELBO
@@ -27,8 +28,13 @@ ROW_BLOCK = 64
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
+COPIES = (
+    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
+    "copies: the bounds hold for those that draws and chains reach"
+)
 
-class BayesianMLP(BaseSupervised):
+
+class BayesianMLP(EvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()` and `_mean(f)`.
@@ -50,10 +56,6 @@ class BayesianMLP(BaseSupervised):
     _steps_per_iter = STEPS_PER_EPOCH
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
-
-    def _fit(self, X, y, sample_weight):
-        super()._fit(X, y, sample_weight)
-        return self
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -116,6 +118,14 @@ class BayesianMLP(BaseSupervised):
             )
         found["_theta"] = theta.numpy()
         return found
+
+    def _bound_evidence(self, target, *options):
+        """Say, too, that a posterior of hidden units has equivalent copies."""
+        bounds = super()._bound_evidence(target, *options)
+        copies = target.predictor.log_copies
+        if not copies:
+            return bounds
+        return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
 
     def _by_rows(self, X, function, *columns, theta=None):
         """Apply a function to the outputs of all drawn networks, in blocks of rows.

@@ -87,10 +87,9 @@ class LinearPredictor:
         blocks = self.layout.unpack(theta)
         n_draws, n_outputs, n_features = blocks["coef"].shape
         coef = blocks["coef"].reshape(-1, n_features)
-        f = times_rows(coef, X.to(theta.dtype)).reshape(n_draws, n_outputs, -1)
-        if self.fit_intercept:
-            f = f + blocks["intercept"][..., None]
-        return f.transpose(1, 2)
+        shift = blocks["intercept"].reshape(-1, 1) if self.fit_intercept else None
+        f = times_rows(coef, X.to(theta.dtype), shift)
+        return f.reshape(n_draws, n_outputs, -1).transpose(1, 2)
 
     def project(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
         """Return ``A @ matrix``.

@@ -87,6 +87,15 @@ class MLPPredictor:
         """Number of affine maps."""
         return len(self.sizes) - 1
 
+    @property
+    def log_copies(self) -> float:
+        """Log of the number of networks that compute the same: hidden units permuted.
+
+        For "tanh" their signs may be flipped, too.
+        """
+        flip = math.log(2) if self.activation is torch.tanh else 0.0
+        return sum(math.lgamma(size + 1) + size * flip for size in self.sizes[1:-1])
+
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: equal weights would keep all units of a layer equal.
 

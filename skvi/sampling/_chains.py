@@ -74,12 +74,10 @@ class HamiltonianChains:
     >>> import torch
     >>> from skvi.base import NormalForm
     >>> from skvi.sampling import HamiltonianChains
-    >>> class StandardNormal:
-    ...     def log_joint(self, theta):
+    >>> from skvi.targets import Target
+    >>> class StandardNormal(Target):
+    ...     def log_joint(self, theta, rows=None):
     ...         return -0.5 * theta.square().sum(1)
-    ...
-    ...     def log_joint_gradient(self, theta):
-    ...         return -theta
     >>> unit = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
     >>> starts = torch.linspace(-5, 5, 32).double()[:, None]
     >>> generator = torch.Generator().manual_seed(0)

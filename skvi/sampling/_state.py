@@ -23,8 +23,7 @@ class State:
     ) -> None:
         self.target, self.normal, self.beta = target, normal, beta
         self.position = normal.whiten(starts - normal.mean)
-        self.value = self._value(self.position)
-        self.slope = self._slope(self.position)
+        self.value, self.slope = self._value_and_slope(self.position)
 
     def theta(self) -> torch.Tensor:
         return self.normal.transform(self.position)
@@ -33,14 +32,21 @@ class State:
         """Log joint density minus that of the normal, (n_chains,)."""
         return self.value - self.normal.log_prob_whitened(self.position)
 
-    def _value(self, position: torch.Tensor) -> torch.Tensor:
+    def _value_and_slope(
+        self, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, and its gradient in whitened coordinates."""
+        theta = self.normal.transform(position)
+        value, gradient = self.target.log_joint_and_gradient(theta)
         # A chain that leaves the support is rejected, not poisoned.
-        value = self.target.log_joint(self.normal.transform(position))
-        return torch.nan_to_num(value, nan=-math.inf, neginf=-math.inf)
+        value = torch.nan_to_num(value, nan=-math.inf, neginf=-math.inf)
+        return value, self._whitened(gradient)
 
     def _slope(self, position: torch.Tensor) -> torch.Tensor:
-        """Gradient of the log joint density in whitened coordinates."""
-        gradient = self.target.log_joint_gradient(self.normal.transform(position))
+        theta = self.normal.transform(position)
+        return self._whitened(self.target.log_joint_gradient(theta))
+
+    def _whitened(self, gradient: torch.Tensor) -> torch.Tensor:
         scale = self.normal.scale
         whitened = gradient * scale if self.normal.is_diagonal else gradient @ scale
         return torch.nan_to_num(whitened, nan=0.0)
@@ -61,14 +67,14 @@ class State:
         momentum = randn(generator, *self.position.shape)
         start = self._energy(self.position, self.value)
         start = start + 0.5 * momentum.square().sum(1)
-        position, slope = self.position, self.slope
-        momentum = momentum + 0.5 * step * self._force(position, slope)
-        for i in range(n_steps):
+        position = self.position
+        momentum = momentum + 0.5 * step * self._force(position, self.slope)
+        for _ in range(n_steps - 1):
             position = position + step * momentum
-            slope = self._slope(position)
-            last = step if i < n_steps - 1 else 0.5 * step
-            momentum = momentum + last * self._force(position, slope)
-        value = self._value(position)
+            momentum += step * self._force(position, self._slope(position))
+        position = position + step * momentum
+        value, slope = self._value_and_slope(position)
+        momentum += 0.5 * step * self._force(position, slope)
         end = self._energy(position, value) + 0.5 * momentum.square().sum(1)
         probability = torch.nan_to_num(start - end, nan=-math.inf).clamp(max=0).exp()
         accept = rand(generator, len(position)) < probability

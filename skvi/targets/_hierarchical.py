@@ -238,6 +238,14 @@ class HierarchicalTarget(SupervisedTarget):
             return super().log_joint_gradient(theta)
         return super(SupervisedTarget, self).log_joint_gradient(theta)
 
+    def log_joint_and_gradient(
+        self, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, (S,), and its gradient, (S, P)."""
+        if self.is_linear and self.data is None:
+            return super().log_joint_and_gradient(theta)
+        return super(SupervisedTarget, self).log_joint_and_gradient(theta)
+
     def expected_loss(
         self,
         posterior: Any,

@@ -191,10 +191,28 @@ class SupervisedTarget(Target):
         """Gradient of the log joint density in theta, (S, P)."""
         if not (self.is_linear and self.loss.is_log_loss):
             return super().log_joint_gradient(theta)
+        return self._add_slopes(theta, self.prior.log_prob_gradient(theta), None)
+
+    def log_joint_and_gradient(
+        self, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, (S,), and its gradient, (S, P), from the same f."""
+        if not (self.is_linear and self.loss.is_log_loss):
+            return super().log_joint_and_gradient(theta)
+        value = self.prior.log_prob(theta) + self.constant
         gradient = self.prior.log_prob_gradient(theta)
+        return value, self._add_slopes(theta, gradient, value)
+
+    def _add_slopes(
+        self, theta: torch.Tensor, gradient: torch.Tensor, value: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Add the rows' part to the gradient, and in place to the value."""
         for chunk in self._chunks(len(theta)):
             X, y, weight = self._select(chunk)
             f = self._shift(self.predictor.forward(theta, X), chunk)
+            if value is not None:
+                losses = self.loss(self.likelihood, f, y)
+                value -= self._weighted_sum(losses, chunk)
             slope = self.likelihood.log_prob_slope(f, y)
             if weight is not None:
                 slope = slope * like_rows(weight, slope[0])

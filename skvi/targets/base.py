@@ -139,10 +139,29 @@ class Target:
         Tensor of shape (S, P)
             In nats per unit of theta, summed over the data.
         """
+        return self.log_joint_and_gradient(theta)[1]
+
+    def log_joint_and_gradient(
+        self, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density and its gradient in theta, in one pass over all rows.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+
+        Returns
+        -------
+        value : Tensor of shape (S,)
+            In nats, summed over the data.
+        gradient : Tensor of shape (S, P)
+            In nats per unit of theta; that of `log_joint_gradient`.
+        """
         with torch.enable_grad():
             theta = theta.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.log_joint(theta).sum(), theta)
-        return gradient
+            value = self.log_joint(theta)
+            (gradient,) = torch.autograd.grad(value.sum(), theta)
+        return value.detach(), gradient
 
     @torch.no_grad()
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:

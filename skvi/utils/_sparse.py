@@ -122,9 +122,14 @@ def affine(
     return torch.addmm(shift, X, matrix)
 
 
-def times_rows(matrix: torch.Tensor, X: Features) -> torch.Tensor:
-    """Return ``matrix @ X.T``."""
-    return (X @ matrix.T).T if isinstance(X, SparseRows) else matrix @ X.T
+def times_rows(
+    matrix: torch.Tensor, X: Features, shift: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return ``matrix @ X.T + shift``."""
+    if shift is not None and not isinstance(X, SparseRows):
+        return torch.addmm(shift, matrix, X.T)
+    product = (X @ matrix.T).T if isinstance(X, SparseRows) else matrix @ X.T
+    return product if shift is None else product + shift
 
 
 def rows_times(rows: torch.Tensor, X: Features) -> torch.Tensor:

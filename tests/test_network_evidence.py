@@ -1,0 +1,101 @@
+"""Bounds on the evidence of networks: exact without hidden units, honest with them."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import skvi
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.predictors import MLPPredictor
+from skvi.priors import Normal
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+NOISE, SCALE = 0.6, 1.4
+QUICK = {"max_iter": 60, "random_state": 0}
+
+
+def make_data(n=15, d=2, dtype=np.float64):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)).astype(dtype)
+    return X, np.tanh(2 * X[:, 0]) + 0.3 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("method", ["auto", "annealing"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_without_hidden_units(method, dtype):
+    """Linear regression. Wrong variants: scales of the prior, the units of y."""
+    X, y = make_data(dtype=dtype)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=(),
+        noise_scale=NOISE,
+        prior=Normal(SCALE),
+        normalize_y=True,
+        **QUICK,
+    ).fit(X, y)
+    bounds = model.evidence_bounds(X, y, method=method, random_state=0)
+    unit = y.std()
+    # Weights act on X, with prior scales of 1 / sqrt(d); everything in units of y.
+    features = np.column_stack([X / np.sqrt(X.shape[1]), np.ones(len(X))])
+    covariance = (NOISE / unit) ** 2 * np.eye(len(y))
+    covariance = covariance + SCALE**2 * features @ features.T
+    scaled = (y - y.mean()) / unit
+    exact = stats.multivariate_normal(None, covariance).logpdf(scaled)
+    exact -= len(y) * np.log(unit)
+    low, high = bounds.interval()
+    assert bounds.reliable
+    assert low < exact < high < low + 0.2
+    assert "copies" not in bounds.reason
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_hidden_unit(seed):
+    """Truth from 200,000 draws of the prior; two copies, which differ in sign.
+
+    A run that calls itself reliable contains it. Wrong variant: one copy only.
+    """
+    X, y = make_data()
+    labels = (y > 0).astype(int)
+    model = BayesianMLPClassifier(
+        hidden_layer_sizes=1, activation="tanh", prior=Normal(1.0), **QUICK
+    )
+    model.fit(X, labels)
+    bounds = model.evidence_bounds(X, labels, random_state=seed)
+    assert "exp(0.7) equivalent copies" in bounds.reason
+    predictor = MLPPredictor(2, 1, (1,), "tanh", *model._scales)
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(200_000, predictor.layout.size))
+    theta *= predictor.layout.natural_scales().numpy()
+    f = predictor.forward(torch.from_numpy(theta), torch.from_numpy(X))[..., 0]
+    signs = torch.from_numpy(2.0 * labels - 1)
+    log_p = torch.nn.functional.logsigmoid(signs * f).sum(1)
+    exact = float(torch.logsumexp(log_p, 0) - np.log(len(theta)))
+    weights = torch.exp(log_p - exact)
+    error = float(weights.std()) / len(theta) ** 0.5
+    low, high = bounds.interval()
+    assert not bounds.reliable or low - 2 * error < exact < high + 2 * error
+
+
+def test_function_for_pipelines():
+    X, y = make_data()
+    model = BayesianMLPRegressor(hidden_layer_sizes=(), noise_scale=NOISE, **QUICK).fit(
+        X, y
+    )
+    bounds = skvi.evidence_bounds(model, X, y, random_state=0)
+    assert bounds == model.evidence_bounds(X, y, random_state=0)
+
+
+def test_other_data_are_refused():
+    X, y = make_data()
+    model = BayesianMLPRegressor(hidden_layer_sizes=(), noise_scale=NOISE, **QUICK).fit(
+        X, y
+    )
+    with pytest.raises(ValueError, match="of the fit"):
+        model.evidence_bounds(X, y + 1)
+
+
+def test_copies():
+    assert MLPPredictor(2, 1, (), "relu").log_copies == 0
+    assert MLPPredictor(2, 1, (3, 2)).log_copies == pytest.approx(np.log(12))
+    tanh = MLPPredictor(2, 1, (3,), "tanh")
+    assert tanh.log_copies == pytest.approx(np.log(6 * 8))
