@@ -8,7 +8,7 @@ import pytest
 PAGES = Path(__file__).parents[1] / "doc"
 
 
-@pytest.mark.parametrize("page", ["extend.rst", "predict.rst"])
+@pytest.mark.parametrize("page", ["extend.rst", "metrics.rst", "predict.rst"])
 def test_examples_of_the_pages(page):
     failed, attempted = doctest.testfile(str(PAGES / page), module_relative=False)
     assert attempted

@@ -40,7 +40,8 @@ def public_objects():
     for module in sorted(public_modules(), key=lambda m: m.__name__.count(".")):
         for name in module.__all__:
             obj = getattr(module, name)
-            if callable(obj) and obj not in objects.values():
+            is_documented = inspect.isclass(obj) or inspect.isroutine(obj)
+            if is_documented and obj not in objects.values():
                 objects[f"{module.__name__}.{name}"] = obj
     return objects
 

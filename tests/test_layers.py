@@ -28,7 +28,7 @@ LAYERS = [
     ["skvi.sampling"],
     ["skvi.solvers"],
     ["skvi.evidence"],
-    ["skvi.plotting"],
+    ["skvi.plotting", "skvi.metrics"],
     # glue
     ["skvi._registry", "skvi._progress"],
     ["skvi._parameters"],

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from sklearn.exceptions import NotFittedError
-
 from skvi.evidence._result import EvidenceBounds
+from skvi.utils._unwrap import unwrap
 
 
 def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceBounds:
@@ -48,19 +47,8 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
     >>> bool(abs(bounds.estimate + 7.19) < 0.02)
     True
     """
-    found = estimator
-    while not hasattr(found, "evidence_bounds"):
-        if hasattr(found, "best_estimator_"):
-            found = found.best_estimator_
-        elif hasattr(found, "best_params_") or hasattr(found, "param_grid"):
-            raise NotFittedError("Fit the search with refit=True first.")
-        elif hasattr(found, "steps"):
-            if len(found.steps) > 1:
-                X = found[:-1].transform(X)
-            found = found[-1]
-        else:
-            raise TypeError(
-                f"{type(found).__name__} has no method evidence_bounds. Pass a linear "
-                "model of skvi, or a Pipeline or search that ends in one."
-            )
+    found, X = unwrap(estimator, X, "evidence_bounds", ADVICE)
     return found.evidence_bounds(X, y, **options)
+
+
+ADVICE = "Pass a linear model of skvi, or a Pipeline or search that ends in one."

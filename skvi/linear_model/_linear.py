@@ -350,6 +350,22 @@ Divergence, default="kl"
         z = torch.from_numpy(y) - mean
         return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
 
+    def _predictive_normals(self, X):
+        """Normals whose mixture is the predictive distribution.
+
+        Means and standard deviations, (n, S), and weights, (S,); for K targets
+        (n, K, S) and (K, S).
+        """
+        X = self._check_X(X)
+        if self._n_columns:
+            found = [o._predictive_normals(X) for o in self.outputs_]
+            mean, std, weights = zip(*found, strict=True)
+            return np.stack(mean, 1), np.stack(std, 1), np.stack(weights)
+        mean, variance = self._function_moments(X)
+        noise, log_w = self._noise_nodes()
+        std = (variance[:, None] + noise).sqrt()
+        return mean[:, None].expand_as(std).numpy(), std.numpy(), log_w.exp().numpy()
+
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
 

@@ -339,6 +339,14 @@ Prior, Posterior or dict, default="normal"
 
         return self._by_rows(X, log_density, y)
 
+    def _predictive_normals(self, X):
+        """Normals whose mixture is the predictive distribution.
+
+        Means and standard deviations, (n, S), and None: equal weights.
+        """
+        mean = self._by_rows(self._check_X(X), lambda f: self._mean(f).T)
+        return mean, np.full_like(mean, self.noise_scale_), None
+
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
 

@@ -1,6 +1,7 @@
 """The only imports of scikit-learn's private helpers."""
 
 from sklearn.base import _fit_context
+from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import (
     Interval,
     InvalidParameterError,
@@ -15,6 +16,7 @@ __all__ = [
     "StrOptions",
     "_check_sample_weight",
     "_fit_context",
+    "_safe_indexing",
     "validate_arguments",
 ]
 

@@ -1,0 +1,154 @@
+"""What all scorers share: the call, means over rows, metadata routing."""
+
+from copy import copy
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.metadata_routing import MetadataRequest
+
+from skvi.utils._unwrap import unwrap
+from skvi.utils._validation import _check_sample_weight
+
+__all__ = ["RowScorer", "Scorer"]
+
+ADVICE = "Pass an estimator of skvi, or a Pipeline or fitted search that ends in one"
+
+
+class Scorer:
+    """A callable ``scorer(estimator, X, y)``, for searches and cross-validation.
+
+    It never changes: `set_score_request` returns another scorer.
+    """
+
+    #: Arguments of the call that metadata routing can fill.
+    metadata: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        self._request: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """Show the class and its parameters."""
+        shown = ", ".join(
+            f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_")
+        )
+        return f"{type(self).__name__}({shown})"
+
+    def set_score_request(self, **request: bool | str | None) -> "Scorer":
+        """Return a scorer that asks for metadata.
+
+        Only relevant with ``sklearn.set_config(enable_metadata_routing=True)``.
+
+        Parameters
+        ----------
+        **request : bool, None or str
+            For each name: True asks for it, False leaves it out, None raises where
+            it is given, a string asks for it by another name.
+
+        Returns
+        -------
+        Scorer
+            A new one; scorers may be shared, so none is changed.
+
+        Raises
+        ------
+        TypeError
+            The scorer has no such argument.
+        """
+        unknown = sorted(set(request) - set(self.metadata))
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} cannot ask for {unknown}; it knows "
+                f"{list(self.metadata)}."
+            )
+        new = copy(self)
+        new._request = {**self._request, **request}
+        return new
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """Return what the scorer asks for, for scikit-learn's routing.
+
+        Returns
+        -------
+        MetadataRequest
+        """
+        found = MetadataRequest(owner=self)
+        for name in self.metadata:
+            found.score.add_request(param=name, alias=self._request.get(name))
+        return found
+
+    def _accept_sample_weight(self) -> bool:
+        """Without routing, searches ask this before they pass sample weights."""
+        return "sample_weight" in self.metadata
+
+
+class RowScorer(Scorer):
+    """A scorer that is a mean over rows: a subclass owes `_rows` and `method`."""
+
+    metadata: ClassVar[tuple[str, ...]] = ("sample_weight", "exposure")
+    #: Method of the estimator that is needed, and what there is where it is missing.
+    method: ClassVar[str]
+    otherwise: ClassVar[str]
+    needs_numbers: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        exposure: Any = None,
+    ) -> float:
+        """Score a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : estimator, Pipeline or search, fitted
+        X : array-like of shape (n, d)
+            Rows that the fit has not seen, before a pipeline's transformations.
+        y : array-like of shape (n,) or (n, K)
+        sample_weight : array-like of shape (n,), default=None
+            Not negative; a weight of 2 counts a row twice.
+        exposure : array-like of shape (n,), default=None
+            Passed on to the estimator, for `BayesianPoissonRegressor`.
+
+        Returns
+        -------
+        float
+            The (weighted) mean over rows; larger is better.
+
+        Raises
+        ------
+        TypeError
+            The score is not defined for the estimator.
+        ValueError
+            The weights are negative, or all zero.
+        """
+        if self.needs_numbers and is_classifier(estimator):
+            raise TypeError(
+                f"{self!r} needs numbers, and {type(estimator).__name__} predicts "
+                "classes. Use LogPredictiveDensity(), or scoring='neg_brier_score'."
+            )
+        found, X = unwrap(estimator, X, self.method, f"{ADVICE}; {self.otherwise}.")
+        options = {} if exposure is None else {"exposure": exposure}
+        rows = self._rows(found, X, y, options)
+        if rows.ndim > 1:
+            rows = rows.mean(1)
+        return _mean(rows, sample_weight)
+
+    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+        """Scores of rows, (n,), or of all columns of y, (n, K)."""
+        raise NotImplementedError
+
+
+def _mean(rows: np.ndarray, sample_weight: Any) -> float:
+    if sample_weight is None:
+        return float(rows.mean())
+    weight = _check_sample_weight(
+        sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+    )
+    if not weight.sum() > 0:
+        raise ValueError("sample_weight is zero in every row: there is no mean.")
+    # A row of weight zero does not count, whatever its score.
+    used = weight > 0
+    return float(np.average(rows[used], weights=weight[used]))

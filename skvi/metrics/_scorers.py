@@ -1,0 +1,242 @@
+"""Scorers of predictions on new rows."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils import check_random_state, gen_batches
+
+from skvi.metrics._base import RowScorer
+from skvi.metrics._scores import (
+    check_coverage,
+    interval_score,
+    normal_crps,
+    sample_crps,
+    split_interval,
+)
+from skvi.utils._validation import _safe_indexing
+
+__all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
+
+# Rows for which draws are kept at once.
+ROW_BLOCK = 2048
+
+
+class LogPredictiveDensity(RowScorer):
+    """Scorer: mean log predictive density of new rows, in nats per row.
+
+    The strictly proper score that only looks at what happened: the log of the
+    probability, or of the density, that the forecast gave to each y. For classifiers it
+    is minus scikit-learn's ``log_loss``. For continuous y it changes with the unit of
+    y, by the same number for all models: differences have a meaning.
+
+    Ready for use as ``scoring=log_predictive_density_scorer``.
+
+    See Also
+    --------
+    NegCRPS : In units of y, and forgiving outliers.
+
+    Notes
+    -----
+    The mean over rows of the estimator's ``predict_log_density(X, y)``, each row given
+    the training data alone; for K targets the sum over them. One row that the model
+    finds impossible gives minus infinity.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.metrics import LogPredictiveDensity
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = BayesianLinearRegression()
+    >>> cross_val_score(model, X, y, scoring=LogPredictiveDensity(), cv=3).round(2)
+    array([-5.43, -5.46, -5.39])
+    """
+
+    method: ClassVar[str] = "predict_log_density"
+    otherwise: ClassVar[str] = "for other classifiers there is scoring='neg_log_loss'"
+    needs_numbers: ClassVar[bool] = False
+
+    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+        return estimator.predict_log_density(X, y, **options)
+
+
+class NegCRPS(RowScorer):
+    """Scorer: minus the mean continuous ranked probability score, in units of y.
+
+    The CRPS compares distribution functions. It is a proper score like the log density,
+    but grows only linearly with the distance of an outlier. For a forecast without
+    uncertainty it is the absolute error.
+
+    Ready for use as ``scoring=neg_crps_scorer``.
+
+    Parameters
+    ----------
+    n_samples : int, default=1000
+        Draws for each row, only where the forecast is not a mixture of normals.
+    random_state : int, RandomState instance or None, default=0
+        Of these draws. An int gives every candidate of a search the same noise.
+
+    See Also
+    --------
+    normal_crps, sample_crps : The formulas.
+
+    Notes
+    -----
+    Exact for `BayesianLinearRegression` (with a hyperprior on the noise: up to the
+    quadrature over it) and for `BayesianMLPRegressor`, over its drawn networks. For all
+    others, such as `BayesianPoissonRegressor`, the unbiased estimate from draws of
+    ``sample_y``. For several targets the mean over them. Not defined for classifiers,
+    whose classes have no order.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.metrics import NegCRPS
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = BayesianLinearRegression()
+    >>> cross_val_score(model, X, y, scoring=NegCRPS(), cv=3).round(1)
+    array([-31.4, -32.5, -29.9])
+    """
+
+    method: ClassVar[str] = "sample_y"
+    otherwise: ClassVar[str] = (
+        "the CRPS of forecasts without uncertainty is scoring='neg_mean_absolute_error'"
+    )
+
+    def __init__(self, n_samples: int = 1000, random_state: Any = 0) -> None:
+        super().__init__()
+        self.n_samples = n_samples
+        self.random_state = random_state
+
+    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+        y = _numbers(y)
+        if hasattr(estimator, "_predictive_normals"):
+            return -normal_crps(y, *estimator._predictive_normals(X, **options))
+        random_state, scores = check_random_state(self.random_state), []
+        for rows in gen_batches(len(y), ROW_BLOCK):
+            some = {k: _safe_indexing(v, rows) for k, v in options.items()}
+            some |= {"n_samples": self.n_samples, "random_state": random_state}
+            draws = estimator.sample_y(_safe_indexing(X, rows), **some)
+            scores.append(-sample_crps(y[rows], draws))
+        return np.concatenate(scores)
+
+
+class NegIntervalScore(RowScorer):
+    """Scorer: minus the mean interval score (Winkler score), in units of y.
+
+    The width of the prediction interval, plus ``2 / (1 - coverage)`` times the distance
+    by which an observation misses it: narrow intervals score better, but only as long
+    as they hold what they promise. It is proper, so that a search may maximise it.
+
+    Ready for use as ``scoring=neg_interval_score_scorer``, at a coverage of 90 %.
+
+    Parameters
+    ----------
+    coverage : float, default=0.9
+        Of the intervals, in (0, 1).
+
+    See Also
+    --------
+    IntervalCoverage : How many observations are inside, which is no score.
+    interval_score : The formula.
+
+    Notes
+    -----
+    From the estimator's ``predict_interval(X, coverage)``; for several targets the
+    mean over them. Not defined for classifiers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.metrics import NegIntervalScore
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> grid = {"prior": ["hierarchical", "normal"]}
+    >>> model = BayesianLinearRegression()
+    >>> search = GridSearchCV(model, grid, scoring=NegIntervalScore(0.5)).fit(X, y)
+    >>> search.best_params_
+    {'prior': 'hierarchical'}
+    """
+
+    method: ClassVar[str] = "predict_interval"
+    otherwise: ClassVar[str] = (
+        "for other intervals there is skvi.metrics.interval_score"
+    )
+
+    def __init__(self, coverage: float = 0.9) -> None:
+        super().__init__()
+        check_coverage(type(self).__name__, coverage)
+        self.coverage = coverage
+
+    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+        ends = estimator.predict_interval(X, self.coverage, **options)
+        return -interval_score(_numbers(y), ends, self.coverage)
+
+
+class IntervalCoverage(RowScorer):
+    """Scorer: the share of observations inside their prediction intervals.
+
+    A check of calibration, to be read beside the coverage that was asked for. It is no
+    score to be maximised: the widest intervals would win. Let a search choose by
+    `NegIntervalScore`, and report this one beside it.
+
+    Ready for use as ``interval_coverage_scorer``, at a coverage of 90 %.
+
+    Parameters
+    ----------
+    coverage : float, default=0.9
+        Of the intervals, in (0, 1).
+
+    See Also
+    --------
+    NegIntervalScore : The proper score.
+
+    Notes
+    -----
+    From the estimator's ``predict_interval(X, coverage)``; both ends belong to the
+    interval, so that those of counts hold at least their coverage. For several targets
+    the mean over them. Not defined for classifiers.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.model_selection import cross_validate
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.metrics import interval_coverage_scorer, neg_interval_score_scorer
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> scoring = {
+    ...     "score": neg_interval_score_scorer,
+    ...     "coverage": interval_coverage_scorer,
+    ... }
+    >>> found = cross_validate(BayesianLinearRegression(), X, y, scoring=scoring)
+    >>> round(float(found["test_coverage"].mean()), 2)
+    0.9
+    """
+
+    method: ClassVar[str] = "predict_interval"
+    otherwise: ClassVar[str] = (
+        "for other intervals there is skvi.metrics.interval_score"
+    )
+
+    def __init__(self, coverage: float = 0.9) -> None:
+        super().__init__()
+        check_coverage(type(self).__name__, coverage)
+        self.coverage = coverage
+
+    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+        ends = estimator.predict_interval(X, self.coverage, **options)
+        y = _numbers(y)
+        low, high = split_interval(y, np.asarray(ends, dtype=np.float64))
+        return ((low <= y) & (y <= high)).astype(np.float64)
+
+
+def _numbers(y: Any) -> np.ndarray:
+    """Observations as floats, (n,) or (n, K)."""
+    y = np.asarray(y, dtype=np.float64)
+    if not np.isfinite(y).all():
+        raise ValueError("y contains NaN or infinity.")
+    return y

@@ -1,0 +1,231 @@
+"""Proper scores of forecasts, one value for each row."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from skvi.utils._arrays import row_chunks
+from skvi.utils._validation import Interval, validate_arguments
+
+__all__ = ["interval_score", "normal_crps", "sample_crps"]
+
+# Numbers in a temporary array.
+CHUNK_ELEMENTS = 2**20
+
+
+def normal_crps(y: Any, mean: Any, std: Any, weights: Any = None) -> np.ndarray:
+    r"""Continuous ranked probability score of normals and mixtures of normals.
+
+    .. math:: \mathrm{CRPS}(F, y) = \int (F(t) - 1\{y \le t\})^2 dt
+        = E|T - y| - \tfrac{1}{2} E|T - T'|
+
+    with independent T, T' ~ F. It is a distance, in units of y: 0 for a certain and
+    right forecast, and the absolute error for a certain one. Smaller is better, and
+    on average nobody does better than to forecast the true distribution.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, K)
+        Observations.
+    mean, std : array-like of the shape of y, or with another axis of length S
+        Of the normals, or of the S components of a mixture. A standard deviation
+        of 0 is a certain forecast.
+    weights : array-like of shape (S,), default=None
+        Of the components, with sum 1, or of any shape that fits `mean`; None weights
+        them equally. Only for mixtures.
+
+    Returns
+    -------
+    ndarray of the shape of y
+        In units of y, exact up to rounding.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit, or `weights` come without components.
+
+    See Also
+    --------
+    sample_crps : The same from draws of any distribution.
+    NegCRPS : The scorer.
+
+    References
+    ----------
+    Gneiting and Raftery (2007), *Strictly proper scoring rules, prediction, and
+    estimation*, equations (20) and (21); mixtures of normals as in Grimit et al.
+    (2006), *The continuous ranked probability score for circular variables*.
+
+    Examples
+    --------
+    >>> from skvi.metrics import normal_crps
+    >>> normal_crps([0.0, 3.0], [0.0, 0.0], [1.0, 1.0]).round(4)
+    array([0.2337, 2.4366])
+    >>> normal_crps([0.0], [[-1.0, 1.0]], [[0.5, 0.5]]).round(4)  # two components
+    array([0.3672])
+    """
+    y, mean, std = (np.asarray(a, dtype=np.float64) for a in (y, mean, std))
+    is_mixture = mean.ndim == y.ndim + 1
+    fits = mean.shape[: y.ndim] == y.shape and mean.ndim - y.ndim in (0, 1)
+    if not fits or std.shape != mean.shape or (weights is not None and not is_mixture):
+        raise ValueError(
+            "mean and std must have the shape of y, or one more axis for the "
+            f"components, that weights need. Got y {y.shape}, mean {mean.shape}, std "
+            f"{std.shape}, weights {None if weights is None else np.shape(weights)}."
+        )
+    if not is_mixture:
+        return _absolute(y - mean, std) - std / math.sqrt(math.pi)
+    w = 1 / mean.shape[-1] if weights is None else np.asarray(weights, dtype=np.float64)
+    size = mean.shape[-1]
+    columns = (a.reshape(-1, size) for a in (mean, std, np.broadcast_to(w, mean.shape)))
+    return _of_mixtures(y.ravel(), *columns).reshape(y.shape)
+
+
+def _of_mixtures(
+    y: np.ndarray, mean: np.ndarray, std: np.ndarray, w: np.ndarray
+) -> np.ndarray:
+    """CRPS of mixtures, (n,), whose components are the columns."""
+    score = (w * _absolute(y[:, None] - mean, std)).sum(1)
+    score -= (w**2 * std).sum(1) / math.sqrt(
+        math.pi
+    )  # pairs of a component with itself
+    one, other = np.triu_indices(mean.shape[1], 1)
+    for rows in row_chunks(len(y), len(one), CHUNK_ELEMENTS):
+        m, s, p = mean[rows], std[rows], w[rows]
+        between = _absolute(m[:, one] - m[:, other], np.hypot(s[:, one], s[:, other]))
+        score[rows] -= (p[:, one] * p[:, other] * between).sum(1)
+    return score
+
+
+def _absolute(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """E|T| of normals."""
+    z = np.abs(mean) / np.maximum(std, 1e-300)
+    density = np.exp(-0.5 * np.minimum(z, 1e3) ** 2) / math.sqrt(2 * math.pi)
+    return np.abs(mean) * (1 - 2 * ndtr(-z)) + 2 * std * density
+
+
+def sample_crps(y: Any, draws: Any) -> np.ndarray:
+    r"""Continuous ranked probability score of any distribution, from draws.
+
+    .. math:: \frac{1}{S} \sum_s |t_s - y|
+        - \frac{1}{2 S (S - 1)} \sum_{s, s'} |t_s - t_{s'}|
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, K)
+        Observations.
+    draws : array-like of the shape of y, with a last axis of length S
+        Independent draws of the forecast, at least two.
+
+    Returns
+    -------
+    ndarray of the shape of y
+        In units of y; smaller is better. An estimate without bias at every S (the
+        "fair" one: division by S squared would favour forecasts that are too narrow),
+        so that single values can be negative.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit, or there are fewer than two draws.
+
+    See Also
+    --------
+    normal_crps : Exact, for normals and their mixtures.
+
+    References
+    ----------
+    Ferro (2014), *Fair scores for ensemble forecasts*, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.metrics import sample_crps
+    >>> draws = np.random.default_rng(0).normal(size=(1, 100_000))
+    >>> sample_crps([0.0], draws).round(2)
+    array([0.23])
+    """
+    y, draws = np.asarray(y, dtype=np.float64), np.asarray(draws, dtype=np.float64)
+    size = draws.shape[-1] if draws.ndim else 0
+    if draws.shape[:-1] != y.shape or size < 2:
+        raise ValueError(
+            "draws must have the shape of y and another axis, of at least two draws. "
+            f"Got y {y.shape} and draws {draws.shape}."
+        )
+    deviations = np.sort(draws - y[..., None], axis=-1)
+    # Every pair once: the k-th smallest is the larger one of k pairs.
+    ranks = 2 * np.arange(size) - (size - 1.0)
+    spread = (deviations * ranks).sum(-1) / (size * (size - 1))
+    return np.abs(deviations).mean(-1) - spread
+
+
+def interval_score(y: Any, interval: Any, coverage: float) -> np.ndarray:
+    r"""Score of central prediction intervals: the width, plus a price for a miss.
+
+    .. math:: (u - l) + \frac{2}{1 - c} \max(l - y, 0, y - u)
+
+    The price makes it proper: on average the quantiles at (1 - c)/2 and (1 + c)/2 of
+    the true distribution score best. Coverage alone would not, since whoever gives the
+    whole line in 9 rows of 10 and nothing in the tenth covers 90 %.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, K)
+        Observations.
+    interval : array-like of shape (n, 2) or (n, 2, K)
+        Lower and upper ends, as `predict_interval` returns them.
+    coverage : float
+        Probability c that the intervals were made for, in (0, 1).
+
+    Returns
+    -------
+    ndarray of the shape of y
+        In units of y; smaller is better.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit.
+
+    See Also
+    --------
+    NegIntervalScore : The scorer.
+
+    References
+    ----------
+    Winkler (1972), *A decision-theoretic approach to interval estimation*; Gneiting
+    and Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*,
+    equation (43).
+
+    Examples
+    --------
+    >>> from skvi.metrics import interval_score
+    >>> interval_score([0.5, 1.5], [[0.0, 1.0], [0.0, 1.0]], coverage=0.9)
+    array([ 1., 11.])
+    """
+    check_coverage("interval_score", coverage)
+    y, ends = np.asarray(y, dtype=np.float64), np.asarray(interval, dtype=np.float64)
+    low, high = split_interval(y, ends)
+    missed = np.maximum(np.maximum(low - y, y - high), 0.0)
+    return high - low + 2 / (1 - coverage) * missed
+
+
+def split_interval(y: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends, each of the shape of y."""
+    if ends.shape != (*y.shape[:1], 2, *y.shape[1:]):
+        raise ValueError(
+            "interval must have two ends for each y: shape (n, 2) or (n, 2, K). "
+            f"Got y {y.shape} and interval {ends.shape}."
+        )
+    return ends[:, 0], ends[:, 1]
+
+
+def check_coverage(caller: str, coverage: float) -> None:
+    """Raise where a coverage is no probability."""
+    validate_arguments(
+        caller,
+        {"coverage": coverage},
+        {"coverage": [Interval(Real, 0, 1, closed="neither")]},
+    )

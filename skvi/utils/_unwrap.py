@@ -1,0 +1,57 @@
+"""The estimator that a pipeline or a fitted search ends in."""
+
+from typing import Any
+
+from sklearn.exceptions import NotFittedError
+
+TRANSFORMED = (
+    "It changes the unit of y, so that scores and evidences of its regressor are not "
+    "those of y. Use normalize_y=True of skvi's regressors, or transform y beforehand."
+)
+
+
+def unwrap(
+    estimator: Any, X: Any, name: str, advice: str, transform: bool = True
+) -> tuple[Any, Any]:
+    """Walk to the estimator with an attribute, and transform X on the way.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+    X : array-like of shape (n, d)
+        Before a pipeline's transformations.
+    name : str
+        What the estimator must have.
+    advice : str
+        Last sentence of the error where there is none.
+    transform : bool, default=True
+        False leaves X as it is.
+
+    Returns
+    -------
+    estimator, X
+
+    Raises
+    ------
+    NotFittedError
+        A search has no best estimator.
+    TypeError
+        Nothing inside has the attribute.
+    """
+    while not hasattr(estimator, name):
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "best_params_") or hasattr(estimator, "param_grid"):
+            raise NotFittedError("Fit the search with refit=True first.")
+        elif hasattr(estimator, "steps"):
+            if transform and len(estimator.steps) > 1:
+                X = estimator[:-1].transform(X)
+            estimator = estimator[-1]
+        else:
+            if hasattr(estimator, "regressor_") and hasattr(estimator, "transformer_"):
+                advice = TRANSFORMED
+            kind = "attribute" if name.endswith("_") else "method"
+            raise TypeError(
+                f"{type(estimator).__name__} has no {kind} {name}. {advice}"
+            )
+    return estimator, X
