@@ -8,15 +8,18 @@ from skvi.evidence._fit_checks import (
     lower_bound,
     weight_diagnostics,
 )
-from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.evidence._result import BoundsTable, EvidenceBounds, NamedBound
+from skvi.evidence._table import elbo_row
 from skvi.evidence._unwrap import evidence_bounds
 
 __all__ = [
     "BOUND_DRAWS",
+    "BoundsTable",
     "EvidenceBounds",
     "NamedBound",
     "bound_evidence",
     "conjugate_evidence",
+    "elbo_row",
     "evidence_bounds",
     "judge_existence",
     "lower_bound",

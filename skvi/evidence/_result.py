@@ -1,8 +1,26 @@
 """What `evidence_bounds` returns."""
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
-__all__ = ["EvidenceBounds", "NamedBound"]
+__all__ = [
+    "ALWAYS",
+    "MEAN",
+    "NEVER",
+    "PROBABLE",
+    "BoundsTable",
+    "EvidenceBounds",
+    "NamedBound",
+]
+
+#: In which sense a row bounds the evidence.
+ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
+PROBABLE = "with 95 % probability"
+#: From sure to hopeless.
+EXISTS = (True, None, False)
+# Relative rounding of sums over data.
+ROUNDING = 1e-9
 
 _OPTIMISTIC = "optimistic as a score of the model"
 
@@ -20,18 +38,118 @@ class NamedBound:
     direction : {"lower", "upper", "estimate"}
     certifies : str
         What the number says, and under which condition.
+    exists : bool or None, default=True
+        Whether the bound that is estimated is finite; None where it is not known. A
+        sample prints a finite number in any case.
+    holds : {"always", "in expectation", "with 95 % probability", "never"}, \
+default="in expectation"
+        In which sense this number, from finitely many draws, is on its side of the
+        evidence. "always": without noise. "never": it certifies nothing.
+    k : int, default=None
+        Draws inside each logarithm, of importance-weighted bounds.
 
     Examples
     --------
     >>> from skvi.evidence import NamedBound
-    >>> NamedBound(-7.26, 0.0, "lower", "log p(D) is above it").direction
-    'lower'
+    >>> row = NamedBound(-7.26, 0.0, "lower", "a bound, exactly", holds="always")
+    >>> row.is_certificate
+    True
     """
 
     value: float
     standard_error: float
     direction: str
     certifies: str
+    exists: bool | None = True
+    holds: str = MEAN
+    k: int | None = None
+
+    @property
+    def is_certificate(self) -> bool:
+        """Whether the number bounds the evidence, in the sense of `holds`."""
+        return self.holds != NEVER and self.direction in ("lower", "upper")
+
+
+class BoundsTable(dict):
+    """Named bounds, from the lowest to the highest.
+
+    A dict of name to `NamedBound`, that prints as a table.
+
+    Examples
+    --------
+    >>> from skvi.evidence import BoundsTable, NamedBound
+    >>> table = BoundsTable(
+    ...     {"ELBO of q": NamedBound(-7.26, 0.0, "lower", "a bound, exactly")}
+    ... )
+    >>> print(table)
+      ELBO of q                       -7.2600 +- 0.0000  lower    a bound, exactly
+    >>> table.to_dict()["value"]
+    [-7.26]
+    """
+
+    def to_dict(self) -> dict[str, list]:
+        """Return the columns, for ``pandas.DataFrame(table.to_dict())``.
+
+        Returns
+        -------
+        dict of str to list
+            "bound" (the names), the fields of `NamedBound`, and "is_certificate".
+        """
+        rows = [
+            {"bound": name, **asdict(row), "is_certificate": row.is_certificate}
+            for name, row in self.items()
+        ]
+        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+    @classmethod
+    def sum(cls, tables: Sequence[Mapping[str, NamedBound]]) -> "BoundsTable":
+        """Bound the sum of the log evidences of independent models.
+
+        Parameters
+        ----------
+        tables : sequence of dict of str to NamedBound
+
+        Returns
+        -------
+        BoundsTable
+            Of the names that all tables have. Errors add as if draws were independent.
+            Rows that hold with 95 % probability are left out: each of them does, all
+            together do not.
+        """
+        found = cls()
+        for name in tables[0]:
+            rows = [table[name] for table in tables if name in table]
+            if len(rows) == len(tables) and all(r.holds != PROBABLE for r in rows):
+                found[name] = _add(rows)
+        return found
+
+    def __str__(self) -> str:
+        """Return one line for each bound."""
+        return "\n".join(
+            f"  {_label(name, row):<26} {row.value:>12.4f} +- {row.standard_error:.4f}"
+            f"  {row.direction:<8} {row.certifies}"
+            for name, row in self.items()
+        )
+
+    __repr__ = __str__
+
+
+def _add(rows: list[NamedBound]) -> NamedBound:
+    """Sum of bounds, which holds and exists as the weakest of them."""
+    weakest = max(
+        rows,
+        key=lambda r: ((ALWAYS, MEAN, NEVER).index(r.holds), EXISTS.index(r.exists)),
+    )
+    return replace(
+        weakest,
+        value=math.fsum(row.value for row in rows),
+        standard_error=math.hypot(*(row.standard_error for row in rows)),
+        k=rows[0].k if len({row.k for row in rows}) == 1 else None,
+    )
+
+
+def _label(name: str, row: NamedBound) -> str:
+    return name if row.k is None else f"{name} (K={row.k})"
 
 
 @dataclass(frozen=True)
@@ -66,7 +184,9 @@ class EvidenceBounds:
         Learnt hyperparameters on which the evidence is conditioned.
     quantity : str
         "log evidence", or "generalised log evidence" for other losses or weights.
-    table : dict of str to NamedBound
+    table : BoundsTable
+        Every bound by name, with its standard error, its direction, whether it exists
+        and what it certifies.
 
     Notes
     -----
@@ -100,10 +220,17 @@ class EvidenceBounds:
     method: str
     plug_in: tuple[str, ...] = ()
     quantity: str = "log evidence"
-    table: dict[str, NamedBound] = field(default_factory=dict, repr=False)
+    table: dict[str, NamedBound] = field(default_factory=BoundsTable, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the table one, where it was given as a dict."""
+        object.__setattr__(self, "table", BoundsTable(self.table))
 
     def interval(self, n_se: float = 2.0) -> tuple[float, float]:
         """Return an interval for the log evidence.
+
+        From `lower` and `upper` with their errors, cut at bounds of the table that hold
+        always: an ELBO in closed form can be tighter than the sampled lower bound.
 
         Parameters
         ----------
@@ -114,18 +241,29 @@ class EvidenceBounds:
         Returns
         -------
         low, high : float
-            In nats.
+            In nats. ``inf`` where such an ELBO refutes the upper side.
         """
-        return self.lower - n_se * self.lower_se, self.upper + n_se * self.upper_se
+        low = self.lower - n_se * self.lower_se
+        high = self.upper + n_se * self.upper_se
+        sure = max(
+            (
+                row.value
+                for row in self.table.values()
+                if row.direction == "lower" and row.holds == ALWAYS
+            ),
+            default=-math.inf,
+        )
+        if sure <= high:
+            return max(low, sure), high
+        if sure - high <= ROUNDING * max(1.0, abs(sure)):
+            return min(low, high), sure
+        return sure, math.inf
 
     def __str__(self) -> str:
         """Return the table of bounds as text."""
         lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
-        for name, row in self.table.items():
-            lines.append(
-                f"  {name:<22} {row.value:>12.4f} +- {row.standard_error:.4f}  "
-                f"{row.direction:<8} {row.certifies}"
-            )
+        if self.table:
+            lines.append(str(self.table))
         if self.plug_in:
             lines.append(f"  at the learnt {', '.join(self.plug_in)}: {_OPTIMISTIC}")
         return "\n".join([*lines, f"  {self.reason}"])

@@ -13,8 +13,8 @@ from skvi.evidence._estimates import (
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._power_rows import power_rows
-from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.evidence._result import ALWAYS, EvidenceBounds
+from skvi.evidence._table import build_table, elbo_row
 from skvi.sampling import Chains, effective_sample_size, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 
@@ -24,6 +24,7 @@ DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
 MAX_RHAT = 1.05
 LEVEL = 0.95
+ROUNDING = 1e-9  # nats
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +83,6 @@ def summarise(
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
     bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
-    of_q = chains.log_joint - posterior.log_prob(chains.theta.flatten(0, 1)).reshape(
-        chains.log_joint.shape
-    )
-    of_q = of_q.mean(1)
-    eubo = float(of_q.mean()), float(of_q.std()) / math.sqrt(len(of_q))
     khats = (pareto_khat(forward), pareto_khat(-reverse.flatten()))
     reason = _why_not(
         khats,
@@ -95,10 +91,13 @@ def summarise(
         lower - upper,
         math.hypot(lower_se, upper_se),
     )
+    elbo = elbo_row(lower_bound(target, posterior, generator))
+    if elbo.holds == ALWAYS and elbo.value > upper + 4 * upper_se + ROUNDING:
+        refuted = f"the exact ELBO lies {elbo.value - upper:.3g} nats above the upper"
+        reason = f"{reason}; {refuted} bound" if reason else f"{refuted} bound"
     is_coarse = max(lower_se, upper_se) > 1.5 * sides.error
     finite = finite_sample_bounds(forward, reverse, LEVEL)
     weights = torch.softmax(forward, 0)
-    elbo = lower_bound(target, posterior, generator)
     return EvidenceBounds(
         lower=lower,
         upper=upper,
@@ -112,14 +111,8 @@ def summarise(
         reason=reason or CERTIFIED + (CAPPED if is_coarse else ""),
         method=sides.method,
         quantity=quantity,
-        table=_table(
-            sides,
-            both,
-            bridge,
-            finite,
-            elbo,
-            eubo,
-            power_rows(target, posterior, generator),
+        table=build_table(
+            target, posterior, sides, both, bridge, finite, elbo, generator
         ),
     )
 
@@ -129,40 +122,6 @@ CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "
     "from the prior reach"
 )
-
-
-Estimate = tuple[float, float]
-
-
-def _table(
-    sides: Sides,
-    both: tuple[Estimate, Estimate],
-    bridge: Estimate,
-    finite: tuple[float, float],
-    elbo: Estimate,
-    eubo: Estimate,
-    of_powers: dict[str, NamedBound],
-) -> dict[str, NamedBound]:
-    """Every number with what it certifies, from the lowest to the highest."""
-    expected, if_exact = "a bound in expectation", "a bound in expectation, if so"
-    holds = "holds with 95 % probability"
-    below = {k: v for k, v in of_powers.items() if v.direction == "lower"}
-    above = {k: v for k, v in of_powers.items() if v.direction == "upper"}
-    return {
-        "ELBO of q": NamedBound(
-            *elbo, "lower", expected if elbo[1] else "a bound, exactly"
-        ),
-        **below,
-        f"IW-ELBO (K={sides.k_below})": NamedBound(*both[0], "lower", expected),
-        "lower, 95 %": NamedBound(finite[0], 0.0, "lower", holds),
-        "bridge": NamedBound(*bridge, "estimate", "consistent, no bound"),
-        "upper, 95 %": NamedBound(
-            finite[1], 0.0, "upper", f"{holds} if chains are exact"
-        ),
-        f"IW-EUBO (K={sides.k_above})": NamedBound(*both[1], "upper", if_exact),
-        "EUBO of q": NamedBound(*eubo, "upper", if_exact),
-        **above,
-    }
 
 
 def _why_not(
@@ -185,6 +144,6 @@ def _why_not(
             f"the posterior chains disagree (R-hat {rhat:.2f}, at most "
             f"{MAX_RHAT} is allowed)"
         )
-    if crossing > 4 * error + 1e-9:
+    if crossing > 4 * error + ROUNDING:
         reasons.append(f"the two sides cross by {crossing:.3g} nats")
     return "; ".join(reasons)

@@ -5,7 +5,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from skvi.evidence import EvidenceBounds, NamedBound
+from skvi.evidence import BoundsTable, EvidenceBounds
 
 __all__ = ["ColumnsMixin"]
 
@@ -163,7 +163,6 @@ def add_bounds(found):
         name: float(sum(getattr(b, name) for b in found))
         for name in ("lower", "upper", "estimate", "gap")
     }
-    table = {name: _add_rows([b.table[name] for b in found]) for name in first.table}
     bad = [b.reason for b in found if not b.reliable]
     return EvidenceBounds(
         **sums,
@@ -172,14 +171,8 @@ def add_bounds(found):
         khat=max(b.khat for b in found),
         reliable=not bad,
         reason=bad[0] if bad else first.reason,
-        method=first.method,
+        method=", ".join(sorted({b.method for b in found})),
         plug_in=first.plug_in,
         quantity=first.quantity,
-        table=table,
+        table=BoundsTable.sum([b.table for b in found]),
     )
-
-
-def _add_rows(rows):
-    error = float(np.hypot.reduce([row.standard_error for row in rows]))
-    value = float(sum(row.value for row in rows))
-    return NamedBound(value, error, rows[0].direction, rows[0].certifies)

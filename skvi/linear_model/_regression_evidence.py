@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from skvi.base import NormalForm
-from skvi.evidence import NamedBound, bound_evidence, conjugate_evidence
+from skvi.evidence import bound_evidence, conjugate_evidence, elbo_row
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors import build_prior
 
@@ -27,7 +27,7 @@ class RegressionEvidenceMixin:
         posterior, normal = self.posterior_, None
         if method in ("auto", "exact"):
             found = conjugate_evidence(target, posterior, generator, quantity)
-            if found is not None:
+            if found is not None and (found.reliable or method == "exact"):
                 return self._with_own_bound(found)
         if method == "exact":
             raise IncompatibleComponentsError(
@@ -63,7 +63,7 @@ class RegressionEvidenceMixin:
         """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
         if self.lower_bound_se_:
             return found
-        row = NamedBound(self.lower_bound_, 0.0, "lower", "a bound, exactly")
+        row = elbo_row((self.lower_bound_, 0.0))
         return replace(found, table={**found.table, "ELBO of q": row})
 
     def _warn_vague(self):

@@ -1,0 +1,168 @@
+"""The named table: every bound, in which sense it holds, and whether it exists."""
+
+from typing import Any
+
+import torch
+
+from skvi.evidence._estimates import forward_bound, jackknife, reverse_bound
+from skvi.evidence._result import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
+from skvi.objectives import ChiBound, RenyiBound
+
+__all__ = ["build_table", "elbo_row"]
+
+Estimate = tuple[float, float]
+
+# Draws of q behind the rows that are functions of its weights, and in each term of its
+# importance-weighted bounds.
+N_DRAWS, K_OF_Q = 4096, 16
+EXPECTED = "a bound in expectation"
+IF_EXACT = "a bound in expectation, if chains are exact"
+SELF_NORMALISED = "certifies nothing: too low where few draws of q are effective"
+#: By whether the exact upper bound is finite: what an estimate from draws of q says.
+OF_UPPER = {
+    True: "certifies nothing: from draws it is biased low",
+    False: "+inf in expectation; certifies nothing",
+    None: "certifies nothing: biased low, and perhaps +inf in expectation",
+}
+
+
+def elbo_row(elbo: Estimate) -> NamedBound:
+    """Row of the ELBO, which has no standard error where it is in closed form.
+
+    Parameters
+    ----------
+    elbo : (float, float)
+        Value and standard error, in nats.
+
+    Returns
+    -------
+    NamedBound
+        It holds always where the error is 0, else in expectation.
+
+    Examples
+    --------
+    >>> from skvi.evidence import elbo_row
+    >>> elbo_row((-7.26, 0.0)).holds, elbo_row((-7.26, 0.1)).holds
+    ('always', 'in expectation')
+    """
+    if elbo[1]:
+        return NamedBound(*elbo, "lower", EXPECTED)
+    return NamedBound(*elbo, "lower", "a bound, exactly", holds=ALWAYS)
+
+
+def build_table(
+    target: Any,
+    posterior: Any,
+    sides: Any,
+    both: tuple[Estimate, Estimate],
+    bridge: Estimate,
+    finite: tuple[float, float],
+    elbo: NamedBound,
+    generator: torch.Generator,
+) -> BoundsTable:
+    """Every number with what it certifies, from the lowest to the highest.
+
+    Parameters
+    ----------
+    target : Target
+    posterior : Posterior
+        The fitted one, q.
+    sides : Sides
+    both : pair of estimates
+        `lower` and `upper` of the result, with their errors.
+    bridge : estimate
+    finite : pair of float
+        Bounds at any sample size.
+    elbo : NamedBound
+    generator : torch.Generator
+    """
+    exists = _upper_exists(target)
+    below, above = _rows_of_q(target, posterior, generator)
+    table = BoundsTable({"ELBO of q": elbo, **below})
+    prefix = ""
+    if sides.method == "annealing":
+        prefix = "annealed "
+        mean = forward_bound(sides.forward, 1)
+        table["annealed ELBO"] = NamedBound(*mean, "lower", EXPECTED)
+    table[f"{prefix}IW-ELBO"] = NamedBound(*both[0], "lower", EXPECTED, k=sides.k_below)
+    holds = "holds with 95 % probability"
+    table["lower, 95 %"] = NamedBound(finite[0], 0.0, "lower", holds, holds=PROBABLE)
+    table["bridge"] = NamedBound(
+        *bridge, "estimate", "consistent, no bound", holds=NEVER
+    )
+    holds = f"{holds} if chains are exact"
+    table["upper, 95 %"] = NamedBound(
+        finite[1], 0.0, "upper", holds, exists=exists, holds=PROBABLE
+    )
+    k = min(sides.k_above, sides.reverse.shape[1])
+    table[f"{prefix}IW-EUBO"] = _upper(both[1], exists, k)
+    if prefix:
+        table["annealed EUBO"] = _upper(reverse_bound(sides.reverse, 1), exists)
+    of_q = _weights_of_chains(posterior, sides.chains)
+    exists = exists if posterior.as_normal() is not None else None
+    k = min(K_OF_Q, of_q.shape[1])
+    table["IW-EUBO of q"] = _upper(reverse_bound(of_q, k), exists, k)
+    table["EUBO of q"] = _upper(reverse_bound(of_q, 1), exists)
+    table.update(above)
+    return table
+
+
+def _upper(estimate: Estimate, exists: bool | None, k: int | None = None) -> NamedBound:
+    """Row of a bound from posterior draws."""
+    says = IF_EXACT if exists else f"{IF_EXACT}; perhaps +inf"
+    return NamedBound(*estimate, "upper", says, exists=exists, k=k)
+
+
+def _weights_of_chains(posterior: Any, chains: Any) -> torch.Tensor:
+    """Log weights of q at the posterior draws, (n_chains, n_iterations)."""
+    log_q = posterior.log_prob(chains.theta.flatten(0, 1))
+    return chains.log_joint - log_q.reshape(chains.log_joint.shape)
+
+
+def _upper_exists(target: Any) -> bool | None:
+    """Whether E_p[lw] is finite for normal proposals: p's second moments are.
+
+    They surely are where the joint density falls like that of a normal.
+    """
+    found = target.tail_precision()
+    if found is None:
+        return None
+    tail, _ = found
+    if tail.ndim == 1:
+        return True if bool((tail > 0).all()) else None
+    return True if not int(torch.linalg.cholesky_ex(tail)[1]) else None
+
+
+def _rows_of_q(
+    target: Any, posterior: Any, generator: torch.Generator
+) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
+    """Functions of the weights of q, below and above; the last two are the same one."""
+    theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, generator)
+    log_weights = target.log_joint_batched(theta) - log_q
+    below, above = {}, {}
+    objectives = {
+        "Renyi (alpha=0.5) of q": RenyiBound(0.5),
+        "Renyi (alpha=-0.5) of q": RenyiBound(-0.5),
+        "Renyi (alpha=-1) of q": RenyiBound(-1),
+        "chi (order=2) of q": ChiBound(2),
+    }
+    value = forward_bound(log_weights, K_OF_Q)
+    iw = NamedBound(*value, "lower", EXPECTED, k=K_OF_Q)
+    value = jackknife(_self_normalised, log_weights)
+    eubo = NamedBound(*value, "upper", SELF_NORMALISED, holds=NEVER)
+    above["EUBO of q, self-normalised"] = eubo
+    for name, objective in objectives.items():
+        found = jackknife(objective.bound, log_weights)
+        exists = objective.exists(target, posterior)
+        if objective.direction == "lower":
+            below[name] = NamedBound(*found, "lower", EXPECTED, exists=exists)
+        else:
+            above[name] = NamedBound(
+                *found, "upper", OF_UPPER[exists], exists=exists, holds=NEVER
+            )
+    return {**below, "IW-ELBO of q": iw}, above
+
+
+def _self_normalised(log_weights: torch.Tensor) -> torch.Tensor:
+    """Sum of w lw with weights that are normalised among the draws of q."""
+    return torch.softmax(log_weights, 0) @ log_weights
