@@ -10,18 +10,24 @@ from skvi.evidence._fit_checks import (
 )
 from skvi.evidence._result import BoundsTable, EvidenceBounds, NamedBound
 from skvi.evidence._table import elbo_row
+from skvi.evidence._training import TrainingRecord, record_training
 from skvi.evidence._unwrap import evidence_bounds
+from skvi.evidence._weights import WeightSummary, summarise_weights
 
 __all__ = [
     "BOUND_DRAWS",
     "BoundsTable",
     "EvidenceBounds",
     "NamedBound",
+    "TrainingRecord",
+    "WeightSummary",
     "bound_evidence",
     "conjugate_evidence",
     "elbo_row",
     "evidence_bounds",
     "judge_existence",
     "lower_bound",
+    "record_training",
+    "summarise_weights",
     "weight_diagnostics",
 ]

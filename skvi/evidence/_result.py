@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from skvi.evidence._weights import WeightSummary
+
 __all__ = [
     "ALWAYS",
     "MEAN",
@@ -187,6 +189,9 @@ class EvidenceBounds:
     table : BoundsTable
         Every bound by name, with its standard error, its direction, whether it exists
         and what it certifies.
+    weights : dict of str to WeightSummary
+        Histograms and tails of the log weights behind both sides, some kilobytes, for
+        `skvi.plotting.WeightsDisplay`; empty where there were none.
 
     Notes
     -----
@@ -221,6 +226,9 @@ class EvidenceBounds:
     plug_in: tuple[str, ...] = ()
     quantity: str = "log evidence"
     table: dict[str, NamedBound] = field(default_factory=BoundsTable, repr=False)
+    weights: dict[str, WeightSummary] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Make the table one, where it was given as a dict."""

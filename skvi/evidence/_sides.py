@@ -15,6 +15,7 @@ from skvi.evidence._estimates import (
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._result import ALWAYS, EvidenceBounds
 from skvi.evidence._table import build_table, elbo_row
+from skvi.evidence._weights import summarise_weights
 from skvi.sampling import Chains, effective_sample_size, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 
@@ -114,6 +115,7 @@ def summarise(
         table=build_table(
             target, posterior, sides, both, bridge, finite, elbo, generator
         ),
+        weights=summarise_weights(forward, reverse, sides.bridge),
     )
 
 

@@ -8,7 +8,7 @@ from skvi.evidence._estimates import forward_bound, jackknife, reverse_bound
 from skvi.evidence._result import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.objectives import ChiBound, RenyiBound
 
-__all__ = ["build_table", "elbo_row"]
+__all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
 
 Estimate = tuple[float, float]
 
@@ -76,7 +76,7 @@ def build_table(
     elbo : NamedBound
     generator : torch.Generator
     """
-    exists = _upper_exists(target)
+    exists = upper_exists(target)
     below, above = _rows_of_q(target, posterior, generator)
     table = BoundsTable({"ELBO of q": elbo, **below})
     prefix = ""
@@ -95,19 +95,21 @@ def build_table(
         finite[1], 0.0, "upper", holds, exists=exists, holds=PROBABLE
     )
     k = min(sides.k_above, sides.reverse.shape[1])
-    table[f"{prefix}IW-EUBO"] = _upper(both[1], exists, k)
+    table[f"{prefix}IW-EUBO"] = upper_row(both[1], exists, k)
     if prefix:
-        table["annealed EUBO"] = _upper(reverse_bound(sides.reverse, 1), exists)
+        table["annealed EUBO"] = upper_row(reverse_bound(sides.reverse, 1), exists)
     of_q = _weights_of_chains(posterior, sides.chains)
     exists = exists if posterior.as_normal() is not None else None
     k = min(K_OF_Q, of_q.shape[1])
-    table["IW-EUBO of q"] = _upper(reverse_bound(of_q, k), exists, k)
-    table["EUBO of q"] = _upper(reverse_bound(of_q, 1), exists)
+    table["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
+    table["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
     table.update(above)
     return table
 
 
-def _upper(estimate: Estimate, exists: bool | None, k: int | None = None) -> NamedBound:
+def upper_row(
+    estimate: Estimate, exists: bool | None, k: int | None = None
+) -> NamedBound:
     """Row of a bound from posterior draws."""
     says = IF_EXACT if exists else f"{IF_EXACT}; perhaps +inf"
     return NamedBound(*estimate, "upper", says, exists=exists, k=k)
@@ -119,7 +121,7 @@ def _weights_of_chains(posterior: Any, chains: Any) -> torch.Tensor:
     return chains.log_joint - log_q.reshape(chains.log_joint.shape)
 
 
-def _upper_exists(target: Any) -> bool | None:
+def upper_exists(target: Any) -> bool | None:
     """Whether E_p[lw] is finite for normal proposals: p's second moments are.
 
     They surely are where the joint density falls like that of a normal.

@@ -2,5 +2,14 @@
 
 from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
+from skvi.plotting._posterior import PosteriorDisplay
+from skvi.plotting._training import TrainingSandwichDisplay
+from skvi.plotting._weights import WeightsDisplay
 
-__all__ = ["EvidenceBoundsDisplay", "LossCurveDisplay"]
+__all__ = [
+    "EvidenceBoundsDisplay",
+    "LossCurveDisplay",
+    "PosteriorDisplay",
+    "TrainingSandwichDisplay",
+    "WeightsDisplay",
+]

@@ -1,0 +1,208 @@
+"""Bounds of the posteriors that a fit passes through."""
+
+import math
+import warnings
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from skvi.evidence._estimates import forward_bound, reverse_bound
+from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._importance import N_CHAINS, N_WARMUP
+from skvi.evidence._result import EvidenceBounds, NamedBound
+from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
+from skvi.sampling import Chains, HamiltonianChains, adapt_proposal
+from skvi.solvers import dispersed_starts, fit_proposal_normal
+from skvi.utils._random import make_generator
+
+__all__ = ["TrainingRecord", "record_training"]
+
+# Draws of each posterior on either side, and in each term of the IW bounds.
+N_DRAWS, K = 4096, 16
+MAX_RHAT = 1.05
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRecord:
+    """Bounds of the posteriors that a fit passed through.
+
+    Parameters
+    ----------
+    iterations : tuple of int
+        Iterations that were recorded, the last one included.
+    bounds : dict of str to tuple of NamedBound
+        "ELBO", "IW-ELBO", and, where there are posterior draws, "IW-EUBO" and "EUBO":
+        one for each of `iterations`.
+    final : EvidenceBounds
+        Of the fitted model.
+    unit : str
+        What an iteration is.
+    reliable : bool
+        Whether the chains behind the upper bounds agree.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skvi.evidence import record_training
+    >>> from skvi.linear_model import BayesianLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = BayesianLogisticRegression()
+    >>> record = record_training(model, X[:100], y[:100], random_state=0)
+    >>> record.iterations[:2], sorted(record.bounds)
+    ((1, 2), ['ELBO', 'EUBO', 'IW-ELBO', 'IW-EUBO'])
+    """
+
+    iterations: tuple[int, ...]
+    bounds: dict[str, tuple[NamedBound, ...]]
+    final: EvidenceBounds
+    unit: str = "iteration"
+    reliable: bool = True
+
+
+def record_training(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    sample_weight: Any = None,
+    n_points: int = 25,
+    random_state: Any = None,
+    **options: Any,
+) -> TrainingRecord:
+    """Fit a copy of an estimator and bound the evidence by every posterior on the way.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
+    X : array-like of shape (n, d)
+    y : array-like of shape (n,)
+    sample_weight : array-like of shape (n,), default=None
+    n_points : int, default=25
+        Iterations to record at most, ever farther apart.
+    random_state : int, RandomState instance or None, default=None
+        Of the draws behind the bounds; that of the fit is the estimator's own.
+    **options : dict
+        Passed to ``evidence_bounds`` after the fit.
+
+    Returns
+    -------
+    TrainingRecord
+        The model is the final one throughout: where noise or prior scales are learnt,
+        the bounds are on the evidence at their last values.
+
+    Raises
+    ------
+    TypeError
+        The estimator has no method ``evidence_bounds``.
+
+    Notes
+    -----
+    All upper bounds share the same posterior draws, from Hamiltonian chains that know
+    nothing of the fits: EUBOs of successive posteriors differ less than their errors.
+    Where precisions have hyperpriors there are no such chains, and no upper bounds but
+    the final one.
+
+    Examples
+    --------
+    See `TrainingRecord`.
+    """
+    if not hasattr(estimator, "evidence_bounds"):
+        raise TypeError(
+            f"{type(estimator).__name__} has no method evidence_bounds. Pass a linear "
+            "model of skvi, or a Pipeline or search that ends in one."
+        )
+    model: Any = clone(estimator)
+    recorder = _Recorder(model, n_points)
+    model._record = recorder
+    with warnings.catch_warnings():
+        # Of the estimator itself the user knows it.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y, sample_weight=sample_weight)
+    weights = {} if sample_weight is None else {"sample_weight": sample_weight}
+    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    final = model.evidence_bounds(X, y, random_state=seed, **weights, **options)
+    if recorder.target is None:
+        raise TypeError(
+            f"A fit of {type(model).__name__} to these data reports no iterations: "
+            "give one target column at a time."
+        )
+    found = recorder.posteriors
+    found[model.n_iter_] = model.posterior_
+    target = recorder.target
+    target.hyper = torch.from_numpy(model._hyper.copy())
+    bounds, reliable = _bound_all(target.frozen(), list(found.values()), seed)
+    unit = model.diagnostics_.get("unit", "iteration")
+    return TrainingRecord(tuple(found), bounds, final, unit, reliable)
+
+
+class _Recorder:
+    """Copies the posterior at iterations that are ever farther apart."""
+
+    def __init__(self, model: Any, n_points: int) -> None:
+        self.model, self.n_points = model, n_points
+        self.posteriors: dict[int, Any] = {}
+        self.target: Any = None
+        self.wanted: set[int] = set()
+
+    def __call__(self, n_iter: int, max_iter: int, update: Callable[[], None]) -> None:
+        if self.target is None:
+            points = np.geomspace(1, max(max_iter, 1), self.n_points)
+            self.wanted = set(points.round().astype(int).tolist())
+            self.target = copy(self.model._problem.target)
+        if n_iter in self.wanted:
+            update()
+            posterior = copy(self.model._problem.posterior)
+            posterior.params = posterior.params.detach().clone()
+            self.posteriors[n_iter] = posterior
+
+
+@torch.no_grad()
+def _bound_all(
+    target: Any, posteriors: list, seed: int
+) -> tuple[dict[str, tuple[NamedBound, ...]], bool]:
+    chains = None
+    if not getattr(target, "is_extended", False):
+        chains = _posterior_draws(target, posteriors[-1], make_generator(seed))
+    # The same noise for all of them: what changes is the posterior.
+    rows = [_bound_one(target, q, chains, make_generator(seed)) for q in posteriors]
+    reliable = chains is None or chains.rhat <= MAX_RHAT
+    return {name: tuple(row[name] for row in rows) for name in rows[0]}, reliable
+
+
+def _posterior_draws(
+    target: Any, posterior: Any, generator: torch.Generator
+) -> Chains | None:
+    normal = posterior.as_normal()
+    if target.is_linear and hasattr(target, "predictor"):
+        normal = fit_proposal_normal(target)
+    if normal is None:
+        return None
+    proposal, _ = adapt_proposal(target, normal, generator)
+    starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
+    sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+    return sampler.warm_up(N_WARMUP).run(math.ceil(N_DRAWS / N_CHAINS))
+
+
+def _bound_one(
+    target: Any, posterior: Any, chains: Chains | None, generator: torch.Generator
+) -> dict[str, NamedBound]:
+    theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, generator)
+    forward = (target.log_joint_batched(theta) - log_q).double()
+    rows = {"ELBO": elbo_row(lower_bound(target, posterior, generator, N_DRAWS))}
+    value = forward_bound(forward, K)
+    rows["IW-ELBO"] = NamedBound(*value, "lower", EXPECTED, k=K)
+    if chains is not None:
+        log_q = posterior.log_prob(chains.theta.flatten(0, 1))
+        reverse = chains.log_joint - log_q.reshape(chains.log_joint.shape)
+        exists = upper_exists(target)
+        rows["IW-EUBO"] = upper_row(reverse_bound(reverse, K), exists, K)
+        rows["EUBO"] = upper_row(reverse_bound(reverse, 1), exists)
+    return rows

@@ -1,0 +1,364 @@
+"""Displays of training, weights and posteriors: the artists hold the right numbers."""
+
+import builtins
+import math
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi.evidence import record_training, summarise_weights
+from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
+from skvi.neural_network import BayesianMLPClassifier
+from skvi.plotting import PosteriorDisplay, TrainingSandwichDisplay, WeightsDisplay
+from skvi.priors import HierarchicalNormal, Laplace, Normal
+from skvi.sampling import pareto_khat
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    return X, (X[:, 0] + rng.normal(size=60) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return BayesianLogisticRegression().fit(*data)
+
+
+@pytest.fixture(scope="module")
+def bounds(fitted, data):
+    return fitted.evidence_bounds(*data, n_draws=4096, random_state=0)
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+# Weights
+
+
+def test_summary_of_known_weights():
+    """Wrong variants: the upper side's weights not inverted; counts for densities."""
+    generator = torch.Generator().manual_seed(0)
+    forward = torch.randn(10_000, generator=generator).double() - 5
+    reverse = torch.randn(64, 100, generator=generator).double() - 4
+    found = summarise_weights(forward, reverse, reverse)
+    lower, upper = found["lower"], found["upper"]
+    assert (lower.n_draws, upper.n_draws) == (10_000, 6400)
+    assert lower.khat == pareto_khat(forward)
+    assert upper.khat == pareto_khat(-reverse.flatten())
+    w = torch.softmax(-reverse.flatten(), 0).sort(descending=True).values.numpy()
+    np.testing.assert_allclose(upper.tail, w[upper.ranks - 1])
+    assert upper.ess == pytest.approx(1 / (w**2).sum())
+    # Small weights of the proposal are left out of the bins, but not of the density.
+    inside = (lower.density * np.diff(lower.edges)).sum()
+    assert 0.9 < inside <= 1
+    middle = (lower.edges[1:] + lower.edges[:-1]) / 2
+    expected = stats.norm(-5, 1).pdf(middle)
+    assert np.abs(lower.density - expected).max() < 0.06
+    assert (found["bridge"].edges == lower.edges).all()
+    assert max(len(s.tail) for s in found.values()) <= 512
+
+
+@pytest.mark.parametrize("value", [0.0, -math.inf, math.nan])
+def test_summary_of_constant_and_impossible_weights(value):
+    forward = torch.full((100,), -3.0)
+    forward[:5] = value if value else -3.0
+    found = summarise_weights(forward, forward[None], forward[None])
+    assert np.isfinite(found["lower"].density).all()
+    WeightsDisplay(found).plot().figure_.canvas.draw()
+    WeightsDisplay(found).plot(kind="histogram").figure_.canvas.draw()
+
+
+def test_densities_of_both_sides_differ_by_the_weight(data, bounds):
+    """posterior / proposal = exp(lw) / Z in every bin that both fill.
+
+    Wrong variant: the reverse weights of another density than the proposal's.
+    """
+    lower, bridge = bounds.weights["lower"], bounds.weights["bridge"]
+    middle = (lower.edges[1:] + lower.edges[:-1]) / 2
+    full = (lower.density > 0.1 * lower.density.max()) & (
+        bridge.density > 0.1 * bridge.density.max()
+    )
+    assert full.sum() >= 3
+    log_ratio = np.log(bridge.density[full] / lower.density[full])
+    expected = middle[full] - bounds.estimate
+    width = np.diff(lower.edges)[0]
+    assert np.abs(log_ratio - expected).max() < width + 0.6
+
+
+def test_weights_on_the_artists(bounds):
+    tail = WeightsDisplay.from_bounds(bounds)
+    for side in ("lower", "upper"):
+        found = bounds.weights[side]
+        np.testing.assert_array_equal(tail.lines_[side].get_xdata(), found.ranks)
+        np.testing.assert_array_equal(tail.lines_[side].get_ydata(), found.tail)
+        fit = tail.fits_[side].get_ydata()
+        # The fitted tail meets the observed one in the middle and at the cutoff.
+        half = np.searchsorted(found.ranks, found.ranks[-1] / 2)
+        assert fit[half] == pytest.approx(found.tail[half], rel=0.1)
+        assert fit[-1] == pytest.approx(found.tail[-1], rel=0.1)
+    assert texts(tail.ax_)[0].startswith("lower side: k = ")
+    histogram = WeightsDisplay.from_bounds(bounds, kind="histogram")
+    density, edges, _ = histogram.lines_["bridge"].get_data()
+    np.testing.assert_array_equal(density, bounds.weights["bridge"].density)
+    np.testing.assert_array_equal(edges, bounds.weights["bridge"].edges)
+    assert histogram.estimate_.get_xdata()[0] == bounds.estimate
+    assert not histogram.fits_
+
+
+def test_weights_of_estimators_and_errors(fitted, data):
+    display = WeightsDisplay.from_estimator(
+        fitted, *data, n_draws=512, random_state=0, plot_kwargs={"color": "k"}
+    )
+    assert display.lines_["lower"].get_color() == "k"
+    assert WeightsDisplay(display.weights, reliable=False).plot().ax_.get_title()
+    with pytest.raises(ValueError, match="kind must be one of"):
+        display.plot(kind="cdf")
+    X, y = data
+    exact = BayesianLinearRegression(prior="normal", noise_scale=1.0).fit(X, y)
+    with pytest.raises(ValueError, match="keep no weights"):
+        WeightsDisplay.from_estimator(exact, X, y)
+    with pytest.raises(NotFittedError):
+        WeightsDisplay.from_estimator(BayesianLogisticRegression(), *data)
+
+
+# Posterior against prior
+
+
+def areas(display):
+    return [
+        np.trapezoid(values, display.grid)
+        for values in (*display.posterior, *display.prior)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prior", "density"),
+    [
+        (Normal(0.7), stats.norm(0, 0.7)),
+        (Laplace(0.5), stats.laplace(0, 0.5)),
+        (HierarchicalNormal(1.5, 2.0), stats.t(3, 0, math.sqrt(2.0 / 1.5))),
+    ],
+)
+def test_densities_of_classifiers(data, prior, density):
+    """Wrong variants: the variance for the standard deviation; log densities."""
+    model = BayesianLogisticRegression(prior=prior).fit(*data)
+    display = PosteriorDisplay.from_estimator(model)
+    mean, std = model.coef_[0], model.coef_std_[0]
+    for i in range(2):
+        expected = stats.norm(mean[i], std[i]).pdf(display.grid)
+        np.testing.assert_allclose(display.posterior[i], expected, atol=1e-12)
+        np.testing.assert_allclose(display.prior[i], density.pdf(display.grid))
+    assert areas(display)[:2] == pytest.approx([1, 1], abs=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, "learn"])
+def test_densities_of_regressions_are_in_units_of_y(data, scale):
+    """y a thousand times as large: both densities are. Wrong variant: prior in the
+    units of the fit."""
+    X, y = data
+    y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
+    model = BayesianLinearRegression(prior=Normal(scale)).fit(X, y)
+    display = PosteriorDisplay.from_estimator(model)
+    width = (scale if scale != "learn" else model.prior_scale_) * y.std()
+    for values in display.prior:
+        np.testing.assert_allclose(values, stats.norm(0, width).pdf(display.grid))
+    peak = display.grid[display.posterior.argmax(1)]
+    step = np.diff(display.grid)[0]
+    np.testing.assert_allclose(peak, model.coef_, atol=step)
+    # Against draws, which are in units of y by themselves.
+    draws = model.sample_posterior(4000, random_state=0)["coef"]
+    mean = (display.posterior * display.grid).sum(1) * step
+    assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
+
+
+def test_a_posterior_as_prior_is_drawn(data):
+    X, y = data
+    first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
+    second = BayesianLogisticRegression(
+        fit_intercept=False, prior=first.posterior_
+    ).fit(X[30:], y[30:])
+    display = PosteriorDisplay.from_estimator(second)
+    for i in range(2):
+        expected = stats.norm(first.coef_[0, i], first.coef_std_[0, i])
+        np.testing.assert_allclose(display.prior[i], expected.pdf(display.grid))
+
+
+def test_rows_and_choices():
+    rng = np.random.default_rng(0)
+    names = [f"f{i}" for i in range(15)]
+    X = pd.DataFrame(rng.normal(size=(80, 15)), columns=names)
+    y = (X["f3"] + X["f7"] + rng.normal(size=80) > 0).astype(int)
+    model = BayesianLogisticRegression().fit(X, y)
+    display = PosteriorDisplay.from_estimator(model)
+    assert len(display.names) == len(display.priors_) == 12
+    assert {"f3", "f7"} < set(display.names)
+    chosen = PosteriorDisplay.from_estimator(model, coefficients=["f7", 3])
+    assert chosen.names == ["f7", "f3"]
+    labels = [label.get_text() for label in chosen.ax_.get_yticklabels()]
+    assert labels == ["f7", "f3"]
+    assert chosen.ax_.get_ylim()[0] > chosen.ax_.get_ylim()[1]
+    # One scale for both densities of a row, which they do not leave.
+    for row in range(2):
+        drawn = row - chosen.priors_[row].get_ydata()
+        ratio = drawn / chosen.prior[row]
+        np.testing.assert_allclose(ratio, ratio[0])
+        top = row - chosen.posteriors_[row].get_paths()[0].vertices[:, 1].min()
+        assert top == pytest.approx(ratio[0] * chosen.posterior[row].max())
+        assert top < 1
+    for wrong in (["nothing"], [15], []):
+        with pytest.raises(ValueError, match="coefficient"):
+            PosteriorDisplay.from_estimator(model, coefficients=wrong)
+
+
+def test_priors_with_spikes_stay_in_their_rows(data):
+    model = BayesianLogisticRegression(prior="horseshoe").fit(*data)
+    display = PosteriorDisplay.from_estimator(model)
+    for row, line in enumerate(display.priors_):
+        assert (row - line.get_ydata()).max() < 1
+    display.figure_.canvas.draw()
+
+
+def test_posterior_of_wrong_estimators(data):
+    X, y = data
+    with pytest.raises(NotFittedError):
+        PosteriorDisplay.from_estimator(BayesianLogisticRegression())
+    with pytest.raises(TypeError, match="has no coef_std_"):
+        PosteriorDisplay.from_estimator(LogisticRegression().fit(X, y))
+    three = BayesianLogisticRegression().fit(X, np.arange(60) % 3)
+    with pytest.raises(ValueError, match="3 rows of coefficients"):
+        PosteriorDisplay.from_estimator(three)
+
+
+# The sandwich over training
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"posterior": "mean_field", "solver": "stochastic", "max_iter": 12},
+        {"objective": "iwelbo", "max_iter": 5},
+    ],
+)
+def test_record_of_a_fit(data, params, bounds):
+    """The copy repeats the fit; its last row is that of the fitted posterior, and
+    every bound is on its side of the evidence.
+
+    Wrong variants: views of the parameters, that all end at the last ones; the
+    chains' weights with the other sign.
+    """
+    model = BayesianLogisticRegression(random_state=0, **params)
+    record = record_training(model, *data, random_state=0, n_draws=512)
+    model.fit(*data)
+    assert record.iterations[-1] == model.n_iter_
+    assert record.iterations[0] == 1
+    elbo = [row.value for row in record.bounds["ELBO"]]
+    assert elbo[-1] == pytest.approx(
+        model.lower_bound_, abs=1e-9 + 5 * model.lower_bound_se_
+    )
+    if "objective" not in params:  # the others start at the ELBO's optimum
+        assert elbo[0] < elbo[-1] - 1e-4
+        assert len(set(elbo)) > 1
+    low, high = bounds.interval()
+    for rows in record.bounds.values():
+        sign = 1 if rows[0].direction == "lower" else -1
+        limit = high if sign > 0 else low
+        for row in rows:
+            assert sign * (row.value - limit) < 5 * row.standard_error
+    assert record.reliable
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_sandwich_on_the_artists(data):
+    model = make_pipeline(
+        StandardScaler(),
+        BayesianLogisticRegression(
+            posterior="mean_field", solver="stochastic", max_iter=10, random_state=0
+        ),
+    )
+    model.fit(*data)
+    display = TrainingSandwichDisplay.from_estimator(
+        model, *data, random_state=0, n_draws=1024, n_points=6
+    )
+    record = display.record
+    assert len(record.iterations) <= 7
+    for name, line in display.lines_.items():
+        np.testing.assert_array_equal(line.get_xdata(), record.iterations)
+        values = [row.value for row in record.bounds[name]]
+        np.testing.assert_array_equal(line.get_ydata(), values)
+    assert "ELBO" not in display.bands_  # it is exact
+    low, high = record.final.interval(2)
+    box = display.interval_.get_bbox()
+    assert (box.y0, box.y1) == pytest.approx((low, high))
+    bottom, top = display.ax_.get_ylim()
+    assert bottom < low < high < top
+    assert display.ax_.get_ylabel() == "log evidence [nats]"
+    assert any(text.startswith("log evidence: ") for text in texts(display.ax_))
+    wide = TrainingSandwichDisplay(record).plot(cut=False).ax_.get_ylim()
+    everything = [row.value for rows in record.bounds.values() for row in rows]
+    assert wide[0] < min(everything)
+    assert wide[1] > max(everything)
+
+
+def test_sandwich_with_hyperpriors_has_no_upper_curves(data):
+    X, _ = data
+    y = X[:, 0] + 0.1 * X[:, 1] ** 2
+    prior = HierarchicalNormal(1.0, 1.0)
+    model = BayesianLinearRegression(prior=prior, noise_scale=0.5)
+    display = TrainingSandwichDisplay.from_estimator(model, X, y, random_state=0)
+    assert list(display.lines_) == ["ELBO", "IW-ELBO"]
+    with pytest.raises(TypeError, match="one target column at a time"):
+        record_training(model, X, np.stack([y, -y], 1))
+
+
+def test_sandwich_of_wrong_estimators(data):
+    for wrong in (LogisticRegression(), BayesianMLPClassifier()):
+        if hasattr(wrong, "evidence_bounds"):
+            continue
+        with pytest.raises(TypeError, match="has no method evidence_bounds"):
+            TrainingSandwichDisplay.from_estimator(wrong, *data)
+        with pytest.raises(TypeError, match="has no method evidence_bounds"):
+            record_training(wrong, *data)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda f, d: WeightsDisplay({}).plot(),
+        lambda f, d: WeightsDisplay.from_estimator(f, *d),
+        lambda f, d: PosteriorDisplay.from_estimator(f),
+        lambda f, d: TrainingSandwichDisplay.from_estimator(f, *d),
+    ],
+)
+def test_without_matplotlib(monkeypatch, fitted, data, call):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError("no module named matplotlib")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"Display\.\w+ needs.*skvi\[examples\]"):
+        call(fitted, data)
