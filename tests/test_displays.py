@@ -265,7 +265,7 @@ def test_record_of_a_fit(data, params, bounds):
     """The copy repeats the fit; its last row is that of the fitted posterior, and
     every bound is on its side of the evidence.
 
-    Wrong variants: views of the parameters, that all end at the last ones; the
+    Wrong variants: the posterior itself, not copies, which all end at the last; the
     chains' weights with the other sign.
     """
     model = BayesianLogisticRegression(random_state=0, **params)
@@ -277,9 +277,9 @@ def test_record_of_a_fit(data, params, bounds):
     assert elbo[-1] == pytest.approx(
         model.lower_bound_, abs=1e-9 + 5 * model.lower_bound_se_
     )
-    if "objective" not in params:  # the others start at the ELBO's optimum
-        assert elbo[0] < elbo[-1] - 1e-4
-        assert len(set(elbo)) > 1
+    assert len(set(elbo)) > 1 or len(elbo) == 1
+    if not params:  # the others are at the ELBO's optimum early
+        assert elbo[0] < elbo[-1] - 1e-3
     low, high = bounds.interval()
     for rows in record.bounds.values():
         sign = 1 if rows[0].direction == "lower" else -1
@@ -287,6 +287,9 @@ def test_record_of_a_fit(data, params, bounds):
         for row in rows:
             assert sign * (row.value - limit) < 5 * row.standard_error
     assert record.reliable
+    for name in ("IW-ELBO", "IW-EUBO"):  # tight, from 16 draws
+        row = record.bounds[name][-1]
+        assert abs(row.value - bounds.estimate) < 0.1 + 5 * row.standard_error
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
