@@ -7,7 +7,13 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._estimates import block_size
-from skvi.evidence._importance import MIN_ITER, N_CHAINS, N_FORGET, N_WARMUP
+from skvi.evidence._importance import (
+    MIN_ITER,
+    N_CHAINS,
+    N_FORGET,
+    N_WARMUP,
+    chain_moments,
+)
 from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     AnnealedPath,
@@ -28,8 +34,6 @@ MIN_LEVELS, HEAVY, MAX_REFINED = 8, 0.5, 4
 # Gradient evaluations times numbers that each touches, of one direction.
 MAX_WORK = 2e10
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
-# Draws of chains for each element of a covariance.
-DRAWS_PER_PARAMETER = 10
 
 
 def annealed_sides(
@@ -78,27 +82,16 @@ def _sampler(
     starts[: N_CHAINS // 2] = ends[: N_CHAINS // 2]
     sampler = HamiltonianChains(target, starts, path.normal, generator)
     sampler.warm_up(N_WARMUP)
-    normal = _moments(sampler.pilot, path.normal)
+    normal = chain_moments(sampler.pilot, path.normal)
     sampler = HamiltonianChains(target, sampler.pilot.theta[:, -1], normal, generator)
     return sampler.warm_up(N_WARMUP)
-
-
-def _moments(chains: Chains, fallback: NormalForm) -> NormalForm:
-    """Normal with the moments of the draws; factorised where they are too few."""
-    theta = chains.theta.flatten(0, 1)
-    mean, centred = theta.mean(0), theta - theta.mean(0)
-    if len(theta) < DRAWS_PER_PARAMETER * theta.shape[1]:
-        return NormalForm(mean, centred.std(0).clamp(min=1e-150))
-    covariance = centred.T @ centred / (len(theta) - 1)
-    factor, info = torch.linalg.cholesky_ex(covariance)
-    return fallback if int(info) else NormalForm(mean, factor)
 
 
 def _improve(
     path: AnnealedPath, pilot: Chains, generator: torch.Generator
 ) -> AnnealedPath:
     """A path from a normal with the chains' moments, if it is shorter."""
-    normal = _moments(pilot, path.normal)
+    normal = chain_moments(pilot, path.normal)
     other, _ = tune_path(path.target, normal, generator)
     return other if len(other.betas) < len(path.betas) else path
 

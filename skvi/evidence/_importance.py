@@ -12,21 +12,34 @@ from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     Chains,
     HamiltonianChains,
+    StudentT,
+    WeightedDraws,
     adapt_proposal,
     draw_limit,
     draw_weighted,
     effective_sample_size,
     pareto_khat,
 )
-from skvi.sampling._importance import tail_score
+from skvi.sampling._importance import badness, tail_score
 from skvi.solvers import dispersed_starts
 
-__all__ = ["MIN_ITER", "N_CHAINS", "N_FORGET", "N_WARMUP", "importance_sides"]
+__all__ = [
+    "MIN_ITER",
+    "N_CHAINS",
+    "N_FORGET",
+    "N_WARMUP",
+    "chain_moments",
+    "importance_sides",
+]
 
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 # Chains that disagree so much after their warm-up are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+# Draws of chains for each parameter of a normal with their covariance.
+DRAWS_PER_PARAMETER = 10
+# A proposal is lost with a smaller share of effective draws, or a heavier tail.
+LOST_SHARE, LOST_KHAT, MAX_RESCUES = 0.05, 0.7, 2
 
 
 def importance_sides(
@@ -37,10 +50,7 @@ def importance_sides(
     precision: float | None,
 ) -> Sides:
     """Log weights of a Student-t below, and of a normal above, both fitted."""
-    proposal, pilot = adapt_proposal(target, normal, generator)
-    starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
-    sampler = HamiltonianChains(target, starts, proposal.normal, generator)
-    sampler.warm_up(N_WARMUP)
+    proposal, pilot, sampler = _proposal_and_chains(target, normal, generator)
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
     above, variance_above, spread_above, correlation = _reverse_proposal(
@@ -72,6 +82,48 @@ def importance_sides(
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
     )
+
+
+def _proposal_and_chains(
+    target: Any, normal: NormalForm, generator: torch.Generator
+) -> tuple[StudentT, WeightedDraws, HamiltonianChains]:
+    """A fitted proposal, its draws, and chains that are whitened by it.
+
+    A factorised q can resemble the posterior so little that its weights teach
+    nothing; chains find their way from there, and show where to propose.
+    """
+    proposal, pilot = adapt_proposal(target, normal, generator)
+    starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
+    sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+    sampler.warm_up(N_WARMUP)
+    for _ in range(MAX_RESCUES):
+        n_kept = sampler.pilot.log_joint.numel()
+        if not _is_lost(pilot) or n_kept < DRAWS_PER_PARAMETER * target.layout.size:
+            break
+        near = chain_moments(sampler.pilot, proposal.normal)
+        trial, draws = adapt_proposal(target, near, generator)
+        if badness(draws) >= badness(pilot):
+            break
+        proposal, pilot = trial, draws
+        starts = sampler.pilot.theta[:, -1]
+        sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+        sampler.warm_up(N_WARMUP)
+    return proposal, pilot, sampler
+
+
+def _is_lost(pilot: WeightedDraws) -> bool:
+    return pilot.ess < LOST_SHARE * len(pilot.theta) or pilot.khat > LOST_KHAT
+
+
+def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
+    """Normal with the moments of the draws; factorised where they are too few."""
+    theta = chains.theta.flatten(0, 1)
+    mean, centred = theta.mean(0), theta - theta.mean(0)
+    if len(theta) < DRAWS_PER_PARAMETER * theta.shape[1]:
+        return NormalForm(mean, centred.std(0).clamp(min=1e-150))
+    covariance = centred.T @ centred / (len(theta) - 1)
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    return fallback if int(info) else NormalForm(mean, factor)
 
 
 def _reverse_proposal(

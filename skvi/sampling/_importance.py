@@ -265,7 +265,7 @@ def adapt_proposal(
             break
         trial = StudentT(moments)
         draws = draw_weighted(target, trial, n_draws, generator)
-        if _badness(draws) >= _badness(pilot):
+        if badness(draws) >= badness(pilot):
             break
         best, pilot = trial, draws
     for df, inflation in SHAPES:
@@ -274,12 +274,13 @@ def adapt_proposal(
         wider = NormalForm(best.normal.mean, inflation * best.normal.scale)
         trial = StudentT(wider, df)
         draws = draw_weighted(target, trial, n_draws, generator)
-        if _badness(draws) < _badness(pilot):
+        if badness(draws) < badness(pilot):
             best, pilot = trial, draws
     return best, pilot
 
 
-def _badness(draws: WeightedDraws) -> float:
+def badness(draws: WeightedDraws) -> float:
+    """Score of weighted draws, lower is better."""
     return tail_score(len(draws.theta) / draws.ess - 1, draws.khat)
 
 
