@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from scipy.special import stdtrit
+
 from skvi.evidence._weights import WeightSummary
 
 __all__ = [
@@ -23,7 +25,8 @@ PROBABLE = "with 95 % probability"
 EXISTS = (True, None, False)
 # Relative rounding of sums over data.
 ROUNDING = 1e-9
-
+# Independent chains, and the fewest blocks of draws, that errors come from.
+_N_GROUPS = 64
 _OPTIMISTIC = "optimistic as a score of the model"
 
 
@@ -275,3 +278,39 @@ class EvidenceBounds:
         if self.plug_in:
             lines.append(f"  at the learnt {', '.join(self.plug_in)}: {_OPTIMISTIC}")
         return "\n".join([*lines, f"  {self.reason}"])
+
+    def limits(self, level: float = 0.95) -> tuple[float, float]:
+        """Return one-sided confidence limits, each of which holds at a level.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            Probability of ``low <= log p(D)``, and of ``log p(D) <= high``; both hold
+            together with at least ``2 * level - 1``. From 0.5 to below 1.
+
+        Returns
+        -------
+        low, high : float
+            In nats: `interval` at the quantile of a Student-t with 63 degrees of
+            freedom, for errors of 64 independent chains or blocks. Asymptotic, and
+            true only while `reliable`; the rows of the table with a probability in
+            their names need no normal approximation, and are wider.
+
+        Raises
+        ------
+        ValueError
+            `level` is not in its range.
+
+        Examples
+        --------
+        >>> from skvi.evidence import EvidenceBounds
+        >>> bounds = EvidenceBounds(
+        ...     -7.2, -7.1, 0.01, 0.01, -7.15, 0.1, 900.0, 0.1, True, "", "importance"
+        ... )
+        >>> low, high = bounds.limits(0.99)
+        >>> round(low, 3), round(high, 3)
+        (-7.224, -7.076)
+        """
+        if not 0.5 <= level < 1:
+            raise ValueError(f"level={level!r} must be from 0.5 to below 1.")
+        return self.interval(float(stdtrit(_N_GROUPS - 1, level)))
