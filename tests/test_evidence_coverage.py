@@ -1,8 +1,9 @@
 """How often the sandwich contains the truth: real posteriors, and conjugate ones."""
 
+import csv
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -123,6 +124,34 @@ def test_contains_the_truth_from_a_factorised_proposal(name):
     bounds = model.evidence_bounds(*data, random_state=0)
     assert_contains(bounds, TRUTHS[name])
     assert bounds.method == "importance"
+
+
+def test_the_sweep_in_the_repository():
+    """All cells of the result file: pooled coverage, each cell, widths, time."""
+    path = RESULT.with_name("evidence_coverage.csv")
+    lines = [line for line in path.read_text().splitlines() if line[:1] != "#"]
+    rows = list(csv.DictReader(lines))
+    cells, reliable = defaultdict(list), [row["reliable"] == "1" for row in rows]
+    for row in rows:
+        truth = TRUTHS[row["set"]]["log_evidence"]
+        low, high = (
+            float(row[side]) + sign * 2 * float(row[f"{side}_se"])
+            for side, sign in (("lower", -1), ("upper", 1))
+        )
+        key = row["set"], row["family"], row["objective"]
+        cells[key].append((low <= truth <= high, high - low))
+    runs = [run for cell in cells.values() for run in cell]
+    assert len(cells) == 5 * 3 * 6
+    assert len({len(cell) for cell in cells.values()}) <= 2  # it may go on
+    assert np.mean([inside for inside, _ in runs]) >= 0.95
+    assert all(sum(not inside for inside, _ in cell) <= 4 for cell in cells.values())
+    assert np.mean(reliable) >= 0.95
+    assert np.median([width for _, width in runs]) <= 0.1
+    assert max(float(row["cpu_seconds"]) for row in rows) <= 10
+    for row in rows:
+        width = float(row["upper"]) - float(row["lower"])
+        width += 2 * (float(row["upper_se"]) + float(row["lower_se"]))
+        assert row["reliable"] == "0" or width <= 0.3
 
 
 # Stated levels ---------------------------------------------------------------------
