@@ -6,8 +6,8 @@ The loop is the same algorithm for the same model: 64 chains, logistic regressio
 an N(0, 1) prior on the breast-cancer data, Hamiltonian moves that a Metropolis step
 corrects, positions whitened by a full covariance, at the temperatures and step sizes
 that `tune_path` has chosen. Both run alternately in one process with one thread; the
-median of the pairwise ratios of processor time is quoted. Their averages of the log weights must agree
-within their errors.
+median of the pairwise ratios of processor time is quoted. Their averages of the log
+weights must agree within their errors.
 """
 
 import argparse
