@@ -1,0 +1,148 @@
+"""Which candidates are the same model, and which cannot be compared."""
+
+from typing import Any
+
+import joblib
+import numpy as np
+from sklearn.base import BaseEstimator, clone, is_classifier
+from sklearn.utils import get_tags
+
+from skvi._registry import SHORTHANDS
+from skvi._variational import BaseVariational
+
+# Parameters that say how a posterior is found, and not what the model is.
+INFERENCE = frozenset(
+    {
+        "objective",
+        "divergence",
+        "posterior",
+        "solver",
+        "n_draws",
+        "batch_size",
+        "learning_rate",
+        "max_iter",
+        "tol",
+        "early_stopping",
+        "n_iter_no_change",
+        "warm_start",
+        "n_predict_draws",
+        "checkpoint_path",
+        "device",
+        "n_jobs",
+        "verbose",
+        "random_state",
+    }
+)
+
+
+def make_candidates(estimator: Any, grid: list[dict]) -> list[Any]:
+    """Unfitted copies with the parameters of a grid, each able to bound evidence."""
+    made = []
+    for params in grid:
+        candidate = clone(estimator).set_params(**clone(params, safe=False))
+        final = final_step(candidate)
+        if not hasattr(final, "evidence_bounds"):
+            raise TypeError(
+                f"{type(final).__name__} has no method evidence_bounds. Search over a "
+                "linear model of skvi, or a Pipeline that ends in one."
+            )
+        made.append(candidate)
+    return made
+
+
+def final_step(estimator: Any) -> Any:
+    """Return what a pipeline ends in."""
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    return estimator
+
+
+def model_key(estimator: Any) -> Any:
+    """Hashable that two candidates share if they differ in inference alone.
+
+    Features (steps of a pipeline), likelihood, loss and prior define the evidence;
+    `INFERENCE` does not.
+    """
+    if hasattr(estimator, "steps"):
+        *features, (_, last) = estimator.steps
+        return tuple(canonical(step) for _, step in features), model_key(last)
+    if not isinstance(estimator, BaseVariational):
+        return canonical(estimator)
+    params = estimator.get_params(deep=False)
+    described = (
+        (name, canonical(_resolve(name, value)))
+        for name, value in sorted(params.items())
+        if name not in INFERENCE
+    )
+    return type(estimator), tuple(described)
+
+
+def _resolve(name: str, value: Any) -> Any:
+    """Return the object that a shorthand stands for."""
+    table = SHORTHANDS.get(name, {})
+    return table[value]() if isinstance(value, str) and value in table else value
+
+
+def canonical(value: Any) -> Any:
+    """Hashable that equal parameters share."""
+    if isinstance(value, BaseEstimator):
+        params = value.get_params(deep=False)
+        named = ((name, canonical(part)) for name, part in sorted(params.items()))
+        return type(value), tuple(named)
+    if isinstance(value, dict):
+        return "dict", frozenset((key, canonical(part)) for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return "sequence", tuple(canonical(part) for part in value)
+    if value is None or isinstance(value, (str, bytes, bool, int, float, np.number)):
+        return value
+    try:
+        return type(value), joblib.hash(value)
+    except Exception:  # what cannot be pickled, such as a lambda, is itself alone
+        return type(value), id(value)
+
+
+def check_comparable(candidates: list[Any]) -> None:
+    """Raise where evidences have no common unit."""
+    units = [_unit(candidate) for candidate in candidates]
+    for name in units[0]:
+        values = {canonical(unit[name][0]): unit[name][1] for unit in units}
+        if len(values) > 1:
+            shown = ", ".join(sorted(values.values()))
+            raise ValueError(
+                f"The candidates differ in {name}: {shown}. Evidences of different "
+                f"{name} have no common unit and cannot be compared: make one search "
+                "for each."
+            )
+
+
+def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
+    """What defines the unit of an evidence: values to compare, and to show."""
+    final = final_step(candidate)
+    params = final.get_params(deep=False)
+    loss = _resolve("loss", params.get("loss"))
+    weight = params.get("class_weight")
+    unit = {
+        "loss": (loss, repr(params.get("loss"))),
+        "class weights": (weight, repr(weight)),
+        "kind of target": _kind(final),
+    }
+    if not getattr(loss, "is_log_loss", True):
+        # Robust losses act on the target in the units of the fit.
+        scaled = params.get("normalize_y")
+        unit["normalize_y"] = (scaled, repr(scaled))
+    return unit
+
+
+def _kind(final: Any) -> tuple[str, str]:
+    if is_classifier(final):
+        return "classes", "classes"
+    counts = get_tags(final).target_tags.positive_only
+    return ("counts", "counts") if counts else ("numbers", "real numbers")
+
+
+def group_models(candidates: list[Any]) -> list[list[int]]:
+    """Candidates that are the same model, in the order of their first."""
+    groups: dict[Any, list[int]] = {}
+    for index, candidate in enumerate(candidates):
+        groups.setdefault(model_key(candidate), []).append(index)
+    return list(groups.values())

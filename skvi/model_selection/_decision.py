@@ -1,0 +1,92 @@
+"""What intervals of log evidences allow to say about models.
+
+All statements follow from one: every interval holds its log evidence. The
+intervals are as wide as that needs to be true with the confidence level, whatever
+the number of models and of runs (Bonferroni's inequality).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, logsumexp, softmax
+from scipy.stats import t as student_t
+
+# The standard errors come from at least 64 blocks of draws, and 64 chains.
+DEGREES_OF_FREEDOM = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Intervals of log evidence plus log prior probability, of K models.
+
+    Parameters
+    ----------
+    estimate, low, high : ndarray of shape (K,)
+        Nats. The interval of a model whose bounds are not reliable is the whole line.
+    learnt : list of frozenset of str
+        Learnt hyperparameters on which each evidence is conditioned.
+    min_difference : float
+        Nats.
+    """
+
+    estimate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    learnt: list[frozenset[str]]
+    min_difference: float
+
+    def beats(self, k: int, j: int) -> bool:
+        """Whether model k is better than j by more than `min_difference`.
+
+        A maximum over hyperparameters that j does not learn proves nothing against j.
+        """
+        return self.is_above(k, j) and self.learnt[k] <= self.learnt[j]
+
+    def is_above(self, k: int, j: int) -> bool:
+        """Whether the numbers alone say so."""
+        return bool(self.low[k] - self.high[j] > self.min_difference)
+
+    def contenders(self) -> list[int]:
+        """Models that no other one beats; the highest estimate first."""
+        models = range(len(self.estimate))
+        left = [j for j in models if not any(self.beats(k, j) for k in models)]
+        return sorted(left, key=lambda j: -self.estimate[j])
+
+    def open_models(self) -> list[int]:
+        """Models for which tighter bounds may change what is said of the best."""
+        best, *others = self.contenders()
+        left = [j for j in others if self._is_open(best, j)]
+        return [best, *left] if left else []
+
+    def _is_open(self, k: int, j: int) -> bool:
+        return not (self.is_above(k, j) or self.is_above(j, k) or self.is_tie(k, j))
+
+    def is_tie(self, k: int, j: int) -> bool:
+        """Whether two models are certainly within `min_difference`."""
+        farthest = max(self.high[k] - self.low[j], self.high[j] - self.low[k])
+        return bool(farthest <= self.min_difference)
+
+    def probabilities(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Probability of every model, and the ends of its interval.
+
+        p_k rises in Z_k and falls in every other Z_j, so that its ends are at corners
+        of the intervals.
+        """
+        low = [_share(low, self.high, k) for k, low in enumerate(self.low)]
+        high = [_share(high, self.low, k) for k, high in enumerate(self.high)]
+        return softmax(self.estimate), np.array(low), np.array(high)
+
+
+def _share(value: float, others: np.ndarray, k: int) -> float:
+    """Z_k / (Z_k + sum of the others) from logarithms, which may be infinite."""
+    rest = np.delete(others, k)
+    if not len(rest):
+        return 1.0
+    total = logsumexp(rest)
+    return 0.0 if total == np.inf or value == -np.inf else float(expit(value - total))
+
+
+def n_standard_errors(confidence_level: float, n_models: int, n_runs: int) -> float:
+    """Errors on each side, so that all intervals of all runs hold together."""
+    tail = (1 - confidence_level) / (2 * n_models * n_runs)
+    return float(student_t.isf(tail, DEGREES_OF_FREEDOM))

@@ -1,0 +1,166 @@
+"""Bounds for all models: a cheap pass, then more work where it can matter."""
+
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from skvi.evidence import EvidenceBounds
+from skvi.model_selection._decision import Comparison, n_standard_errors
+from skvi.model_selection._work import Outcome, bound_all, report_failures
+
+# Precisions of the passes, in units of the tightest one. Costs grow with the inverse
+# square, so that the first two add about a tenth to the last.
+PASSES = (10.0, 3.0, 1.0)
+
+
+@dataclass
+class Model:
+    """One model: the candidates that share it, and what is known of its evidence."""
+
+    rows: list[int]
+    chosen: int
+    fitted: Any
+    bounds: EvidenceBounds | None = None
+    error: str = ""
+    seconds: float = 0.0
+    n_runs: int = 0
+    precision: float = np.inf
+
+    def record(self, outcome: Outcome, precision: float) -> None:
+        """Take the result of a run in place of the last one."""
+        self.seconds += outcome.seconds
+        self.n_runs += 1
+        self.precision = precision
+        if outcome.value is not None:
+            self.bounds = outcome.value
+        elif self.bounds is None:
+            self.error = outcome.message
+        else:
+            reason = f"a tighter run failed: {outcome.message}"
+            self.bounds = replace(self.bounds, reliable=False, reason=reason)
+
+    def half_width(self) -> float:
+        """Nats from the middle to the ends of `interval(2)`; it aims at `precision`."""
+        if self.bounds is None or not self.bounds.reliable:
+            return np.inf
+        low, high = self.bounds.interval(2.0)
+        return (high - low) / 2
+
+    def interval(self, n_errors: float) -> tuple[float, float]:
+        """Where the log evidence is; anywhere if the bounds are not reliable."""
+        if self.bounds is None or not self.bounds.reliable:
+            return -np.inf, np.inf
+        low, high = sorted(self.bounds.interval(n_errors))
+        return (low, high) if np.isfinite(low + high) else (-np.inf, np.inf)
+
+
+@dataclass
+class Race:
+    """Everything that a run of `evidence_bounds` needs but the model."""
+
+    X: Any
+    y: Any
+    options: dict[str, Any]
+    precision: float
+    seeds: np.ndarray  # of shape (n_candidates, n_passes)
+    log_prior: np.ndarray  # of shape (n_candidates,)
+    min_difference: float
+    confidence_level: float
+    n_jobs: int | None
+    reraise: bool
+    log: Any = field(default=lambda text: None)
+
+    def run(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
+        """Bound all models; return those that have an evidence."""
+        self._pass(models, 0)
+        models += self._split(models, fits)
+        report_failures([Outcome(m.bounds, 0.0, m.error) for m in models], "evidences")
+        models = [model for model in models if model.bounds is not None]
+        check_quantities(models)
+        warn_mixed(models)
+        for number in range(1, len(PASSES)):
+            self._pass(self._unresolved(models, number), number)
+        return models
+
+    def _pass(self, models: list[Model], number: int) -> None:
+        """Bound some models with the precision of a pass, and fresh draws."""
+        if not models:
+            return
+        precision = PASSES[number] * self.precision
+        self.log(f"{len(models)} evidences to {precision:.3g} nats")
+        options = [
+            self.options
+            | {
+                "precision": precision,
+                "random_state": int(self.seeds[m.chosen, number]),
+            }
+            for m in models
+        ]
+        fitted = [model.fitted for model in models]
+        found = bound_all(fitted, self.X, self.y, options, self.n_jobs, self.reraise)
+        for model, outcome in zip(models, found, strict=True):
+            model.record(outcome, precision)
+
+    def _split(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
+        """Take apart merged candidates whose learnt hyperparameters can differ."""
+        parts = []
+        for model in models:
+            if model.bounds is not None and model.bounds.plug_in:
+                others = [row for row in model.rows if row != model.chosen]
+                model.rows = [model.chosen]
+                parts += [Model([row], row, fits[row].value) for row in others]
+        self._pass(parts, 0)
+        return parts
+
+    def _unresolved(self, models: list[Model], number: int) -> list[Model]:
+        """Models whose bounds are too wide for the comparison with the best one."""
+        target = PASSES[number] * self.precision
+        is_last = number == len(PASSES) - 1
+        chosen = [models[k] for k in self.compare(models).open_models()]
+        return [
+            model
+            for model in chosen
+            if model.half_width() > target
+            and (model.bounds is None or model.bounds.reliable or is_last)
+        ]
+
+    def compare(self, models: list[Model]) -> Comparison:
+        """Intervals that hold together, of log evidence and log prior probability."""
+        n_errors = self.n_errors(models)
+        prior = np.array([self.log_prior[model.chosen] for model in models])
+        ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
+        estimate = np.array([model.bounds.estimate for model in models])
+        learnt = [frozenset(model.bounds.plug_in) for model in models]
+        return Comparison(
+            estimate + prior, ends[:, 0], ends[:, 1], learnt, self.min_difference
+        )
+
+    def n_errors(self, models: list[Model]) -> float:
+        """Standard errors that the intervals have on each side."""
+        return n_standard_errors(self.confidence_level, len(models), len(PASSES))
+
+
+def check_quantities(models: list[Model]) -> None:
+    """Raise where some evidences are generalised ones and others are not."""
+    found = sorted({model.bounds.quantity for model in models})
+    if len(found) > 1:
+        raise ValueError(
+            f"The candidates have different quantities: {', '.join(found)}. They have "
+            "no common unit and cannot be compared: make one search for each."
+        )
+
+
+def warn_mixed(models: list[Model]) -> None:
+    """Warn where hyperparameters that some models learn are given in others."""
+    found = {", ".join(model.bounds.plug_in) or "nothing" for model in models}
+    if len(found) > 1:
+        warnings.warn(
+            "Some candidates learn hyperparameters that others do not: "
+            f"{'; '.join(sorted(found))}. The evidence at learnt values is a maximum "
+            "over them, which is optimistic as the score of a model, and excludes no "
+            "model without them. Fix them, or give them hyperpriors, to decide.",
+            UserWarning,
+            stacklevel=5,
+        )

@@ -1,0 +1,113 @@
+"""The table of a search: one row for each candidate."""
+
+from typing import Any
+
+import numpy as np
+from numpy.ma import MaskedArray
+from scipy.stats import rankdata
+
+from skvi.model_selection._candidates import final_step
+from skvi.model_selection._decision import Comparison
+from skvi.model_selection._race import Model
+from skvi.model_selection._work import Outcome
+
+__all__ = ["make_results"]
+
+OF_BOUNDS = ("estimate", "lower", "upper", "lower_se", "upper_se")
+
+
+def make_results(
+    grid: list[dict],
+    fits: list[Outcome],
+    models: list[Model],
+    comparison: Comparison,
+    n_errors: float,
+) -> dict[str, Any]:
+    """Columns of equal length, ready for `pandas.DataFrame`.
+
+    Parameters
+    ----------
+    grid : list of dict
+    fits : list of Outcome
+        One for each candidate.
+    models : list of Model
+        Those that have an evidence.
+    comparison : Comparison
+        Of these models.
+    n_errors : float
+        Standard errors on each side of the intervals.
+
+    Returns
+    -------
+    dict of str to array
+    """
+    groups, n_rows = [model.rows for model in models], len(grid)
+
+    def column(values: Any, missing: Any = np.nan) -> np.ndarray:
+        return _spread(n_rows, groups, values, missing)
+
+    ends = np.array([model.interval(n_errors) for model in models]).T
+    shares = comparison.probabilities()
+    contenders = set(comparison.contenders())
+    errors = [fit.message for fit in fits]
+    results = {
+        **_parameter_columns(grid),
+        "model": column([min(rows) for rows in groups], -1),
+        **{
+            name: column([getattr(model.bounds, name) for model in models])
+            for name in OF_BOUNDS
+        },
+        "interval_lower": column(ends[0]),
+        "interval_upper": column(ends[1]),
+        "probability": column(shares[0]),
+        "probability_lower": column(shares[1]),
+        "probability_upper": column(shares[2]),
+        "contender": column([k in contenders for k in range(len(models))], False),
+        "reliable": column([model.bounds.reliable for model in models], False),
+        "reason": column([model.bounds.reason for model in models], ""),
+        "method": column([model.bounds.method for model in models], ""),
+        "plug_in": column([", ".join(model.bounds.plug_in) for model in models], ""),
+        "precision": column([model.precision for model in models]),
+        "n_runs": column([model.n_runs for model in models], 0),
+        "training_bound": np.array([training_bound(fit.value) for fit in fits]),
+        "fit_time": np.array([fit.seconds for fit in fits]),
+        "evidence_time": column([model.seconds for model in models]),
+    }
+    results["rank_evidence"] = _rank(column(comparison.estimate))
+    results["reason"] = np.where(
+        [bool(e) for e in errors], errors, results["reason"]
+    ).astype(object)
+    return results
+
+
+def training_bound(fitted: Any) -> float:
+    """ELBO of a fit, in nats; NaN where there is none."""
+    return float(getattr(final_step(fitted), "lower_bound_", np.nan))
+
+
+def _parameter_columns(grid: list[dict]) -> dict[str, Any]:
+    """``param_*`` columns, masked where a candidate does not have the parameter."""
+    columns: dict[str, Any] = {}
+    for name in sorted({name for params in grid for name in params}):
+        column = MaskedArray(np.empty(len(grid), dtype=object), mask=True)
+        for row, params in enumerate(grid):
+            if name in params:
+                column[row] = params[name]
+        columns[f"param_{name}"] = column
+    return columns | {"params": grid}
+
+
+def _spread(n_rows: int, groups: list[list[int]], values: Any, missing: Any) -> Any:
+    """Give the value of each model to its candidates."""
+    is_text = isinstance(missing, str)
+    dtype = object if is_text else np.result_type(np.asarray(values), type(missing))
+    column = np.full(n_rows, missing, dtype=dtype)
+    for rows, value in zip(groups, values, strict=True):
+        column[rows] = value
+    return column
+
+
+def _rank(estimates: np.ndarray) -> np.ndarray:
+    """1 for the highest estimate; what has none comes last."""
+    order = np.where(np.isnan(estimates), np.inf, -estimates)
+    return rankdata(order, method="min").astype(np.int32)

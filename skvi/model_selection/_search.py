@@ -1,0 +1,384 @@
+"""Search over models by their evidence."""
+
+from copy import deepcopy
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.model_selection import ParameterGrid
+from sklearn.utils import check_random_state, get_tags
+from sklearn.utils.metadata_routing import (
+    MetadataRouter,
+    MethodMapping,
+    process_routing,
+)
+
+from skvi.model_selection._candidates import (
+    check_comparable,
+    group_models,
+    make_candidates,
+)
+from skvi.model_selection._delegates import ROUTED, Delegates
+from skvi.model_selection._race import PASSES, Model, Race
+from skvi.model_selection._results import make_results, training_bound
+from skvi.model_selection._verdict import describe
+from skvi.model_selection._work import evidence_data, fit_all, report_failures
+from skvi.utils._validation import Interval, StrOptions, _fit_context
+
+__all__ = ["EvidenceSearch"]
+
+# Training bounds that are equal up to what solvers leave: the first candidate wins.
+SAME_BOUND = 1e-4
+
+
+class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
+    """Search over models by their evidence, with an honest "undecided".
+
+    Fits every candidate of a grid once, to all data, and bounds its log evidence
+    log p(D) from below and above. There are no folds: the evidence is the
+    probability that a model (features, likelihood, prior) gave to the training
+    targets before it saw them. A cheap pass comes first; tighter bounds are bought
+    only where they can change what is said of the best model.
+
+    Parameters
+    ----------
+    estimator : estimator or Pipeline
+        It ends in an estimator with the method ``evidence_bounds``.
+    param_grid : dict or list of dict
+        As for `sklearn.model_selection.GridSearchCV`. Candidates that differ only in
+        how they infer (objective, divergence, posterior, solver and its settings,
+        random_state, ...) are one model: its evidence is bounded once, and stands
+        beside all of them.
+    min_difference : float, default=0.1
+        Nats. A model is excluded if another one is certainly better by more than
+        this; 0.1 nats are odds of 1.1 to 1, on which no choice should depend.
+    confidence_level : float, default=0.95
+        Probability that *all* intervals of the search hold at once, and with them
+        every statement that it makes (see Notes).
+    precision : float, default=None
+        Nats between each bound and the log evidence to aim for in the last of three
+        passes; the first two aim at 10 and 3 times that. None is a quarter of
+        `min_difference`: then differences above 2 `min_difference` are decided, if
+        the bounds are as tight as they aim to be.
+    method : str, default="auto"
+        Passed to ``evidence_bounds``.
+    model_prior : array-like of shape (n_candidates,) or callable, default=None
+        Positive weights of the candidates, in the order of
+        `sklearn.model_selection.ParameterGrid`, or a function of a candidate's
+        parameters that returns its weight. They need not sum to 1. None is one
+        weight for all models (not candidates: merged ones share it).
+    n_jobs : int, default=None
+        Processes that fit candidates and bound their evidences, through joblib. The
+        result does not depend on it.
+    refit : bool, default=True
+        Whether to keep the best candidate as `best_estimator_`, and with it
+        `predict` and so on. It is not fitted again: every fit was to all data.
+    error_score : "raise" or nan, default=nan
+        Whether the error of a candidate is raised, or leaves NaN in its row, with
+        a warning (`FitFailedWarning`).
+    verbose : int, default=0
+        1 writes a line for every pass, and the verdict.
+    random_state : int, RandomState instance or None, default=None
+        Of the bounds. Fits use the estimator's own.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        The candidate of `best_index_`, fitted to all data. Only with ``refit=True``.
+    best_index_ : int
+        Candidate with the highest estimate (plus log prior weight) among those that
+        are not excluded, *also where the search is undecided*. Of merged candidates
+        the one with the highest training bound (ELBO), up to 1e-4 nats the first.
+    best_params_ : dict
+        Parameters of that candidate.
+    best_score_ : float
+        Estimate of its log evidence, in nats.
+    decided_ : bool
+        Whether all other models are excluded.
+    contenders_ : list of int
+        One candidate for each model that is not excluded, the best first.
+    verdict_ : str
+        The answer and its reasons in one sentence.
+    results_ : dict of str to array
+        One row for each candidate, ready for `pandas.DataFrame`: "params" and
+        "param_*"; "model", the first candidate that is the same model; "estimate",
+        "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
+        "interval_lower" and "interval_upper" at `confidence_level`, infinite where
+        the bounds are not reliable; "probability", "probability_lower" and
+        "probability_upper" of the model; "contender"; "reliable", "reason", "method"
+        and "plug_in", learnt hyperparameters that make an evidence optimistic;
+        "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
+        candidate's own fit; "fit_time" and "evidence_time" in seconds;
+        "rank_evidence", 1 for the best.
+    evidence_bounds_ : list of EvidenceBounds or None
+        Last bounds of each candidate's model.
+    classes_ : ndarray of shape (K,)
+        Only for classifiers with ``refit=True``.
+    n_features_in_ : int
+        Only with ``refit=True``.
+    feature_names_in_ : ndarray of shape (d,)
+        Only if the best estimator has them.
+
+    See Also
+    --------
+    skvi.evidence_bounds : The bounds of one model, which a fitted search has as well.
+    skvi.plotting.EvidenceSearchDisplay : The bounds of all candidates in a picture.
+    sklearn.model_selection.GridSearchCV : Search by cross-validation.
+
+    Notes
+    -----
+    *Decision rule.* With a = 1 - `confidence_level`, K models and R = 3 passes, the
+    interval of a model is [lower - t lower_se, upper + t upper_se], where t is the
+    1 - a / (2 K R) quantile of Student's t with 60 degrees of freedom (the errors
+    come from 64 or more independent parts). By Bonferroni's inequality all intervals
+    of all passes hold at once with probability `confidence_level`, as far as the
+    errors are normal and the posterior chains have reached every mode. The
+    interval of a model whose bounds are not reliable is the whole line.
+
+    Model j is excluded if some model k has low_k - high_j > `min_difference`, and
+    learns no hyperparameter that j does not learn. While the intervals hold, what is
+    excluded is worse by more than `min_difference`; so the probability that a search
+    decides for a model which is not the best, or is better by less, is at most a.
+    A search is undecided where two models are within `min_difference`, where their
+    difference is too close to it to be told at `precision`, or where the bounds of a
+    contender are not reliable.
+
+    *Probabilities* are Z_k w_k / sum_j Z_j w_j, with Z the evidences and w the prior
+    weights; the interval of p_k has Z_k at one end of its interval and all others at
+    the opposite ends. All intervals of probabilities hold together.
+
+    *Learnt hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
+    conditioned on, so that the evidence is a maximum over them and optimistic. Among
+    candidates that learn the same ones this is ignored; a mixture warns.
+
+    Estimates and bounds are from draws, unless "method" is "exact" or "quadrature".
+
+    References
+    ----------
+    MacKay (1992), *Bayesian interpolation*: the evidence of a model and its Occam
+    factor. Bounds: Ji and Shen (2019), *Stochastic variational inference via upper
+    bound*, made tight as in Grosse, Ghahramani and Adams (2015), *Sandwiching the
+    marginal likelihood using bidirectional Monte Carlo*.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import PolynomialFeatures
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.model_selection import EvidenceSearch
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-1, 1, (60, 1))
+    >>> y = x[:, 0] - 2 * x[:, 0] ** 2 + 0.3 * rng.normal(size=60)
+    >>> model = make_pipeline(
+    ...     PolynomialFeatures(include_bias=False),
+    ...     BayesianLinearRegression(prior="normal", noise_scale=0.3),
+    ... )
+    >>> grid = {"polynomialfeatures__degree": [1, 2, 3, 4]}
+    >>> search = EvidenceSearch(model, grid, random_state=0).fit(x, y)
+    >>> search.best_params_, search.decided_
+    ({'polynomialfeatures__degree': 2}, True)
+    >>> search.results_["probability"].round(2)
+    array([0.  , 0.65, 0.19, 0.16])
+    """
+
+    _parameter_constraints: dict = {
+        "param_grid": [dict, list],
+        "min_difference": [Interval(Real, 0, None, closed="neither")],
+        "confidence_level": [Interval(Real, 0, 1, closed="neither")],
+        "precision": [None, Interval(Real, 0, None, closed="neither")],
+        "method": [str],
+        "model_prior": [None, "array-like", callable],
+        "n_jobs": [Integral, None],
+        "refit": ["boolean"],
+        "error_score": [StrOptions({"raise"}), np.nan],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimator,
+        param_grid,
+        *,
+        min_difference=0.1,
+        confidence_level=0.95,
+        precision=None,
+        method="auto",
+        model_prior=None,
+        n_jobs=None,
+        refit=True,
+        error_score=np.nan,
+        verbose=0,
+        random_state=None,
+    ):
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.min_difference = min_difference
+        self.confidence_level = confidence_level
+        self.precision = precision
+        self.method = method
+        self.model_prior = model_prior
+        self.n_jobs = n_jobs
+        self.refit = refit
+        self.error_score = error_score
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, **params):
+        """Fit all candidates and compare their evidences.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            What the estimator accepts.
+        y : array-like of shape (n,)
+            Target.
+        **params : dict
+            Passed to ``fit`` of the estimator: ``sample_weight``, ``exposure``, for a
+            pipeline ``step__sample_weight``; with metadata routing what the
+            estimator asks for. Weights and exposure of the final step also enter
+            the evidence.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            The candidates differ in loss, in class weights or in the kind of target,
+            so that their evidences have no common unit; or all of them failed.
+        TypeError
+            A candidate has no method ``evidence_bounds``.
+        """
+        grid = list(ParameterGrid(self.param_grid))
+        candidates = make_candidates(self.estimator, grid)
+        check_comparable(candidates)
+        race = self._make_race(X, y, params, grid)
+        fits = fit_all(
+            candidates, X, y, self._fit_params(params), self.n_jobs, race.reraise
+        )
+        report_failures(fits, "fits")
+        models = race.run(_models_of(group_models(candidates), fits), fits)
+        self._set_results(race, grid, fits, models)
+        return self
+
+    def _make_race(self, X, y, params, grid):
+        """Gather what bounds need; check what can be wrong before any fit."""
+        routed = get_config()["enable_metadata_routing"]
+        options = evidence_data(self.estimator, params, routed)
+        if self.method != "auto":
+            options["method"] = self.method
+        precision = self.precision
+        if precision is None:
+            precision = self.min_difference / 4
+        shape = (len(grid), len(PASSES))
+        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=shape)
+        return Race(
+            X,
+            y,
+            options,
+            precision,
+            seeds,
+            self._log_prior(grid),
+            self.min_difference,
+            self.confidence_level,
+            self.n_jobs,
+            isinstance(self.error_score, str),
+            self._log,
+        )
+
+    def _log_prior(self, grid):
+        if self.model_prior is None:
+            return np.zeros(len(grid))
+        weights = self.model_prior
+        if callable(weights):
+            weights = [weights(params) for params in grid]
+        weights = np.asarray(weights, dtype=float)
+        good = weights.shape == (len(grid),) and np.all(
+            (weights > 0) & np.isfinite(weights)
+        )
+        if not good:
+            raise ValueError(
+                "model_prior must be a function of a candidate's parameters, or "
+                f"{len(grid)} weights, one for each candidate in the order of "
+                f"ParameterGrid; all positive and finite. Got {self.model_prior!r}, "
+                f"which gives {weights!r}."
+            )
+        return np.log(weights)
+
+    def _fit_params(self, params):
+        if get_config()["enable_metadata_routing"]:
+            return process_routing(self, "fit", **params)["estimator"]["fit"]
+        return params
+
+    def _set_results(self, race, grid, fits, models):
+        comparison = race.compare(models)
+        order = comparison.contenders()
+        best = models[order[0]]
+        self.results_ = make_results(
+            grid, fits, models, comparison, race.n_errors(models)
+        )
+        self.evidence_bounds_ = [None] * len(grid)
+        for model in models:
+            for row in model.rows:
+                self.evidence_bounds_[row] = model.bounds
+        self.best_index_ = best.chosen
+        self.best_params_ = grid[best.chosen]
+        self.best_score_ = best.bounds.estimate
+        self.contenders_ = [models[k].chosen for k in order]
+        self.decided_ = len(order) == 1
+        self.verdict_ = describe(models, comparison, grid)
+        self._log(self.verdict_)
+        if self.refit:
+            self.best_estimator_ = best.fitted
+            if hasattr(best.fitted, "feature_names_in_"):
+                self.feature_names_in_ = best.fitted.feature_names_in_
+
+    def _log(self, text):
+        if self.verbose:
+            print(f"[EvidenceSearch] {text}", flush=True)  # noqa: T201
+
+    def get_metadata_routing(self):
+        """Say which metadata the estimator asks for.
+
+        Returns
+        -------
+        MetadataRouter
+        """
+        mapping = MethodMapping()
+        for method in ("fit", *ROUTED):
+            mapping.add(caller=method, callee=method)
+        return MetadataRouter(owner=self).add(
+            estimator=self.estimator, method_mapping=mapping
+        )
+
+    def __sklearn_tags__(self):
+        """Take over what the estimator says of its inputs and outputs."""
+        tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags = deepcopy(inner.classifier_tags)
+        tags.regressor_tags = deepcopy(inner.regressor_tags)
+        tags.input_tags.sparse = inner.input_tags.sparse
+        tags.input_tags.pairwise = inner.input_tags.pairwise
+        tags.target_tags = deepcopy(inner.target_tags)
+        tags.array_api_support = inner.array_api_support
+        return tags
+
+
+def _models_of(groups, fits):
+    """Models whose candidates were fitted, with the fit of highest training bound."""
+    models = []
+    for group in groups:
+        rows = [row for row in group if not fits[row].error]
+        if not rows:
+            continue
+        found = np.array([training_bound(fits[row].value) for row in rows])
+        found = np.where(np.isnan(found), -np.inf, found)
+        near = found >= found.max() - SAME_BOUND
+        chosen = rows[int(np.argmax(near))]
+        models.append(Model(rows, chosen, fits[chosen].value))
+    return models

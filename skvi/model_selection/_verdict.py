@@ -1,0 +1,41 @@
+"""The answer of a search in one sentence."""
+
+from skvi.model_selection._decision import Comparison
+from skvi.model_selection._race import Model
+
+
+def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
+    """Say which model is best, or why that cannot be said."""
+    best, *others = comparison.contenders()
+    name, zone = grid[models[best].chosen], f"{comparison.min_difference:g} nats"
+    if len(models) == 1:
+        return f"decided: {name} is the only model"
+    if not others:
+        share = comparison.probabilities()[1][best]
+        return (
+            f"decided: {name} is better than every other model by more than {zone}; "
+            f"its probability is at least {share:.3g}"
+        )
+    reasons = "; ".join(
+        f"{grid[models[j].chosen]}: {_why_left(models, comparison, best, j)}"
+        for j in others
+    )
+    return (
+        f"undecided: {name} has the highest estimate, and {len(others)} other "
+        f"model{'s' if len(others) > 1 else ''} cannot be excluded ({reasons})"
+    )
+
+
+def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) -> str:
+    for k, whose in ((j, "its"), (best, "the best one's")):
+        if not models[k].bounds.reliable:
+            return f"{whose} bounds are not reliable, {models[k].bounds.reason}"
+    if comparison.is_above(best, j):
+        learnt = ", ".join(sorted(comparison.learnt[best] - comparison.learnt[j]))
+        return f"lower, but the best one is optimistic by learning {learnt}"
+    low = comparison.low[best] - comparison.high[j]
+    high = comparison.high[best] - comparison.low[j]
+    span = f"the best one is better by {low:.2g} to {high:.2g} nats"
+    if comparison.is_tie(best, j):
+        return f"{span}, within min_difference"
+    return span

@@ -1,0 +1,146 @@
+"""The two pieces of work of a search: fit a candidate, bound its evidence."""
+
+import math
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sklearn.exceptions import FitFailedWarning
+from sklearn.utils.metadata_routing import get_routing_for_object
+from sklearn.utils.parallel import Parallel, delayed
+
+from skvi.evidence import evidence_bounds
+from skvi.model_selection._candidates import final_step
+
+__all__ = ["Outcome", "bound_all", "evidence_data", "fit_all", "report_failures"]
+
+# Parameters of `fit` that belong to the data, and so to the evidence.
+DATA = ("sample_weight", "exposure")
+
+
+@dataclass
+class Outcome:
+    """What a piece of work found: `value` is None where it failed."""
+
+    value: Any
+    seconds: float
+    error: str = ""
+
+    @property
+    def message(self) -> str:
+        """Last line of the traceback."""
+        return self.error.strip().rpartition("\n")[2]
+
+
+def fit_all(
+    candidates: list[Any],
+    X: Any,
+    y: Any,
+    params: dict,
+    n_jobs: int | None,
+    reraise: bool,
+) -> list[Outcome]:
+    """Fit every candidate."""
+    run = Parallel(n_jobs=n_jobs)
+    work = (delayed(_attempt)(_fit, reraise, c, X, y, params) for c in candidates)
+    return run(work)
+
+
+def bound_all(
+    fitted: list[Any],
+    X: Any,
+    y: Any,
+    options: list[dict],
+    n_jobs: int | None,
+    reraise: bool,
+) -> list[Outcome]:
+    """Bound the evidence of every fitted estimator, with its own options."""
+    work = (
+        delayed(_attempt)(_bound, reraise, estimator, X, y, option)
+        for estimator, option in zip(fitted, options, strict=True)
+    )
+    return Parallel(n_jobs=n_jobs)(work)
+
+
+def _fit(estimator: Any, X: Any, y: Any, params: dict) -> Any:
+    return estimator.fit(X, y, **params)
+
+
+def _bound(estimator: Any, X: Any, y: Any, options: dict) -> Any:
+    bounds = evidence_bounds(estimator, X, y, **options)
+    if not math.isfinite(bounds.estimate):
+        raise ValueError(f"The log evidence is not finite: {bounds.reason}")
+    return bounds
+
+
+def _attempt(work: Callable, reraise: bool, *arguments: Any) -> Outcome:
+    start = time.perf_counter()
+    try:
+        value, error = work(*arguments), ""
+    except Exception:
+        if reraise:
+            raise
+        value, error = None, traceback.format_exc()
+    return Outcome(value, time.perf_counter() - start, error)
+
+
+def report_failures(outcomes: list[Outcome], what: str) -> None:
+    """Warn of work that failed; raise where all of it did."""
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    if not errors:
+        return
+    counts = {error: errors.count(error) for error in errors}
+    details = "\n".join(
+        f"{'-' * 72}\n{count} failed with the following error:\n{error}"
+        for error, count in counts.items()
+    )
+    hint = "With error_score='raise' the first error is raised as it is."
+    if len(errors) == len(outcomes):
+        raise ValueError(f"All the {len(errors)} {what} failed. {hint}\n{details}")
+    warnings.warn(
+        f"{len(errors)} {what} failed out of a total of {len(outcomes)}; these "
+        f"candidates have no evidence. {hint}\n{details}",
+        FitFailedWarning,
+        stacklevel=3,
+    )
+
+
+def evidence_data(estimator: Any, params: dict, routed: bool) -> dict[str, Any]:
+    """The metadata that the final step was fitted with, by their plain names.
+
+    Parameters
+    ----------
+    estimator : estimator or Pipeline
+    params : dict
+        What `EvidenceSearch.fit` was given.
+    routed : bool
+        Whether scikit-learn's metadata routing is on; without it a pipeline takes
+        ``step__sample_weight``.
+    """
+    names = {name: name for name in DATA}
+    if routed:
+        requests = get_routing_for_object(final_step(estimator)).fit.requests
+        names = {name: _source(name, requests.get(name)) for name in DATA}
+    else:
+        prefix = _prefix(estimator)
+        names = {name: prefix + name for name in DATA}
+    found = {name: params.get(source) for name, source in names.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _source(name: str, request: Any) -> str:
+    """Name under which a step asks for metadata; empty if it does not."""
+    if isinstance(request, str):
+        return request
+    return name if request is True else ""
+
+
+def _prefix(estimator: Any) -> str:
+    prefix = ""
+    while hasattr(estimator, "steps"):
+        name, estimator = estimator.steps[-1]
+        prefix += f"{name}__"
+    return prefix
