@@ -74,8 +74,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     def _check_weighted(self, codes):
         if len(np.unique(codes)) < 2:
             raise ValueError(
-                "The rows with a positive weight contain only one class; the fit needs "
-                "at least two."
+                "The rows with a positive sample_weight contain only one class; the "
+                "fit needs at least two."
             )
 
     def predict(self, X):

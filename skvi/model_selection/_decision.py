@@ -55,8 +55,13 @@ class Comparison:
     def open_models(self) -> list[int]:
         """Models for which tighter bounds may change what is said of the best."""
         best, *others = self.contenders()
-        left = [j for j in others if self._is_open(best, j)]
-        return [best, *left] if left else []
+        found: set[int] = set()
+        for j in others:
+            if self._is_open(best, j):
+                endless = {k for k in (best, j) if np.isinf(self.low[k])}
+                # Beside bounds that prove nothing, tighter ones do not help.
+                found |= endless or {best, j}
+        return sorted(found)
 
     def _is_open(self, k: int, j: int) -> bool:
         return not (self.is_above(k, j) or self.is_above(j, k) or self.is_tie(k, j))

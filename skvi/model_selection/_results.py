@@ -22,6 +22,7 @@ def make_results(
     models: list[Model],
     comparison: Comparison,
     n_errors: float,
+    log_prior: np.ndarray,
 ) -> dict[str, Any]:
     """Columns of equal length, ready for `pandas.DataFrame`.
 
@@ -36,6 +37,7 @@ def make_results(
         Of these models.
     n_errors : float
         Standard errors on each side of the intervals.
+    log_prior : ndarray of shape (n_candidates,)
 
     Returns
     -------
@@ -62,6 +64,7 @@ def make_results(
         "probability": column(shares[0]),
         "probability_lower": column(shares[1]),
         "probability_upper": column(shares[2]),
+        "log_prior": log_prior,
         "contender": column([k in contenders for k in range(len(models))], False),
         "reliable": column([model.bounds.reliable for model in models], False),
         "reason": column([model.bounds.reason for model in models], ""),

@@ -106,7 +106,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
         "interval_lower" and "interval_upper" at `confidence_level`, infinite where
         the bounds are not reliable; "probability", "probability_lower" and
-        "probability_upper" of the model; "contender"; "reliable", "reason", "method"
+        "probability_upper" of the model; "log_prior", the logarithm of its weight;
+        "contender", whether it is not excluded; "reliable", "reason", "method"
         and "plug_in", learnt hyperparameters that make an evidence optimistic;
         "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
         candidate's own fit; "fit_time" and "evidence_time" in seconds;
@@ -320,7 +321,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         order = comparison.contenders()
         best = models[order[0]]
         self.results_ = make_results(
-            grid, fits, models, comparison, race.n_errors(models)
+            grid, fits, models, comparison, race.n_errors(models), race.log_prior
         )
         self.evidence_bounds_ = [None] * len(grid)
         for model in models:

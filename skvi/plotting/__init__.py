@@ -1,6 +1,7 @@
 """Displays in the manner of scikit-learn: loss curves and evidence bounds."""
 
 from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
+from skvi.plotting._evidence_search import EvidenceSearchDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
 from skvi.plotting._posterior import PosteriorDisplay
 from skvi.plotting._training import TrainingSandwichDisplay
@@ -8,6 +9,7 @@ from skvi.plotting._weights import WeightsDisplay
 
 __all__ = [
     "EvidenceBoundsDisplay",
+    "EvidenceSearchDisplay",
     "LossCurveDisplay",
     "PosteriorDisplay",
     "TrainingSandwichDisplay",

@@ -1,0 +1,319 @@
+"""The evidence of every model of a search, and which ones are left."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from skvi.plotting import _common as common
+from skvi.plotting._search_text import describe_candidates, row_text
+
+__all__ = ["EvidenceSearchDisplay"]
+
+BAR_HEIGHT, MARGIN = 0.42, 0.06
+COLORS = {
+    "best": common.GREEN,
+    "not excluded": common.ORANGE,
+    "excluded": common.BLUE,
+}
+
+
+class EvidenceSearchDisplay:
+    """Bounds of the models of an `EvidenceSearch`, the best one on top.
+
+    Each model has one row: a bar from the lower to the upper bound of its log
+    evidence, whiskers that reach to the ends of its interval at the search's
+    confidence level, and its estimate, coloured by the decision. The dashed line is
+    the rule of the decision: a model is excluded if its whole interval is to the left.
+    Printed on the right are the estimate and the interval of the model's probability.
+    Models whose bounds are not reliable are hollow; they have no whiskers, and cannot
+    be excluded. Models far below the best one are arrows at the left edge.
+
+    It is recommended to use `from_search`.
+
+    Parameters
+    ----------
+    results : dict of str to array
+        `EvidenceSearch.results_`.
+    min_difference : float
+        Nats.
+    quantity : str, default="log evidence"
+        What is bounded.
+    names : sequence of str, default=None
+        One for each candidate. None writes the parameters in which candidates differ.
+
+    Attributes
+    ----------
+    rows_ : list of int
+        Candidate that each row shows, from top to bottom.
+    bars_ : matplotlib BarContainer
+    whiskers_ : matplotlib Line2D or None
+        None where no model is reliable.
+    estimates_ : dict of str to matplotlib Line2D
+        Those of the best model, of those that are not excluded, and so on.
+    arrows_ : matplotlib Line2D or None
+        Models that are further to the left than the axis.
+    threshold_ : matplotlib Line2D or None
+        None where there is nothing to be excluded by: no model is reliable.
+    values_ : matplotlib SecondaryAxis or None
+        The printed numbers.
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+
+    See Also
+    --------
+    EvidenceBoundsDisplay : Bounds of single models, with ELBO and EUBO of the fit.
+
+    Notes
+    -----
+    Values are in nats, summed over the data. With prior weights of models, positions
+    are log evidence plus log weight, as the decision is made by their sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> from skvi.model_selection import EvidenceSearch
+    >>> from skvi.plotting import EvidenceSearchDisplay
+    >>> X = np.random.default_rng(0).normal(size=(20, 2))
+    >>> model = BayesianLinearRegression(prior="normal", noise_scale=1.0)
+    >>> search = EvidenceSearch(model, {"prior__scale": [0.1, 1.0]})
+    >>> search = search.fit(X, X[:, 0])
+    >>> display = EvidenceSearchDisplay.from_search(search, ax=Figure().subplots())
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['scale=0.1', 'scale=1']
+    """
+
+    def __init__(
+        self,
+        results: Mapping[str, Any],
+        min_difference: float,
+        quantity: str = "log evidence",
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.results = results
+        self.min_difference = min_difference
+        self.quantity = quantity
+        self.names = names
+
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        max_models: int = 20,
+        reach: float | None = 10.0,
+        values: bool = True,
+        bar_kwargs: dict | None = None,
+        whisker_kwargs: dict | None = None,
+        estimate_kwargs: dict | None = None,
+        threshold_kwargs: dict | None = None,
+    ) -> "EvidenceSearchDisplay":
+        """Draw the bounds.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure, as high as the models need.
+        max_models : int, default=20
+            Only so many of the best models are drawn.
+        reach : float, default=10.0
+            Nats below the decision line that the axis shows; 10 are odds of 1 to
+            22,000. None shows all.
+        values : bool, default=True
+            Whether to print estimates and probabilities on the right.
+        bar_kwargs : dict, default=None
+            Passed to ``Axes.barh``.
+        whisker_kwargs, estimate_kwargs, threshold_kwargs : dict, default=None
+            Passed to ``Axes.plot``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        """
+        common.check_matplotlib(f"{type(self).__name__}.plot")
+        self.rows_ = self._order()[:max_models]
+        n = len(self.rows_)
+        ax = common.make_axes(ax, (7.6, 1.9 + 0.42 * n))
+        self.ax_, self.figure_ = ax, ax.figure
+        self._draw_bars(bar_kwargs or {})
+        self._draw_whiskers(whisker_kwargs)
+        self._draw_estimates(estimate_kwargs)
+        self._draw_threshold(threshold_kwargs)
+        self.arrows_ = self._limit(reach)
+        names = self._names()
+        ax.set(xlabel=f"{self._quantity()} [nats]", ylim=(n - 0.4, -0.6))
+        ax.set_yticks(range(n), [names[row] for row in self.rows_])
+        ax.locator_params(axis="x", nbins=6)
+        ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+        ax.grid(axis="y", color="0.92")
+        ax.set_axisbelow(True)
+        self.values_ = self._print_values() if values else None
+        ax.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            borderaxespad=4.2,
+            ncols=2,
+            frameon=False,
+        )
+        return self
+
+    def _order(self) -> list[int]:
+        """One candidate for each model that has an evidence, the best first."""
+        model, rank = self.results["model"], self.results["rank_evidence"]
+        first = [row for row, index in enumerate(model) if row == index]
+        return sorted(first, key=lambda row: rank[row])
+
+    def _column(self, name: str, shifted: bool = True) -> np.ndarray:
+        values = np.asarray(self.results[name])[self.rows_]
+        if not shifted:
+            return values
+        values = values + np.asarray(self.results["log_prior"])[self.rows_]
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def _quantity(self) -> str:
+        weighted = np.any(self.results["log_prior"])
+        return f"{self.quantity} + log prior weight" if weighted else self.quantity
+
+    def _draw_bars(self, given: dict) -> None:
+        lower, upper = self._column("lower"), self._column("upper")
+        style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
+        style |= {"label": "lower to upper bound"}
+        self.bars_ = self.ax_.barh(
+            range(len(lower)), upper - lower, left=lower, **style | given
+        )
+
+    def _draw_whiskers(self, given: dict | None) -> None:
+        low, high = self._column("interval_lower"), self._column("interval_upper")
+        rows = np.flatnonzero(np.isfinite(low) & np.isfinite(high))
+        self.whiskers_ = None
+        if len(rows):
+            # A gap, made by NaN, between the lines of two rows.
+            x = np.stack([low[rows], high[rows], np.full(len(rows), np.nan)], 1)
+            style = {"color": common.BLACK, "marker": "|", "linewidth": 1.2}
+            style |= {"markersize": 9, "label": "interval of the search"}
+            (self.whiskers_,) = self.ax_.plot(
+                x.ravel(),
+                np.repeat(rows.astype(float), 3),
+                **common.merge_style(style, given),
+            )
+
+    def _states(self) -> list[str]:
+        left = self._column("contender", False)
+        states = ["best", *np.where(left[1:], "not excluded", "excluded")]
+        reliable = self._column("reliable", False)
+        return [
+            state if good else f"{state}, not reliable"
+            for state, good in zip(states, reliable, strict=True)
+        ]
+
+    def _draw_estimates(self, given: dict | None) -> None:
+        """One line for each state of models; hollow where bounds are not reliable."""
+        x, states = self._column("estimate"), np.array(self._states())
+        self.estimates_ = {}
+        for state in dict.fromkeys(states):
+            color, rows = COLORS[state.split(",")[0]], np.flatnonzero(states == state)
+            hollow = state not in COLORS
+            style: dict = {"color": color, "marker": "D", "linestyle": "none"}
+            style |= {"markerfacecolor": "white" if hollow else color}
+            style |= {"markersize": 5, "zorder": 3, "label": f"estimate: {state}"}
+            style = common.merge_style(style, given)
+            (self.estimates_[state],) = self.ax_.plot(x[rows], rows, **style)
+
+    def _draw_threshold(self, given: dict | None) -> None:
+        low = self._column("interval_lower")
+        self.threshold_ = None
+        if np.isfinite(low).any() and len(low) > 1:
+            where = np.nanmax(low) - self.min_difference
+            style = {"color": common.VERMILION, "linestyle": "--", "linewidth": 1.2}
+            style |= {"label": "excluded if to the left", "zorder": 0.5}
+            style = common.merge_style(style, given)
+            # In front of no bar, and over the whole height whatever the rows.
+            (self.threshold_,) = self.ax_.plot(
+                [where, where],
+                [0, 1],
+                transform=self.ax_.get_xaxis_transform(),
+                **style,
+            )
+
+    def _limit(self, reach: float | None) -> Any:
+        """Cut the axis on the left, and mark the rows that are beyond."""
+        estimates = self._column("estimate")
+        ends = np.concatenate(
+            [self._column(name) for name in ("lower", "upper")]
+            + [self._column(f"interval_{side}") for side in ("lower", "upper")]
+            + [estimates]
+        )
+        top, bottom = np.nanmax(ends), np.nanmin(ends)
+        if self.threshold_ is not None:
+            bottom = min(bottom, self.threshold_.get_xdata()[0])
+        edge = top if self.threshold_ is None else self.threshold_.get_xdata()[0]
+        cut = bottom if reach is None else max(bottom, edge - reach)
+        pad = MARGIN * max(top - cut, 1e-6)
+        self.ax_.set_xlim(cut - pad, top + pad)
+        beyond = np.flatnonzero(estimates < cut)
+        if not len(beyond):
+            return None
+        style: dict = {"color": COLORS["excluded"], "marker": "<", "linestyle": "none"}
+        style |= {"clip_on": False, "label": "further to the left"}
+        return self.ax_.plot([cut - pad / 2] * len(beyond), beyond, **style)[0]
+
+    def _print_values(self) -> Any:
+        axis = self.ax_.secondary_yaxis("right")
+        columns = [
+            self._column(name, False)
+            for name in ("estimate", "probability_lower", "probability_upper")
+        ]
+        labels = [row_text(*row) for row in zip(*columns, strict=True)]
+        axis.set_yticks(range(len(labels)), labels)
+        axis.tick_params(length=0)
+        return axis
+
+    def _names(self) -> Sequence[str]:
+        return self.names or describe_candidates(self.results["params"])
+
+    @classmethod
+    def from_search(
+        cls,
+        search: Any,
+        *,
+        names: Sequence[str] | None = None,
+        ax: Any = None,
+        **kwargs: Any,
+    ) -> "EvidenceSearchDisplay":
+        """Draw a fitted search.
+
+        Parameters
+        ----------
+        search : EvidenceSearch
+            Fitted.
+        names : sequence of str, default=None
+            One for each candidate. None writes the parameters in which candidates
+            differ.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Passed to `plot`.
+
+        Returns
+        -------
+        EvidenceSearchDisplay
+
+        Raises
+        ------
+        ImportError
+            matplotlib is not installed.
+        NotFittedError
+            The search is not fitted.
+        """
+        common.check_matplotlib(f"{cls.__name__}.from_search")
+        check_is_fitted(search, "results_")
+        quantity = search.evidence_bounds_[search.best_index_].quantity
+        display = cls(search.results_, search.min_difference, quantity, names)
+        return display.plot(ax, **kwargs)

@@ -1,0 +1,43 @@
+"""Words and numbers beside the models of a search."""
+
+from collections.abc import Sequence
+from typing import Any
+
+MINUS = "\N{MINUS SIGN}"
+# Probabilities that are printed as less than 0.1 %.
+SMALL = 0.0005
+
+
+def describe_candidates(params: Sequence[dict]) -> list[str]:
+    """Name candidates by the parameters in which they differ, without their steps."""
+    keys = sorted({key for candidate in params for key in candidate})
+    shown = [
+        key for key in keys if len({repr(c.get(key, "...")) for c in params}) > 1
+    ] or keys
+    short = {key: key.rpartition("__")[2] for key in shown}
+    if len(set(short.values())) < len(short):
+        short = {key: key for key in shown}
+    return [
+        ", ".join(f"{short[key]}={_value(c[key])}" for key in shown if key in c)
+        or "model"
+        for c in params
+    ]
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def row_text(estimate: float, low: float, high: float) -> str:
+    """Estimate, and the interval of the probability in per cent."""
+    value = f"{estimate:.2f}".replace("-", MINUS)
+    ends = [_per_cent(low), _per_cent(high)]
+    is_one = ends[0] == ends[1] or high < SMALL
+    share = ends[1] if is_one else f"{ends[0]} to {ends[1]}"
+    return f"{value}   ({share} %)"
+
+
+def _per_cent(share: float) -> str:
+    if share < SMALL:
+        return "<0.1" if share else "0"
+    return f"{100 * share:.3g}" if share <= 1 - SMALL else "100"
