@@ -8,7 +8,10 @@ import pytest
 PAGES = Path(__file__).parents[1] / "doc"
 
 
-@pytest.mark.parametrize("page", ["extend.rst", "metrics.rst", "predict.rst"])
+PAGES_RUN = ["extend.rst", "metrics.rst", "model_selection.rst", "predict.rst"]
+
+
+@pytest.mark.parametrize("page", PAGES_RUN)
 def test_examples_of_the_pages(page):
     failed, attempted = doctest.testfile(str(PAGES / page), module_relative=False)
     assert attempted

@@ -162,7 +162,7 @@ def test_more_work_only_where_it_matters():
     clear = oracle_search([0.0, -20.0, -5.0])
     np.testing.assert_array_equal(clear.results_["n_runs"], 1)
     assert clear.decided_
-    assert "decided: {'log_evidence': 0.0, 'name': 0} is" in clear.verdict_
+    assert "decided: log_evidence=0, name=0 is" in clear.verdict_
 
 
 def test_certain_ties_end_the_work():
@@ -552,7 +552,7 @@ def test_verbose(data, capsys):
     EvidenceSearch(REGRESSION, {"prior__scale": [0.01, 1.0]}, verbose=1).fit(*data)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "[EvidenceSearch] 2 evidences to 0.25 nats"
-    assert lines[1].startswith("[EvidenceSearch] decided: {'prior__scale': 1.0}")
+    assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
 
 
 CHECKED = [

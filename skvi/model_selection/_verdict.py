@@ -2,12 +2,14 @@
 
 from skvi.model_selection._decision import Comparison
 from skvi.model_selection._race import Model
+from skvi.plotting._search_text import describe_candidates
 
 
 def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
     """Say which model is best, or why that cannot be said."""
     best, *others = comparison.contenders()
-    name, zone = grid[models[best].chosen], f"{comparison.min_difference:g} nats"
+    names = describe_candidates(grid)
+    name, zone = names[models[best].chosen], f"{comparison.min_difference:g} nats"
     if len(models) == 1:
         return f"decided: {name} is the only model"
     if not others:
@@ -17,7 +19,7 @@ def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> s
             f"its probability is at least {share:.3g}"
         )
     reasons = "; ".join(
-        f"{grid[models[j].chosen]}: {_why_left(models, comparison, best, j)}"
+        f"{names[models[j].chosen]}: {_why_left(models, comparison, best, j)}"
         for j in others
     )
     return (
@@ -38,4 +40,4 @@ def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) ->
     span = f"the best one is better by {low:.2g} to {high:.2g} nats"
     if comparison.is_tie(best, j):
         return f"{span}, within min_difference"
-    return span
+    return f"{span}, which cannot be told from min_difference at this precision"
