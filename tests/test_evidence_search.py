@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -114,7 +115,8 @@ def test_small_differences_are_undecided(n_models, difference):
 def test_wrong_decisions_are_rare(n_models, difference):
     """Wrong in at most 5 %; above 2 min_difference nearly always right and decided.
 
-    Wrong variant: the model with the lowest upper bound counts as the best.
+    Wrong variant: j and k exchanged in the rule, so that worse models exclude better
+    ones.
     """
     values = [0.0] * (n_models - 1) + [difference]
     best = n_models - 1
@@ -159,6 +161,8 @@ def test_more_work_only_where_it_matters():
     np.testing.assert_array_equal(search.results_["n_runs"], [3, 1, 3, 1])
     np.testing.assert_allclose(search.results_["precision"], [0.025, 0.25, 0.025, 0.25])
     assert set(search.contenders_) == {0, 2}
+    estimates = search.results_["estimate"]
+    assert search.best_index_ == search.contenders_[0] == np.argmax(estimates)
     clear = oracle_search([0.0, -20.0, -5.0])
     np.testing.assert_array_equal(clear.results_["n_runs"], 1)
     assert clear.decided_
@@ -252,6 +256,25 @@ def test_failures_leave_nan():
         oracle_search([0.0, math.nan], error_score="raise")
     with pytest.raises(ValueError, match=r"(?s)All the 1 fits failed.*planted"):
         oracle_search([math.nan])
+
+
+def test_evidences_fail_and_mix():
+    """What is not finite is a failure; a mixture that only bounds reveal is refused."""
+    with pytest.warns(FitFailedWarning, match=r"(?s)1 evidences failed.*not finite"):
+        search = oracle_search([0.0, math.inf])
+    assert np.isnan(search.results_["estimate"]).tolist() == [False, True]
+    assert "not finite" in search.results_["reason"][1]
+    with pytest.raises(ValueError, match="different quantities: generalised log"):
+        oracle_search([0.0, 1.0], estimator=Mixed())
+
+
+class Mixed(Oracle):
+    """Half of them bound something else."""
+
+    def evidence_bounds(self, X, y, precision, random_state):
+        found = super().evidence_bounds(X, y, precision, random_state)
+        kind = "generalised log evidence" if self.name else "log evidence"
+        return replace(found, quantity=kind)
 
 
 class Fragile(Oracle):
@@ -359,9 +382,8 @@ QUICK_OR_ALL = [1, pytest.param(100, marks=pytest.mark.slow)]
 def test_truth_is_picked(name, n_runs):
     """The true model, in 95 % of the runs in which exact evidence picks it.
 
-    The bounds come from draws although closed forms exist. Wrong variant: the
-    candidate with the lowest evidence, or the upper bound in place of the estimate
-    with 10 nats of noise.
+    The bounds come from draws although closed forms exist. Wrong variant: j and k
+    exchanged in the rule, so that worse models exclude better ones.
     """
     problem, right, ours = PROBLEMS[name], 0, 0
     for seed in range(n_runs):

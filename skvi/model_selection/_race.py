@@ -71,12 +71,16 @@ class Race:
     n_jobs: int | None
     reraise: bool
     log: Any = field(default=lambda text: None)
+    errors: dict[int, str] = field(default_factory=dict)  # of candidates
 
     def run(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
         """Bound all models; return those that have an evidence."""
         self._pass(models, 0)
         models += self._split(models, fits)
         report_failures([Outcome(m.bounds, 0.0, m.error) for m in models], "evidences")
+        for model in models:
+            if model.bounds is None:
+                self.errors |= dict.fromkeys(model.rows, model.error)
         models = [model for model in models if model.bounds is not None]
         check_quantities(models)
         warn_mixed(models)

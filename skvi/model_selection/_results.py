@@ -7,8 +7,7 @@ from numpy.ma import MaskedArray
 from scipy.stats import rankdata
 
 from skvi.model_selection._candidates import final_step
-from skvi.model_selection._decision import Comparison
-from skvi.model_selection._race import Model
+from skvi.model_selection._race import Model, Race
 from skvi.model_selection._work import Outcome
 
 __all__ = ["make_results"]
@@ -17,12 +16,7 @@ OF_BOUNDS = ("estimate", "lower", "upper", "lower_se", "upper_se")
 
 
 def make_results(
-    grid: list[dict],
-    fits: list[Outcome],
-    models: list[Model],
-    comparison: Comparison,
-    n_errors: float,
-    log_prior: np.ndarray,
+    grid: list[dict], fits: list[Outcome], models: list[Model], race: Race
 ) -> dict[str, Any]:
     """Columns of equal length, ready for `pandas.DataFrame`.
 
@@ -33,16 +27,14 @@ def make_results(
         One for each candidate.
     models : list of Model
         Those that have an evidence.
-    comparison : Comparison
-        Of these models.
-    n_errors : float
-        Standard errors on each side of the intervals.
-    log_prior : ndarray of shape (n_candidates,)
+    race : Race
+        Which has been run.
 
     Returns
     -------
     dict of str to array
     """
+    comparison, n_errors = race.compare(models), race.n_errors(models)
     groups, n_rows = [model.rows for model in models], len(grid)
 
     def column(values: Any, missing: Any = np.nan) -> np.ndarray:
@@ -51,7 +43,6 @@ def make_results(
     ends = np.array([model.interval(n_errors) for model in models]).T
     shares = comparison.probabilities()
     contenders = set(comparison.contenders())
-    errors = [fit.message for fit in fits]
     results = {
         **_parameter_columns(grid),
         "model": column([min(rows) for rows in groups], -1),
@@ -64,7 +55,7 @@ def make_results(
         "probability": column(shares[0]),
         "probability_lower": column(shares[1]),
         "probability_upper": column(shares[2]),
-        "log_prior": log_prior,
+        "log_prior": race.log_prior,
         "contender": column([k in contenders for k in range(len(models))], False),
         "reliable": column([model.bounds.reliable for model in models], False),
         "reason": column([model.bounds.reason for model in models], ""),
@@ -77,9 +68,11 @@ def make_results(
         "evidence_time": column([model.seconds for model in models]),
     }
     results["rank_evidence"] = _rank(column(comparison.estimate))
-    results["reason"] = np.where(
-        [bool(e) for e in errors], errors, results["reason"]
-    ).astype(object)
+    failed = {
+        row: fit.message for row, fit in enumerate(fits) if fit.error
+    } | race.errors
+    for row, message in failed.items():
+        results["reason"][row] = message
     return results
 
 

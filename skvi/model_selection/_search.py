@@ -320,9 +320,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         comparison = race.compare(models)
         order = comparison.contenders()
         best = models[order[0]]
-        self.results_ = make_results(
-            grid, fits, models, comparison, race.n_errors(models), race.log_prior
-        )
+        self.results_ = make_results(grid, fits, models, race)
         self.evidence_bounds_ = [None] * len(grid)
         for model in models:
             for row in model.rows:
