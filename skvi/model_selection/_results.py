@@ -68,7 +68,7 @@ def make_results(
         "evidence_time": column([model.seconds for model in models]),
     }
     results["rank_evidence"] = _rank(column(comparison.estimate))
-    failed = {
+    failed = {  # in a fit, or in its evidence
         row: fit.message for row, fit in enumerate(fits) if fit.error
     } | race.errors
     for row, message in failed.items():
