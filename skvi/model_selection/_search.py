@@ -181,7 +181,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     >>> search.best_params_, search.decided_
     ({'polynomialfeatures__degree': 2}, True)
     >>> search.results_["probability"].round(2)
-    array([0.  , 0.65, 0.19, 0.16])
+    array([0.  , 0.69, 0.17, 0.14])
     """
 
     _parameter_constraints: dict = {

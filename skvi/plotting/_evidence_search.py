@@ -83,7 +83,7 @@ class EvidenceSearchDisplay:
     >>> search = search.fit(X, X[:, 0])
     >>> display = EvidenceSearchDisplay.from_search(search, ax=Figure().subplots())
     >>> [label.get_text() for label in display.ax_.get_yticklabels()]
-    ['scale=0.1', 'scale=1']
+    ['scale=1', 'scale=0.1']
     """
 
     def __init__(
