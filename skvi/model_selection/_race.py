@@ -94,13 +94,10 @@ class Race:
             return
         precision = PASSES[number] * self.precision
         self.log(f"{len(models)} evidences to {precision:.3g} nats")
+        seeds = [int(self.seeds[model.chosen, number]) for model in models]
         options = [
-            self.options
-            | {
-                "precision": precision,
-                "random_state": int(self.seeds[m.chosen, number]),
-            }
-            for m in models
+            {**self.options, "precision": precision, "random_state": seed}
+            for seed in seeds
         ]
         fitted = [model.fitted for model in models]
         found = bound_all(fitted, self.X, self.y, options, self.n_jobs, self.reraise)
@@ -126,8 +123,7 @@ class Race:
         return [
             model
             for model in chosen
-            if model.half_width() > target
-            and (model.bounds is None or model.bounds.reliable or is_last)
+            if model.half_width() > target and (model.bounds.reliable or is_last)
         ]
 
     def compare(self, models: list[Model]) -> Comparison:
