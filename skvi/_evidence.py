@@ -9,6 +9,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi._progress import EvidenceProgress
 from skvi.evidence import bound_evidence
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
@@ -148,10 +149,13 @@ class EvidenceMixin:
                 n_draws,
                 precision,
                 "log evidence" if plain else "generalised log evidence",
+                EvidenceProgress(self),
             )
         return replace(bounds, plug_in=target.learnt)
 
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+    def _bound_evidence(
+        self, target, generator, method, n_draws, precision, quantity, report
+    ):
         """Bound the evidence of a target that is known to be that of the fit."""
         return bound_evidence(
             target,
@@ -161,6 +165,7 @@ class EvidenceMixin:
             precision,
             quantity,
             method=method,
+            report=report,
         )
 
     def _check_size(self, X, sample_weight):

@@ -6,11 +6,32 @@ from typing import Any
 
 from skvi.utils._callbacks import has_callbacks
 
-__all__ = ["FitProgress"]
+__all__ = ["EvidenceProgress", "FitProgress"]
 
 # verbose=1 writes the first iterations, and then a line in so many seconds.
 FIRST_LINES = 3
 SECONDS_BETWEEN_LINES = 1.0
+
+
+class EvidenceProgress:
+    """Says what bounding an evidence is at, where the estimator is verbose.
+
+    Parameters
+    ----------
+    estimator : estimator
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.name, self.verbose = type(estimator).__name__, estimator.verbose
+        self.last_line, self.stage = time.monotonic(), ""
+
+    def __call__(self, what: str, share: float) -> None:
+        """Write a line for every stage, and one in so many seconds."""
+        now = time.monotonic()
+        late = now - self.last_line > SECONDS_BETWEEN_LINES
+        if self.verbose and (late or what != self.stage):
+            self.last_line, self.stage = now, what
+            print(f"[{self.name}] evidence, {what}: {share:.0%}", flush=True)  # noqa: T201
 
 
 class FitProgress:

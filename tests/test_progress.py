@@ -404,3 +404,20 @@ def test_batches_need_the_stochastic_solver(solver):
     for part in (solver, "batch_size=20", "batch_size='auto'", "solver='stochastic'"):
         assert part in str(error.value)
     assert not hasattr(model, "posterior_")
+
+
+@quick
+@pytest.mark.parametrize("method", ["importance", "annealing"])
+def test_printed_stages_of_an_evidence(method, capsys):
+    """Every stage with a share that grows; nothing without verbose."""
+    model = fit("natural_gradient")
+    silent = model.evidence_bounds(X, Y, method=method, random_state=0)
+    assert capsys.readouterr().out == ""
+    model.set_params(verbose=1)
+    assert model.evidence_bounds(X, Y, method=method, random_state=0) == silent
+    lines = capsys.readouterr().out.splitlines()
+    assert all("] evidence, " in line and line.endswith("%") for line in lines)
+    text = "\n".join(lines)
+    stages = ["warm-up of chains", "draws of chains"]
+    stages += ["paths to the posterior"] * (method == "annealing")
+    assert all(stage in text for stage in stages)

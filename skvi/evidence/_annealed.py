@@ -22,6 +22,7 @@ from skvi.sampling import (
     pareto_khat,
     tune_path,
 )
+from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 
 __all__ = ["annealed_sides"]
@@ -42,10 +43,11 @@ def annealed_sides(
     generator: torch.Generator,
     n_draws: int | None,
     precision: float | None,
+    report: Report = silent,
 ) -> Sides:
     """Log weights of annealed paths from a normal, and of paths back to it."""
     path, ends = tune_path(target, normal, generator)
-    sampler = _sampler(target, path, ends, generator)
+    sampler = _sampler(target, path, ends, generator, report)
     path = _improve(path, sampler.pilot, generator)
     path, variance = _refine(path, sampler, generator)
     relative = math.expm1(min(variance, 20.0))
@@ -55,9 +57,9 @@ def annealed_sides(
     sampler.run(N_FORGET)
     per_chain = math.ceil(n_above / N_CHAINS)
     chains = sampler.run(max(MIN_ITER, 2 * per_chain))
-    forward = path.forward(n_below, generator).log_weights
+    forward = path.forward(n_below, generator, report).log_weights
     thinned = chains.theta[:, :: chains.theta.shape[1] // per_chain][:, :per_chain]
-    reverse = path.reverse(thinned.flatten(0, 1), generator)
+    reverse = path.reverse(thinned.flatten(0, 1), generator, report)
     reverse = reverse.reshape(N_CHAINS, per_chain)
     return Sides(
         method="annealing",
@@ -72,7 +74,11 @@ def annealed_sides(
 
 
 def _sampler(
-    target: Any, path: AnnealedPath, ends: torch.Tensor, generator: torch.Generator
+    target: Any,
+    path: AnnealedPath,
+    ends: torch.Tensor,
+    generator: torch.Generator,
+    report: Report,
 ) -> HamiltonianChains:
     """Chains that start at ends of paths and in the prior, warmed up twice.
 
@@ -80,10 +86,11 @@ def _sampler(
     """
     starts = dispersed_starts(target, path.normal, generator, N_CHAINS)
     starts[: N_CHAINS // 2] = ends[: N_CHAINS // 2]
-    sampler = HamiltonianChains(target, starts, path.normal, generator)
+    sampler = HamiltonianChains(target, starts, path.normal, generator, report=report)
     sampler.warm_up(N_WARMUP)
     normal = chain_moments(sampler.pilot, path.normal)
-    sampler = HamiltonianChains(target, sampler.pilot.theta[:, -1], normal, generator)
+    last = sampler.pilot.theta[:, -1]
+    sampler = HamiltonianChains(target, last, normal, generator, report=report)
     return sampler.warm_up(N_WARMUP)
 
 

@@ -11,6 +11,7 @@ from skvi.evidence._importance import importance_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._sides import summarise
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal
 
 __all__ = ["bound_evidence"]
@@ -31,6 +32,7 @@ def bound_evidence(
     quantity: str = "log evidence",
     normal: NormalForm | None = None,
     method: str = "auto",
+    report: Report = silent,
 ) -> EvidenceBounds:
     """Bound log Z of a target from below and above.
 
@@ -52,6 +54,8 @@ def bound_evidence(
     method : {"auto", "importance", "annealing"}, default="auto"
         "auto" is importance sampling where its diagnostics allow it and the result
         is narrow, else annealing.
+    report : callable, default=silent
+        Told what is going on, and which share of it is done.
 
     Returns
     -------
@@ -87,11 +91,11 @@ def bound_evidence(
         normal = _normal_near(target, posterior, generator)
     found = None
     if method != "annealing":
-        sides = importance_sides(target, normal, generator, n_draws, precision)
+        sides = importance_sides(target, normal, generator, n_draws, precision, report)
         found = summarise(target, posterior, sides, generator, quantity)
         if method == "importance" or _is_good(found, precision):
             return found
-    sides = annealed_sides(target, normal, generator, n_draws, precision)
+    sides = annealed_sides(target, normal, generator, n_draws, precision, report)
     annealed = summarise(target, posterior, sides, generator, quantity)
     return annealed if found is None else _better(found, annealed)
 

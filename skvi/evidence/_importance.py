@@ -21,6 +21,7 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._importance import badness, tail_score
+from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 
 __all__ = [
@@ -48,9 +49,10 @@ def importance_sides(
     generator: torch.Generator,
     n_draws: int | None,
     precision: float | None,
+    report: Report = silent,
 ) -> Sides:
     """Log weights of a Student-t below, and of a normal above, both fitted."""
-    proposal, pilot, sampler = _proposal_and_chains(target, normal, generator)
+    proposal, pilot, sampler = _proposal_and_chains(target, normal, generator, report)
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
     above, variance_above, spread_above, correlation = _reverse_proposal(
@@ -85,7 +87,7 @@ def importance_sides(
 
 
 def _proposal_and_chains(
-    target: Any, normal: NormalForm, generator: torch.Generator
+    target: Any, normal: NormalForm, generator: torch.Generator, report: Report
 ) -> tuple[StudentT, WeightedDraws, HamiltonianChains]:
     """A fitted proposal, its draws, and chains that are whitened by it.
 
@@ -94,7 +96,9 @@ def _proposal_and_chains(
     """
     proposal, pilot = adapt_proposal(target, normal, generator)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
-    sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+    sampler = HamiltonianChains(
+        target, starts, proposal.normal, generator, report=report
+    )
     sampler.warm_up(N_WARMUP)
     for _ in range(MAX_RESCUES):
         n_kept = sampler.pilot.log_joint.numel()
@@ -106,7 +110,9 @@ def _proposal_and_chains(
             break
         proposal, pilot = trial, draws
         starts = sampler.pilot.theta[:, -1]
-        sampler = HamiltonianChains(target, starts, proposal.normal, generator)
+        sampler = HamiltonianChains(
+            target, starts, proposal.normal, generator, report=report
+        )
         sampler.warm_up(N_WARMUP)
     return proposal, pilot, sampler
 

@@ -103,7 +103,8 @@ Prior, Posterior or dict, default="normal"
         20 million multiply-adds per pass over the data always use one thread, which
         is faster there. Results change by rounding only.
     verbose : int, default=0
-        1 writes a line about once a second, 2 one for every iteration. Where
+        1 writes a line about once a second, 2 one for every iteration;
+        `evidence_bounds` says what it is at. Where
         scikit-learn has callbacks (from version 1.9), ``set_callbacks`` shows a
         progress bar.
     random_state : int, RandomState instance or None, default=None

@@ -82,7 +82,8 @@ default="auto"
         Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
         every core, None leaves the libraries' own limits.
     verbose : int, default=0
-        1 writes a line about once a second, 2 one for every iteration.
+        1 writes a line about once a second, 2 one for every iteration;
+        `evidence_bounds` says what it is at.
     random_state : int, RandomState instance or None, default=None
         Only fits that draw use it.
 

@@ -22,7 +22,9 @@ class RegressionEvidenceMixin:
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
 
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+    def _bound_evidence(
+        self, target, generator, method, n_draws, precision, quantity, report
+    ):
         self._warn_vague()
         posterior, normal = self.posterior_, None
         if method in ("auto", "exact"):
@@ -40,7 +42,15 @@ class RegressionEvidenceMixin:
             posterior = posterior.marginal(target.layout)
             normal = self._log_normal(target.layout)
         found = bound_evidence(
-            target, posterior, generator, n_draws, precision, quantity, normal, method
+            target,
+            posterior,
+            generator,
+            n_draws,
+            precision,
+            quantity,
+            normal,
+            method,
+            report,
         )
         return self._with_own_bound(found)
 

@@ -103,7 +103,8 @@ Prior, Posterior or dict, default="normal"
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
     verbose : int, default=0
-        1 writes a line about once a second, 2 one for every iteration.
+        1 writes a line about once a second, 2 one for every iteration;
+        `evidence_bounds` says what it is at.
     random_state : int, RandomState instance or None, default=None
 
     Attributes

@@ -10,7 +10,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.sampling._chains import MAX_STEP, TARGET_ACCEPTANCE
 from skvi.sampling._importance import WeightedDraws
-from skvi.sampling._state import State
+from skvi.sampling._state import Report, State, silent
 from skvi.utils._random import rand, randn
 
 __all__ = ["AnnealedPath", "tune_path"]
@@ -75,7 +75,9 @@ class AnnealedPath:
     steps: tuple[float, ...]
 
     @torch.no_grad()
-    def forward(self, n_chains: int, generator: torch.Generator) -> WeightedDraws:
+    def forward(
+        self, n_chains: int, generator: torch.Generator, report: Report = silent
+    ) -> WeightedDraws:
         """Draw from the normal and move to the target.
 
         Parameters
@@ -83,6 +85,8 @@ class AnnealedPath:
         n_chains : int
             S.
         generator : torch.Generator
+        report : callable, default=silent
+            Called after every level with a description and the share that is done.
 
         Returns
         -------
@@ -91,16 +95,20 @@ class AnnealedPath:
         """
         eps = randn(generator, n_chains, len(self.normal.mean))
         state = State(self.target, self.normal, self.normal.transform(eps))
-        return self._along(state, range(1, len(self.betas)), generator, +1)
+        return self._along(state, range(1, len(self.betas)), generator, +1, report)
 
     @torch.no_grad()
-    def reverse(self, theta: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def reverse(
+        self, theta: torch.Tensor, generator: torch.Generator, report: Report = silent
+    ) -> torch.Tensor:
         """Move draws of the posterior back to the normal.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
         generator : torch.Generator
+        report : callable, default=silent
+            As in `forward`.
 
         Returns
         -------
@@ -109,13 +117,20 @@ class AnnealedPath:
         """
         state = State(self.target, self.normal, theta)
         levels = range(len(self.betas) - 1, 0, -1)
-        return self._along(state, levels, generator, -1).log_weights
+        return self._along(state, levels, generator, -1, report).log_weights
 
     def _along(
-        self, state: State, levels: range, generator: torch.Generator, sign: int
+        self,
+        state: State,
+        levels: range,
+        generator: torch.Generator,
+        sign: int,
+        report: Report,
     ) -> WeightedDraws:
         total = torch.zeros_like(state.value)
-        for t in levels:
+        what = "paths to the posterior" if sign > 0 else "paths back from it"
+        for i, t in enumerate(levels):
+            report(what, i / len(levels))
             total = total + (self.betas[t] - self.betas[t - 1]) * state.log_weights()
             inner = t if sign > 0 else t - 1
             if 0 < inner < len(self.betas) - 1:

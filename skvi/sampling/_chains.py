@@ -8,7 +8,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.sampling._diagnostics import split_rhat
-from skvi.sampling._state import State
+from skvi.sampling._state import Report, State, silent
 from skvi.utils._random import rand
 
 __all__ = ["Chains", "HamiltonianChains"]
@@ -68,6 +68,8 @@ class HamiltonianChains:
     path_length : float, default=1.6
         Mean length of a path in whitened units: about a quarter of a period of
         a standard normal, which makes successive draws nearly independent.
+    report : callable, default=silent
+        Called after every move with a description and the share that is done.
 
     Examples
     --------
@@ -95,9 +97,11 @@ class HamiltonianChains:
         normal: NormalForm,
         generator: torch.Generator,
         path_length: float = 1.6,
+        report: Report = silent,
     ) -> None:
         self.state = State(target, normal, starts)
         self.generator, self.path_length = generator, path_length
+        self.report = report
         self.step = 0.5
         #: The last third of the warm-up: draws to choose settings with.
         self.pilot: Chains | None = None
@@ -119,6 +123,7 @@ class HamiltonianChains:
         for i in range(n_iter):
             # Short paths suffice here, and cost less where steps are small.
             probability = self._move(i, math.exp(log_step), 16)
+            self.report("warm-up of chains", (i + 1) / n_iter)
             if i >= 2 * n_iter // 3:
                 kept.add(self.state, probability)
             if SHORT_STEPS[i % len(SHORT_STEPS)] == 1:
@@ -144,6 +149,7 @@ class HamiltonianChains:
         kept = _Recorder()
         for i in range(n_iter):
             kept.add(self.state, self._move(i, self.step, 64))
+            self.report("draws of chains", (i + 1) / n_iter)
         return kept.chains()
 
     def _move(self, i: int, step: float, most_steps: int) -> float:

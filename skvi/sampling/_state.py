@@ -1,6 +1,7 @@
 """Positions of chains, and Metropolis-corrected Hamiltonian moves of all of them."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,7 +9,14 @@ import torch
 from skvi.base import NormalForm
 from skvi.utils._random import rand, randn
 
-__all__ = ["State"]
+__all__ = ["Report", "State", "silent"]
+
+#: Told what is going on, and which share of it is done.
+Report = Callable[[str, float], Any]
+
+
+def silent(what: str, share: float) -> None:
+    """Report nothing."""
 
 
 class State:
