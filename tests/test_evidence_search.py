@@ -374,7 +374,11 @@ def test_estimators_without_evidence_are_refused(data):
 
 # Against exact evidences
 
-QUICK_OR_ALL = [1, pytest.param(100, marks=pytest.mark.slow)]
+QUICK_OR_ALL = [
+    1,
+    pytest.param(20, marks=pytest.mark.slow),
+    pytest.param(100, marks=pytest.mark.walk),
+]
 
 
 @pytest.mark.parametrize("n_runs", QUICK_OR_ALL)

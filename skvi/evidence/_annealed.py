@@ -8,6 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._estimates import block_size
 from skvi.evidence._importance import (
+    HOPELESS_RHAT,
     MIN_ITER,
     N_CHAINS,
     N_FORGET,
@@ -34,6 +35,8 @@ VARIANCE = 0.3
 MIN_LEVELS, HEAVY, MAX_REFINED = 8, 0.5, 4
 # Gradient evaluations times numbers that each touches, of one direction.
 MAX_WORK = 2e10
+# Numbers that a move touches for each parameter, whatever the target.
+MOVE_COST = 100
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
 
 
@@ -49,9 +52,11 @@ def annealed_sides(
     path, ends = tune_path(target, normal, generator)
     sampler = _sampler(target, path, ends, generator, report)
     path = _improve(path, sampler.pilot, generator)
-    path, variance = _refine(path, sampler, generator)
+    # Of chains that do not meet a finer path would only cost more.
+    is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
+    path, variance = _refine(path, sampler, generator, 1 if is_hopeless else 16)
     relative = math.expm1(min(variance, 20.0))
-    limit = _n_paths(path)
+    limit = MIN_PATHS if is_hopeless else _n_paths(path)
     n_below = n_draws or n_draws_for(relative, precision, limit, MIN_PATHS)
     n_above = max(n_below, N_CHAINS * 4)
     sampler.run(N_FORGET)
@@ -104,7 +109,10 @@ def _improve(
 
 
 def _refine(
-    path: AnnealedPath, sampler: HamiltonianChains, generator: torch.Generator
+    path: AnnealedPath,
+    sampler: HamiltonianChains,
+    generator: torch.Generator,
+    most: int,
 ) -> tuple[AnnealedPath, float]:
     """Divide the path until its log weights vary little, or it costs too much."""
     n_back = sampler.pilot.theta.shape[1]
@@ -117,7 +125,7 @@ def _refine(
         if max(pareto_khat(forward), pareto_khat(-reverse)) > HEAVY:
             wanted = max(wanted, 2.0)
         wanted = max(wanted, MIN_LEVELS / (len(path.betas) - 1))
-        factor = math.ceil(min(wanted, 16.0, _n_paths(path) / MIN_PATHS))
+        factor = math.ceil(min(wanted, most, _n_paths(path) / MIN_PATHS))
         if factor <= 1:
             break
         path, variance = path.refined(factor), variance / factor
@@ -126,6 +134,6 @@ def _refine(
 
 def _n_paths(path: AnnealedPath) -> int:
     """Paths that can be afforded."""
-    numbers = max(path.target.cost_per_draw * path.target.layout.size, 1)
+    numbers = (path.target.cost_per_draw + MOVE_COST) * path.target.layout.size
     per_path = 4 * len(path.betas) * numbers
     return int(min(max(MAX_WORK / per_path, MIN_PATHS), MAX_PATHS))

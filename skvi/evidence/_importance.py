@@ -25,6 +25,7 @@ from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 
 __all__ = [
+    "HOPELESS_RHAT",
     "MIN_ITER",
     "N_CHAINS",
     "N_FORGET",
