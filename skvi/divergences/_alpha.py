@@ -54,8 +54,8 @@ class AlphaDivergence(Divergence):
     value is ``inf``. Orders ``alpha <= 0`` cannot regularise and are refused.
 
     For priors that are not normal it is estimated from draws of the normal
-    ``q^alpha``: the value without bias, its gradient with one of O(1/S), below 2 %
-    for the 128 draws of a step in training.
+    ``q^alpha``: the value without bias, its gradient with one of O(1/S), a few per
+    cent for the 128 draws of a step in training.
 
     References
     ----------
@@ -95,6 +95,11 @@ class AlphaDivergence(Divergence):
                 "infinite, or grows without bound, as soon as the posterior becomes "
                 "much narrower than the prior. Use alpha > 0; alpha=1 is KL."
             )
+
+    @property
+    def evidence_power(self) -> float | None:
+        """Alpha from 1 on, as for `Renyi`; see `Divergence.evidence_power`."""
+        return float(self.alpha) if self.alpha >= 1 else None
 
     def has_closed_form(self, prior: Any) -> bool:
         """Whether the prior is normal."""

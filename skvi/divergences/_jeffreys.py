@@ -56,6 +56,11 @@ class Jeffreys(Divergence):
     1.0
     """
 
+    @property
+    def evidence_power(self) -> float:
+        """1: the divergence is KL plus something positive."""
+        return 1.0
+
     def has_closed_form(self, prior: Any) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None

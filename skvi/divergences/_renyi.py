@@ -80,6 +80,11 @@ class Renyi(Divergence):
                 "alpha=1 is KL, smaller values give wider posteriors."
             )
 
+    @property
+    def evidence_power(self) -> float | None:
+        """Alpha from 1 on, by Jensen; see `Divergence.evidence_power`."""
+        return float(self.alpha) if self.alpha >= 1 else None
+
     def has_closed_form(self, prior: Any) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
