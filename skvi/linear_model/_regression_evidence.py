@@ -92,7 +92,7 @@ class RegressionEvidenceMixin:
                 "noise_scale and give prior=Normal(...), or a prior such as "
                 "HierarchicalNormal(shape=1.0, rate=1.0).",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
 
 
