@@ -225,6 +225,10 @@ def test_interval_uses_a_sure_elbo():
     low, high = make(-1.0, -1.0, -1.0 + 1e-12, se=0.0).interval()
     assert low == -1.0
     assert high == pytest.approx(-1.0)
+    # An upper bound that is below the ELBO by rounding alone.
+    low, high = make(-1.1, -1.0, -1.0 + 1e-12, se=0.0).interval()
+    assert low == pytest.approx(-1.0, abs=1e-9)
+    assert high == pytest.approx(-1.0)
 
 
 def test_interval_of_an_exact_posterior():

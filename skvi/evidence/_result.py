@@ -267,7 +267,7 @@ class EvidenceBounds:
         if sure <= high:
             return max(low, sure), high
         if sure - high <= ROUNDING * max(1.0, abs(sure)):
-            return min(low, high), sure
+            return min(max(low, high), sure), sure
         return sure, math.inf
 
     def __str__(self) -> str:
