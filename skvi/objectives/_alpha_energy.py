@@ -56,7 +56,7 @@ class AlphaEnergy(Objective):
     Notes
     -----
     For a row of weight w the term counts w times, and n is the sum of the weights, so
-    that weights are repetitions. A minibatch is scaled by n / |B| outside the
+    that weights are repetitions. A minibatch is scaled by n over its rows outside the
     logarithm; the 1 / n inside stays that of all rows. Minibatches cause no bias;
     S draws do: the log of a mean of draws is below the log of its expectation, so
     that the energy is estimated too high, by O(alpha / S), with the ELBO at S = 1.
