@@ -55,7 +55,9 @@ def random_state(*run):
 class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q."""
 
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+    def _bound_evidence(
+        self, target, generator, method, n_draws, precision, quantity, report
+    ):
         normal = self.posterior_.as_normal()
         if normal.factor is not None:
             factor = torch.linalg.cholesky(normal.covariance())
@@ -69,6 +71,7 @@ class FromFit(BayesianLogisticRegression):
             quantity,
             normal,
             method,
+            report,
         )
 
 

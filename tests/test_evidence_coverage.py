@@ -69,7 +69,9 @@ def test_the_script_finds_the_truth_again(name):
 class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q, as for models that are not linear."""
 
-    def _bound_evidence(self, target, generator, method, n_draws, precision, quantity):
+    def _bound_evidence(
+        self, target, generator, method, n_draws, precision, quantity, report
+    ):
         return bound_evidence(
             target,
             self.posterior_,
@@ -79,6 +81,7 @@ class FromFit(BayesianLogisticRegression):
             quantity,
             self.posterior_.as_normal(),
             method,
+            report,
         )
 
 
