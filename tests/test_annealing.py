@@ -133,6 +133,7 @@ def test_sandwich_of_a_user_target(make_normal, seed):
     assert high - low < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
 def test_methods_agree(posterior):
     """Breast cancer, 31 coefficients: log p(D) = -55.224 by other means."""

@@ -35,6 +35,8 @@ FIXED = {"noise_scale": 0.8, "prior": Normal(1.5)}
 def load(name):
     if name == "diabetes":
         return load_diabetes(return_X_y=True)
+    if "SKVI_DATA" not in os.environ:
+        pytest.skip("SKVI_DATA is not set")
     table = np.loadtxt(Path(os.environ["SKVI_DATA"], name, "data.txt"))
     return table[:, :-1], table[:, -1]
 

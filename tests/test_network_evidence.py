@@ -48,7 +48,9 @@ def test_without_hidden_units(method, dtype):
     assert "copies" not in bounds.reason
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))]
+)
 def test_one_hidden_unit(seed):
     """Truth from 200,000 draws of the prior; two copies, which differ in sign.
 

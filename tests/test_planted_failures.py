@@ -79,6 +79,7 @@ def test_a_mode_that_nothing_reaches():
     assert "modes that chains from the fit and from the prior reach" in bounds.reason
 
 
+@pytest.mark.slow
 def test_plain_importance_sampling_from_a_factorised_q(monkeypatch):
     """Breast cancer, 31 coefficients: four of 20,000 draws are effective.
 
