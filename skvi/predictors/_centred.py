@@ -40,6 +40,10 @@ class CentredLinearPredictor(LinearPredictor):
         shift = theta[:, :d] @ self.offset.to(theta.dtype)
         return super().forward(theta, X) - shift[:, None, None]
 
+    def design(self, X: torch.Tensor) -> torch.Tensor:
+        """Build A, (n, P); see `LinearPredictor.design`."""
+        return super().design(X - self.offset)
+
     def project(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
         """Return ``A @ matrix``; see `LinearPredictor.project`."""
         return super().project(X, self._raw(matrix))

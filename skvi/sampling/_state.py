@@ -29,8 +29,11 @@ class State:
     def __init__(
         self, target: Any, normal: NormalForm, starts: torch.Tensor, beta: float = 1.0
     ) -> None:
-        self.target, self.normal, self.beta = target, normal, beta
+        self.normal, self.beta = normal, beta
+        self.density = target.whitened(normal)
         self.position = normal.whiten(starts - normal.mean)
+        #: Log density of the normal at its mean.
+        self.peak = normal.log_prob_whitened(torch.zeros_like(normal.mean)[None])
         self.value, self.slope = self._value_and_slope(self.position)
 
     def theta(self) -> torch.Tensor:
@@ -38,26 +41,19 @@ class State:
 
     def log_weights(self) -> torch.Tensor:
         """Log joint density minus that of the normal, (n_chains,)."""
-        return self.value - self.normal.log_prob_whitened(self.position)
+        return self.value - self.peak + 0.5 * self.position.square().sum(1)
 
     def _value_and_slope(
         self, position: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log joint density, and its gradient in whitened coordinates."""
-        theta = self.normal.transform(position)
-        value, gradient = self.target.log_joint_and_gradient(theta)
+        value, slope = self.density.value_and_slope(position)
         # A chain that leaves the support is rejected, not poisoned.
         value = torch.nan_to_num(value, nan=-math.inf, neginf=-math.inf)
-        return value, self._whitened(gradient)
+        return value, torch.nan_to_num(slope, nan=0.0)
 
     def _slope(self, position: torch.Tensor) -> torch.Tensor:
-        theta = self.normal.transform(position)
-        return self._whitened(self.target.log_joint_gradient(theta))
-
-    def _whitened(self, gradient: torch.Tensor) -> torch.Tensor:
-        scale = self.normal.scale
-        whitened = gradient * scale if self.normal.is_diagonal else gradient @ scale
-        return torch.nan_to_num(whitened, nan=0.0)
+        return torch.nan_to_num(self.density.slope(position), nan=0.0)
 
     def _energy(self, position: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         if self.beta == 1:
@@ -65,24 +61,30 @@ class State:
         squares = 0.5 * (1 - self.beta) * position.square().sum(1)
         return squares - self.beta * value
 
-    def _force(self, position: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
-        if self.beta == 1:
-            return slope
-        return torch.lerp(-position, slope, self.beta)
+    def _kick(
+        self,
+        momentum: torch.Tensor,
+        position: torch.Tensor,
+        slope: torch.Tensor,
+        step: float,
+    ) -> None:
+        """Change the momentum in place by the force during a step."""
+        momentum.add_(slope, alpha=step * self.beta)
+        if self.beta < 1:
+            momentum.sub_(position, alpha=step * (1 - self.beta))
 
     def move(self, step: float, n_steps: int, generator: torch.Generator) -> float:
         """One Hamiltonian trajectory for all chains; return the mean acceptance."""
-        momentum = randn(generator, *self.position.shape)
-        start = self._energy(self.position, self.value)
+        position, momentum = self.position, randn(generator, *self.position.shape)
+        start = self._energy(position, self.value)
         start = start + 0.5 * momentum.square().sum(1)
-        position = self.position
-        momentum = momentum + 0.5 * step * self._force(position, self.slope)
+        self._kick(momentum, position, self.slope, 0.5 * step)
         for _ in range(n_steps - 1):
-            position = position + step * momentum
-            momentum += step * self._force(position, self._slope(position))
-        position = position + step * momentum
+            position = position.add(momentum, alpha=step)
+            self._kick(momentum, position, self._slope(position), step)
+        position = position.add(momentum, alpha=step)
         value, slope = self._value_and_slope(position)
-        momentum += 0.5 * step * self._force(position, slope)
+        self._kick(momentum, position, slope, 0.5 * step)
         end = self._energy(position, value) + 0.5 * momentum.square().sum(1)
         probability = torch.nan_to_num(start - end, nan=-math.inf).clamp(max=0).exp()
         accept = rand(generator, len(position)) < probability

@@ -17,6 +17,7 @@ from skvi.targets._precisions import (
     Precision,
 )
 from skvi.targets._supervised import SupervisedTarget
+from skvi.targets._whitened import WhitenedTarget
 from skvi.utils._robust import median_distance, weighted_median
 
 __all__ = ["HierarchicalTarget"]
@@ -245,6 +246,10 @@ class HierarchicalTarget(SupervisedTarget):
         if self.is_linear and self.data is None:
             return super().log_joint_and_gradient(theta)
         return super(SupervisedTarget, self).log_joint_and_gradient(theta)
+
+    def whitened(self, normal: NormalForm) -> WhitenedTarget:
+        """Go through theta, which holds the precisions; see `Target.whitened`."""
+        return WhitenedTarget(self, normal)
 
     def expected_loss(
         self,

@@ -8,6 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.targets._expected_loss import ExpectedLoss, hyper_path, spread_of
 from skvi.targets._free_energy import FreeEnergy
+from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows, row_chunks
 
@@ -17,6 +18,8 @@ __all__ = ["SupervisedTarget"]
 CACHE_ELEMENTS = 2**17
 # Above so many parameters a dense tail precision costs too much.
 MAX_TAIL_PARAMS = 2000
+# A whitened copy of the features is kept up to this size: 128 MiB.
+MAX_DESIGN_ELEMENTS = 2**24
 
 
 class SupervisedTarget(Target):
@@ -218,6 +221,15 @@ class SupervisedTarget(Target):
                 slope = slope * like_rows(weight, slope[0])
             gradient = gradient + self.predictor.pull_back_draws(X, slope)
         return gradient
+
+    def whitened(self, normal: NormalForm) -> WhitenedTarget:
+        """Whiten the design once, where that fits; see `Target.whitened`."""
+        one_column = self.is_linear and self.predictor.n_outputs == 1
+        is_small = self.n_rows * self.layout.size <= MAX_DESIGN_ELEMENTS
+        is_dense = isinstance(self.X, torch.Tensor)
+        if one_column and is_small and is_dense and self.loss.is_log_loss:
+            return WhitenedLinear(self, normal)
+        return super().whitened(normal)
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Prior precision, plus what a likelihood with quadratic tails adds.

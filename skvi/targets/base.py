@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
+from skvi.targets._whitened import WhitenedTarget
 
 __all__ = ["Target"]
 
@@ -162,6 +163,22 @@ class Target:
             value = self.log_joint(theta)
             (gradient,) = torch.autograd.grad(value.sum(), theta)
         return value.detach(), gradient
+
+    def whitened(self, normal: NormalForm) -> WhitenedTarget:
+        """Return the log joint density in the whitened coordinates of a normal.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Over theta, factorised or full.
+
+        Returns
+        -------
+        WhitenedTarget
+            Its values stay log densities of theta, in nats; its gradients are those
+            in the coordinates.
+        """
+        return WhitenedTarget(self, normal)
 
     @torch.no_grad()
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
