@@ -252,6 +252,9 @@ def test_failures_leave_nan():
     assert "planted failure" in results["reason"][1]
     assert search.evidence_bounds_[1] is None
     assert search.decided_
+    # Wrong variant: "better than every other model", where one was never compared.
+    assert search.verdict_.endswith("; 1 candidate failed and was not compared")
+    assert "failed" not in oracle_search([0.0, 2.0]).verdict_
     with pytest.raises(ValueError, match="the planted failure"):
         oracle_search([0.0, math.nan], error_score="raise")
     with pytest.raises(ValueError, match=r"(?s)All the 1 fits failed.*planted"):

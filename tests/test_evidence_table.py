@@ -221,6 +221,10 @@ def test_interval_uses_a_sure_elbo():
     assert make(-2.0, -1.0, -1.5).interval(0) == (-1.5, -1.0)
     # It refutes the upper side: there is no upper bound left.
     assert make(-2.0, -1.0, -0.5).interval() == (-0.5, math.inf)
+    # Above the upper end by what chance does, while it is called reliable. Wrong
+    # variant: infinite from `n_se` errors on.
+    assert make(-2.0, -1.0, -0.97).interval() == pytest.approx((-0.97, -0.96))
+    assert make(-2.0, -1.0, -0.955).interval() == (-0.955, math.inf)
     # Up to rounding all three agree.
     low, high = make(-1.0, -1.0, -1.0 + 1e-12, se=0.0).interval()
     assert low == -1.0

@@ -23,6 +23,8 @@ ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
 PROBABLE = "with 95 % probability"
 #: From sure to hopeless.
 EXISTS = (True, None, False)
+#: Errors by which a sure lower bound may exceed the upper one by chance.
+REFUTED = 4.0
 # Relative rounding of sums over data.
 ROUNDING = 1e-9
 # Independent chains, and the fewest blocks of draws, that errors come from.
@@ -252,7 +254,9 @@ class EvidenceBounds:
         Returns
         -------
         low, high : float
-            In nats. ``inf`` where such an ELBO refutes the upper side.
+            In nats. Where such an ELBO lies above the upper end, that end is 4 errors
+            away instead, as far as chance may reach while `reliable`; ``inf`` where
+            the ELBO refutes that, too.
         """
         low = self.lower - n_se * self.lower_se
         high = self.upper + n_se * self.upper_se
@@ -268,7 +272,8 @@ class EvidenceBounds:
             return max(low, sure), high
         if sure - high <= ROUNDING * max(1.0, abs(sure)):
             return min(max(low, high), sure), sure
-        return sure, math.inf
+        high = self.upper + REFUTED * self.upper_se
+        return sure, high if sure <= high else math.inf
 
     def __str__(self) -> str:
         """Return the table of bounds as text."""

@@ -13,7 +13,7 @@ from skvi.evidence._estimates import (
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._result import ALWAYS, EvidenceBounds
+from skvi.evidence._result import ALWAYS, REFUTED, EvidenceBounds
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarise_weights
 from skvi.sampling import Chains, effective_sample_size, pareto_khat
@@ -93,7 +93,7 @@ def summarise(
         math.hypot(lower_se, upper_se),
     )
     elbo = elbo_row(lower_bound(target, posterior, generator))
-    if elbo.holds == ALWAYS and elbo.value > upper + 4 * upper_se + ROUNDING:
+    if elbo.holds == ALWAYS and elbo.value > upper + REFUTED * upper_se + ROUNDING:
         refuted = f"the exact ELBO lies {elbo.value - upper:.3g} nats above the upper"
         reason = f"{reason}; {refuted} bound" if reason else f"{refuted} bound"
     is_coarse = max(lower_se, upper_se) > 1.5 * sides.error

@@ -95,7 +95,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     best_score_ : float
         Estimate of its log evidence, in nats.
     decided_ : bool
-        Whether all other models are excluded.
+        Whether all other models are excluded. Candidates that failed are not
+        compared, as `verdict_` says.
     contenders_ : list of int
         One candidate for each model that is not excluded, the best first.
     verdict_ : str

@@ -6,7 +6,16 @@ from skvi.plotting._search_text import describe_candidates
 
 
 def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
-    """Say which model is best, or why that cannot be said."""
+    """Say which model is best, or why that cannot be said, and who took no part."""
+    failed = len(grid) - sum(len(model.rows) for model in models)
+    verdict = _compare(models, comparison, grid)
+    if not failed:
+        return verdict
+    were = "candidate failed and was" if failed == 1 else "candidates failed and were"
+    return f"{verdict}; {failed} {were} not compared"
+
+
+def _compare(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
     best, *others = comparison.contenders()
     names = describe_candidates(grid)
     name, zone = names[models[best].chosen], f"{comparison.min_difference:g} nats"
