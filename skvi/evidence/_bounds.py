@@ -50,7 +50,8 @@ def bound_evidence(
         What the result calls itself.
     normal : NormalForm, default=None
         Near the posterior: where proposals start. None is the ELBO's solution for
-        linear models, else a normal with the moments of `posterior`.
+        linear models where it needs no draws, else a normal with the moments of
+        `posterior`.
     method : {"auto", "importance", "annealing"}, default="auto"
         "auto" is importance sampling where its diagnostics allow it and the result
         is narrow, else annealing.
@@ -115,7 +116,9 @@ def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
 
 def _normal_near(target: Any, posterior: Any, generator: torch.Generator) -> NormalForm:
     if target.is_linear and hasattr(target, "predictor"):
-        return fit_proposal_normal(target)
+        found = fit_proposal_normal(target)
+        if found is not None:
+            return found
     normal = posterior.as_normal()
     if normal is not None and normal.factor is None:
         return normal

@@ -182,7 +182,7 @@ def _posterior_draws(
 ) -> Chains | None:
     normal = posterior.as_normal()
     if target.is_linear and hasattr(target, "predictor"):
-        normal = fit_proposal_normal(target)
+        normal = fit_proposal_normal(target) or normal
     if normal is None:
         return None
     proposal, _ = adapt_proposal(target, normal, generator)

@@ -225,7 +225,7 @@ def _ess_goal(problem: Problem) -> int:
     return max(MIN_ESS, 10 * problem.target.layout.size**2)
 
 
-def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
+def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     """ELBO solution of a linear model: a good place to propose from.
 
     Full-rank up to 2000 parameters, factorised above.
@@ -239,8 +239,9 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
 
     Returns
     -------
-    NormalForm
-        Over all P parameters, computed without draws.
+    NormalForm or None
+        Over all P parameters, computed without draws. None where the ELBO needs
+        draws, such as under a prior whose coefficients depend on each other.
 
     Raises
     ------
@@ -263,6 +264,8 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm:
     tensor([1.3333], dtype=torch.float64)
     """
     problem = _proposal_problem(target)
+    if NaturalGradient.missing(problem):
+        return None
     found = NaturalGradient().solve(problem, _near_enough(max_iter))
     if found.diagnostics["interrupted"]:
         raise KeyboardInterrupt
