@@ -1,12 +1,16 @@
 """Evidence bounds at the edges: priors and data that a stranger tries first."""
 
 import numpy as np
+import torch
 from scipy import stats
 from scipy.special import logsumexp
 
+from skvi.base import NormalForm
 from skvi.evidence import record_training
-from skvi.linear_model import BayesianLogisticRegression
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HierarchicalNormal, Normal
+from skvi.sampling import HamiltonianChains
+from skvi.targets import Target
 
 
 def clusters(n=40):
@@ -51,3 +55,39 @@ def test_training_under_a_prior_without_closed_form():
     record = record_training(model, X, y, n_points=3, random_state=0)
     assert record.reliable
     assert "EUBO" in record.bounds
+
+
+class Rate(Target):
+    """Posterior of a log rate, after counts of `total` altogether."""
+
+    def __init__(self, total):
+        self.total = total
+
+    def log_joint(self, theta, rows=None):
+        return -self.total * (theta.exp() - theta).sum(1)
+
+
+def test_chains_come_back_from_steep_rates():
+    """At e^7 times the rate the density bends 1100 times as much as at its mode.
+
+    Fails without the shortest steps of the warm-up: that chain never moves.
+    """
+    total = 1e6
+    normal = NormalForm(torch.zeros(1).double(), torch.full((1,), total**-0.5).double())
+    starts = torch.zeros(64, 1).double()  # so many that one does not change the step
+    starts[0] = 7.0
+    generator = torch.Generator().manual_seed(0)
+    sampler = HamiltonianChains(Rate(total), starts, normal, generator)
+    draws = sampler.warm_up(150).run(50).theta[..., 0]
+    assert float(draws.abs().max()) < 10 * total**-0.5
+
+
+def test_large_counts_under_a_wide_prior():
+    """An easy posterior, and a prior whose draws predict 10^9 times the counts."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 1))
+    y = 1000 * rng.poisson(np.exp(0.5 + 0.8 * X[:, 0]))
+    model = BayesianPoissonRegressor(prior=Normal(5.0)).fit(X, y)
+    found = [model.evidence_bounds(X, y, random_state=seed) for seed in range(8)]
+    assert all(bounds.reliable for bounds in found)
+    assert max(bounds.gap for bounds in found) < 0.1

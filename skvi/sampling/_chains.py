@@ -17,6 +17,9 @@ TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
 MAX_STEP = 1.0
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
+# In the warm-up also for starts so far out that the force alone carries a chain across
+# the posterior, to where an exponential rate is steep.
+WARM_UP_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +125,12 @@ class HamiltonianChains:
         kept = _Recorder()
         for i in range(n_iter):
             # Short paths suffice here, and cost less where steps are small.
-            probability = self._move(i, math.exp(log_step), 16)
+            share = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
+            probability = self._move(math.exp(log_step), share, 16)
             self.report("warm-up of chains", (i + 1) / n_iter)
             if i >= 2 * n_iter // 3:
                 kept.add(self.state, probability)
-            if SHORT_STEPS[i % len(SHORT_STEPS)] == 1:
+            if share == 1:
                 # Robbins-Monro with averaging, as in Nesterov's dual averaging.
                 log_step += (probability - TARGET_ACCEPTANCE) * 3 / (i + 1) ** 0.6
                 weight = (i + 1) ** -0.75
@@ -148,14 +152,15 @@ class HamiltonianChains:
         """
         kept = _Recorder()
         for i in range(n_iter):
-            kept.add(self.state, self._move(i, self.step, 64))
+            share = SHORT_STEPS[i % len(SHORT_STEPS)]
+            kept.add(self.state, self._move(self.step, share, 64))
             self.report("draws of chains", (i + 1) / n_iter)
         return kept.chains()
 
-    def _move(self, i: int, step: float, most_steps: int) -> float:
+    def _move(self, step: float, share: float, most_steps: int) -> float:
         # Steps that suit the bulk can be unstable where the density bends more:
         # short ones let a chain escape from there.
-        step = min(step, MAX_STEP) * SHORT_STEPS[i % len(SHORT_STEPS)]
+        step = min(step, MAX_STEP) * share
         # A random path length avoids the periods of near-normal targets.
         length = self.path_length * (0.5 + float(rand(self.generator, 1)))
         n_steps = min(max(1, round(length / step)), most_steps)
