@@ -189,6 +189,8 @@ def test_table_for_pandas_and_print(tables):
     assert str(table) in str(tables[0]["annealing"])
     assert pickle.loads(pickle.dumps(table)) == table
     assert BoundsTable().to_dict() == {}
+    hopeless = replace(row, value=3e250, standard_error=math.inf)
+    assert "3e+250 +- inf" in str(BoundsTable(hopeless=hopeless))
 
 
 def make(lower, upper, elbo=None, holds="always", se=0.01):

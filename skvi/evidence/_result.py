@@ -133,12 +133,18 @@ class BoundsTable(dict):
     def __str__(self) -> str:
         """Return one line for each bound."""
         return "\n".join(
-            f"  {_label(name, row):<26} {row.value:>12.4f} +- {row.standard_error:.4f}"
+            f"  {_label(name, row):<26} {_number(row.value):>12}"
+            f" +- {_number(row.standard_error)}"
             f"  {row.direction:<8} {row.certifies}"
             for name, row in self.items()
         )
 
     __repr__ = __str__
+
+
+def _number(value: float) -> str:
+    """Four decimals; fewer digits where a bound is far from anything."""
+    return f"{value:.4f}" if abs(value) < 1e9 else f"{value:.5g}"
 
 
 def _add(rows: list[NamedBound]) -> NamedBound:
