@@ -71,8 +71,9 @@ class EvidenceMixin:
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for; None is 0.03. Not
-            together with `n_draws`.
+            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
+            some 130,000 draws of each side go, correlated as those of chains are.
+            Not together with `n_draws`.
         random_state : int, RandomState instance or None, default=None
 
         Returns

@@ -1,12 +1,14 @@
 """Evidence bounds at the edges: priors and data that a stranger tries first."""
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 from scipy.special import logsumexp
 
-from skvi.base import NormalForm
-from skvi.evidence import record_training
+from skvi.base import Layout, NormalForm
+from skvi.evidence import _importance, record_training
+from skvi.evidence._importance import importance_sides
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HierarchicalNormal, Normal
 from skvi.sampling import HamiltonianChains
@@ -60,6 +62,9 @@ def test_training_under_a_prior_without_closed_form():
 class Rate(Target):
     """Posterior of a log rate, after counts of `total` altogether."""
 
+    layout = Layout({"log_rate": (1,)})
+    starts_near_fit = True  # there is no prior to start from
+
     def __init__(self, total):
         self.total = total
 
@@ -91,3 +96,17 @@ def test_large_counts_under_a_wide_prior():
     found = [model.evidence_bounds(X, y, random_state=seed) for seed in range(8)]
     assert all(bounds.reliable for bounds in found)
     assert max(bounds.gap for bounds in found) < 0.1
+
+
+@pytest.mark.parametrize("precision", [None, 1e-4])
+def test_the_default_keeps_so_many_states_of_chains(precision, monkeypatch):
+    """Draws that are correlated do not take four times as long unless asked for.
+
+    Wrong variant: the limit for independent draws, times their correlation.
+    """
+    monkeypatch.setattr(_importance, "draw_limit", lambda n_params: 8192)
+    target, generator = Rate(0.7), torch.Generator().manual_seed(0)
+    wide = NormalForm(torch.zeros(1).double(), torch.full((1,), 1.2).double())
+    sides = importance_sides(target, wide, generator, None, precision)
+    kept = sides.chains.log_joint.numel()
+    assert kept > 8192 if precision else kept <= 8192

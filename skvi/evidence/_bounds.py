@@ -45,7 +45,8 @@ def bound_evidence(
     n_draws : int, default=None
         Draws on each side. None chooses the number that `precision` needs.
     precision : float, default=None
-        Nats between each bound and log Z to aim for; None is 0.03.
+        Nats between each bound and log Z to aim for. None is 0.03, as far as
+        `draw_limit` states of the chains go.
     quantity : str, default="log evidence"
         What the result calls itself.
     normal : NormalForm, default=None

@@ -63,6 +63,9 @@ def importance_sides(
     variance = max(variance_below, _spread(pilot.log_weights))
     n_below = n_draws or n_draws_for(variance, precision, limit)
     variance = max(variance_above, spread_above)
+    # Who asks for no precision waits for as many states of chains, and not for draws
+    # that are worth as many independent ones.
+    limit = limit if precision else int(limit / correlation)
     n_above = n_draws or n_draws_for(variance, precision, limit)
     # The choices above used the last states of the warm-up: forget them.
     sampler.run(N_FORGET)

@@ -119,7 +119,7 @@ def summarise(
     )
 
 
-CAPPED = "; the precision that was asked for needs more draws than were taken"
+CAPPED = "; a bound that is within the precision needs more draws than were taken"
 CERTIFIED = (
     "the upper side is certified against the modes that chains from the fit and "
     "from the prior reach"
