@@ -6,6 +6,10 @@ was chosen on the splits of seed 0, whose figures therefore flatter; those of th
 seeds do not. Every seed has ten splits, paired. Takes five minutes on one core.
 
     python benchmarks/bench_cold_networks.py --seeds 0 1 2 3 4 5
+
+2026-11-21, x86_64, 1 core, torch 2.13.0, scikit-learn 1.9.1: seed 0 +0.0112 +- 0.0076,
+seeds 1 to 5 +0.0060 +- 0.0038 (groups of ten from -0.0004 to +0.0218): about as much as
+logistic regression under its exact posterior gains, and within the error of ten splits.
 """
 
 import argparse
