@@ -379,7 +379,7 @@ def test_estimators_without_evidence_are_refused(data):
 
 QUICK_OR_ALL = [
     1,
-    pytest.param(20, marks=pytest.mark.slow),
+    pytest.param(10, marks=pytest.mark.slow),
     pytest.param(100, marks=pytest.mark.walk),
 ]
 
