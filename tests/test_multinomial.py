@@ -571,7 +571,7 @@ def test_labels_far_off_keep_their_digits():
     assert density == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", ["iris", pytest.param("wine", marks=pytest.mark.slow)])
 def test_evidence(name):
     """Both sides around an independent estimate.
 

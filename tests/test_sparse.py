@@ -113,7 +113,7 @@ def test_sparse_and_dense_agree(kind, parts, n_classes):
     assert (X != before).nnz == 0
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_evidence(n_classes):
     """The same bounds, also if one side is sparse and the other dense."""
     dense, y = make(n_classes=n_classes)
