@@ -129,7 +129,7 @@ def test_estimates_of_fits(spec, family, make_normal, generator):
 
 
 @pytest.mark.parametrize("family", ["mean_field", "full_rank"])
-@pytest.mark.parametrize("order", [0.5, 2.0])
+@pytest.mark.parametrize("order", [0.5, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_fits_meet_those_with_closed_forms(family, order):
     """A Student-t with 1e7 degrees of freedom is a normal without a closed form.
 

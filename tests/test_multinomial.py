@@ -287,6 +287,7 @@ def design(X, n_outputs, fit_intercept):
     return out
 
 
+@pytest.mark.slow
 def test_wide_correlated_classes_keep_their_curvature():
     """Where a power series fails, points take over: errors stay below 0.05.
 

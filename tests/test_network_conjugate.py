@@ -105,7 +105,7 @@ def test_mean_field_has_the_diagonal_of_the_precision(global_random_seed):
     "objective",
     [
         pytest.param("elbo", id="elbo"),
-        pytest.param("eubo", id="eubo"),
+        pytest.param("eubo", id="eubo", marks=pytest.mark.slow),
         pytest.param(IWELBO(10), id="iwelbo", marks=pytest.mark.slow),
         pytest.param(RenyiBound(-0.5), id="renyi", marks=pytest.mark.slow),
     ],
