@@ -37,7 +37,7 @@ def concrete():
 
 def breast_cancer():
     X, y = load_breast_cancer(return_X_y=True)
-    splits = StratifiedShuffleSplit(10, test_size=0.2, random_state=0).split(X, y)
+    splits = StratifiedShuffleSplit(10, test_size=0.2, random_state=1).split(X, y)
     for i, (train, test) in enumerate(splits):
         yield i, X, y, train, test
 
@@ -68,10 +68,10 @@ def test_concrete():
 
 
 def test_breast_cancer():
-    """A cooled posterior with a tight prior; both were chosen on these splits.
+    """A cooled posterior with a tight prior; both were chosen on the splits of seed 0.
 
     A tie: the gain over scikit-learn's network is within the error of ten splits. What
-    must not happen is a loss beyond it. Wrong variant: a weight of 1.5 (-0.02).
+    must not happen is a loss beyond it. Wrong variant: a weight of 1.5 (-0.03).
     """
     differences = []
     for i, *data in breast_cancer():

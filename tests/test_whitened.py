@@ -92,7 +92,7 @@ def test_other_designs(kind, make_normal):
 
 
 def test_where_there_is_no_fast_form(make_normal):
-    """Other losses, several columns and users' densities go through theta."""
+    """Other losses and users' densities go through theta."""
     normal, position = make_normal(D + 1, "full", seed=2), randn(5, D + 1, seed=3)
     target = make_target(
         make_normal, PRIORS[0], BernoulliLikelihood(), loss=BetaLoss(1.5)
