@@ -22,16 +22,8 @@ from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
-from skvi.solvers import (
-    SOLVERS,
-    Ending,
-    PhaseInterrupted,
-    Problem,
-    Solution,
-    SolverOptions,
-    choose_solver,
-)
-from skvi.solvers.base import INTERRUPTED
+from skvi.solvers import SOLVERS, Problem, Solution, SolverOptions, choose_solver
+from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions

@@ -10,14 +10,9 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import (
-    Alternating,
-    NaturalGradient,
-    PhaseInterrupted,
-    Problem,
-    SolverOptions,
-)
+from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions
 from skvi.solvers._hyper import check_noise
+from skvi.solvers.base import PhaseInterrupted
 from skvi.targets import HierarchicalTarget
 from skvi.utils._robust import median_distance
 

@@ -12,23 +12,15 @@ from skvi.solvers._moment_matching import (
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._stochastic import Stochastic
-from skvi.solvers.base import (
-    Ending,
-    PhaseInterrupted,
-    Problem,
-    Solution,
-    SolverOptions,
-)
+from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = [
     "SOLVERS",
     "Alternating",
     "CoordinateAscent",
     "EmpiricalBayes",
-    "Ending",
     "MomentMatching",
     "NaturalGradient",
-    "PhaseInterrupted",
     "Problem",
     "QuasiNewton",
     "Solution",

@@ -10,7 +10,6 @@ import torch
 
 __all__ = [
     "INTERRUPTED",
-    "Ending",
     "PhaseInterrupted",
     "Problem",
     "Solution",
@@ -139,7 +138,7 @@ class Ending(Enum):
 
     Examples
     --------
-    >>> from skvi.solvers import Ending
+    >>> from skvi.solvers.base import Ending
     >>> Ending.INTERRUPTED.value
     'interrupted'
     """
@@ -159,7 +158,7 @@ class PhaseInterrupted(KeyboardInterrupt):
 
     Examples
     --------
-    >>> from skvi.solvers import PhaseInterrupted
+    >>> from skvi.solvers.base import PhaseInterrupted
     >>> issubclass(PhaseInterrupted, KeyboardInterrupt)
     True
     """
@@ -191,7 +190,8 @@ class Solution:
 
     Examples
     --------
-    >>> from skvi.solvers import Ending, Solution
+    >>> from skvi.solvers import Solution
+    >>> from skvi.solvers.base import Ending
     >>> found = Solution("natural_gradient", 2.0, [3.0, 2.0], 2, Ending.CONVERGED)
     >>> found.value, found.converged
     (2.0, True)
