@@ -245,6 +245,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             The posterior holds nothing yet.
         """
         target, posterior, start = problem.target, problem.posterior, None
+        first = posterior.params, target.hyper
         count = getattr(solver, "count_iterations", None)
         progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         try:
@@ -258,7 +259,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             options = self._solver_options(target, progress, warm)
             return solver.solve(problem, options), progress
         except PhaseInterrupted:
-            pass  # the posterior holds what that phase found
+            # The posterior holds what that phase found.
+            _keep_better(problem, first)
         except KeyboardInterrupt:
             if start is None:
                 raise
@@ -447,6 +449,23 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if solution.solver != "stochastic":
             return BOUND_DRAWS
         return min(max(solution.n_iter * self.n_draws // 2, 50), BOUND_DRAWS)
+
+
+def _keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Go back to a first state if the present one has a lower ELBO on the same draws.
+
+    What a phase found for another problem need not be better for this one.
+    """
+    target, posterior = problem.target, problem.posterior
+    now = posterior.params, target.hyper
+
+    def value(state: tuple[torch.Tensor, torch.Tensor]) -> float:
+        posterior.params, target.hyper = state
+        generator = torch.Generator().manual_seed(0)
+        return lower_bound(target, posterior, generator, FEW_DRAWS)[0]
+
+    best = first if value(now) < value(first) else now
+    posterior.params, target.hyper = best
 
 
 def _learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:

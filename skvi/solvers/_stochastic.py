@@ -19,6 +19,8 @@ from skvi.solvers.base import (
 __all__ = ["Stochastic"]
 
 STEPS_PER_SWEEP = 100
+# Draws and rows that tell after Ctrl-C whether the start was better.
+JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
 # Below this share of effective draws self-normalised gradients are mostly bias.
@@ -274,16 +276,16 @@ class _Training:
 
     @torch.no_grad()
     def _value_at(self, params: torch.Tensor) -> float:
-        """The objective of a step of its own; on the same draws in every call."""
-        generator = torch.Generator().manual_seed(0)
-        rows = None
-        if self.options.batch_size is not None:
-            n_rows = self.problem.target.n_rows
-            order = torch.randperm(n_rows, generator=generator)
-            rows = order[: self.options.batch_size]
+        """The objective on draws and rows that are the same in every call."""
+        generator, rows = torch.Generator().manual_seed(0), None
+        n_rows = self.problem.target.n_rows
+        if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
+            rows = torch.randperm(n_rows, generator=generator)[:JUDGE_ROWS]
         self._set(params)
         problem = replace(self.problem, generator=generator)
-        return float(_surrogate(problem, self.options, rows)[1])
+        n_draws = max(self.options.n_draws, JUDGE_DRAWS)
+        options = replace(self.options, n_draws=n_draws)
+        return float(_surrogate(problem, options, rows)[1])
 
 
 def _is_falling(values: list[torch.Tensor]) -> bool:
