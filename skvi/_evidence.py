@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._progress import EvidenceProgress
 from skvi.evidence import bound_evidence
+from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import Interval, StrOptions, validate_arguments
@@ -24,15 +25,11 @@ class EvidenceMixin:
     _row_data = " and sample_weight"
     _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
-    def _fit(self, X, y, sample_weight, exposure=None):
-        """Fit, and remember of the data what tells others apart."""
-        found = super()._fit(X, y, sample_weight, exposure)
-        X, targets, sample_weight, weight = found
+    def _remember(self, X, targets, sample_weight, weight, offset):
+        """Keep of the data what tells others apart."""
         self._had_weights = sample_weight is not None
-        offset = self._check_exposure(X, exposure)
         self._fingerprint = _fingerprint(X, targets, weight, offset)
         self._n_samples_fit = X.shape[0]
-        return self
 
     def evidence_bounds(
         self,
@@ -142,7 +139,8 @@ class EvidenceMixin:
         )
         target.hyper = torch.from_numpy(self._hyper.copy())
         n_jobs = getattr(self, "n_jobs", None)
-        with limit_threads(64 * X.shape[0] * target.layout.size, n_jobs):
+        work = 64 * X.shape[0] * target.layout.size
+        with raising_interrupts(), limit_threads(work, n_jobs):
             bounds = self._bound_evidence(
                 target.frozen(),
                 make_generator(random_state),

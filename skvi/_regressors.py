@@ -37,7 +37,7 @@ class StandardizedTargetMixin:
 
     def _standardize(self, y, sample_weight):
         """Return the standardised target; remember how to go back."""
-        self._y_mean, self._y_scale, self._constant = 0.0, 1.0, 0.0
+        mean, scale, constant = 0.0, 1.0, 0.0
         largest = float(np.abs(y).max())
         if largest > LARGEST or 0 < largest < 1 / LARGEST:
             raise ValueError(
@@ -48,15 +48,17 @@ class StandardizedTargetMixin:
             w = np.ones(len(y)) if sample_weight is None else sample_weight
             robust = self._robust_units and not self.loss_function_.is_log_loss
             units = _median_units if robust else _mean_units
-            self._y_mean, self._y_scale = units(y, w, self._centres_target)
+            mean, scale = units(y, w, self._centres_target)
             # A constant target has no scale, up to rounding.
-            if self._y_scale <= 1e-12 * max(abs(self._y_mean), 1e-300):
-                self._y_scale = 1.0
+            if scale <= 1e-12 * max(abs(mean), 1e-300):
+                scale = 1.0
             # The density of y itself: the Jacobian of the standardisation. Other
             # losses act on the standardised target.
             if self.loss_function_.is_log_loss:
-                self._constant = -float(w.sum()) * math.log(self._y_scale)
-        return (y - self._y_mean) / self._y_scale
+                constant = -float(w.sum()) * math.log(scale)
+        # At once: `evidence_bounds` comes here, too, and may be interrupted.
+        self._y_mean, self._y_scale, self._constant = mean, scale, constant
+        return (y - mean) / scale
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.

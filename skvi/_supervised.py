@@ -10,6 +10,7 @@ from skvi._variational import BaseVariational
 from skvi.priors import build_prior
 from skvi.targets import SupervisedTarget
 from skvi.utils._arrays import as_tensor
+from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._sparse import as_rows
 from skvi.utils._threads import limit_threads
@@ -30,20 +31,25 @@ class BaseSupervised(BaseVariational):
     _constant = 0.0
 
     def _fit(self, X, y, sample_weight, exposure=None):
-        """Validate, build the target, solve; return what was validated."""
-        before = self._forget()
-        X, y = validate_data(self, X, y, **self._input)
-        targets, self._dtype = self._encode(y), X.dtype
-        self._resolve_all()
-        sample_weight = self._check_weights(X, sample_weight)
-        weight = self._row_weights(targets, sample_weight)
-        offset = self._check_exposure(X, exposure)
-        target = self._build_target(X, targets, weight, offset=offset)
-        self.loss_function_.check(target.likelihood_spec)
-        with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
-            metadata = {"sample_weight": sample_weight}
-            self._solve(target, before, X=X, y=y, metadata=metadata)
-        return X, targets, sample_weight, weight
+        """Validate, build the target, solve."""
+        with raising_interrupts():
+            before = self._forget()
+            X, y = validate_data(self, X, y, **self._input)
+            targets, self._dtype = self._encode(y), X.dtype
+            self._resolve_all()
+            sample_weight = self._check_weights(X, sample_weight)
+            weight = self._row_weights(targets, sample_weight)
+            offset = self._check_exposure(X, exposure)
+            target = self._build_target(X, targets, weight, offset=offset)
+            self.loss_function_.check(target.likelihood_spec)
+            self._remember(X, targets, sample_weight, weight, offset)
+            with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
+                metadata = {"sample_weight": sample_weight}
+                self._solve(target, before, X=X, y=y, metadata=metadata)
+        return self
+
+    def _remember(self, X, targets, sample_weight, weight, offset):
+        """Keep of the data what tells others apart; nothing here."""
 
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,12 +22,16 @@ from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
-from skvi.solvers import SOLVERS, Problem, SolverOptions, choose_solver
+from skvi.solvers import SOLVERS, Problem, Solution, SolverOptions, choose_solver
+from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BaseVariational"]
+
+# Draws for the bound after Ctrl-C, when nobody wants to wait.
+FEW_DRAWS = 100
 
 
 class BaseVariational(CallbackSupportMixin, BaseEstimator):
@@ -187,6 +192,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             What `_forget` returned.
         **data : dict
             "X", "y" and "metadata" as the user gave them, for callbacks.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            On Ctrl-C: with all attributes of the best posterior so far, or without
+            any where there is none yet.
         """
         self.objective_.check(self.divergence_, target)
         self.posterior_family_.check_size(target.layout.size)
@@ -198,22 +209,88 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             target, self.objective_, self.divergence_, posterior, generator
         )
         solver = self._choose_solver(problem)
-        warm = self.warm_start and bool(before)
-        if warm:
-            self._continue(problem, before)
-        else:
-            warm = self._prepare(problem, solver)
-        count = getattr(solver, "count_iterations", None)
-        progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         self._problem = problem  # callbacks may ask for the attributes so far
         try:
-            options = self._solver_options(target, progress, warm)
-            solution = solver.solve(problem, options)
-            vars(self).update(self._posterior_attributes())
+            solution, progress = self._run(problem, solver, before, data)
+            solution, found = self._attributes(problem, solution)
         finally:
             del self._problem
-        self._set_solution(problem, solution)
+        vars(self).update(found)  # at once: fitted, or not at all
+        if solution.interrupted:
+            raise KeyboardInterrupt
         progress.finish(self.lower_bound_)
+
+    def _run(
+        self, problem: Problem, solver: Any, before: dict[str, Any], data: dict
+    ) -> tuple[Solution, FitProgress]:
+        """Find a start and solve; after Ctrl-C with what the phase that it hit found.
+
+        Parameters
+        ----------
+        problem : Problem
+        solver : solver
+        before : dict
+            As in `_solve`.
+        data : dict
+            As in `_solve`.
+
+        Returns
+        -------
+        solution : Solution
+        progress : FitProgress
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The posterior holds nothing yet.
+        """
+        target, posterior, start = problem.target, problem.posterior, None
+        first = posterior.params, target.hyper
+        count = getattr(solver, "count_iterations", None)
+        progress = FitProgress(self, data, count(problem) if count else self.max_iter)
+        try:
+            warm = self.warm_start and bool(before)
+            if warm:
+                self._continue(problem, before)
+            else:
+                warm = self._prepare(problem, solver)
+            if warm:
+                start = posterior.params, target.hyper
+            options = self._solver_options(target, progress, warm)
+            return solver.solve(problem, options), progress
+        except PhaseInterrupted:
+            # The posterior holds what that phase found.
+            _keep_better(problem, first)
+        except KeyboardInterrupt:
+            if start is None:
+                raise
+            posterior.params, target.hyper = start
+        with torch.no_grad():
+            _, value = self.objective_.surrogate(
+                target,
+                posterior,
+                self.divergence_,
+                None,
+                self.n_draws,
+                problem.generator,
+            )
+        value, ending = float(value), Ending.INTERRUPTED
+        return Solution(solver.name, value, [], 0, ending, INTERRUPTED), progress
+
+    def _attributes(
+        self, problem: Problem, solution: Solution
+    ) -> tuple[Solution, dict[str, Any]]:
+        """Fitted attributes, after Ctrl-C without what takes time; how it ended."""
+        if not solution.interrupted:
+            try:
+                found = self._posterior_attributes()
+                return solution, found | self._judge(problem, solution)
+            except KeyboardInterrupt:
+                solution = replace(
+                    solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
+                )
+        found = self._posterior_attributes()
+        return solution, found | self._describe(problem, solution)
 
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise where this estimator cannot predict from such a posterior."""
@@ -304,42 +381,25 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             found["prior_scale_"] = next(iter(scales.values())) if single else scales
         return found
 
-    def _bound_draws(self, solution: Any) -> int:
-        """Draws for the final ELBO: a tenth of what a stochastic fit took."""
-        if solution.solver != "stochastic":
-            return BOUND_DRAWS
-        return min(max(solution.n_iter * self.n_draws // 2, 50), BOUND_DRAWS)
-
-    def _set_solution(self, problem: Problem, solution: Any) -> None:
+    def _judge(self, problem: Problem, solution: Solution) -> dict[str, Any]:
+        """What a fit that has come to its end found, with all that can be wrong."""
         target, posterior, generator = (
             problem.target,
             problem.posterior,
             problem.generator,
         )
-        self.n_iter_ = solution.n_iter
-        sign = 1 if self.objective_.direction == "upper" else -1
-        self.loss_curve_ = np.asarray(solution.history)
-        self.objective_value_ = sign * solution.value
-        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
-        if solution.is_exact and is_elbo:
-            self.lower_bound_, self.lower_bound_se_ = self.objective_value_, 0.0
-        else:
-            self.lower_bound_, self.lower_bound_se_ = lower_bound(
-                target, posterior, generator, self._bound_draws(solution)
-            )
+        found = self._describe(problem, solution)
         lost = self.divergence_.collapse(posterior, target.prior, generator)
-        self.converged_ = solution.converged and not lost
+        converged = solution.converged and not lost
         bound_exists, message = judge_existence(
             self.objective_, target, posterior, lost or solution.message
         )
-        self.diagnostics_ = {
-            "solver": solution.solver,
-            "converged": self.converged_,
-            **solution.diagnostics,
+        found["converged_"] = converged
+        found["diagnostics_"] |= {
+            "converged": converged,
             **weight_diagnostics(
                 target, posterior, solution.n_iter, generator, solution.solver
             ),
-            "learnt": _learnt_scales(target),
             "bound_exists": bound_exists,
             "message": message,
         }
@@ -347,8 +407,65 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             warnings.warn(
                 f"{type(self).__name__}: {message}.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
+        return found
+
+    def _describe(self, problem: Problem, solution: Solution) -> dict[str, Any]:
+        """What a fit found, without a judgement."""
+        target, posterior = problem.target, problem.posterior
+        sign = 1 if self.objective_.direction == "upper" else -1
+        objective_value = sign * solution.value
+        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
+        bound = objective_value, 0.0
+        if not (solution.is_exact and is_elbo):
+            n_draws = self._bound_draws(solution)
+            bound = lower_bound(target, posterior, problem.generator, n_draws)
+        diagnostics = {
+            "solver": solution.solver,
+            "converged": solution.converged,
+            "ending": solution.ending.value,
+            **solution.diagnostics,
+            "efficiency": None,
+            "khat": None,
+            "learnt": _learnt_scales(target),
+            "bound_exists": None,
+            "message": solution.message,
+        }
+        return {
+            "n_iter_": solution.n_iter,
+            "loss_curve_": np.asarray(solution.history),
+            "objective_value_": objective_value,
+            "lower_bound_": bound[0],
+            "lower_bound_se_": bound[1],
+            "converged_": solution.converged,
+            "diagnostics_": diagnostics,
+        }
+
+    def _bound_draws(self, solution: Solution) -> int:
+        """Draws for the final ELBO: a tenth of what a stochastic fit took."""
+        if solution.interrupted:
+            return FEW_DRAWS
+        if solution.solver != "stochastic":
+            return BOUND_DRAWS
+        return min(max(solution.n_iter * self.n_draws // 2, 50), BOUND_DRAWS)
+
+
+def _keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Go back to a first state if the present one has a lower ELBO on the same draws.
+
+    What a phase found for another problem need not be better for this one.
+    """
+    target, posterior = problem.target, problem.posterior
+    now = posterior.params, target.hyper
+
+    def value(state: tuple[torch.Tensor, torch.Tensor]) -> float:
+        posterior.params, target.hyper = state
+        generator = torch.Generator().manual_seed(0)
+        return lower_bound(target, posterior, generator, FEW_DRAWS)[0]
+
+    best = first if value(now) < value(first) else now
+    posterior.params, target.hyper = best
 
 
 def _learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:

@@ -24,6 +24,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
 from skvi.solvers import EmpiricalBayes, Problem, SolverOptions, choose_solver
+from skvi.solvers.base import Ending
 from skvi.targets import SupervisedTarget
 
 RNG = np.random.default_rng(0)
@@ -279,14 +280,14 @@ def test_interrupt_and_callbacks_keep_a_state():
 
     problem = make_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(progress=interrupt))
-    assert solution.diagnostics["interrupted"]
+    assert solution.interrupted
     assert len(solution.history) == solution.n_iter == 1
     fixed = replace(problem, target=problem.target.frozen())
     value = float(ELBO().surrogate(*fixed_parts(fixed))[1])
     assert value == pytest.approx(solution.value, abs=1e-9)
     problem = make_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(progress=lambda *_: True))
-    assert solution.diagnostics["stopped"]
+    assert solution.ending is Ending.STOPPED
     assert not solution.message
     problem = make_problem(make_target())
     solution = EmpiricalBayes().solve(problem, SolverOptions(max_iter=1))

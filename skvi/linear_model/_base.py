@@ -71,7 +71,8 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
             start = replace(problem, objective=ELBO(), divergence=KL())
             for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
                 if not solver.missing(start):
-                    solver().solve(start, SolverOptions(tol=1e-3))
+                    found = solver().solve(start, SolverOptions(tol=1e-3))
+                    found.raise_interrupt()
                     break
 
     def _posterior_attributes(self):

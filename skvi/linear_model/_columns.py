@@ -109,8 +109,8 @@ class ColumnsMixin:
     def _fit_columns(self, X, y, sample_weight):
         """Fit every column; gather what they found."""
         last = getattr(self, "outputs_", ())
-        self.__dict__.pop("outputs_", None)
         self._forget()
+        self.__dict__.pop("outputs_", None)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)
@@ -120,31 +120,40 @@ class ColumnsMixin:
             seed = int(random_state.randint(2**31 - 1))
             params = self.get_params(deep=False) | {"random_state": seed}
             output.set_params(**params)
-            output.fit(X, column, sample_weight)
-        self._gather(outputs)
+            try:
+                output.fit(X, column, sample_weight)
+            except KeyboardInterrupt:
+                if output is outputs[-1] and hasattr(output, "posterior_"):
+                    vars(self).update(self._gather(outputs))
+                raise
+        vars(self).update(self._gather(outputs))
         return self
 
     def _gather(self, outputs):
+        found = {}
         for name in STACKED:
             if all(hasattr(output, name) for output in outputs):
                 values = [getattr(output, name) for output in outputs]
-                setattr(self, name, np.stack(values))
+                found[name] = np.stack(values)
         for name in SHARED:
-            setattr(self, name, getattr(outputs[0], name))
-        self.lower_bound_ = float(sum(o.lower_bound_ for o in outputs))
+            found[name] = getattr(outputs[0], name)
+        found["lower_bound_"] = float(sum(o.lower_bound_ for o in outputs))
         squared = sum(o.lower_bound_se_**2 for o in outputs)
-        self.lower_bound_se_ = float(squared) ** 0.5
-        self.objective_value_ = float(sum(o.objective_value_ for o in outputs))
-        self.n_iter_ = max(o.n_iter_ for o in outputs)
-        self.converged_ = all(o.converged_ for o in outputs)
-        self.loss_curve_ = self._sum_of_curves([o.loss_curve_ for o in outputs])
-        self.diagnostics_ = {"outputs": [o.diagnostics_ for o in outputs]}
-        self._dtype = outputs[0]._dtype
-        self.posterior_ = tuple(o.posterior_ for o in outputs)
-        self.outputs_ = outputs
+        found["lower_bound_se_"] = float(squared) ** 0.5
+        found["objective_value_"] = float(sum(o.objective_value_ for o in outputs))
+        found["n_iter_"] = max(o.n_iter_ for o in outputs)
+        found["converged_"] = all(o.converged_ for o in outputs)
+        found["loss_curve_"] = self._sum_of_curves([o.loss_curve_ for o in outputs])
+        found["diagnostics_"] = {"outputs": [o.diagnostics_ for o in outputs]}
+        found["_dtype"] = outputs[0]._dtype
+        found["posterior_"] = tuple(o.posterior_ for o in outputs)
+        found["outputs_"] = outputs
+        return found
 
     def _sum_of_curves(self, curves):
         """Sum over targets; those that were done stay where they ended."""
+        if not all(len(curve) for curve in curves):
+            return np.zeros(0)  # interrupted before the first iteration
         length = max(len(curve) for curve in curves)
         return sum(np.pad(c, (0, length - len(c)), mode="edge") for c in curves)
 

@@ -255,8 +255,9 @@ Divergence, default="kl"
         """
         if np.asarray(y).ndim == 2:
             return self._fit_columns(X, y, sample_weight)
-        if self.__dict__.pop("outputs_", None):
+        if "outputs_" in vars(self):
             self._forget()
+            del self.outputs_
         return self._fit(X, y, sample_weight)
 
     def predict(self, X, return_std=False, return_cov=False):

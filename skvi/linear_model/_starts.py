@@ -12,6 +12,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions
 from skvi.solvers._hyper import check_noise
+from skvi.solvers.base import PhaseInterrupted
 from skvi.targets import HierarchicalTarget
 from skvi.utils._robust import median_distance
 
@@ -51,7 +52,8 @@ def approach(problem, noise_scale):
     scale, options = spread, ROUGH
     while scale > 1.5 * noise_scale:
         wider = _with_noise(problem.target, GaussianLikelihood(scale))
-        NaturalGradient().solve(replace(problem, target=wider), options)
+        found = NaturalGradient().solve(replace(problem, target=wider), options)
+        found.raise_interrupt()
         options, scale = replace(ROUGH, warm_start=True), scale / SHRINK
     return True
 
@@ -80,10 +82,12 @@ def start_near(problem, likelihood):
 
     Raises
     ------
+    PhaseInterrupted
+        On Ctrl-C, with the posterior moved to what was found.
     NoOptimumError
         A robust loss fits some rows exactly there, and draws would lead nowhere.
     """
-    target, posterior = problem.target, problem.posterior
+    target = problem.target
     layout = target.predictor.layout
     small = layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if small else MeanFieldNormal()
@@ -98,14 +102,29 @@ def start_near(problem, likelihood):
         target.sample_weight,
     )
     start = Problem(near, ELBO(), KL(), family.build(layout), None)
-    solver = NaturalGradient if likelihood.learnt == () else Alternating
+    try:
+        _solve_near(start, likelihood)
+    except PhaseInterrupted:
+        _take_over(problem, start)
+        raise
+    _take_over(problem, start)
+
+
+def _solve_near(start, likelihood):
     if likelihood.learnt == ():
         moved = approach(start, likelihood.length_scale)
-        solver().solve(start, replace(ROUGH, warm_start=moved))
+        options = replace(ROUGH, warm_start=moved)
+        NaturalGradient().solve(start, options).raise_interrupt()
     else:
-        solver().solve(start, ROUGH)
+        Alternating().solve(start, ROUGH).raise_interrupt()
+        near = start.target
         check_noise(near, start.posterior.as_normal(), near.likelihood._scale)
-    _fill(posterior, start.posterior.as_normal(), near)
+
+
+def _take_over(problem, start):
+    """Move posterior and learnt noise to where the start is."""
+    near, target = start.target, problem.target
+    _fill(problem.posterior, start.posterior.as_normal(), near)
     if len(near.hyper) and target.learnt[: len(near.hyper)] == near.learnt:
         # Learnt prior scales come after the noise, and stay at their start.
         target.hyper = torch.cat([near.hyper.detach(), target.hyper[len(near.hyper) :]])

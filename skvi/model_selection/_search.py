@@ -255,7 +255,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             so that their evidences have no common unit; or all of them failed.
         TypeError
             A candidate has no method ``evidence_bounds``.
+        KeyboardInterrupt
+            On Ctrl-C, which leaves the search unfitted: half of a comparison says
+            nothing.
         """
+        # At once: Ctrl-C leaves a search that is fitted, or not at all.
+        known = vars(self).items()
+        self.__dict__ = {k: v for k, v in known if not k.endswith("_")}
         grid = list(ParameterGrid(self.param_grid))
         candidates = make_candidates(self.estimator, grid)
         check_comparable(candidates)
@@ -265,7 +271,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         )
         report_failures(fits, "fits")
         models = race.run(_models_of(group_models(candidates), fits), fits)
-        self._set_results(race, grid, fits, models)
+        vars(self).update(self._results(race, grid, fits, models))
+        self._log(self.verdict_)
         return self
 
     def _make_race(self, X, y, params, grid):
@@ -317,26 +324,29 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             return process_routing(self, "fit", **params)["estimator"]["fit"]
         return params
 
-    def _set_results(self, race, grid, fits, models):
+    def _results(self, race, grid, fits, models):
         comparison = race.compare(models)
         order = comparison.contenders()
         best = models[order[0]]
-        self.results_ = make_results(grid, fits, models, race)
-        self.evidence_bounds_ = [None] * len(grid)
+        evidence_bounds = [None] * len(grid)
         for model in models:
             for row in model.rows:
-                self.evidence_bounds_[row] = model.bounds
-        self.best_index_ = best.chosen
-        self.best_params_ = grid[best.chosen]
-        self.best_score_ = best.bounds.estimate
-        self.contenders_ = [models[k].chosen for k in order]
-        self.decided_ = len(order) == 1
-        self.verdict_ = describe(models, comparison, grid)
-        self._log(self.verdict_)
+                evidence_bounds[row] = model.bounds
+        found = {
+            "results_": make_results(grid, fits, models, race),
+            "evidence_bounds_": evidence_bounds,
+            "best_index_": best.chosen,
+            "best_params_": grid[best.chosen],
+            "best_score_": best.bounds.estimate,
+            "contenders_": [models[k].chosen for k in order],
+            "decided_": len(order) == 1,
+            "verdict_": describe(models, comparison, grid),
+        }
         if self.refit:
-            self.best_estimator_ = best.fitted
+            found["best_estimator_"] = best.fitted
             if hasattr(best.fitted, "feature_names_in_"):
-                self.feature_names_in_ = best.fitted.feature_names_in_
+                found["feature_names_in_"] = best.fitted.feature_names_in_
+        return found
 
     def _log(self, text):
         if self.verbose:

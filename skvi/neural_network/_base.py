@@ -104,7 +104,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             # Draws of a random network all miss the posterior: start at the ELBO's.
             start = replace(problem, objective=ELBO(), divergence=KL())
             options = self._solver_options(target, no_progress)
-            Stochastic().solve(start, options)
+            Stochastic().solve(start, options).raise_interrupt()
 
     def _posterior_dtype(self, target):
         return target.X.dtype

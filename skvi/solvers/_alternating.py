@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,12 @@ from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
+    INTERRUPTED,
+    Ending,
     Problem,
     Solution,
     SolverOptions,
+    ending_of,
     no_progress,
     remaining_gain,
 )
@@ -96,19 +99,28 @@ class _Alternation:
             self.steps = GammaSteps(problem)
         self.history: list[float] = []
         self.gains: list[float] = []
-        self.found: Solution | None = None
+        self.kept: _State | None = None
 
     def run(self) -> Solution:
         """Alternate until nothing is left to gain."""
-        message, stopped = "", False
+        stopped = False
         try:
             while len(self.history) < self.options.max_iter and not stopped:
                 if remaining_gain(self.gains) < self.options.tol:
                     break
                 stopped = self._iterate()
+            return self._finish(self.kept, stopped)
         except KeyboardInterrupt:
-            message = "interrupted: the best posterior so far was kept"
-        return self._finish(message, stopped)
+            if self.kept is None:
+                raise
+            return self._cut_short(self.kept)
+
+    def _cut_short(self, kept: "_State") -> Solution:
+        """Put the best state so far into posterior and target."""
+        self.problem.posterior.params = kept.params
+        self.problem.target.hyper = kept.hyper
+        found = {**kept.found.diagnostics, "gap": math.inf}
+        return self._solution(kept.value, Ending.INTERRUPTED, INTERRUPTED, found)
 
     def _iterate(self) -> bool:
         problem, constant = self.problem, 0.0
@@ -116,13 +128,16 @@ class _Alternation:
             self._move_scales()
         if self.steps is not None:
             problem, constant = self.steps.conditional(), self.steps.constant()
-        self.found = NaturalGradient().solve(problem, self.inner)
+        found = NaturalGradient().solve(problem, self.inner)
         if self.steps is not None:
             self.steps.keep(problem)
-        if self.found.diagnostics["interrupted"]:
-            raise KeyboardInterrupt
+        value = found.value + constant
+        # Where the normal part of a step was cut short, the last step may be better.
+        if self.kept is None or not found.interrupted or value < self.kept.value:
+            posterior, hyper = self.problem.posterior, self.problem.target.hyper
+            self.kept = _State(posterior.params, hyper, value, found)
+        found.raise_interrupt()
         self.inner = replace(self.inner, warm_start=True)
-        value = self.found.value + constant
         if self.history:
             self.gains.append(max(self.history[-1] - value, 0.0))
         self.history.append(value)
@@ -142,32 +157,44 @@ class _Alternation:
         at_floor = target.hyper <= torch.from_numpy(self.floor) + 1e-6
         if self.steps is None:  # a start may lie there
             return FLOOR_MESSAGE if bool(at_floor.any()) else ""
-        if self.found is not None:
-            check_noise(target, *self.steps.fitted())
+        check_noise(target, *self.steps.fitted())
         return runaway_message(target, at_floor, torch.zeros_like(at_floor))
 
-    def _finish(self, message: str, stopped: bool) -> Solution:
-        gap = remaining_gain(self.gains)
-        converged = gap < self.options.tol and not message
-        if not (converged or message or stopped):
+    def _finish(self, kept: "_State", stopped: bool) -> Solution:
+        gap, message = remaining_gain(self.gains), ""
+        converged = gap < self.options.tol
+        if not (converged or stopped):
             message = unfinished(len(self.history), gap)
         at_floor = self._floor_message()
         if not message and at_floor:
             message, converged = at_floor, False
-        found = dict(self.found.diagnostics) if self.found else {}
-        if self.found and not message:
-            message = self.found.message
-        found |= {"gap": gap, "interrupted": message.startswith("interrupted")}
+        message = message or kept.found.message
+        found = {**kept.found.diagnostics, "gap": gap}
+        ending = ending_of(converged, stopped)
+        return self._solution(kept.value, ending, message, found)
+
+    def _solution(
+        self, value: float, ending: Ending, message: str, found: dict
+    ) -> Solution:
         return Solution(
             solver=Alternating.name,
-            value=self.history[-1] if self.history else math.inf,
+            value=value,
             history=self.history,
             n_iter=len(self.history),
-            converged=converged,
+            ending=ending,
             message=message,
-            diagnostics={**found, "stopped": stopped},
+            diagnostics=found,
             is_exact=True,
         )
+
+
+class _State(NamedTuple):
+    """What an iteration ended with: variational parameters, and their objective."""
+
+    params: torch.Tensor
+    hyper: torch.Tensor
+    value: float
+    found: Solution
 
 
 def _is_normal_gamma(posterior: Any) -> bool:

@@ -10,9 +10,12 @@ from skvi.solvers._conjugate import Conjugate, State
 from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
+    INTERRUPTED,
+    Ending,
     Problem,
     Solution,
     SolverOptions,
+    ending_of,
     remaining_gain,
 )
 
@@ -102,28 +105,31 @@ class _Ascent:
         self.model = Conjugate(self.form, is_diagonal)
         self.history: list[float] = []
         self.stopped = False
+        self.state = self._start()
 
     def run(self) -> Solution:
-        message = ""
         try:
             gap = self._iterate()
+            self._keep()
         except KeyboardInterrupt:
-            gap, message = math.inf, "interrupted: the best posterior so far was kept"
-        self._keep()
-        converged = gap < self.options.tol
-        if not (converged or message or self.stopped):
+            self._keep()
+            return self._solution(Ending.INTERRUPTED, INTERRUPTED, math.inf)
+        converged, message = gap < self.options.tol, ""
+        if not (converged or self.stopped):
             message = unfinished(len(self.history), gap)
         if not message and self.model.is_at_limit(self.state):
             message, converged = FLOOR_MESSAGE, False
-        found = {"gap": gap, "interrupted": message.startswith("interrupted")}
+        return self._solution(ending_of(converged, self.stopped), message, gap)
+
+    def _solution(self, ending: Ending, message: str, gap: float) -> Solution:
         return Solution(
             solver=CoordinateAscent.name,
             value=-self.state.elbo,
             history=self.history,
             n_iter=len(self.history),
-            converged=converged,
+            ending=ending,
             message=message,
-            diagnostics={**found, "stopped": self.stopped},
+            diagnostics={"gap": gap},
             is_exact=True,
         )
 
@@ -149,7 +155,6 @@ class _Ascent:
 
     def _iterate(self) -> float:
         """Improve the state until nothing is left; return what may be, in nats."""
-        self.state = self._start()
         if not self.model.n_free:
             self._report()
             return 0.0

@@ -2,13 +2,23 @@
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
-from skvi.solvers.base import Problem, Solution, SolverOptions, no_progress
+from skvi.solvers.base import (
+    INTERRUPTED,
+    Ending,
+    Problem,
+    Solution,
+    SolverOptions,
+    ending_of,
+    no_progress,
+)
 
 __all__ = ["EmpiricalBayes"]
 
@@ -106,11 +116,11 @@ class _Search:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         self.problem, self.options = problem, options
         low, high = hyper_range(problem.target)
-        self.hyper = problem.target.hyper.detach().clone()
-        self.low = torch.minimum(low, self.hyper)
-        self.high = torch.maximum(high, self.hyper)
-        self.inner: Solution | None = None
-        self.drift = torch.zeros_like(self.hyper)
+        self.start = problem.target.hyper.detach().clone()
+        self.low = torch.minimum(low, self.start)
+        self.high = torch.maximum(high, self.start)
+        self.best: _State | None = None
+        self.drift = torch.zeros_like(self.start)
         self.inner_options = replace(
             options,
             max_iter=INNER_ITER,
@@ -119,50 +129,55 @@ class _Search:
         )
         self.history: list[float] = []
         self.gap = math.inf
-        self.interrupted = self.stopped = self.stalled = False
+        self.stopped = self.stalled = False
 
     def run(self) -> Solution:
         try:
-            self.inner, self.gradient = self._fit(self.hyper)
-            self.inner_options = replace(self.inner_options, warm_start=True)
-            self._keep()
-            while not self._is_done():
-                self._move(self._newton_step())
-                self.history.append(self.inner.value)
-                self.stopped = self.options.progress(self.inner.value, self._restore)
+            return self._search()
         except KeyboardInterrupt:
-            if self.inner is None:
+            if self.best is None:
                 raise
-            self.interrupted = True
-        self._restore()
-        return self._finish(self.inner)
+            return self._cut_short(self.best)
+
+    def _search(self) -> Solution:
+        best = self.best = self._fit(self.start)
+        self.inner_options = replace(self.inner_options, warm_start=True)
+        while not self._is_done():
+            best = self.best = self._move(best, self._newton_step(best))
+            self.history.append(best.inner.value)
+            self.stopped = self.options.progress(
+                best.inner.value, partial(self._restore, best)
+            )
+        self._restore(best)
+        return self._finish(best)
+
+    def _cut_short(self, best: "_State") -> Solution:
+        """Keep the best state so far, without a look at it that would take time."""
+        self._restore(best)
+        found = {**best.inner.diagnostics, "gap": math.inf}
+        return self._solution(best, Ending.INTERRUPTED, INTERRUPTED, found)
 
     def _is_done(self) -> bool:
         # The gap is that before the last step, which has made it smaller.
         ends = self.gap <= self.options.tol or self.stalled or self.stopped
         return ends or len(self.history) >= self.options.max_iter
 
-    def _keep(self) -> None:
-        """Remember the posterior of `hyper`."""
-        self.params = self.problem.posterior.params.clone()
+    def _restore(self, best: "_State") -> None:
+        """Put a state into posterior and target."""
+        self.problem.posterior.params = best.params.clone()
+        self.problem.target.hyper = best.hyper.clone()
 
-    def _restore(self) -> None:
-        """Put the best state into posterior and target."""
-        self.problem.posterior.params = self.params.clone()
-        self.problem.target.hyper = self.hyper.clone()
-
-    def _fit(self, hyper: torch.Tensor) -> tuple[Solution, torch.Tensor]:
+    def _fit(self, hyper: torch.Tensor) -> "_State":
         """Best posterior at these scales, and the gradient of its value in them."""
         problem, target = self.problem, self.problem.target
         target.hyper = hyper
         inner = replace(problem, target=target.frozen())
         solver = next(s for s in FIXED_SCALES if not s.missing(inner))
         found = solver().solve(inner, self.inner_options)
-        if found.diagnostics["interrupted"]:
-            if self.inner is None:
-                self.inner = found
-                self._keep()
-            raise KeyboardInterrupt
+        params = problem.posterior.params.clone()
+        if self.best is None:  # all that there is, should Ctrl-C come now
+            self.best = _State(hyper, params, found, torch.zeros_like(hyper))
+        found.raise_interrupt()
         with torch.enable_grad():
             target.hyper = hyper.clone().requires_grad_()
             surrogate, _ = problem.objective.surrogate(
@@ -170,12 +185,12 @@ class _Search:
             )
             (gradient,) = torch.autograd.grad(surrogate, target.hyper)
         target.hyper = hyper
-        return found, gradient
+        return _State(hyper, params, found, gradient)
 
-    def _newton_step(self) -> torch.Tensor:
+    def _newton_step(self, best: "_State") -> torch.Tensor:
         """Step of the scales that are free, by differences of gradients."""
-        free = self._free()
-        step = torch.zeros_like(self.hyper)
+        free = self._free(best)
+        step = torch.zeros_like(best.hyper)
         if not len(free):
             self.gap = 0.0
             return step
@@ -183,60 +198,59 @@ class _Search:
         for i in free:
             # Away from the nearer end of the range.
             middle = 0.5 * (self.low[i] + self.high[i])
-            delta = DIFFERENCE if self.hyper[i] < middle else -DIFFERENCE
-            shifted = self.hyper.clone()
+            delta = DIFFERENCE if best.hyper[i] < middle else -DIFFERENCE
+            shifted = best.hyper.clone()
             shifted[i] += delta
-            columns.append((self._fit(shifted)[1] - self.gradient)[free] / delta)
+            change = self._fit(shifted).gradient - best.gradient
+            columns.append(change[free] / delta)
         hessian = torch.stack(columns, 1)
         values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
         flat = (vectors[:, values.abs() < LEAST_CURVATURE].abs() > 0.5).any(1)
         values = values.abs().clamp(min=LEAST_CURVATURE)
-        along = vectors.T @ self.gradient[free]
+        along = vectors.T @ best.gradient[free]
         self.gap = 0.5 * float((along.square() / values).sum())
         step[free] = -(vectors @ (along / values))
         self.drift = step.clone()
-        self.drift[free[flat]] = -self.gradient[free[flat]].sign()
+        self.drift[free[flat]] = -best.gradient[free[flat]].sign()
         longest = float(step.abs().max())
         return step * min(1.0, LONGEST / longest) if longest > 0 else step
 
-    def _free(self) -> torch.Tensor:
+    def _free(self, best: "_State") -> torch.Tensor:
         """Scales that are not held at an end of their range."""
-        held = (self.hyper <= self.low) & (self.gradient > 0)
-        held = held | ((self.hyper >= self.high) & (self.gradient < 0))
+        held = (best.hyper <= self.low) & (best.gradient > 0)
+        held = held | ((best.hyper >= self.high) & (best.gradient < 0))
         return (~held).nonzero()[:, 0]
 
-    def _move(self, step: torch.Tensor) -> None:
+    def _move(self, best: "_State", step: torch.Tensor) -> "_State":
         """Take the step, or as much of it as lowers the objective."""
-        value = self.inner.value
+        value = best.inner.value
         highest = value + 1e-12 * abs(value) + INNER_ACCURACY * self.options.tol
         rho = 1.0
         while rho > 1e-4:
-            trial = (self.hyper + rho * step).clamp(self.low, self.high)
+            trial = (best.hyper + rho * step).clamp(self.low, self.high)
             try:
-                inner, gradient = self._fit(trial)
+                found = self._fit(trial)
             except ValueError:  # singular at a scale that is far too large
-                inner = None
-            if inner is not None and inner.value <= highest:
-                self.hyper, self.inner, self.gradient = trial, inner, gradient
-                self._keep()
-                return
+                found = None
+            if found is not None and found.inner.value <= highest:
+                return found
             rho /= 4
         self.stalled = True
+        return best
 
-    def _runaway(self) -> str:
+    def _runaway(self, hyper: torch.Tensor) -> str:
         """Say which scales have no optimum: at an end, or still on a long way."""
         still = self.drift * (self.gap <= self.options.tol)
-        to_zero = (self.hyper <= self.low) | (still < -STILL_MOVING)
-        to_infinity = (self.hyper >= self.high) | (still > STILL_MOVING)
+        to_zero = (hyper <= self.low) | (still < -STILL_MOVING)
+        to_infinity = (hyper >= self.high) | (still > STILL_MOVING)
         return runaway_message(self.problem.target, to_zero, to_infinity)
 
-    def _finish(self, inner: Solution) -> Solution:
-        tol, message = self.options.tol, self._runaway()
+    def _finish(self, best: "_State") -> Solution:
+        tol, message = self.options.tol, self._runaway(best.hyper)
+        inner = best.inner
         gap = self.gap + inner.diagnostics["gap"]
         converged = gap <= 2 * tol and not message
-        if self.interrupted:
-            message = "interrupted: the best posterior so far was kept"
-        elif self.stopped:
+        if self.stopped:
             message = ""
         elif inner.diagnostics["gap"] > tol or inner.converged:
             # What is wrong at fixed scales is said as for fixed scales.
@@ -247,13 +261,27 @@ class _Search:
                 f"may still be {gap:.2g} nats from its optimum; increase max_iter, or "
                 "give the scales as numbers"
             )
-        found = {**inner.diagnostics, "gap": gap, "stopped": self.stopped}
+        found = {**inner.diagnostics, "gap": gap}
+        return self._solution(best, ending_of(converged, self.stopped), message, found)
+
+    def _solution(
+        self, best: "_State", ending: Ending, message: str, found: dict
+    ) -> Solution:
         return replace(
-            inner,
+            best.inner,
             solver=EmpiricalBayes.name,
             history=self.history,
             n_iter=len(self.history),
-            converged=converged and not self.interrupted,
+            ending=ending,
             message=message,
-            diagnostics={**found, "interrupted": self.interrupted},
+            diagnostics=found,
         )
+
+
+class _State(NamedTuple):
+    """The fit at some scales; the gradient is that of its value in their logarithms."""
+
+    hyper: torch.Tensor
+    params: torch.Tensor
+    inner: Solution
+    gradient: torch.Tensor

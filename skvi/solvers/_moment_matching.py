@@ -26,7 +26,7 @@ from skvi.solvers._tilted import (
     estimate_loss,
     match_tilted_moments,
 )
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import Ending, Problem, Solution, SolverOptions, ending_of
 from skvi.utils._random import randn
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
@@ -34,6 +34,8 @@ __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
 # Independent draws that the moments should be worth: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
 MIN_ESS = 10_000
+# Draws for the value after Ctrl-C, when nobody wants to wait.
+FEW_DRAWS = 256
 N_CHAINS = 64
 # Above so many parameters proposals are factorised: a covariance costs too much.
 MAX_FULL_RANK = 2000
@@ -63,7 +65,8 @@ class MomentMatching:
     averaged, started at the ELBO solution. What is estimated is the difference to
     the tilted density of a normal near p, whose moments are known, so that the
     noise stays bounded as alpha nears 1. Where the draws are too poor for that, the
-    ELBO solution is kept and the message says so; after Ctrl-C as well.
+    ELBO solution is kept and the message says so; after Ctrl-C as well, or, with
+    `warm_start`, the posterior from which it started.
 
     Examples
     --------
@@ -136,21 +139,25 @@ class MomentMatching:
             it is minus the bound, estimated by importance sampling from fresh
             draws: consistent as well.
         """
-        tilted, start = bool(problem.objective.tilt), _proposal_problem(problem.target)
+        posterior, tilted = problem.posterior, bool(problem.objective.tilt)
+        kept, start = None, _proposal_problem(problem.target)
+        if options.warm_start:
+            kept = posterior.params
         if tilted:
-            start = replace(start, posterior=problem.posterior)
-        found = NaturalGradient().solve(start, _near_enough(options.max_iter))
-        normal = start.posterior.as_normal()
-        problem.posterior.set_normal(normal)
-        kept = problem.posterior.params
+            start = replace(start, posterior=posterior)
         try:
-            if found.diagnostics["interrupted"]:
-                raise KeyboardInterrupt
+            found = NaturalGradient().solve(start, _near_enough(options.max_iter))
+            normal = start.posterior.as_normal()
+            posterior.set_normal(normal)
+            kept = posterior.params if kept is None else kept
+            found.raise_interrupt()
             match = self._match_tilted if tilted else self._match
             return match(problem, normal, options)
         except KeyboardInterrupt:
-            problem.posterior.params = kept
-            return self._interrupted(problem)
+            if kept is None:
+                raise
+            posterior.params = kept
+            return self._cut_short(problem, options.warm_start)
 
     def _match(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
@@ -193,7 +200,8 @@ class MomentMatching:
                 "prior, standardise the features, or objective='elbo'"
             )
         options.progress(value, lambda: None)  # the posterior is already there
-        return Solution(self.name, value, [value], 1, not bad, message, found)
+        ending = ending_of(not bad)
+        return Solution(self.name, value, [value], 1, ending, message, found)
 
     def _match_tilted(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
@@ -206,12 +214,12 @@ class MomentMatching:
             problem, normal, _ess_goal(problem), limit, options.progress
         )
 
-    def _interrupted(self, problem: Problem) -> Solution:
-        """Keep what the posterior is, with an estimate of its bound."""
-        value = estimate_loss(problem)
-        message = "interrupted: the ELBO's solution was kept"
-        found = {"interrupted": True}
-        return Solution(self.name, value, [value], 1, False, message, found)
+    def _cut_short(self, problem: Problem, warm: bool) -> Solution:
+        """Keep what the posterior is, with a rough estimate of its bound."""
+        value = estimate_loss(problem, FEW_DRAWS)
+        what = "the posterior of the last fit" if warm else "the ELBO's solution"
+        message, ending = f"interrupted: {what} was kept", Ending.INTERRUPTED
+        return Solution(self.name, value, [value], 1, ending, message)
 
 
 def _near_enough(max_iter: int) -> SolverOptions:
@@ -246,7 +254,7 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C, which the natural gradient itself would end at once and silently.
+        On Ctrl-C: a solution that was cut short is not returned.
 
     Examples
     --------
@@ -267,7 +275,7 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     if NaturalGradient.missing(problem):
         return None
     found = NaturalGradient().solve(problem, _near_enough(max_iter))
-    if found.diagnostics["interrupted"]:
+    if found.interrupted:
         raise KeyboardInterrupt
     return problem.posterior.as_normal()
 

@@ -23,7 +23,14 @@ from skvi.solvers._verdict import (
     remedy_for,
     unfinished,
 )
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import (
+    INTERRUPTED,
+    Ending,
+    Problem,
+    Solution,
+    SolverOptions,
+    ending_of,
+)
 
 __all__ = ["NaturalGradient"]
 
@@ -147,7 +154,6 @@ class _Iteration:
         return point
 
     def run(self) -> Solution:
-        interrupted = False
         try:
             while len(self.history) < self.options.max_iter and not self.stalled:
                 if self.history and self._is_done():
@@ -157,9 +163,15 @@ class _Iteration:
                 self.stopped = self.options.progress(self.point.value, self._keep)
                 if self.stopped:
                     break
+            return self._finish(self._gap())
         except KeyboardInterrupt:
-            interrupted = True
-        return self._finish(self._gap(), interrupted)
+            return self._cut_short()
+
+    def _cut_short(self) -> Solution:
+        """Keep the best point so far, without a look at it that would take time."""
+        self._keep()
+        found = {"gap": math.inf, "quadrature_error": None}
+        return self._solution(self.point.value, Ending.INTERRUPTED, INTERRUPTED, found)
 
     def _is_done(self) -> bool:
         """Whether the gap is small, and not only beside the errors of a bad start."""
@@ -202,10 +214,11 @@ class _Iteration:
         return None
 
     def _quasi_newton(self) -> None:
-        before = self.point.value
-
+        before, root = self.point.value, self.point.mean_root()
         evaluate = partial(point_of, self.problem)
-        self.point = quasi_newton_run(evaluate, self.point, self.point.mean_root())
+        # One by one, so that an interrupted run leaves its best point.
+        for point in quasi_newton_run(evaluate, self.point, root):
+            self.point = point
         self.last_gain = before - self.point.value
         # Within rounding, or the quadrature cannot resolve the objective.
         least = min(self._resolution, self._tolerance)
@@ -238,17 +251,15 @@ class _Iteration:
         fine = target.expected_loss_terms(point.normal, refine=2)[0]
         return 2 * abs(float(fine + point.terms.value) - point.value)
 
-    def _finish(self, gap: float, interrupted: bool) -> Solution:
+    def _finish(self, gap: float) -> Solution:
         point = self.point
-        self.problem.posterior.set_normal(point.normal)
+        self._keep()
         fine = refined_value(self.problem, point.normal, float(point.terms.value))
         error = abs(fine - point.value)
         several = point.curvature.ndim == 3
         message, converged = "", gap < self._tolerance
         singular = singularity(point) > 1e-3
-        if interrupted:
-            message = "interrupted: the best posterior so far was kept"
-        elif self.stopped:
+        if self.stopped:
             pass  # by the user, who knows
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
@@ -256,14 +267,19 @@ class _Iteration:
             message = unfinished(len(self.history), gap, self._remedy())
         else:
             message = judge_quadrature(error, point.curvature)
-        found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
-        found["stopped"] = self.stopped
+        found = {"gap": gap, "quadrature_error": error}
+        value = fine if several else point.value
+        return self._solution(value, ending_of(converged, self.stopped), message, found)
+
+    def _solution(
+        self, value: float, ending: Ending, message: str, found: dict
+    ) -> Solution:
         return Solution(
             solver=NaturalGradient.name,
-            value=fine if several else point.value,
+            value=value,
             history=self.history,
             n_iter=len(self.history),
-            converged=converged,
+            ending=ending,
             message=message,
             diagnostics=found,
             is_exact=True,

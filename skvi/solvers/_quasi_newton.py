@@ -1,7 +1,7 @@
 """Quasi-Newton runs in whitened coordinates, for objectives with curved valleys."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ STEPS_PER_RUN = 100
 
 def quasi_newton_run(
     evaluate: Callable[[NormalForm], Any], start: Any, mean_root: torch.Tensor
-) -> Any:
+) -> Iterator[Any]:
     """Run L-BFGS on a deterministic objective of a normal, from a point.
 
     The mean moves as ``mean + mean_root a``, the scale as ``scale T`` with T lower
@@ -33,10 +33,10 @@ def quasi_newton_run(
     mean_root : Tensor of shape (P,) or (P, P)
         A root of the inverse Hessian in the mean.
 
-    Returns
-    -------
+    Yields
+    ------
     point
-        With the smallest value that was met.
+        With the smallest value that was met so far, after every step.
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal
@@ -73,6 +73,7 @@ def quasi_newton_run(
     n_free = 2 * size if diagonal else 2 * size + len(rows)
     state = LBFGS(objective, torch.zeros(n_free, dtype=normal.mean.dtype))
     for _ in range(STEPS_PER_RUN):
-        if not state.step():
+        moved = state.step()
+        yield best
+        if not moved:
             break
-    return best

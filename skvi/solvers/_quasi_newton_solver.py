@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,14 @@ from skvi.solvers._verdict import (
     remedy_for,
     unfinished,
 )
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import (
+    INTERRUPTED,
+    Ending,
+    Problem,
+    Solution,
+    SolverOptions,
+    ending_of,
+)
 
 __all__ = ["QuasiNewton"]
 
@@ -140,19 +148,28 @@ class _Run:
         self._restart(normal, curvature_of(target, h, self.precision, self.rank))
 
     def _restart(self, normal: NormalForm, curvature: Any) -> None:
-        self.coordinates: Coordinates = coordinates_of(normal, curvature)
-        start = torch.zeros(self.coordinates.n_free, dtype=torch.float64)
-        self.lbfgs = LBFGS(self._evaluate, start)
+        coordinates: Coordinates = coordinates_of(normal, curvature)
+        start = torch.zeros(coordinates.n_free, dtype=torch.float64)
+        lbfgs = LBFGS(partial(self._evaluate, coordinates), start)
+        # Together: Ctrl-C may come between any two statements.
+        self.state = coordinates, lbfgs
+
+    @property
+    def lbfgs(self) -> LBFGS:
+        return self.state[1]
 
     @property
     def normal(self) -> NormalForm:
-        return self.coordinates.normal(self.lbfgs.x)
+        coordinates, lbfgs = self.state
+        return coordinates.normal(lbfgs.x)
 
-    def _evaluate(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
-        value, gradients = self._evaluate_normal(self.coordinates.normal(x))
+    def _evaluate(
+        self, coordinates: Coordinates, x: torch.Tensor
+    ) -> tuple[float, torch.Tensor]:
+        value, gradients = self._evaluate_normal(coordinates.normal(x))
         if not math.isfinite(value):
             return math.inf, torch.zeros_like(x)
-        gradient = self.coordinates.gradient(x, gradients)
+        gradient = coordinates.gradient(x, gradients)
         if not bool(torch.isfinite(gradient).all()):
             return math.inf, torch.zeros_like(x)
         return value, gradient
@@ -178,7 +195,6 @@ class _Run:
         return float(value.detach()), gradients
 
     def run(self) -> Solution:
-        interrupted = False
         try:
             while len(self.history) < self.options.max_iter and not self.stalled:
                 if self._gap() < self.options.tol:
@@ -186,9 +202,18 @@ class _Run:
                 self._iterate()
                 if self.stopped:
                     break
+            return self._finish()
         except KeyboardInterrupt:
-            interrupted = True
-        return self._finish(interrupted)
+            return self._cut_short()
+
+    def _cut_short(self) -> Solution:
+        """Keep the best point so far, without a look at it that would take time."""
+        self._keep()
+        found = {"gap": math.inf, "quadrature_error": None}
+        return self._solution(Ending.INTERRUPTED, INTERRUPTED, found)
+
+    def _keep(self) -> None:
+        self.problem.posterior.set_normal(self.normal)
 
     def _iterate(self) -> None:
         if len(self.history) in WHITENINGS:
@@ -199,10 +224,7 @@ class _Run:
                 self.stalled = True
                 break
         self.history.append(self.lbfgs.value)
-        keep = self.problem.posterior.set_normal
-        self.stopped = self.options.progress(
-            self.lbfgs.value, lambda: keep(self.normal)
-        )
+        self.stopped = self.options.progress(self.lbfgs.value, self._keep)
 
     def _gap(self) -> float:
         """Nats to the optimum: later gains, if they fall as the last ones did."""
@@ -213,32 +235,33 @@ class _Run:
         rest = 0.5 * (before + last) * ratio / (1 - ratio)
         return max(rest, self.lbfgs.decrement)
 
-    def _finish(self, interrupted: bool) -> Solution:
+    def _finish(self) -> Solution:
         problem, normal, value = self.problem, self.normal, self.lbfgs.value
-        problem.posterior.set_normal(normal)
+        self._keep()
         divergence = float(problem.divergence.closed_form(normal, problem.target.prior))
         fine = refined_value(problem, normal, divergence)
         error, gap = abs(fine - value), self._gap()
         # Where rounding allows no step, what the quadratic model promises is noise.
         gap = self.lbfgs.decrement if self.stalled else gap
         converged, message = gap < self.options.tol, ""
-        if interrupted:
-            message = "interrupted: the best posterior so far was kept"
-        elif self.stopped:
+        if self.stopped:
             pass  # by the user, who knows
         elif not converged:
             message = unfinished(len(self.history), gap, remedy_for(problem, normal))
         else:
             curvature = problem.target.expected_loss_terms(normal)[2]
             message = judge_quadrature(error, curvature)
-        found = {"gap": gap, "quadrature_error": error, "interrupted": interrupted}
-        found["stopped"] = self.stopped
+        found = {"gap": gap, "quadrature_error": error}
+        return self._solution(ending_of(converged, self.stopped), message, found)
+
+    def _solution(self, ending: Ending, message: str, found: dict) -> Solution:
+        value = self.lbfgs.value
         return Solution(
             solver=QuasiNewton.name,
             value=value,
             history=self.history or [value],
             n_iter=len(self.history),
-            converged=converged,
+            ending=ending,
             message=message,
             diagnostics=found,
             is_exact=True,

@@ -1,16 +1,26 @@
 """Stochastic gradients on fresh draws: the fallback for every combination."""
 
 import math
+from dataclasses import replace
 
 import torch
 
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import (
+    INTERRUPTED,
+    Ending,
+    Problem,
+    Solution,
+    SolverOptions,
+    ending_of,
+)
 
 __all__ = ["Stochastic"]
 
 STEPS_PER_SWEEP = 100
+# Draws and rows that tell after Ctrl-C whether the start was better.
+JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
 # Below this share of effective draws self-normalised gradients are mostly bias.
@@ -33,7 +43,8 @@ class Stochastic:
     linearly over `max_iter` iterations, and the fit has converged if the last
     quarter of them was level. The result is the average of the parameters over the
     last stretch, which removes most of the noise that is left, or the last state
-    while the objective still falls.
+    while the objective still falls. Ctrl-C keeps the last average, before the first
+    one the current state, and the start where that is better on the same draws.
 
     Hyperparameters that the target learns are trained beside the posterior.
 
@@ -90,7 +101,8 @@ class _Training:
         low, high = hyper_range(problem.target, has_small_steps=True)
         self.floor = torch.minimum(low.to(dtype), hyper)
         self.ceiling = torch.maximum(high.to(dtype), hyper)
-        self.kept = self.params.clone()
+        self.start = self.params.clone()
+        self.kept = self.start
         self.adam = Adam(self.params, options.learning_rate)
         self.batches = 1
         if options.batch_size is not None:
@@ -100,6 +112,7 @@ class _Training:
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.sweep_values: list[torch.Tensor] = []
+        self.stopped = False
 
     def _schedule(self) -> Plateau | Decay:
         options = self.options
@@ -117,13 +130,28 @@ class _Training:
         try:
             while not message and not self._is_done():
                 message = self._sweep()
+            self._set(self.kept)
+            return self._finish(message)
         except KeyboardInterrupt:
-            message = "interrupted: the best posterior so far was kept"
-        self._set(self.kept)
-        return self._finish(message)
+            return self._cut_short()
+
+    def _cut_short(self) -> Solution:
+        """Keep the better one of the start and of what there is."""
+        state = self.kept
+        if not self.sweep_values:  # the first stretch is not over
+            state = self.params
+            state[self.split :].clamp_(self.floor, self.ceiling)
+        first, value = self._value_at(self.start), self._value_at(state)
+        if value < first and self.sweep_values:
+            value = self._value()
+        elif not value < first:
+            state, value = self.start, first
+        self._set(state)
+        return self._solution(Ending.INTERRUPTED, INTERRUPTED, value)
 
     def _is_done(self) -> bool:
-        return len(self.history) >= self.options.max_iter or self.schedule.done
+        ends = self.stopped or self.schedule.done
+        return ends or len(self.history) >= self.options.max_iter
 
     def _sweep(self) -> str:
         """Visit the rows until 100 steps are made; return why to stop, or nothing."""
@@ -144,10 +172,13 @@ class _Training:
             state = total / len(values)
             if _is_falling(values):
                 state = self.params.clone()
-            self.history.append(float(torch.stack(epoch).mean()))
             self.kept, self.sweep_values = state, values
-            if self.options.progress(self.history[-1], lambda s=state: self._set(s)):
-                return STOPPED
+            self.history.append(float(torch.stack(epoch).mean()))
+            self.stopped = self.options.progress(
+                self.history[-1], lambda s=state: self._set(s)
+            )
+            if self.stopped:
+                return ""
             if len(self.history) == self.options.max_iter:
                 break
         self.schedule.observe(torch.stack(values))
@@ -176,6 +207,8 @@ class _Training:
     def _finish(self, message: str) -> Solution:
         options = self.options
         problem = self.problem
+        if self.stopped:
+            return self._solution(Ending.STOPPED, "", self._value())
         # First: at an end other parameters may go on moving without limit.
         message = message or self._runaway_message()
         if self.schedule.drifted and not message:
@@ -205,18 +238,18 @@ class _Training:
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
                 "are biased; use objective='elbo' or more n_draws"
             )
+        ending = ending_of(self.schedule.converged and not message)
+        return self._solution(ending, message, self._value())
+
+    def _solution(self, ending: Ending, message: str, value: float) -> Solution:
         return Solution(
             solver=Stochastic.name,
-            value=self._value(),
+            value=value,
             history=self.history,
             n_iter=len(self.history),
-            converged=self.schedule.converged and not message,
-            message="" if message == STOPPED else message,
-            diagnostics={
-                "unit": self._unit(),
-                "interrupted": message.startswith("interrupted"),
-                "stopped": message == STOPPED,
-            },
+            ending=ending,
+            message=message,
+            diagnostics={"unit": self._unit()},
         )
 
     def _runaway_message(self) -> str:
@@ -241,8 +274,18 @@ class _Training:
             return self.history[-1]
         return float(_surrogate(self.problem, self.options, None)[1])
 
-
-STOPPED = "stopped by a callback"
+    @torch.no_grad()
+    def _value_at(self, params: torch.Tensor) -> float:
+        """The objective on draws and rows that are the same in every call."""
+        generator, rows = torch.Generator().manual_seed(0), None
+        n_rows = self.problem.target.n_rows
+        if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
+            rows = torch.randperm(n_rows, generator=generator)[:JUDGE_ROWS]
+        self._set(params)
+        problem = replace(self.problem, generator=generator)
+        n_draws = max(self.options.n_draws, JUDGE_DRAWS)
+        options = replace(self.options, n_draws=n_draws)
+        return float(_surrogate(problem, options, rows)[1])
 
 
 def _is_falling(values: list[torch.Tensor]) -> bool:

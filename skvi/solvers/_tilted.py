@@ -11,7 +11,7 @@ from skvi.base import NormalForm
 from skvi.divergences import log_power_integral
 from skvi.sampling import adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Problem, Solution
+from skvi.solvers.base import Ending, Problem, Solution, ending_of
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
 
@@ -244,8 +244,8 @@ def match_tilted_moments(
         q = _move(q, sample.moments(known), known, alpha, 1 / averaged)
         if progress(history[-1], lambda q=q: posterior.set_normal(q)):
             posterior.set_normal(q)
-            found = {"ess": sample.ess, "stopped": True}
-            return _solution(history[-1], history, False, "", found)
+            found = {"ess": sample.ess}
+            return _solution(history[-1], history, Ending.STOPPED, "", found)
     sample = _Sample(problem, proposal, near, q, n_draws)
     solution = _check(sample, q, near, history, alpha)
     if not solution.diagnostics["moment_error"] < MAX_ERROR or sample.ess < MIN_ESS:
@@ -258,20 +258,20 @@ def match_tilted_moments(
     return solution
 
 
-def estimate_loss(problem: Problem) -> float:
+def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> float:
     """What is minimised, in nats, estimated from draws of the posterior as it is."""
     posterior, objective = problem.posterior, problem.objective
-    theta, log_q = posterior.rsample_with_log_prob(PILOT_DRAWS, problem.generator)
+    theta, log_q = posterior.rsample_with_log_prob(n_draws, problem.generator)
     log_weights = problem.target.log_joint_batched(theta) - log_q
     value = float(objective.bound(log_weights))
     return value if objective.direction == "upper" else -value
 
 
 def _solution(
-    value: float, history: list[float], converged: bool, message: str, found: dict
+    value: float, history: list[float], ending: Ending, message: str, found: dict
 ) -> Solution:
     name = "moment_matching"
-    return Solution(name, value, history, len(history), converged, message, found)
+    return Solution(name, value, history, len(history), ending, message, found)
 
 
 def _check(
@@ -306,7 +306,7 @@ def _check(
     value_error = float((sample.w_t - sample.w_0).norm()) / sample.delta
     found = {"ess": sample.ess, "moment_error": error, "value_error": value_error}
     found |= {"khat": khat, "source": "importance"}
-    return _solution(-sample.bound, history, not message, message, found)
+    return _solution(-sample.bound, history, ending_of(not message), message, found)
 
 
 def _mean_errors(sample: _Sample, known: _Reference, alpha: float) -> torch.Tensor:

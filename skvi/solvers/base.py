@@ -3,11 +3,21 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
 
-__all__ = ["Problem", "Solution", "SolverOptions"]
+__all__ = [
+    "INTERRUPTED",
+    "PhaseInterrupted",
+    "Problem",
+    "Solution",
+    "SolverOptions",
+]
+
+#: What a solver says of itself after Ctrl-C.
+INTERRUPTED = "interrupted: the best posterior so far was kept"
 
 #: Said where a learnt scale has no optimum inside its range.
 FLOOR_MESSAGE = (
@@ -123,6 +133,37 @@ class SolverOptions:
     progress: Callable[[float, Callable[[], None]], bool] = no_progress
 
 
+class Ending(Enum):
+    """How a solve ended.
+
+    Examples
+    --------
+    >>> from skvi.solvers.base import Ending
+    >>> Ending.INTERRUPTED.value
+    'interrupted'
+    """
+
+    #: The solver's own criterion was met.
+    CONVERGED = "converged"
+    #: Neither that nor any of the others: the message says what to change.
+    UNFINISHED = "unfinished"
+    #: A callback asked to stop.
+    STOPPED = "stopped"
+    #: Ctrl-C; the posterior holds the best state so far.
+    INTERRUPTED = "interrupted"
+
+
+class PhaseInterrupted(KeyboardInterrupt):
+    """Ctrl-C in a phase of a fit, after which the posterior holds what it found.
+
+    Examples
+    --------
+    >>> from skvi.solvers.base import PhaseInterrupted
+    >>> issubclass(PhaseInterrupted, KeyboardInterrupt)
+    True
+    """
+
+
 @dataclass
 class Solution:
     """What a solver found; the posterior itself was changed in place.
@@ -138,8 +179,8 @@ class Solution:
         The quantity that is minimised, in nats, after every iteration.
     n_iter : int
         Iterations that were made.
-    converged : bool
-        Whether the solver's own criterion was met.
+    ending : Ending
+        How it ended.
     message : str
         What to change if it did not converge, or where it stopped.
     diagnostics : dict
@@ -150,18 +191,65 @@ class Solution:
     Examples
     --------
     >>> from skvi.solvers import Solution
-    >>> Solution("natural_gradient", 2.0, [3.0, 2.0], 2, True).value
-    2.0
+    >>> from skvi.solvers.base import Ending
+    >>> found = Solution("natural_gradient", 2.0, [3.0, 2.0], 2, Ending.CONVERGED)
+    >>> found.value, found.converged
+    (2.0, True)
     """
 
     solver: str
     value: float
     history: list[float]
     n_iter: int
-    converged: bool
+    ending: Ending
     message: str = ""
     diagnostics: dict = field(default_factory=dict)
     is_exact: bool = False
+
+    @property
+    def converged(self) -> bool:
+        """Whether the solver's own criterion was met."""
+        return self.ending is Ending.CONVERGED
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.ending is Ending.INTERRUPTED
+
+    def raise_interrupt(self) -> None:
+        """Hand Ctrl-C on, where a solve is only a part of a fit.
+
+        Raises
+        ------
+        PhaseInterrupted
+            Ctrl-C ended it; ``problem.posterior`` is usable.
+        """
+        if self.interrupted:
+            raise PhaseInterrupted
+
+
+def ending_of(converged: bool, stopped: bool = False) -> Ending:
+    """How a solve ended that Ctrl-C did not end.
+
+    Parameters
+    ----------
+    converged : bool
+    stopped : bool, default=False
+        Whether a callback asked to stop.
+
+    Returns
+    -------
+    Ending
+
+    Examples
+    --------
+    >>> from skvi.solvers.base import ending_of
+    >>> ending_of(converged=True, stopped=True)
+    <Ending.STOPPED: 'stopped'>
+    """
+    if stopped:
+        return Ending.STOPPED
+    return Ending.CONVERGED if converged else Ending.UNFINISHED
 
 
 def remaining_gain(gains: list[float]) -> float:

@@ -1,6 +1,7 @@
 """Thread limits that live only inside a call."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from joblib import effective_n_jobs
@@ -17,7 +18,8 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def limit_threads(work: float, n_jobs: int | None = None) -> AbstractContextManager:
+@contextmanager
+def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     """Limit all thread pools inside a block, and restore them after it.
 
     Parameters
@@ -28,13 +30,21 @@ def limit_threads(work: float, n_jobs: int | None = None) -> AbstractContextMana
         Upper limit; None leaves the pools as they are, -1 is every core, -2 all but
         one.
 
-    Returns
-    -------
-    context manager
+    Yields
+    ------
+    None
     """
     limit = None if n_jobs is None else max(1, effective_n_jobs(n_jobs))
     if work <= SMALL_WORK:
         limit = 1
     if limit is None:
-        return nullcontext()
-    return _controller().limit(limits=limit)
+        yield
+        return
+    controller = _controller()
+    before = [(pool, pool.num_threads) for pool in controller.lib_controllers]
+    try:
+        with controller.limit(limits=limit):
+            yield
+    finally:  # once more: Ctrl-C may come while the controller sets or restores them
+        for pool, n_threads in before:
+            pool.set_num_threads(n_threads)
