@@ -9,6 +9,7 @@ from sklearn.utils import get_tags
 
 from skvi._registry import SHORTHANDS
 from skvi._variational import BaseVariational
+from skvi.utils._transformers import refuse_supervised
 
 # Parameters that say how a posterior is found, and not what the model is.
 INFERENCE = frozenset(
@@ -35,7 +36,9 @@ INFERENCE = frozenset(
 )
 
 
-def make_candidates(estimator: Any, grid: list[dict]) -> list[Any]:
+def make_candidates(
+    estimator: Any, grid: list[dict], allow_supervised: bool = False
+) -> list[Any]:
     """Unfitted copies with the parameters of a grid, each able to bound evidence."""
     made = []
     for params in grid:
@@ -43,9 +46,11 @@ def make_candidates(estimator: Any, grid: list[dict]) -> list[Any]:
         final = final_step(candidate)
         if not hasattr(final, "evidence_bounds"):
             raise TypeError(
-                f"{type(final).__name__} has no method evidence_bounds. Search over a "
-                "linear model of skvi, or a Pipeline that ends in one."
+                f"{type(final).__name__} has no method evidence_bounds. Search over an "
+                "estimator of skvi, or a Pipeline that ends in one."
             )
+        if not allow_supervised:
+            refuse_supervised(candidate)
         made.append(candidate)
     return made
 

@@ -77,6 +77,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     error_score : "raise" or nan, default=nan
         Whether the error of a candidate is raised, or leaves NaN in its row, with
         a warning (`FitFailedWarning`).
+    allow_supervised_transformers : bool, default=False
+        Whether transformers of pipelines may look at y; without it such candidates are
+        refused before any fit (see `skvi.evidence_bounds`). Features that were made
+        from y are no model of it: of pure noise the search then prefers the model with
+        the most features that were chosen.
     verbose : int, default=0
         1 writes a line for every pass, and the verdict.
     random_state : int, RandomState instance or None, default=None
@@ -195,6 +200,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "n_jobs": [Integral, None],
         "refit": ["boolean"],
         "error_score": [StrOptions({"raise"}), np.nan],
+        "allow_supervised_transformers": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
@@ -212,6 +218,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         n_jobs=None,
         refit=True,
         error_score=np.nan,
+        allow_supervised_transformers=False,
         verbose=0,
         random_state=None,
     ):
@@ -225,6 +232,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.refit = refit
         self.error_score = error_score
+        self.allow_supervised_transformers = allow_supervised_transformers
         self.verbose = verbose
         self.random_state = random_state
 
@@ -252,12 +260,15 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         ------
         ValueError
             The candidates differ in loss, in class weights or in the kind of target,
-            so that their evidences have no common unit; or all of them failed.
+            so that their evidences have no common unit; a transformer of a pipeline
+            looks at y; or all of them failed.
         TypeError
             A candidate has no method ``evidence_bounds``.
         """
         grid = list(ParameterGrid(self.param_grid))
-        candidates = make_candidates(self.estimator, grid)
+        candidates = make_candidates(
+            self.estimator, grid, self.allow_supervised_transformers
+        )
         check_comparable(candidates)
         race = self._make_race(X, y, params, grid)
         fits = fit_all(
