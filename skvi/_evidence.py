@@ -7,7 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skvi._progress import EvidenceProgress
 from skvi.evidence import bound_evidence
@@ -95,7 +95,7 @@ class EvidenceMixin:
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
         is comparable only within the same loss and weights.
         """
-        return self._check_and_bound(
+        return self._as_fitted()._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state
         )
 
@@ -110,7 +110,6 @@ class EvidenceMixin:
         random_state,
         exposure=None,
     ):
-        check_is_fitted(self)
         validate_arguments(
             type(self).__name__,
             {"method": method, "n_draws": n_draws, "precision": precision},
