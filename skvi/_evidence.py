@@ -93,7 +93,9 @@ class EvidenceMixin:
         Values are in nats, summed over the data, with all constants. With a loss
         other than log loss, or with weights, the result bounds a generalised
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
-        is comparable only within the same loss and weights.
+        is comparable only within the same loss and weights. What comes from y is
+        conditioned on, and named in ``plug_in``: learnt hyperparameters, and location
+        and scale of y with ``normalize_y=True``.
         """
         return self._as_fitted()._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state
@@ -151,7 +153,11 @@ class EvidenceMixin:
                 "log evidence" if plain else "generalised log evidence",
                 EvidenceProgress(self),
             )
-        return replace(bounds, plug_in=target.learnt)
+        return replace(bounds, plug_in=target.learnt + self._taken_from_y())
+
+    def _taken_from_y(self):
+        """Names of what the prior takes from y, some of `FROM_TARGET`."""
+        return ()
 
     def _bound_evidence(
         self, target, generator, method, n_draws, precision, quantity, report

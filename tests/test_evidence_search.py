@@ -338,7 +338,7 @@ def test_learnt_hyperparameters_keep_candidates_apart(data):
     grid = {"posterior": ["mean_field", "full_rank"]}
     search = EvidenceSearch(model, grid, random_state=0).fit(*data)
     assert search.results_["model"].tolist() == [0, 1]
-    assert search.results_["plug_in"].tolist() == ["noise_scale"] * 2
+    assert search.results_["plug_in"].tolist() == ["noise_scale, y_mean, y_scale"] * 2
     assert search.results_["estimate"][0] != search.results_["estimate"][1]
 
 
@@ -365,7 +365,7 @@ def test_other_mixtures(data):
     grid = {"loss": ["beta"], "normalize_y": [True, False]}
     with pytest.raises(ValueError, match="differ in normalize_y: False, True"):
         EvidenceSearch(REGRESSION, grid).fit(*data)
-    grid = {"loss": ["log", LogLoss()], "normalize_y": [True, False]}
+    grid = {"loss": ["log", LogLoss()], "prior__scale": [1.0, 2.0]}
     search = EvidenceSearch(REGRESSION, grid).fit(*data)
     assert search.results_["model"].tolist() == [0, 1, 0, 1]
 

@@ -10,6 +10,7 @@ from skvi.evidence._weights import WeightSummary
 
 __all__ = [
     "ALWAYS",
+    "FROM_TARGET",
     "MEAN",
     "NEVER",
     "PROBABLE",
@@ -21,6 +22,8 @@ __all__ = [
 #: In which sense a row bounds the evidence.
 ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
 PROBABLE = "with 95 % probability"
+#: Names in `plug_in` of what a prior takes from y: it is the same for every fit to y.
+FROM_TARGET = ("y_mean", "y_scale", "intercept_scale")
 #: From sure to hopeless.
 EXISTS = (True, None, False)
 #: Errors by which a sure lower bound may exceed the upper one by chance.
@@ -30,6 +33,10 @@ ROUNDING = 1e-9
 # Independent chains, and the fewest blocks of draws, that errors come from.
 _N_GROUPS = 64
 _OPTIMISTIC = "optimistic as a score of the model"
+_NO_PROBABILITY = (
+    "the prior depends on y, and this is no probability of the data; compare it only "
+    "with others that take the same from y"
+)
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,12 @@ class EvidenceBounds:
         Why not; or what the upper bound is certified against.
     method : str
     plug_in : tuple of str
-        Learnt hyperparameters on which the evidence is conditioned.
+        What the evidence is conditioned on although it comes from y: learnt
+        hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
+        ``normalize_y=True``; "intercept_scale" where the prior of the intercept is as
+        wide as y is large. Where it is empty the (plain) evidence is the probability
+        (density) that the model gives to the data: as a function of y it integrates to
+        1.
     quantity : str
         "log evidence", or "generalised log evidence" for other losses or weights.
     table : BoundsTable
@@ -286,8 +298,12 @@ class EvidenceBounds:
         lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
         if self.table:
             lines.append(str(self.table))
-        if self.plug_in:
-            lines.append(f"  at the learnt {', '.join(self.plug_in)}: {_OPTIMISTIC}")
+        learnt = [name for name in self.plug_in if name not in FROM_TARGET]
+        taken = [name for name in self.plug_in if name in FROM_TARGET]
+        if learnt:
+            lines.append(f"  at the learnt {', '.join(learnt)}: {_OPTIMISTIC}")
+        if taken:
+            lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         return "\n".join([*lines, f"  {self.reason}"])
 
     def limits(self, level: float = 0.95) -> tuple[float, float]:

@@ -35,6 +35,12 @@ INFERENCE = frozenset(
     }
 )
 
+#: What else to do about candidates that differ.
+REMEDIES = {
+    "normalize_y": ", or use normalize_y=False, with priors in units of y, for all: "
+    "with True the prior is made from y, and the evidence is no probability of y",
+}
+
 
 def make_candidates(
     estimator: Any, grid: list[dict], allow_supervised: bool = False
@@ -116,7 +122,7 @@ def check_comparable(candidates: list[Any]) -> None:
             raise ValueError(
                 f"The candidates differ in {name}: {shown}. Evidences of different "
                 f"{name} have no common unit and cannot be compared: make one search "
-                "for each."
+                f"for each{REMEDIES.get(name, '')}."
             )
 
 
@@ -126,16 +132,20 @@ def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
     params = final.get_params(deep=False)
     loss = _resolve("loss", params.get("loss"))
     weight = params.get("class_weight")
-    unit = {
+    return {
         "loss": (loss, repr(params.get("loss"))),
         "class weights": (weight, repr(weight)),
         "kind of target": _kind(final),
+        "normalize_y": _normalization(params),
     }
-    if not getattr(loss, "is_log_loss", True):
-        # Robust losses act on the target in the units of the fit.
-        scaled = params.get("normalize_y")
-        unit["normalize_y"] = (scaled, repr(scaled))
-    return unit
+
+
+def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
+    """What the prior takes from y; robust losses also act in these units."""
+    scaled = params.get("normalize_y")
+    if scaled and not params.get("fit_intercept", True):
+        return "scale", "True without an intercept (the scale of y alone)"
+    return scaled, repr(scaled)
 
 
 def _kind(final: Any) -> tuple[str, str]:

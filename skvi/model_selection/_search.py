@@ -114,7 +114,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         the bounds are not reliable; "probability", "probability_lower" and
         "probability_upper" of the model; "log_prior", the logarithm of its weight;
         "contender", whether it is not excluded; "reliable", "reason", "method"
-        and "plug_in", learnt hyperparameters that make an evidence optimistic;
+        and "plug_in", what an evidence is conditioned on although it comes from y
+        (learnt hyperparameters make it optimistic);
         "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
         candidate's own fit; "fit_time" and "evidence_time" in seconds;
         "rank_evidence", 1 for the best.
@@ -158,6 +159,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     *Learnt hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among
     candidates that learn the same ones this is ignored; a mixture warns.
+
+    *Normalized targets.* With ``normalize_y=True`` the prior takes location and scale
+    from y ("y_mean" and "y_scale" in the column "plug_in"), so that the evidence is no
+    probability of y. Candidates that all do so are compared; candidates that differ
+    in it are refused, since a prior that follows y wins for that reason alone.
 
     Estimates and bounds are from draws, unless "method" is "exact" or "quadrature".
 
@@ -259,9 +265,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            The candidates differ in loss, in class weights or in the kind of target,
-            so that their evidences have no common unit; a transformer of a pipeline
-            looks at y; or all of them failed.
+            The candidates differ in loss, in class weights, in `normalize_y` or in the
+            kind of target, so that their evidences have no common unit; a transformer
+            of a pipeline looks at y; or all of them failed.
         TypeError
             A candidate has no method ``evidence_bounds``.
         """
