@@ -89,6 +89,7 @@ class Oracle(BaseEstimator):
 
 def oracle_search(values, seed=0, estimator=None, **params):
     grid = [{"log_evidence": [v], "name": [k]} for k, v in enumerate(values)]
+    params = {"min_difference": 0.1} | params
     search = EvidenceSearch(estimator or Oracle(), grid, random_state=seed, **params)
     return search.fit(np.zeros((3, 1)), np.zeros(3))
 
@@ -206,7 +207,7 @@ def test_learnt_hyperparameters_exclude_no_model_without_them():
         {"log_evidence": [-3.0, -5.0]},
     ]
     with pytest.warns(UserWarning, match="learn hyperparameters that others do not"):
-        search = EvidenceSearch(Oracle(), grid, random_state=0).fit(
+        search = EvidenceSearch(Oracle(), grid, min_difference=0.1, random_state=0).fit(
             np.zeros((3, 1)), np.zeros(3)
         )
     assert search.contenders_ == [0, 2]  # -9 is excluded by all, -5 by -3
@@ -397,7 +398,11 @@ def test_truth_is_picked(name, n_runs):
         X, y = problem.draw(np.random.default_rng(seed))
         exact = problem.exact(X, y)
         search = EvidenceSearch(
-            problem.estimator, problem.grid(), method="importance", random_state=seed
+            problem.estimator,
+            problem.grid(),
+            min_difference=0.1,
+            method="importance",
+            random_state=seed,
         ).fit(X, y)
         results = search.results_
         assert set(results["method"]) == {"importance"}
@@ -443,6 +448,7 @@ def run_pair(make_pair, difference, seed):
     search = EvidenceSearch(
         estimator,
         {"prior__scale": [scales[i] for i in order]},
+        min_difference=0.1,
         method="importance",
         random_state=seed,
     )
@@ -580,7 +586,7 @@ def test_exposure_reaches_the_evidence():
 def test_verbose(data, capsys):
     EvidenceSearch(REGRESSION, {"prior__scale": [0.01, 1.0]}, verbose=1).fit(*data)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[EvidenceSearch] 2 evidences to 0.25 nats"
+    assert lines[0] == "[EvidenceSearch] 2 evidences to 1 nats"
     assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
 
 
