@@ -153,6 +153,9 @@ class EvidenceMixin:
                 "log evidence" if plain else "generalised log evidence",
                 EvidenceProgress(self),
             )
+        if self.loss_function_.is_log_loss and target.likelihood_spec.is_discrete:
+            # With weights, too: a power of a probability is at most 1.
+            bounds = bounds.of_probability()
         return replace(bounds, plug_in=target.learnt + self._taken_from_y())
 
     def _taken_from_y(self):

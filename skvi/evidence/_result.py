@@ -261,7 +261,8 @@ class EvidenceBounds:
         """Return an interval for the log evidence.
 
         From `lower` and `upper` with their errors, cut at bounds of the table that hold
-        always: an ELBO in closed form can be tighter than the sampled lower bound.
+        always: an ELBO in closed form can be tighter than the sampled lower bound, and
+        the probability of labels or counts is at most 1.
 
         Parameters
         ----------
@@ -273,25 +274,57 @@ class EvidenceBounds:
         -------
         low, high : float
             In nats. Where such an ELBO lies above the upper end, that end is 4 errors
-            away instead, as far as chance may reach while `reliable`; ``inf`` where
-            the ELBO refutes that, too.
+            away instead, as far as chance may reach while `reliable`; ``inf``, or 0 for
+            a probability, where the ELBO refutes that, too.
         """
         low = self.lower - n_se * self.lower_se
-        high = self.upper + n_se * self.upper_se
-        sure = max(
-            (
-                row.value
-                for row in self.table.values()
-                if row.direction == "lower" and row.holds == ALWAYS
-            ),
-            default=-math.inf,
-        )
+        top = min(self._sure("upper"), default=math.inf)
+        high = min(self.upper + n_se * self.upper_se, top)
+        sure = max(self._sure("lower"), default=-math.inf)
         if sure <= high:
             return max(low, sure), high
         if sure - high <= ROUNDING * max(1.0, abs(sure)):
             return min(max(low, high), sure), sure
-        high = self.upper + REFUTED * self.upper_se
-        return sure, high if sure <= high else math.inf
+        high = min(self.upper + REFUTED * self.upper_se, top)
+        return sure, high if sure <= high else top
+
+    def _sure(self, direction: str) -> list[float]:
+        """Bounds of the table that hold always."""
+        rows = self.table.values()
+        return [r.value for r in rows if r.direction == direction and r.holds == ALWAYS]
+
+    def of_probability(self) -> "EvidenceBounds":
+        """Return bounds on the logarithm of a probability, which is at most 0.
+
+        Returns
+        -------
+        EvidenceBounds
+            No number above 0; an `upper` that was is 0 with error 0, which is a certain
+            bound. The table has it as a row, at which `interval` is cut. An interval
+            that is cut holds as often as before; the expectation of `upper` falls, and
+            is no longer above the evidence where draws on both sides of 0 are likely.
+
+        Examples
+        --------
+        >>> from skvi.evidence import EvidenceBounds
+        >>> bounds = EvidenceBounds(
+        ...     -0.02, 0.01, 0.01, 0.01, 0.0, 0.03, 900.0, 0.1, True, "", "importance"
+        ... ).of_probability()
+        >>> bounds.upper, bounds.upper_se, bounds.interval()
+        (0.0, 0.0, (-0.04, 0.0))
+        """
+        lower, upper = min(self.lower, 0.0), min(self.upper, 0.0)
+        says = "a bound, exactly: a probability is at most 1"
+        certain = NamedBound(0.0, 0.0, "upper", says, holds=ALWAYS)
+        return replace(
+            self,
+            lower=lower,
+            upper=upper,
+            upper_se=self.upper_se if self.upper < 0 else 0.0,
+            estimate=min(self.estimate, 0.0),
+            gap=upper - lower,
+            table={**self.table, "probability 1": certain},
+        )
 
     def __str__(self) -> str:
         """Return the table of bounds as text."""
