@@ -7,7 +7,7 @@ from numbers import Integral, Real
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skvi._progress import EvidenceProgress
 from skvi.evidence import bound_evidence
@@ -90,9 +90,11 @@ class EvidenceMixin:
         Values are in nats, summed over the data, with all constants. With a loss
         other than log loss, or with weights, the result bounds a generalised
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
-        is comparable only within the same loss and weights.
+        is comparable only within the same loss and weights. What comes from y is
+        conditioned on, and named in ``plug_in``: learnt hyperparameters, and location
+        and scale of y with ``normalize_y=True``.
         """
-        return self._check_and_bound(
+        return self._as_fitted()._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state
         )
 
@@ -107,7 +109,6 @@ class EvidenceMixin:
         random_state,
         exposure=None,
     ):
-        check_is_fitted(self)
         validate_arguments(
             type(self).__name__,
             {"method": method, "n_draws": n_draws, "precision": precision},
@@ -150,7 +151,14 @@ class EvidenceMixin:
                 "log evidence" if plain else "generalised log evidence",
                 EvidenceProgress(self),
             )
-        return replace(bounds, plug_in=target.learnt)
+        if self.loss_function_.is_log_loss and target.likelihood_spec.is_discrete:
+            # With weights, too: a power of a probability is at most 1.
+            bounds = bounds.of_probability()
+        return replace(bounds, plug_in=target.learnt + self._taken_from_y())
+
+    def _taken_from_y(self):
+        """Names of what the prior takes from y, some of `FROM_TARGET`."""
+        return ()
 
     def _bound_evidence(
         self, target, generator, method, n_draws, precision, quantity, report

@@ -29,6 +29,10 @@ class StandardizedTargetMixin:
         """Without an intercept a shift of the target would stand for one."""
         return getattr(self, "fit_intercept", True)
 
+    @property
+    def _has_robust_units(self):
+        return self._robust_units and not self.loss_function_.is_log_loss
+
     def _encode(self, y, reset=True):
         if reset and y.ndim == 1 and y.dtype == np.float64:
             return y  # fits have checked it
@@ -46,8 +50,7 @@ class StandardizedTargetMixin:
             )
         if self.normalize_y:
             w = np.ones(len(y)) if sample_weight is None else sample_weight
-            robust = self._robust_units and not self.loss_function_.is_log_loss
-            units = _median_units if robust else _mean_units
+            units = _median_units if self._has_robust_units else _mean_units
             mean, scale = units(y, w, self._centres_target)
             # A constant target has no scale, up to rounding.
             if scale <= 1e-12 * max(abs(mean), 1e-300):
@@ -59,6 +62,12 @@ class StandardizedTargetMixin:
         # At once: `evidence_bounds` comes here, too, and may be interrupted.
         self._y_mean, self._y_scale, self._constant = mean, scale, constant
         return (y - mean) / scale
+
+    def _taken_from_y(self):
+        """The prior refers to the standardised target: its units come from y."""
+        if not self.normalize_y:
+            return ()
+        return ("y_mean", "y_scale") if self._centres_target else ("y_scale",)
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.

@@ -1,5 +1,6 @@
 """Glue of supervised estimators: from X, y and weights to a fitted posterior."""
 
+from copy import copy, deepcopy
 from numbers import Integral
 
 import numpy as np
@@ -17,6 +18,9 @@ from skvi.utils._threads import limit_threads
 from skvi.utils._validation import Interval, _check_sample_weight, validate_arguments
 
 __all__ = ["BaseSupervised"]
+
+# Parameters that say what the model is, beside the parts that a fit resolves.
+MODEL_PARAMS = ("fit_intercept", "noise_scale", "normalize_y", "class_weight")
 
 
 class BaseSupervised(BaseVariational):
@@ -37,6 +41,11 @@ class BaseSupervised(BaseVariational):
             X, y = validate_data(self, X, y, **self._input)
             targets, self._dtype = self._encode(y), X.dtype
             self._resolve_all()
+            self._model_params = {
+                name: deepcopy(value)
+                for name, value in self.get_params(deep=False).items()
+                if name in MODEL_PARAMS
+            }
             sample_weight = self._check_weights(X, sample_weight)
             weight = self._row_weights(targets, sample_weight)
             offset = self._check_exposure(X, exposure)
@@ -99,6 +108,16 @@ class BaseSupervised(BaseVariational):
         found = super()._posterior_attributes()
         # Parameters may be set to other values after the fit: predictions do not care.
         return found | {"_fitted_predictor": self._problem.target.predictor}
+
+    def _as_fitted(self):
+        """Copy with the model parameters of the fit, for queries that need the target.
+
+        They see no parameter that was set later, and what they set is not kept.
+        """
+        check_is_fitted(self)
+        fitted = copy(self)
+        vars(fitted).update(self._model_params)
+        return fitted
 
     def _check_X(self, X):
         check_is_fitted(self)

@@ -89,6 +89,7 @@ class Oracle(BaseEstimator):
 
 def oracle_search(values, seed=0, estimator=None, **params):
     grid = [{"log_evidence": [v], "name": [k]} for k, v in enumerate(values)]
+    params = {"min_difference": 0.1} | params
     search = EvidenceSearch(estimator or Oracle(), grid, random_state=seed, **params)
     return search.fit(np.zeros((3, 1)), np.zeros(3))
 
@@ -206,7 +207,7 @@ def test_learnt_hyperparameters_exclude_no_model_without_them():
         {"log_evidence": [-3.0, -5.0]},
     ]
     with pytest.warns(UserWarning, match="learn hyperparameters that others do not"):
-        search = EvidenceSearch(Oracle(), grid, random_state=0).fit(
+        search = EvidenceSearch(Oracle(), grid, min_difference=0.1, random_state=0).fit(
             np.zeros((3, 1)), np.zeros(3)
         )
     assert search.contenders_ == [0, 2]  # -9 is excluded by all, -5 by -3
@@ -338,7 +339,7 @@ def test_learnt_hyperparameters_keep_candidates_apart(data):
     grid = {"posterior": ["mean_field", "full_rank"]}
     search = EvidenceSearch(model, grid, random_state=0).fit(*data)
     assert search.results_["model"].tolist() == [0, 1]
-    assert search.results_["plug_in"].tolist() == ["noise_scale"] * 2
+    assert search.results_["plug_in"].tolist() == ["noise_scale, y_mean, y_scale"] * 2
     assert search.results_["estimate"][0] != search.results_["estimate"][1]
 
 
@@ -365,7 +366,7 @@ def test_other_mixtures(data):
     grid = {"loss": ["beta"], "normalize_y": [True, False]}
     with pytest.raises(ValueError, match="differ in normalize_y: False, True"):
         EvidenceSearch(REGRESSION, grid).fit(*data)
-    grid = {"loss": ["log", LogLoss()], "normalize_y": [True, False]}
+    grid = {"loss": ["log", LogLoss()], "prior__scale": [1.0, 2.0]}
     search = EvidenceSearch(REGRESSION, grid).fit(*data)
     assert search.results_["model"].tolist() == [0, 1, 0, 1]
 
@@ -397,7 +398,11 @@ def test_truth_is_picked(name, n_runs):
         X, y = problem.draw(np.random.default_rng(seed))
         exact = problem.exact(X, y)
         search = EvidenceSearch(
-            problem.estimator, problem.grid(), method="importance", random_state=seed
+            problem.estimator,
+            problem.grid(),
+            min_difference=0.1,
+            method="importance",
+            random_state=seed,
         ).fit(X, y)
         results = search.results_
         assert set(results["method"]) == {"importance"}
@@ -443,6 +448,7 @@ def run_pair(make_pair, difference, seed):
     search = EvidenceSearch(
         estimator,
         {"prior__scale": [scales[i] for i in order]},
+        min_difference=0.1,
         method="importance",
         random_state=seed,
     )
@@ -580,7 +586,7 @@ def test_exposure_reaches_the_evidence():
 def test_verbose(data, capsys):
     EvidenceSearch(REGRESSION, {"prior__scale": [0.01, 1.0]}, verbose=1).fit(*data)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[EvidenceSearch] 2 evidences to 0.25 nats"
+    assert lines[0] == "[EvidenceSearch] 2 evidences to 1 nats"
     assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
 
 

@@ -8,7 +8,12 @@ from skvi.evidence._fit_checks import (
     lower_bound,
     weight_diagnostics,
 )
-from skvi.evidence._result import BoundsTable, EvidenceBounds, NamedBound
+from skvi.evidence._result import (
+    FROM_TARGET,
+    BoundsTable,
+    EvidenceBounds,
+    NamedBound,
+)
 from skvi.evidence._table import elbo_row
 from skvi.evidence._training import TrainingRecord, record_training
 from skvi.evidence._unwrap import evidence_bounds
@@ -16,6 +21,7 @@ from skvi.evidence._weights import WeightSummary, summarise_weights
 
 __all__ = [
     "BOUND_DRAWS",
+    "FROM_TARGET",
     "BoundsTable",
     "EvidenceBounds",
     "NamedBound",

@@ -10,6 +10,7 @@ from skvi.evidence._weights import WeightSummary
 
 __all__ = [
     "ALWAYS",
+    "FROM_TARGET",
     "MEAN",
     "NEVER",
     "PROBABLE",
@@ -21,6 +22,8 @@ __all__ = [
 #: In which sense a row bounds the evidence.
 ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
 PROBABLE = "with 95 % probability"
+#: Names in `plug_in` of what a prior takes from y: it is the same for every fit to y.
+FROM_TARGET = ("y_mean", "y_scale", "intercept_scale")
 #: From sure to hopeless.
 EXISTS = (True, None, False)
 #: Errors by which a sure lower bound may exceed the upper one by chance.
@@ -30,6 +33,10 @@ ROUNDING = 1e-9
 # Independent chains, and the fewest blocks of draws, that errors come from.
 _N_GROUPS = 64
 _OPTIMISTIC = "optimistic as a score of the model"
+_NO_PROBABILITY = (
+    "the prior depends on y, and this is no probability of the data; compare it only "
+    "with others that take the same from y"
+)
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,12 @@ class EvidenceBounds:
         Why not; or what the upper bound is certified against.
     method : str
     plug_in : tuple of str
-        Learnt hyperparameters on which the evidence is conditioned.
+        What the evidence is conditioned on although it comes from y: learnt
+        hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
+        ``normalize_y=True``; "intercept_scale" where the prior of the intercept is as
+        wide as y is large. Where it is empty the (plain) evidence is the probability
+        (density) that the model gives to the data: as a function of y it integrates to
+        1.
     quantity : str
         "log evidence", or "generalised log evidence" for other losses or weights.
     table : BoundsTable
@@ -249,7 +261,8 @@ class EvidenceBounds:
         """Return an interval for the log evidence.
 
         From `lower` and `upper` with their errors, cut at bounds of the table that hold
-        always: an ELBO in closed form can be tighter than the sampled lower bound.
+        always: an ELBO in closed form can be tighter than the sampled lower bound, and
+        the probability of labels or counts is at most 1.
 
         Parameters
         ----------
@@ -261,33 +274,69 @@ class EvidenceBounds:
         -------
         low, high : float
             In nats. Where such an ELBO lies above the upper end, that end is 4 errors
-            away instead, as far as chance may reach while `reliable`; ``inf`` where
-            the ELBO refutes that, too.
+            away instead, as far as chance may reach while `reliable`; ``inf``, or 0 for
+            a probability, where the ELBO refutes that, too.
         """
         low = self.lower - n_se * self.lower_se
-        high = self.upper + n_se * self.upper_se
-        sure = max(
-            (
-                row.value
-                for row in self.table.values()
-                if row.direction == "lower" and row.holds == ALWAYS
-            ),
-            default=-math.inf,
-        )
+        top = min(self._sure("upper"), default=math.inf)
+        high = min(self.upper + n_se * self.upper_se, top)
+        sure = max(self._sure("lower"), default=-math.inf)
         if sure <= high:
             return max(low, sure), high
         if sure - high <= ROUNDING * max(1.0, abs(sure)):
             return min(max(low, high), sure), sure
-        high = self.upper + REFUTED * self.upper_se
-        return sure, high if sure <= high else math.inf
+        high = min(self.upper + REFUTED * self.upper_se, top)
+        return sure, high if sure <= high else top
+
+    def _sure(self, direction: str) -> list[float]:
+        """Bounds of the table that hold always."""
+        rows = self.table.values()
+        return [r.value for r in rows if r.direction == direction and r.holds == ALWAYS]
+
+    def of_probability(self) -> "EvidenceBounds":
+        """Return bounds on the logarithm of a probability, which is at most 0.
+
+        Returns
+        -------
+        EvidenceBounds
+            No number above 0; an `upper` that was is 0 with error 0, which is a certain
+            bound. The table has it as a row, at which `interval` is cut. An interval
+            that is cut holds as often as before; the expectation of `upper` falls, and
+            is no longer above the evidence where draws on both sides of 0 are likely.
+
+        Examples
+        --------
+        >>> from skvi.evidence import EvidenceBounds
+        >>> bounds = EvidenceBounds(
+        ...     -0.02, 0.01, 0.01, 0.01, 0.0, 0.03, 900.0, 0.1, True, "", "importance"
+        ... ).of_probability()
+        >>> bounds.upper, bounds.upper_se, bounds.interval()
+        (0.0, 0.0, (-0.04, 0.0))
+        """
+        lower, upper = min(self.lower, 0.0), min(self.upper, 0.0)
+        says = "a bound, exactly: a probability is at most 1"
+        certain = NamedBound(0.0, 0.0, "upper", says, holds=ALWAYS)
+        return replace(
+            self,
+            lower=lower,
+            upper=upper,
+            upper_se=self.upper_se if self.upper < 0 else 0.0,
+            estimate=min(self.estimate, 0.0),
+            gap=upper - lower,
+            table={**self.table, "probability 1": certain},
+        )
 
     def __str__(self) -> str:
         """Return the table of bounds as text."""
         lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
         if self.table:
             lines.append(str(self.table))
-        if self.plug_in:
-            lines.append(f"  at the learnt {', '.join(self.plug_in)}: {_OPTIMISTIC}")
+        learnt = [name for name in self.plug_in if name not in FROM_TARGET]
+        taken = [name for name in self.plug_in if name in FROM_TARGET]
+        if learnt:
+            lines.append(f"  at the learnt {', '.join(learnt)}: {_OPTIMISTIC}")
+        if taken:
+            lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         return "\n".join([*lines, f"  {self.reason}"])
 
     def limits(self, level: float = 0.95) -> tuple[float, float]:

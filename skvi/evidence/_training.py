@@ -116,8 +116,8 @@ def record_training(
     """
     if not hasattr(estimator, "evidence_bounds"):
         raise TypeError(
-            f"{type(estimator).__name__} has no method evidence_bounds. Pass a linear "
-            "model of skvi, or a Pipeline or search that ends in one."
+            f"{type(estimator).__name__} has no method evidence_bounds. Pass an "
+            "estimator of skvi, and X as it goes into it."
         )
     model: Any = clone(estimator)
     recorder = _Recorder(model, n_points)

@@ -3,10 +3,18 @@
 from typing import Any
 
 from skvi.evidence._result import EvidenceBounds
+from skvi.utils._transformers import refuse_supervised
 from skvi.utils._unwrap import unwrap
 
 
-def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceBounds:
+def evidence_bounds(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    allow_supervised_transformers: bool = False,
+    **options: Any,
+) -> EvidenceBounds:
     """Bound the log evidence of a fitted estimator, pipeline or search.
 
     A `Pipeline` and a `GridSearchCV` do not forward the estimator's method
@@ -20,6 +28,11 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
         The training features, before the pipeline's transformations.
     y : array-like of shape (n,)
         The training target.
+    allow_supervised_transformers : bool, default=False
+        Whether transformers of the pipeline may look at y. The features that they make
+        are no model of y: the number is then no evidence (of pure noise it is high).
+        True is for transformers that do not use y after all, or were fitted to other
+        rows.
     **options : dict
         Passed to the estimator's method: ``sample_weight``, ``n_draws``,
         ``precision``, ``random_state``, ``method``.
@@ -32,6 +45,17 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
     ------
     TypeError
         There is no estimator with the method ``evidence_bounds`` inside.
+    ValueError
+        A transformer of the pipeline looks at y, such as `SelectKBest` or
+        `TargetEncoder`; also inside of others.
+
+    Notes
+    -----
+    Transformers that look at y are told by scikit-learn's tags (``target_tags``,
+    classifiers, regressors), by a ``fit`` whose ``y`` has no default, and, as most
+    selectors of features have no tag, by their class. Not seen are transformers of
+    others that take ``y=None``, use it and have no tag; functions that have y from
+    elsewhere; and features that were chosen by y before they came here.
 
     Examples
     --------
@@ -47,8 +71,10 @@ def evidence_bounds(estimator: Any, X: Any, y: Any, **options: Any) -> EvidenceB
     >>> bool(abs(bounds.estimate + 7.19) < 0.02)
     True
     """
+    if not allow_supervised_transformers:
+        refuse_supervised(estimator)
     found, X = unwrap(estimator, X, "evidence_bounds", ADVICE)
     return found.evidence_bounds(X, y, **options)
 
 
-ADVICE = "Pass a linear model of skvi, or a Pipeline or search that ends in one."
+ADVICE = "Pass an estimator of skvi, or a Pipeline or search that ends in one."

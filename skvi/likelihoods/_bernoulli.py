@@ -26,6 +26,7 @@ class BernoulliLikelihood(Likelihood):
     tensor([[-0.6931, -0.6931]])
     """
 
+    is_discrete = True
     tail_curvature = 0.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

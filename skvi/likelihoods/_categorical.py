@@ -58,6 +58,7 @@ class CategoricalLikelihood(Likelihood):
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
+    is_discrete = True
     tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:

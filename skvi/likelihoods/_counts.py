@@ -30,6 +30,8 @@ class CountLikelihood(Likelihood):
     `_mass_slopes(f, y)`, its first five derivatives in y.
     """
 
+    is_discrete = True
+
     @property
     def length_scale(self) -> float:
         """Half a unit of the log rate: sums over y bend faster than a logistic."""

@@ -24,6 +24,8 @@ class Likelihood(Component):
     """
 
     n_outputs = 1
+    #: Whether y is discrete: p(y | f) is then a probability, which is at most 1.
+    is_discrete = False
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learnt: tuple[str, ...] = ()
     #: What it means, and what to do, where a learnt hyperparameter fell to its floor.

@@ -91,8 +91,10 @@ class ColumnsMixin:
         Notes
         -----
         Values are in nats, of the density of y in its own units, summed over the
-        data, with all constants. A learnt noise is conditioned on, and named in
-        ``plug_in``: as the score of a model the evidence is then optimistic.
+        data, with all constants. What comes from y is conditioned on, and named in
+        ``plug_in``: a learnt noise, with which the evidence is optimistic as the score
+        of a model, and with ``normalize_y=True`` the location and scale of y, with
+        which it is no probability of y.
         """
         options = {"sample_weight": sample_weight, "method": method}
         options |= {"n_draws": n_draws, "precision": precision}

@@ -66,7 +66,7 @@ Divergence, default="kl"
         a normal with the scale of `prior`; beside precisions with hyperpriors its
         scale is the root mean square of the target in the units of the fit, which is
         1 if it is standardised. That is as good as flat, and proper, so that there
-        is an evidence.
+        is an evidence; as it is taken from y, ``plug_in`` of the bounds names it.
     fit_intercept : bool, default=True
         Without an intercept neither features nor target are centred.
     noise_scale : float, "learn" or "hyperprior", default="hyperprior"
@@ -77,7 +77,12 @@ Divergence, default="kl"
         Whether the target is standardised for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
         Priors refer to the standardised target; everything that is returned is in
-        units of y, and bounds are on the density of y itself.
+        units of y. The prior then takes its location and scale from y: the evidence has
+        the units of the density of y, but is no probability of y, and is comparable
+        only with others of the same normalization (``plug_in`` says so). For one that
+        is a probability use False, with `noise_scale`, `prior` and `intercept_prior`
+        in units of y, such as ``prior=Normal(20.0), intercept_prior=Normal(200.0)`` for
+        a target in the hundreds.
     solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
 "moment_matching", "stochastic"}, default="auto"
         "auto" takes the most exact one that can solve the combination.

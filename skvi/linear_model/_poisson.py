@@ -328,6 +328,6 @@ default="auto"
         """
         self._check_X(X)
         self._refuse_rates("evidence_bounds", self._encode(y, reset=False))
-        return self._check_and_bound(
+        return self._as_fitted()._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state, exposure
         )

@@ -36,6 +36,8 @@ class GaussianRegression(
     """One target column: the model in the units of the fit, results in those of y."""
 
     _robust_units = True
+    #: What the prior of the intercept takes from y; set where it takes something.
+    _intercept_from_y = ()
 
     def _resolve_prior(self):
         """Return priors by block; the intercept's may still need the data."""
@@ -47,6 +49,7 @@ class GaussianRegression(
 
     def _resolve_all(self):
         super()._resolve_all()
+        self._intercept_from_y = ()
         self._gammas = self._hyperpriors()
         if self._gammas and not isinstance(self.posterior_family_, Product):
             names = ("coef", "intercept") if self.fit_intercept else ("coef",)
@@ -107,8 +110,14 @@ class GaussianRegression(
     def _set_intercept_prior(self, y, weight):
         """Give the intercept a normal prior as wide as the target is large."""
         if isinstance(self.prior_, dict) and self.prior_.get("intercept", 0) is None:
+            # By mean and standard deviation a target has size 1, whatever it is.
+            is_one = self.normalize_y and not self._has_robust_units
+            self._intercept_from_y = () if is_one else ("intercept_scale",)
             size = math.sqrt(float(np.average(y**2, weights=weight)))
             self.prior_["intercept"] = Normal(scale=size if size > 0 else 1.0)
+
+    def _taken_from_y(self):
+        return super()._taken_from_y() + self._intercept_from_y
 
     def _check_blocks(self, layout):
         names = sorted(self.prior_) if isinstance(self.prior_, dict) else ["coef"]

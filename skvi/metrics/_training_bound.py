@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from skvi.base import Layout
 from skvi.metrics._base import Scorer
+from skvi.utils._transformers import supervised_transformers
 from skvi.utils._unwrap import unwrap
 
 __all__ = ["TrainingBound"]
@@ -41,7 +42,8 @@ class TrainingBound(Scorer):
     where it is estimated from draws.
 
     Not comparable, and refused: losses other than log loss, class weights, and improper
-    priors, whose bounds have no common unit.
+    priors, whose bounds have no common unit; and pipelines whose transformers look at
+    y, as `skvi.evidence_bounds` refuses them.
 
     Examples
     --------
@@ -100,17 +102,20 @@ class TrainingBound(Scorer):
                 f"The lower_bound_ of {type(found).__name__} is not a sum over rows. "
                 + advice
             )
-        for reason in _obstacles(found):
+        for reason in _obstacles(estimator, found):
             raise ValueError(
-                f"{reason}: the training bounds of candidates would have no common "
-                "unit. Use a score of new rows, such as LogPredictiveDensity()."
+                f"{reason}: the training bounds of candidates cannot be compared. "
+                "Use a score of new rows, such as LogPredictiveDensity()."
             )
         return float(found.lower_bound_)
 
 
-def _obstacles(fitted: Any) -> list[str]:
+def _obstacles(estimator: Any, fitted: Any) -> list[str]:
     """Why the bound is not one of the evidence."""
     found = []
+    supervised = supervised_transformers(estimator)
+    if supervised:
+        found.append(f"The features were made from y, by {', '.join(supervised)}")
     if not fitted.loss_function_.is_log_loss:
         found.append(f"The fit used {fitted.loss_function_!r} instead of log loss")
     if getattr(fitted, "class_weight", None) is not None:

@@ -9,6 +9,7 @@ from sklearn.utils import get_tags
 
 from skvi._registry import SHORTHANDS
 from skvi._variational import BaseVariational
+from skvi.utils._transformers import refuse_supervised
 
 # Parameters that say how a posterior is found, and not what the model is.
 INFERENCE = frozenset(
@@ -34,8 +35,16 @@ INFERENCE = frozenset(
     }
 )
 
+#: What else to do about candidates that differ.
+REMEDIES = {
+    "normalize_y": ", or use normalize_y=False, with priors in units of y, for all: "
+    "with True the prior is made from y, and the evidence is no probability of y",
+}
 
-def make_candidates(estimator: Any, grid: list[dict]) -> list[Any]:
+
+def make_candidates(
+    estimator: Any, grid: list[dict], allow_supervised: bool = False
+) -> list[Any]:
     """Unfitted copies with the parameters of a grid, each able to bound evidence."""
     made = []
     for params in grid:
@@ -43,9 +52,11 @@ def make_candidates(estimator: Any, grid: list[dict]) -> list[Any]:
         final = final_step(candidate)
         if not hasattr(final, "evidence_bounds"):
             raise TypeError(
-                f"{type(final).__name__} has no method evidence_bounds. Search over a "
-                "linear model of skvi, or a Pipeline that ends in one."
+                f"{type(final).__name__} has no method evidence_bounds. Search over an "
+                "estimator of skvi, or a Pipeline that ends in one."
             )
+        if not allow_supervised:
+            refuse_supervised(candidate)
         made.append(candidate)
     return made
 
@@ -111,7 +122,7 @@ def check_comparable(candidates: list[Any]) -> None:
             raise ValueError(
                 f"The candidates differ in {name}: {shown}. Evidences of different "
                 f"{name} have no common unit and cannot be compared: make one search "
-                "for each."
+                f"for each{REMEDIES.get(name, '')}."
             )
 
 
@@ -121,16 +132,20 @@ def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
     params = final.get_params(deep=False)
     loss = _resolve("loss", params.get("loss"))
     weight = params.get("class_weight")
-    unit = {
+    return {
         "loss": (loss, repr(params.get("loss"))),
         "class weights": (weight, repr(weight)),
         "kind of target": _kind(final),
+        "normalize_y": _normalization(params),
     }
-    if not getattr(loss, "is_log_loss", True):
-        # Robust losses act on the target in the units of the fit.
-        scaled = params.get("normalize_y")
-        unit["normalize_y"] = (scaled, repr(scaled))
-    return unit
+
+
+def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
+    """What the prior takes from y; robust losses also act in these units."""
+    scaled = params.get("normalize_y")
+    if scaled and not params.get("fit_intercept", True):
+        return "scale", "True without an intercept (the scale of y alone)"
+    return scaled, repr(scaled)
 
 
 def _kind(final: Any) -> tuple[str, str]:

@@ -75,11 +75,14 @@ class Comparison:
         """Probability of every model, and the ends of its interval.
 
         p_k rises in Z_k and falls in every other Z_j, so that its ends are at corners
-        of the intervals.
+        of the intervals. The probability itself is NaN where the interval of some
+        model is endless: any number would rest on bounds that prove nothing.
         """
+        known = len(self.low) == 1 or np.isfinite([self.low, self.high]).all()
         low = [_share(low, self.high, k) for k, low in enumerate(self.low)]
         high = [_share(high, self.low, k) for k, high in enumerate(self.high)]
-        return softmax(self.estimate), np.array(low), np.array(high)
+        shares = softmax(self.estimate) if known else np.full(len(self.low), np.nan)
+        return shares, np.array(low), np.array(high)
 
 
 def _share(value: float, others: np.ndarray, k: int) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skvi.evidence import EvidenceBounds
+from skvi.evidence import FROM_TARGET, EvidenceBounds
 from skvi.model_selection._decision import Comparison, n_standard_errors
 from skvi.model_selection._work import Outcome, bound_all, report_failures
 
@@ -108,7 +108,8 @@ class Race:
         """Take apart merged candidates whose learnt hyperparameters can differ."""
         parts = []
         for model in models:
-            if model.bounds is not None and model.bounds.plug_in:
+            learnt = model.bounds and set(model.bounds.plug_in) - set(FROM_TARGET)
+            if learnt:
                 others = [row for row in model.rows if row != model.chosen]
                 model.rows = [model.chosen]
                 parts += [Model([row], row, fits[row].value) for row in others]
@@ -157,10 +158,10 @@ def warn_mixed(models: list[Model]) -> None:
     found = {", ".join(model.bounds.plug_in) or "nothing" for model in models}
     if len(found) > 1:
         warnings.warn(
-            "Some candidates learn hyperparameters that others do not: "
-            f"{'; '.join(sorted(found))}. The evidence at learnt values is a maximum "
-            "over them, which is optimistic as the score of a model, and excludes no "
-            "model without them. Fix them, or give them hyperpriors, to decide.",
+            "Some candidates learn hyperparameters that others do not, or take them "
+            f"from y: {'; '.join(sorted(found))}. The evidence at such values is "
+            "optimistic as the score of a model, and excludes no model without them. "
+            "Fix them, or give them hyperpriors, to decide.",
             UserWarning,
             stacklevel=5,
         )

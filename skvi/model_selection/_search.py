@@ -28,6 +28,8 @@ from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]
 
+# Nats: the default precision of the last pass is not worse.
+LOOSEST = 0.1
 # Training bounds that are equal up to what solvers leave: the first candidate wins.
 SAME_BOUND = 1e-4
 
@@ -50,17 +52,18 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         how they infer (objective, divergence, posterior, solver and its settings,
         random_state, ...) are one model: its evidence is bounded once, and stands
         beside all of them.
-    min_difference : float, default=0.1
+    min_difference : float, default=1.0
         Nats. A model is excluded if another one is certainly better by more than
-        this; 0.1 nats are odds of 1.1 to 1, on which no choice should depend.
+        this; 1 nat are odds of 2.7 to 1. Models that are closer are a tie: such odds
+        are not worth more than a mention.
     confidence_level : float, default=0.95
         Probability that *all* intervals of the search hold at once, and with them
         every statement that it makes (see Notes).
     precision : float, default=None
         Nats between each bound and the log evidence to aim for in the last of three
         passes; the first two aim at 10 and 3 times that. None is a quarter of
-        `min_difference`: then differences above 2 `min_difference` are decided, if
-        the bounds are as tight as they aim to be.
+        `min_difference`, and 0.1 at most: then differences above 2 `min_difference`
+        are decided, if the bounds are as tight as they aim to be.
     method : str, default="auto"
         Passed to ``evidence_bounds``.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
@@ -77,6 +80,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     error_score : "raise" or nan, default=nan
         Whether the error of a candidate is raised, or leaves NaN in its row, with
         a warning (`FitFailedWarning`).
+    allow_supervised_transformers : bool, default=False
+        Whether transformers of pipelines may look at y; without it such candidates are
+        refused before any fit (see `skvi.evidence_bounds`). Features that were made
+        from y are no model of it: of pure noise the search then prefers the model with
+        the most features that were chosen.
     verbose : int, default=0
         1 writes a line for every pass, and the verdict.
     random_state : int, RandomState instance or None, default=None
@@ -95,8 +103,10 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     best_score_ : float
         Estimate of its log evidence, in nats.
     decided_ : bool
-        Whether all other models are excluded. Candidates that failed are not
-        compared, as `verdict_` says.
+        Whether all other models are excluded: the best one has more evidence than each
+        of them, by more than `min_difference`. How probable it is among all of them is
+        another question, which "probability" in `results_` and `verdict_` answer.
+        Candidates that failed are not compared, as `verdict_` says.
     contenders_ : list of int
         One candidate for each model that is not excluded, the best first.
     verdict_ : str
@@ -107,9 +117,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
         "interval_lower" and "interval_upper" at `confidence_level`, infinite where
         the bounds are not reliable; "probability", "probability_lower" and
-        "probability_upper" of the model; "log_prior", the logarithm of its weight;
+        "probability_upper" of the model, the first of which is NaN as soon as the
+        bounds of one of them are not reliable; "log_prior", the log of its weight;
         "contender", whether it is not excluded; "reliable", "reason", "method"
-        and "plug_in", learnt hyperparameters that make an evidence optimistic;
+        and "plug_in", what an evidence is conditioned on although it comes from y
+        (learnt hyperparameters make it optimistic);
         "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
         candidate's own fit; "fit_time" and "evidence_time" in seconds;
         "rank_evidence", 1 for the best.
@@ -148,11 +160,17 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
 
     *Probabilities* are Z_k w_k / sum_j Z_j w_j, with Z the evidences and w the prior
     weights; the interval of p_k has Z_k at one end of its interval and all others at
-    the opposite ends. All intervals of probabilities hold together.
+    the opposite ends. All intervals of probabilities hold together. Bounds that are not
+    reliable make them wide, and leave no probabilities.
 
     *Learnt hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among
     candidates that learn the same ones this is ignored; a mixture warns.
+
+    *Normalized targets.* With ``normalize_y=True`` the prior takes location and scale
+    from y ("y_mean" and "y_scale" in the column "plug_in"), so that the evidence is no
+    probability of y. Candidates that all do so are compared; candidates that differ
+    in it are refused, since a prior that follows y wins for that reason alone.
 
     Estimates and bounds are from draws, unless "method" is "exact" or "quadrature".
 
@@ -195,6 +213,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "n_jobs": [Integral, None],
         "refit": ["boolean"],
         "error_score": [StrOptions({"raise"}), np.nan],
+        "allow_supervised_transformers": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
@@ -204,7 +223,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         estimator,
         param_grid,
         *,
-        min_difference=0.1,
+        min_difference=1.0,
         confidence_level=0.95,
         precision=None,
         method="auto",
@@ -212,6 +231,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         n_jobs=None,
         refit=True,
         error_score=np.nan,
+        allow_supervised_transformers=False,
         verbose=0,
         random_state=None,
     ):
@@ -225,6 +245,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.refit = refit
         self.error_score = error_score
+        self.allow_supervised_transformers = allow_supervised_transformers
         self.verbose = verbose
         self.random_state = random_state
 
@@ -251,8 +272,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            The candidates differ in loss, in class weights or in the kind of target,
-            so that their evidences have no common unit; or all of them failed.
+            The candidates differ in loss, in class weights, in `normalize_y` or in the
+            kind of target, so that their evidences have no common unit; a transformer
+            of a pipeline looks at y; or all of them failed.
         TypeError
             A candidate has no method ``evidence_bounds``.
         KeyboardInterrupt
@@ -263,7 +285,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         known = vars(self).items()
         self.__dict__ = {k: v for k, v in known if not k.endswith("_")}
         grid = list(ParameterGrid(self.param_grid))
-        candidates = make_candidates(self.estimator, grid)
+        candidates = make_candidates(
+            self.estimator, grid, self.allow_supervised_transformers
+        )
         check_comparable(candidates)
         race = self._make_race(X, y, params, grid)
         fits = fit_all(
@@ -283,7 +307,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             options["method"] = self.method
         precision = self.precision
         if precision is None:
-            precision = self.min_difference / 4
+            precision = min(self.min_difference / 4, LOOSEST)
         shape = (len(grid), len(PASSES))
         seeds = check_random_state(self.random_state).randint(2**31 - 1, size=shape)
         return Race(

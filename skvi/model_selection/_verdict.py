@@ -1,5 +1,7 @@
 """The answer of a search in one sentence."""
 
+import math
+
 from skvi.model_selection._decision import Comparison
 from skvi.model_selection._race import Model
 from skvi.plotting._search_text import describe_candidates
@@ -20,12 +22,17 @@ def _compare(models: list[Model], comparison: Comparison, grid: list[dict]) -> s
     names = describe_candidates(grid)
     name, zone = names[models[best].chosen], f"{comparison.min_difference:g} nats"
     if len(models) == 1:
-        return f"decided: {name} is the only model"
+        return _describe_only(name, models[0])
     if not others:
-        share = comparison.probabilities()[1][best]
         return (
-            f"decided: {name} is better than every other model by more than {zone}; "
-            f"its probability is at least {share:.3g}"
+            f"decided: {name} is better than every other model by more than {zone} "
+            f"(odds above {math.exp(comparison.min_difference):.2g} to 1); its "
+            f"probability is {_describe_share(comparison, best)}"
+        )
+    if not any(model.bounds.reliable for model in models):
+        return (
+            f"undecided: no model has reliable bounds ({name}, which has the highest "
+            f"estimate: {models[best].bounds.reason})"
         )
     reasons = "; ".join(
         f"{names[models[j].chosen]}: {_why_left(models, comparison, best, j)}"
@@ -35,6 +42,21 @@ def _compare(models: list[Model], comparison: Comparison, grid: list[dict]) -> s
         f"undecided: {name} has the highest estimate, and {len(others)} other "
         f"model{'s' if len(others) > 1 else ''} cannot be excluded ({reasons})"
     )
+
+
+def _describe_only(name: str, model: Model) -> str:
+    if model.bounds.reliable:
+        return f"decided: {name} is the only model"
+    return (
+        f"decided: {name} is the only model, and its bounds are not reliable, "
+        f"{model.bounds.reason}"
+    )
+
+
+def _describe_share(comparison: Comparison, k: int) -> str:
+    """Interval of a probability, rounded outwards to three decimals."""
+    _, low, high = comparison.probabilities()
+    return f"{math.floor(1e3 * low[k]) / 1e3:g} to {math.ceil(1e3 * high[k]) / 1e3:g}"
 
 
 def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) -> str:

@@ -70,6 +70,8 @@ def _fit(estimator: Any, X: Any, y: Any, params: dict) -> Any:
 
 
 def _bound(estimator: Any, X: Any, y: Any, options: dict) -> Any:
+    # Whether transformers may look at y was checked before the fits.
+    options = {**options, "allow_supervised_transformers": True}
     bounds = evidence_bounds(estimator, X, y, **options)
     if not math.isfinite(bounds.estimate):
         raise ValueError(f"The log evidence is not finite: {bounds.reason}")

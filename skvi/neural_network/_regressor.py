@@ -74,7 +74,13 @@ Prior, Posterior or dict, default="normal"
         probable value together with the posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
         Whether the target is standardised for the fit. Everything that is returned
-        is in units of y, and bounds are on the density of y itself.
+        is in units of y. The prior then takes its location and scale from y: the
+        evidence has the units of the density of y, but is no probability of y, and is
+        comparable only with others of the same normalization (``plug_in`` says so).
+        For one that is a probability use False, with `noise_scale` and the prior of
+        the last layer in units of y: ``prior={"coef_0": Normal(), "intercept_0":
+        Normal(), "coef_1": Normal(50.0), "intercept_1": Normal(200.0)}`` for one
+        hidden layer and a target in the hundreds.
     solver : {"auto", "stochastic"}, default="auto"
         Both are Adam on fresh draws.
     n_draws : int, default=10

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from skvi.evidence import EvidenceBounds
+from skvi.evidence import FROM_TARGET, EvidenceBounds
 
 N_SE = 2.0
 
@@ -30,8 +30,11 @@ def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
 def row_label(name: str, bounds: EvidenceBounds) -> str:
     """Name a model, with what a reader must know about its bounds."""
     notes = [] if bounds.reliable else ["not reliable"]
-    if bounds.plug_in:
-        notes.append(f"given learnt {', '.join(bounds.plug_in)}")
+    learnt = [name for name in bounds.plug_in if name not in FROM_TARGET]
+    if learnt:
+        notes.append(f"given learnt {', '.join(learnt)}")
+    if len(learnt) < len(bounds.plug_in):
+        notes.append("prior made from y")
     return f"{name}\n({'; '.join(notes)})" if notes else name
 
 

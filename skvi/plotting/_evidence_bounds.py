@@ -285,8 +285,9 @@ class EvidenceBoundsDisplay:
         plot_kwargs : dict, default=None
             Passed to `plot`.
         **options : dict
-            Passed to ``evidence_bounds``: ``sample_weight``, ``precision``,
-            ``n_draws``, ``method``, ``random_state``.
+            Passed to `skvi.evidence_bounds`: ``sample_weight``, ``precision``,
+            ``n_draws``, ``method``, ``random_state``,
+            ``allow_supervised_transformers``.
 
         Returns
         -------

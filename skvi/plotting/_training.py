@@ -6,6 +6,7 @@ import numpy as np
 
 from skvi.evidence import TrainingRecord, record_training
 from skvi.plotting import _common as common
+from skvi.utils._transformers import refuse_supervised
 from skvi.utils._unwrap import unwrap
 
 __all__ = ["TrainingSandwichDisplay"]
@@ -188,6 +189,7 @@ class TrainingSandwichDisplay:
         sample_weight: Any = None,
         n_points: int = 25,
         random_state: Any = None,
+        allow_supervised_transformers: bool = False,
         ax: Any = None,
         plot_kwargs: dict | None = None,
         **options: Any,
@@ -210,6 +212,8 @@ class TrainingSandwichDisplay:
             Iterations to record at most, ever farther apart.
         random_state : int, RandomState instance or None, default=None
             Of the draws behind the bounds.
+        allow_supervised_transformers : bool, default=False
+            See `skvi.evidence_bounds`.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         plot_kwargs : dict, default=None
@@ -227,9 +231,13 @@ class TrainingSandwichDisplay:
             matplotlib is not installed.
         TypeError
             There is no method ``evidence_bounds``.
+        ValueError
+            A transformer of a pipeline looks at y.
         """
         common.check_matplotlib(f"{cls.__name__}.from_estimator")
-        advice = "Pass a linear model of skvi, or a Pipeline or search with one."
+        if not allow_supervised_transformers:
+            refuse_supervised(estimator)
+        advice = "Pass an estimator of skvi, or a Pipeline or search with one."
         found, X = unwrap(estimator, X, "evidence_bounds", advice)
         record = record_training(
             found,

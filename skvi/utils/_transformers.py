@@ -1,0 +1,139 @@
+"""Transformers that look at the target, and why an evidence refuses them."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from sklearn.base import is_classifier, is_regressor
+from sklearn.utils import get_tags
+
+__all__ = ["refuse_supervised", "supervised_transformers"]
+
+
+def refuse_supervised(estimator: Any) -> None:
+    """Raise where the features of an estimator were made by transformers that use y.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search
+        Fitted or not.
+
+    Raises
+    ------
+    ValueError
+        A transformer looks at y.
+    """
+    found = supervised_transformers(estimator)
+    if found:
+        raise ValueError(
+            f"The pipeline makes its features from y, by {', '.join(found)}. An "
+            "evidence is the probability that a model gave to y before it saw it, and "
+            "features that were made from y are no such model: noise gets a high "
+            "evidence. Use transformers without y (PCA, VarianceThreshold, "
+            "SplineTransformer), give the model all features with a sparse prior such "
+            "as prior='horseshoe', or choose the columns on other rows. "
+            "allow_supervised_transformers=True computes the number regardless: for "
+            "transformers that do not use y after all, or were fitted to other rows."
+        )
+
+
+def supervised_transformers(estimator: Any) -> list[str]:
+    """Names of the classes of the transformers that look at y.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search
+        Searches and pipelines are followed to where they end.
+
+    Returns
+    -------
+    list of str
+        Without repetitions, in the order of the steps.
+
+    Notes
+    -----
+    By scikit-learn's tags a transformer needs y, is a classifier or a regressor; or its
+    ``fit`` has a ``y`` without a default; or it is one of those that use y and have no
+    tag that says so: what has a parameter ``scoring`` (searches), partial least
+    squares, selectors of features (`VarianceThreshold` apart, and `SelectFromModel`
+    where the estimator inside does not use y). The same holds for transformers inside
+    others, as far as ``get_params`` shows them. A transformer that takes ``y=None``,
+    uses it, and is none of these is not seen; nor is a function that has y from
+    elsewhere.
+
+    Examples
+    --------
+    >>> from sklearn.feature_selection import SelectKBest
+    >>> from sklearn.linear_model import LinearRegression
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skvi.utils._transformers import supervised_transformers
+    >>> supervised_transformers(
+    ...     make_pipeline(StandardScaler(), SelectKBest(), LinearRegression())
+    ... )
+    ['SelectKBest']
+    """
+    found = [type(t).__name__ for t in _transformers(estimator) if _uses_y(t)]
+    return list(dict.fromkeys(found))
+
+
+def _transformers(estimator: Any) -> Iterator[Any]:
+    """All that the features pass on the way to the final estimator."""
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            for _, step in estimator.steps[:-1]:
+                yield from _with_inner(step)
+            estimator = estimator.steps[-1][1]
+        else:
+            return
+
+
+def _with_inner(step: Any) -> Iterator[Any]:
+    """A step, and the transformers inside it; "passthrough" and None are none."""
+    inner = step.get_params(deep=True).values() if hasattr(step, "get_params") else ()
+    for part in (step, *inner):
+        if hasattr(part, "transform") and not isinstance(part, type):
+            yield part
+
+
+def _uses_y(transformer: Any) -> bool:
+    # Imported late: they would make `import skvi` take almost twice as long.
+    from sklearn.cross_decomposition import PLSSVD
+    from sklearn.feature_selection import (
+        SelectFromModel,
+        SelectorMixin,
+        VarianceThreshold,
+    )
+    from sklearn.frozen import FrozenEstimator
+
+    if isinstance(transformer, VarianceThreshold):
+        return False
+    if isinstance(transformer, (SelectFromModel, FrozenEstimator)):
+        return _uses_y(transformer.estimator)
+    return (
+        isinstance(transformer, (SelectorMixin, PLSSVD))
+        or _scores(transformer)
+        or _needs_y(transformer.fit)
+        or _has_supervised_tags(transformer)
+    )
+
+
+def _scores(transformer: Any) -> bool:
+    """Whether it chooses by scores, as searches do."""
+    get_params = getattr(transformer, "get_params", None)
+    return get_params is not None and "scoring" in get_params(deep=False)
+
+
+def _needs_y(fit: Any) -> bool:
+    """Whether `fit` cannot be called without y."""
+    parameter = inspect.signature(fit).parameters.get("y")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def _has_supervised_tags(transformer: Any) -> bool:
+    if not hasattr(transformer, "__sklearn_tags__"):
+        return False
+    required = get_tags(transformer).target_tags.required
+    return bool(required or is_classifier(transformer) or is_regressor(transformer))
