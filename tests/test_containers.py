@@ -19,7 +19,6 @@ CONTAINERS = [
     "pandas",
     "polars",
     "memory map",
-    "read-only",
     "float32",
     "negative strides",
 ]
