@@ -6,6 +6,7 @@ from numbers import Real
 import numpy as np
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
@@ -21,6 +22,7 @@ class StandardizedTargetMixin:
     The estimator owes `normalize_y`, `loss_function_` and `predict_quantiles`.
     """
 
+    _reads_units = True
     #: Whether losses other than log loss get the median and its deviations as units.
     _robust_units = False
 
@@ -44,19 +46,26 @@ class StandardizedTargetMixin:
                 f"y has values up to {largest:.2g}; their squares or inverse squares "
                 "leave the range of floats. Multiply y by a power of ten."
             )
-        if self.normalize_y:
-            w = np.ones(len(y)) if sample_weight is None else sample_weight
+        w = np.ones(len(y)) if sample_weight is None else sample_weight
+        given = self._prior_units()
+        if given is not None:
+            self._y_mean, self._y_scale = given.y_mean, given.y_scale
+        elif self.normalize_y:
             robust = self._robust_units and not self.loss_function_.is_log_loss
             units = _median_units if robust else _mean_units
             self._y_mean, self._y_scale = units(y, w, self._centres_target)
             # A constant target has no scale, up to rounding.
             if self._y_scale <= 1e-12 * max(abs(self._y_mean), 1e-300):
                 self._y_scale = 1.0
-            # The density of y itself: the Jacobian of the standardisation. Other
-            # losses act on the standardised target.
-            if self.loss_function_.is_log_loss:
-                self._constant = -float(w.sum()) * math.log(self._y_scale)
+        # The density of y itself: the Jacobian of the standardisation. Other losses
+        # act on the standardised target.
+        if self._y_scale != 1 and self.loss_function_.is_log_loss:
+            self._constant = -float(w.sum()) * math.log(self._y_scale)
         return (y - self._y_mean) / self._y_scale
+
+    def _prior_units(self):
+        """Units of the fit whose posterior is the prior; None where there is none."""
+        return self.prior_.units if isinstance(self.prior_, Posterior) else None
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.

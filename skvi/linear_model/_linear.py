@@ -60,7 +60,9 @@ Divergence, default="kl"
         precision, "ard" with one for each coefficient, as in
         `sklearn.linear_model.ARDRegression`; "horseshoe" and "log_uniform" are sparse
         without one, "student_t" has heavy tails. A dict gives one prior for "coef"
-        and one for "intercept".
+        and one for "intercept". The ``posterior_`` of another fit is the prior of rows
+        that came later: its normal of coefficients and intercept, and, with
+        ``noise_scale="hyperprior"``, its Gamma distribution of the noise precision.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Of the intercept of centred features: the prediction at their means. None is
         a normal with the scale of `prior`; beside precisions with hyperpriors its
@@ -77,7 +79,8 @@ Divergence, default="kl"
         Whether the target is standardised for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
         Priors refer to the standardised target; everything that is returned is in
-        units of y, and bounds are on the density of y itself.
+        units of y, and bounds are on the density of y itself. A posterior that is
+        given as `prior` brings the units of its own fit, which are then used.
     solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
 "moment_matching", "stochastic"}, default="auto"
         "auto" takes the most exact one that can solve the combination.

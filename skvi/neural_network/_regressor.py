@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._regressors import StandardizedTargetMixin, check_levels, check_rows
+from skvi.base import Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
 from skvi.utils._callbacks import with_callbacks
@@ -74,7 +75,8 @@ Prior, Posterior or dict, default="normal"
         probable value together with the posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
         Whether the target is standardised for the fit. Everything that is returned
-        is in units of y, and bounds are on the density of y itself.
+        is in units of y, and bounds are on the density of y itself. A posterior that is
+        given as `prior` brings the units of its own fit, which are then used.
     solver : {"auto", "stochastic"}, default="auto"
         Both are Adam on fresh draws.
     n_draws : int, default=10
@@ -261,6 +263,7 @@ Prior, Posterior or dict, default="normal"
             noise = float(np.exp(found["_hyper"][0])) * self._y_scale
         else:
             noise = float(self.noise_scale)
+        found["posterior_"].units = Units(self._y_mean, self._y_scale)
         return found | {"noise_scale_": noise}
 
     def _mean(self, f):
