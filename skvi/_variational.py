@@ -328,6 +328,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         sign = 1 if self.objective_.direction == "upper" else -1
         self.loss_curve_ = np.asarray(solution.history)
         self.objective_value_ = sign * solution.value
+        self.objective_value_se_ = solution.value_se
         is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
         if solution.is_exact and is_elbo:
             self.lower_bound_, self.lower_bound_se_ = self.objective_value_, 0.0

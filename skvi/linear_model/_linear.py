@@ -38,8 +38,9 @@ class BayesianLinearRegression(RegressorMixin, ColumnsMixin, GaussianRegression)
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. Others than
-        "elbo" train on draws where precisions have hyperpriors; with a fixed noise and
-        a normal prior the ELBO's posterior is exact and there is nothing to gain.
+        "elbo" train on draws where precisions have hyperpriors; with a fixed noise, a
+        normal prior, log loss and a full-rank posterior the ELBO's solution is the
+        exact posterior and there is nothing to gain.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
@@ -73,7 +74,7 @@ Divergence, default="kl"
         Without an intercept neither features nor target are centred.
     noise_scale : float, "learn" or "hyperprior", default="hyperprior"
         Standard deviation of the noise, in units of y: a float fixes it, "learn"
-        finds the value of largest evidence (type-II maximum likelihood), and
+        finds the value of largest ELBO (type-II maximum likelihood where q is exact), and
         "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
     normalize_y : bool, default=True
         Whether the target is standardised for the fit: by mean and standard
@@ -96,7 +97,12 @@ Divergence, default="kl"
         Largest number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
     tol : float, default=1e-5
-        Nats: a fit has converged when it is this close to its optimum.
+        Nats. Solvers without draws stop where their estimate of what is left to gain
+        falls below it: what the last iterations gained, continued as a geometric
+        series, or half the squared gradient in the metric of the curvature. It is no
+        bound on the distance to the optimum. The stochastic solver takes smaller falls
+        of the objective, or falls within its noise, for none; moment matching stops by
+        the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_jobs : int, default=None
@@ -132,6 +138,8 @@ Divergence, default="kl"
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
         What was optimised, in nats.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration; with coordinate ascent the
         negative ELBO, which never rises.
@@ -157,8 +165,9 @@ Divergence, default="kl"
     distributions, with these means; the uncertainty of the intercept is part of the
     predictive standard deviation. With hundreds of rows both are below 1 %.
 
-    Evidence: exact with given (or learnt) precisions, to quadrature with a
-    hyperprior on the noise, on one precision of the coefficients, or both. Vague
+    Evidence: in closed form with log loss, normal coefficients and given (or learnt)
+    precisions, by quadrature with a hyperprior on the noise, on one precision that all
+    coefficients share, or both; else from draws. Vague
     hyperpriors cost about 14 nats each, with a warning.
 
     References

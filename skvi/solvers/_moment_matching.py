@@ -169,6 +169,7 @@ class MomentMatching:
             log_joint = draws.log_weights + proposal.log_prob(theta)
             found = {"ess": draws.ess, "khat": draws.khat, "source": "importance"}
             bad = "" if draws.khat < max_khat else f"Pareto k {draws.khat:.2f}"
+            shape = None
         else:
             starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
             n_iter = min(limit // N_CHAINS, max(200, math.ceil(goal / N_CHAINS)))
@@ -180,11 +181,13 @@ class MomentMatching:
             ess = float(effective_sample_size(chains.theta).min())
             found = {"ess": ess, "rhat": chains.rhat, "source": "chains"}
             bad = "" if chains.rhat < MAX_RHAT else f"R-hat {chains.rhat:.2f}"
+            shape = chains.log_joint.shape
         problem.posterior.set_normal(
             _moments(theta, weights, proposal.normal, problem.posterior.is_diagonal)
         )
         log_weights = log_joint - problem.posterior.log_prob(theta)
         value = float(weights @ log_weights)
+        error = _standard_error(weights, log_weights, shape)
         found["khat_q"] = pareto_khat(log_weights)
         message = ""
         if bad:
@@ -193,7 +196,9 @@ class MomentMatching:
                 "prior, standardise the features, or objective='elbo'"
             )
         options.progress(value, lambda: None)  # the posterior is already there
-        return Solution(self.name, value, [value], 1, not bad, message, found)
+        return Solution(
+            self.name, value, [value], 1, not bad, message, found, value_se=error
+        )
 
     def _match_tilted(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
@@ -208,10 +213,12 @@ class MomentMatching:
 
     def _interrupted(self, problem: Problem) -> Solution:
         """Keep what the posterior is, with an estimate of its bound."""
-        value = estimate_loss(problem)
+        value, error = estimate_loss(problem)
         message = "interrupted: the ELBO's solution was kept"
         found = {"interrupted": True}
-        return Solution(self.name, value, [value], 1, False, message, found)
+        return Solution(
+            self.name, value, [value], 1, False, message, found, value_se=error
+        )
 
 
 def _near_enough(max_iter: int) -> SolverOptions:
@@ -345,6 +352,17 @@ def _proposal_problem(target: Any) -> Problem:
     full = target.layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if full else MeanFieldNormal()
     return Problem(target, ELBO(), KL(), family.build(target.layout), None)
+
+
+def _standard_error(
+    weights: torch.Tensor, values: torch.Tensor, chains: torch.Size | None
+) -> float:
+    """Standard error of a weighted mean of draws, or of a mean over chains."""
+    centred = values - weights @ values
+    if chains is None:
+        return float((weights * centred).norm())
+    ess = float(effective_sample_size(values.reshape(*chains, 1)).min())
+    return float(centred.std()) / ess**0.5
 
 
 def _moments(

@@ -100,6 +100,7 @@ class _Training:
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.sweep_values: list[torch.Tensor] = []
+        self.epoch_length = 1
 
     def _schedule(self) -> Plateau | Decay:
         options = self.options
@@ -146,6 +147,7 @@ class _Training:
                 state = self.params.clone()
             self.history.append(float(torch.stack(epoch).mean()))
             self.kept, self.sweep_values = state, values
+            self.epoch_length = len(epoch)
             if self.options.progress(self.history[-1], lambda s=state: self._set(s)):
                 return STOPPED
             if len(self.history) == self.options.max_iter:
@@ -205,9 +207,11 @@ class _Training:
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
                 "are biased; use objective='elbo' or more n_draws"
             )
+        value, error = self._value()
         return Solution(
             solver=Stochastic.name,
-            value=self._value(),
+            value=value,
+            value_se=error,
             history=self.history,
             n_iter=len(self.history),
             converged=self.schedule.converged and not message,
@@ -234,15 +238,29 @@ class _Training:
         return f"sweep of {self.steps} gradient steps"
 
     @torch.no_grad()
-    def _value(self) -> float:
-        if self.sweep_values:
-            return float(torch.stack(self.sweep_values).mean())
-        if self.history:
-            return self.history[-1]
-        return float(_surrogate(self.problem, self.options, None)[1])
+    def _value(self) -> tuple[float, float]:
+        """Mean of the last values, and its standard error.
+
+        Minibatches of one epoch share the rows: epochs are independent, and single
+        steps where there is no second epoch, which overstates the error.
+        """
+        if not self.sweep_values:
+            # Nothing was trained: two values of the start tell of the noise.
+            pair = [_surrogate(self.problem, self.options, None)[1] for _ in range(2)]
+            return _mean_and_error(torch.stack(pair))
+        values = torch.stack(self.sweep_values)
+        if self.batches > 1 and len(values) >= 2 * self.epoch_length:
+            values = values[-(len(values) // self.epoch_length) * self.epoch_length :]
+            values = values.reshape(-1, self.epoch_length).mean(1)
+        return _mean_and_error(values)
 
 
 STOPPED = "stopped by a callback"
+
+
+def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean of independent values, and its standard error; NaN of a single one."""
+    return float(values.mean()), float(values.std()) / len(values) ** 0.5
 
 
 def _is_falling(values: list[torch.Tensor]) -> bool:

@@ -33,7 +33,7 @@ class Precision:
         Its value, or where an iteration starts.
     hyperprior : GammaHyperprior or None
     is_learnt : bool, default=False
-        Whether it is a point estimate of largest evidence.
+        Whether it is a point estimate, of largest ELBO.
 
     Examples
     --------
