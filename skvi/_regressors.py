@@ -6,6 +6,7 @@ from numbers import Real
 import numpy as np
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
@@ -21,6 +22,7 @@ class StandardizedTargetMixin:
     The estimator owes `normalize_y`, `loss_function_` and `predict_quantiles`.
     """
 
+    _reads_units = True
     #: Whether losses other than log loss get the median and its deviations as units.
     _robust_units = False
 
@@ -48,26 +50,33 @@ class StandardizedTargetMixin:
                 f"y has values up to {largest:.2g}; their squares or inverse squares "
                 "leave the range of floats. Multiply y by a power of ten."
             )
-        if self.normalize_y:
-            w = np.ones(len(y)) if sample_weight is None else sample_weight
+        w = np.ones(len(y)) if sample_weight is None else sample_weight
+        given = self._prior_units()
+        if given is not None:
+            mean, scale = given.y_mean, given.y_scale
+        elif self.normalize_y:
             units = _median_units if self._has_robust_units else _mean_units
             mean, scale = units(y, w, self._centres_target)
             # A constant target has no scale, up to rounding.
             if scale <= 1e-12 * max(abs(mean), 1e-300):
                 scale = 1.0
-            # The density of y itself: the Jacobian of the standardisation. Other
-            # losses act on the standardised target.
-            if self.loss_function_.is_log_loss:
-                constant = -float(w.sum()) * math.log(scale)
+        # The density of y itself: the Jacobian of the standardisation. Other losses
+        # act on the standardised target.
+        if scale != 1 and self.loss_function_.is_log_loss:
+            constant = -float(w.sum()) * math.log(scale)
         # At once: `evidence_bounds` comes here, too, and may be interrupted.
         self._y_mean, self._y_scale, self._constant = mean, scale, constant
         return (y - mean) / scale
 
     def _taken_from_y(self):
         """The prior refers to the standardised target: its units come from y."""
-        if not self.normalize_y:
+        if not self.normalize_y or self._prior_units() is not None:
             return ()
         return ("y_mean", "y_scale") if self._centres_target else ("y_scale",)
+
+    def _prior_units(self):
+        """Units of the fit whose posterior is the prior; None where there is none."""
+        return self.prior_.units if isinstance(self.prior_, Posterior) else None
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.

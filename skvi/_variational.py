@@ -66,6 +66,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
+    #: Whether a fit can work in the units of another one, whose posterior is its prior.
+    _reads_units = False
     _default_learning_rate = 0.05
     _steps_per_iter = 100
 
@@ -140,6 +142,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             raise IncompatibleComponentsError(
                 f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
                 "fit_intercept=True, or intercept_prior=None."
+            )
+        if isinstance(prior, Posterior) and prior.units and not self._reads_units:
+            raise IncompatibleComponentsError(
+                "The posterior that is given as prior is that of a regression with a "
+                f"standardized target, which {type(self).__name__} has not. Use the "
+                f"posterior_ of a {type(self).__name__}."
             )
         if isinstance(prior, Posterior) and intercept is not None:
             raise IncompatibleComponentsError(
@@ -436,6 +444,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             "n_iter_": solution.n_iter,
             "loss_curve_": np.asarray(solution.history),
             "objective_value_": objective_value,
+            "objective_value_se_": solution.value_se,
             "lower_bound_": bound[0],
             "lower_bound_se_": bound[1],
             "converged_": solution.converged,

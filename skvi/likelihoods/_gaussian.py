@@ -19,7 +19,7 @@ class GaussianLikelihood(NoiseLikelihood):
     ----------
     noise_scale : float or "learn", default=1.0
         Standard deviation of the noise, in units of y. "learn" has the fit find
-        the value with the largest evidence (type-II maximum likelihood).
+        the value with the largest ELBO (type-II maximum likelihood where q is exact).
 
     Examples
     --------

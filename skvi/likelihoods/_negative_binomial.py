@@ -31,8 +31,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
     dispersion : float or "learn", default=1.0
         alpha, the squared coefficient of variation of the Gamma-distributed rates
         of which this is a mixture of Poisson distributions; 0 would be Poisson, 1
-        is geometric. "learn" has the fit find the value with the largest evidence
-        (type-II maximum likelihood).
+        is geometric. "learn" has the fit find the value with the largest ELBO
+        (type-II maximum likelihood where q is exact).
 
     Notes
     -----

@@ -26,8 +26,8 @@ class StudentTLikelihood(NoiseLikelihood):
         residuals little pull; infinity would be normal noise.
     noise_scale : float or "learn", default=1.0
         Scale of the noise, in units of y; not its standard deviation. "learn" has
-        the fit find the value with the largest evidence (type-II maximum
-        likelihood).
+        the fit find the value with the largest ELBO (type-II maximum likelihood where
+        q is exact).
 
     Notes
     -----

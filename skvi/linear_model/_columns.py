@@ -143,6 +143,8 @@ class ColumnsMixin:
         squared = sum(o.lower_bound_se_**2 for o in outputs)
         found["lower_bound_se_"] = float(squared) ** 0.5
         found["objective_value_"] = float(sum(o.objective_value_ for o in outputs))
+        errors = [o.objective_value_se_ for o in outputs]
+        found["objective_value_se_"] = float(np.linalg.norm(errors))
         found["n_iter_"] = max(o.n_iter_ for o in outputs)
         found["converged_"] = all(o.converged_ for o in outputs)
         found["loss_curve_"] = self._sum_of_curves([o.loss_curve_ for o in outputs])

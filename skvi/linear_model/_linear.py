@@ -3,7 +3,6 @@
 from numbers import Real
 
 import numpy as np
-import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -12,6 +11,7 @@ from skvi._regressors import check_levels, check_rows
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
+from skvi.utils._arrays import as_tensor
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._random import make_generator, randn
 from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
@@ -38,8 +38,9 @@ class BayesianLinearRegression(RegressorMixin, ColumnsMixin, GaussianRegression)
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. Others than
-        "elbo" train on draws where precisions have hyperpriors; with a fixed noise and
-        a normal prior the ELBO's posterior is exact and there is nothing to gain.
+        "elbo" train on draws where precisions have hyperpriors; with a fixed noise, a
+        normal prior, log loss and a full-rank posterior the ELBO's solution is the
+        exact posterior and there is nothing to gain.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
@@ -60,7 +61,9 @@ Divergence, default="kl"
         precision, "ard" with one for each coefficient, as in
         `sklearn.linear_model.ARDRegression`; "horseshoe" and "log_uniform" are sparse
         without one, "student_t" has heavy tails. A dict gives one prior for "coef"
-        and one for "intercept".
+        and one for "intercept". The ``posterior_`` of another fit is the prior of rows
+        that came later: its normal of coefficients and intercept, and, with
+        ``noise_scale="hyperprior"``, its Gamma distribution of the noise precision.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Of the intercept of centred features: the prediction at their means. None is
         a normal with the scale of `prior`; beside precisions with hyperpriors its
@@ -71,8 +74,8 @@ Divergence, default="kl"
         Without an intercept neither features nor target are centred.
     noise_scale : float, "learn" or "hyperprior", default="hyperprior"
         Standard deviation of the noise, in units of y: a float fixes it, "learn"
-        finds the value of largest evidence (type-II maximum likelihood), and
-        "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
+        finds the value of largest ELBO (type-II maximum likelihood where q is exact),
+        and "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
     normalize_y : bool, default=True
         Whether the target is standardised for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
@@ -83,6 +86,8 @@ Divergence, default="kl"
         is a probability use False, with `noise_scale`, `prior` and `intercept_prior`
         in units of y, such as ``prior=Normal(20.0), intercept_prior=Normal(200.0)`` for
         a target in the hundreds.
+        A posterior that is given as `prior` brings the units of its own fit, which are
+        then used.
     solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
 "moment_matching", "stochastic"}, default="auto"
         "auto" takes the most exact one that can solve the combination.
@@ -98,7 +103,12 @@ Divergence, default="kl"
         Largest number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
     tol : float, default=1e-5
-        Nats: a fit has converged when it is this close to its optimum.
+        Nats. Solvers without draws stop where their estimate of what is left to gain
+        falls below it: what the last iterations gained, continued as a geometric
+        series, or half the squared gradient in the metric of the curvature. It is no
+        bound on the distance to the optimum. The stochastic solver takes smaller falls
+        of the objective, or falls within its noise, for none; moment matching stops by
+        the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_jobs : int, default=None
@@ -134,6 +144,8 @@ Divergence, default="kl"
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
         What was optimised, in nats.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration; with coordinate ascent the
         negative ELBO, which never rises.
@@ -159,8 +171,9 @@ Divergence, default="kl"
     distributions, with these means; the uncertainty of the intercept is part of the
     predictive standard deviation. With hundreds of rows both are below 1 %.
 
-    Evidence: exact with given (or learnt) precisions, to quadrature with a
-    hyperprior on the noise, on one precision of the coefficients, or both. Vague
+    Evidence: in closed form with log loss, normal coefficients and given (or learnt)
+    precisions, by quadrature with a hyperprior on the noise, on one precision that all
+    coefficients share, or both; else from draws. Vague
     hyperpriors cost about 14 nats each, with a warning.
 
     References
@@ -354,7 +367,7 @@ Divergence, default="kl"
         y = self._encode(y, reset=False)
         check_rows(X, y)
         mean, variance = self._function_moments(X)
-        z = torch.from_numpy(y) - mean
+        z = as_tensor(y) - mean
         return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
 
     def _predictive_normals(self, X):

@@ -36,7 +36,8 @@ class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo"
         (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
-        posterior's mean and standard deviations, at the price of some sampling.
+        posterior's mean and standard deviations, up to the errors of the draws from
+        which they are estimated.
         "renyi" with ``objective__alpha`` between 0 and 1 lies between them: 0 is
         "eubo", 1 "elbo". "iwelbo" makes a good importance proposal, and "chi"
         punishes narrowness most; they train on fresh draws, which is slower, and
@@ -61,7 +62,7 @@ or Objective, default="elbo"
 Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
         standardised features; ``Normal(scale="learn")`` finds the one with the
-        largest evidence. "student_t" has heavy tails; "horseshoe", "ard" and
+        largest ELBO. "student_t" has heavy tails; "horseshoe", "ard" and
         "log_uniform" are sparse: they take coefficients without effect to 0 and leave
         large ones alone. A dict gives one prior for "coef" and one for "intercept";
         a fitted ``posterior_`` makes what was learnt from other data the prior.
@@ -83,7 +84,7 @@ Prior, Posterior or dict, default="normal"
         Rows per gradient step. "auto" uses all rows; data with more rows than an
         int are fitted by stochastic gradients on minibatches of that size, which
         is noisier, and worth it for millions of rows. Minibatches bias every
-        objective but "elbo".
+        objective but "elbo" and "alpha_energy".
     learning_rate : float or "auto", default="auto"
         First step size of the stochastic solver; "auto" is 0.05, less for noisy
         objectives: 0.01 for those that weigh draws, 0.005 for score gradients.
@@ -93,7 +94,12 @@ Prior, Posterior or dict, default="normal"
         without; one of "lbfgs" is ten steps, one of the moment-matching solver a
         step of the fit from which it draws.
     tol : float, default=1e-5
-        Nats: a fit has converged when it is this close to its optimum.
+        Nats. Solvers without draws stop where their estimate of what is left to gain
+        falls below it: half the squared gradient in the metric of the curvature, or
+        what the last iterations gained, continued as a geometric series. It is no
+        bound on the distance to the optimum. The stochastic solver takes smaller falls
+        of the objective, or falls within its noise, for none; moment matching stops by
+        the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first, which saves
         iterations on similar data; the prior stays the one that was given.
@@ -126,7 +132,9 @@ Prior, Posterior or dict, default="normal"
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats; an estimate from draws but for "elbo".
+        What was optimised, in nats.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration.
     n_iter_ : int

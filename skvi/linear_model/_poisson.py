@@ -34,7 +34,8 @@ class BayesianPoissonRegressor(
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo"
         (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
-        posterior's mean and standard deviations, at the price of some sampling.
+        posterior's mean and standard deviations, up to the errors of the draws from
+        which they are estimated.
         "iwelbo", "renyi" and "chi" train on draws; "alpha_energy" needs none, and
         gives wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
@@ -53,7 +54,7 @@ Divergence, default="kl"
 "hierarchical"}, Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
         standardised features: one standard deviation changes the rate by a factor
-        of e or so; ``Normal(scale="learn")`` finds the one with the largest evidence.
+        of e or so; ``Normal(scale="learn")`` finds the one with the largest ELBO.
         "student_t" has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse.
         A dict gives one prior for "coef" and one for "intercept".
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
@@ -75,7 +76,12 @@ default="auto"
     max_iter : int, default=100
         Largest number of iterations; see `BayesianLogisticRegression`.
     tol : float, default=1e-5
-        Nats: a fit has converged when it is this close to its optimum.
+        Nats. Solvers without draws stop where their estimate of what is left to gain
+        falls below it: half the squared gradient in the metric of the curvature, or
+        what the last iterations gained, continued as a geometric series. It is no
+        bound on the distance to the optimum. The stochastic solver takes smaller falls
+        of the objective, or falls within its noise, for none; moment matching stops by
+        the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     n_jobs : int, default=None
@@ -99,7 +105,9 @@ default="auto"
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats; an estimate from draws but for "elbo".
+        What was optimised, in nats.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity after every iteration.
     n_iter_ : int

@@ -7,6 +7,7 @@ import torch
 from scipy import sparse
 
 from skvi._regressors import StandardizedTargetMixin
+from skvi.base import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel, refuse_family
@@ -15,10 +16,10 @@ from skvi.linear_model._regression_evidence import (
     join_independent,
 )
 from skvi.linear_model._starts import approach, start_near
-from skvi.posteriors import Product
+from skvi.posteriors import Posterior, Product
 from skvi.predictors import CentredLinearPredictor, LinearPredictor
-from skvi.priors import Normal, build_prior
-from skvi.targets import GammaHyperprior, HierarchicalTarget
+from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
+from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import as_tensor
 from skvi.utils._scale_mixture import noise_nodes
 from skvi.utils._sparse import as_rows
@@ -43,7 +44,7 @@ class GaussianRegression(
         """Return priors by block; the intercept's may still need the data."""
         prior, intercept = self._resolve("prior"), self.intercept_prior
         wanted = intercept is None and self.fit_intercept
-        if wanted and not isinstance(prior, dict) and _hyperprior(prior) is not None:
+        if wanted and _hyperprior(prior) is not None:
             return {"coef": prior, "intercept": None}
         return super()._resolve_prior()
 
@@ -61,10 +62,19 @@ class GaussianRegression(
 
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
-        noise = NOISE_HYPERPRIOR if self.noise_scale == "hyperprior" else None
-        found = {"noise_hyperprior": noise}
+        found = {"noise_hyperprior": None}
+        if self.noise_scale == "hyperprior":
+            found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
         return {name: gamma for name, gamma in found.items() if gamma is not None}
+
+    def _noise_hyperprior(self):
+        """Of a fit whose posterior is the prior: what it found."""
+        prior = self.prior_
+        if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
+            return NOISE_HYPERPRIOR
+        shape, rate = prior.part("noise_precision").moments()
+        return GammaHyperprior(float(shape), float(rate))
 
     def _likelihood(self):
         if isinstance(self.noise_scale, str):
@@ -83,18 +93,18 @@ class GaussianRegression(
                 X, targets, weight = X[keep], targets[keep], weight[keep]
         y = self._standardize(targets, weight)
         if predictor is None:
-            self._offset = _column_means(X, weight) if self.fit_intercept else None
+            self._offset = self._find_offset(X, weight)
         rows, predictor = self._rows(X)
         hyperpriors = self._gammas
         self._set_intercept_prior(y, weight)
-        spec, layout = self.prior_, predictor.layout
+        layout = predictor.layout
         if "coef_hyperprior" in hyperpriors:
             self._check_blocks(layout)
             prior = None
             if self.fit_intercept:
                 prior = self.prior_["intercept"].build(layout.only("intercept"))
         else:
-            prior = build_prior(spec, layout)
+            prior = self._build_prior(layout)
         return HierarchicalTarget(
             predictor,
             self._likelihood(),
@@ -105,7 +115,23 @@ class GaussianRegression(
             None if weight is None else as_tensor(weight),
             self._constant,
             **hyperpriors,
+            is_centred=self._prior_units() is None,
         )
+
+    def _find_offset(self, X, weight):
+        """Origin of the features, where the intercept is; None without intercept."""
+        if not self.fit_intercept:
+            return None
+        units = self._prior_units()
+        if units is not None and np.shape(units.x_mean) == X.shape[1:]:
+            return units.x_mean
+        return _column_means(X, weight)
+
+    def _build_prior(self, layout):
+        """Prior over the parameters of the predictor."""
+        if not isinstance(self.prior_, Posterior):
+            return build_prior(self.prior_, layout)
+        return build_prior(self.prior_.real_part(), layout)
 
     def _set_intercept_prior(self, y, weight):
         """Give the intercept a normal prior as wide as the target is large."""
@@ -184,6 +210,7 @@ class GaussianRegression(
     def _posterior_attributes(self):
         found = super(BayesianLinearModel, self)._posterior_attributes()
         posterior, scale = found["posterior_"], self._y_scale
+        posterior.units = Units(self._y_mean, scale, self._offset)
         normal, noise = _coefficients(posterior), self._noise_of(found)
         d, dtype = self.n_features_in_, self._dtype
         mean, std = normal.mean.numpy(), normal.variance.sqrt().numpy()
@@ -223,6 +250,8 @@ class GaussianRegression(
         if "coef_precision" in posterior.layout:
             shape, rate = posterior.part("coef_precision").moments()
             value = (shape / rate).numpy() / self._y_scale**2
+        elif isinstance(self.prior_, Posterior):
+            return {}
         else:
             normal = build_prior(
                 self._coef_prior(), posterior.layout.only("coef")
@@ -236,7 +265,8 @@ class GaussianRegression(
         return {"lambda_": value}
 
     def _is_shared(self):
-        return getattr(self._coef_prior(), "is_shared", True)
+        gamma = _hyperprior(self._coef_prior())
+        return gamma is None or gamma.is_shared
 
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""
@@ -312,11 +342,7 @@ class GaussianRegression(
 
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
-    if not (hasattr(prior, "shape") and hasattr(prior, "rate")):
-        return None
-    prior.validate()
-    shared = getattr(prior, "is_shared", False)
-    return GammaHyperprior(float(prior.shape), float(prior.rate), shared)
+    return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
 
 
 def _column_means(X, weight):

@@ -9,7 +9,6 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence, conjugate_evidence, elbo_row
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.priors import build_prior
 
 __all__ = ["RegressionEvidenceMixin", "join_independent"]
 
@@ -56,7 +55,7 @@ class RegressionEvidenceMixin:
 
     def _marginal_prior(self, layout):
         """Prior of coefficients and intercept, the coefficients' precisions gone."""
-        prior = build_prior(self.prior_, layout)
+        prior = self._build_prior(layout)
         first = len(self._hyper) - len(prior.learnt)
         return prior.bind(torch.from_numpy(self._hyper[first:]))
 

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from skvi.base import Layout
 from skvi.metrics._base import Scorer
+from skvi.priors import Prior
 from skvi.utils._transformers import supervised_transformers
 from skvi.utils._unwrap import unwrap
 
@@ -122,8 +123,8 @@ def _obstacles(estimator: Any, fitted: Any) -> list[str]:
         found.append("The fit used class weights")
     prior = fitted.prior_
     for part in prior.values() if isinstance(prior, dict) else [prior]:
-        # A posterior that serves as a prior has no layout of its own to be built on.
-        build = getattr(part, "build", None)
-        if build is not None and not build(Layout({"coef": (1,)})).is_proper:
+        if not isinstance(part, Prior):
+            continue
+        if not part.build(Layout({"coef": (1,)})).is_proper:
             found.append(f"{part!r} is improper, with an arbitrary constant")
     return found

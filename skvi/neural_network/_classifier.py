@@ -76,7 +76,8 @@ Prior, Posterior or dict, default="normal"
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.
     tol : float, default=1e-3
-        Nats: a smaller rise of the bound is no progress.
+        Nats: a smaller rise of the bound is no progress. It says nothing of how far
+        the optimum is.
     early_stopping : bool, default=False
         False makes all `max_iter` epochs, with a step size that falls linearly.
         True stops when the bound no longer rises: the step size is halved after
@@ -105,6 +106,9 @@ Prior, Posterior or dict, default="normal"
         Its standard error.
     objective_value_ : float
         What was optimised, in nats: the average over the last 100 steps or more.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
+        steps. What the posterior moves during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity in every iteration.
     n_iter_ : int

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._regressors import StandardizedTargetMixin, check_levels, check_rows
+from skvi.base import Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
 from skvi.utils._callbacks import with_callbacks
@@ -81,6 +82,8 @@ Prior, Posterior or dict, default="normal"
         the last layer in units of y: ``prior={"coef_0": Normal(), "intercept_0":
         Normal(), "coef_1": Normal(50.0), "intercept_1": Normal(200.0)}`` for one
         hidden layer and a target in the hundreds.
+        A posterior that is given as `prior` brings the units of its own fit, which are
+        then used.
     solver : {"auto", "stochastic"}, default="auto"
         Both are Adam on fresh draws.
     n_draws : int, default=10
@@ -95,7 +98,8 @@ Prior, Posterior or dict, default="normal"
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.
     tol : float, default=1e-3
-        Nats: a smaller rise of the bound is no progress.
+        Nats: a smaller rise of the bound is no progress. It says nothing of how far
+        the optimum is.
     early_stopping : bool, default=False
         False makes all `max_iter` epochs, with a step size that falls linearly.
         True stops when the bound no longer rises: the step size is halved after
@@ -126,6 +130,9 @@ Prior, Posterior or dict, default="normal"
         Its standard error.
     objective_value_ : float
         What was optimised, in nats: the average over the last 100 steps or more.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
+        steps. What the posterior moves during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity in every iteration.
     n_iter_ : int
@@ -267,6 +274,7 @@ Prior, Posterior or dict, default="normal"
             noise = float(np.exp(found["_hyper"][0])) * self._y_scale
         else:
             noise = float(self.noise_scale)
+        found["posterior_"].units = Units(self._y_mean, self._y_scale)
         return found | {"noise_scale_": noise}
 
     def _mean(self, f):

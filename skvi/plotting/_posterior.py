@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi.base import Layout
 from skvi.plotting import _common as common
+from skvi.posteriors import Posterior
 
 __all__ = ["PosteriorDisplay"]
 
@@ -226,8 +227,8 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     theta = torch.from_numpy(grid / unit)
     prior = fitted.prior_
     prior = prior["coef"] if isinstance(prior, dict) else prior
-    if not hasattr(prior, "build"):  # the posterior of another fit
-        normal = prior.as_normal()
+    if isinstance(prior, Posterior):  # the posterior of another fit
+        normal = prior.real_part().as_normal()
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit

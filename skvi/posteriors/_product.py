@@ -209,6 +209,22 @@ class _ProductPosterior(Posterior):
             layout, [pair for pair in pairs if pair[0][0] in layout]
         )
 
+    def real_part(self) -> Posterior:
+        """Part of the blocks that are not positive; normal where all of them are."""
+        names = [n for n, block in self.layout.items() if block.bijection != "exp"]
+        part = self.part(names[0])
+        if part.layout.keys() == set(names):
+            return part
+        layout = _sub_layout(self.layout, tuple(names))
+        forms = [self.part(name).as_normal() for name in names]
+        roots = [torch.linalg.cholesky(f.covariance()) for f in forms if f is not None]
+        if len(roots) < len(names) or sum(map(len, roots)) != layout.size:
+            return self.marginal(layout)
+        joint = FullRankNormal().build(layout)
+        mean = torch.cat([form.mean for form in forms if form is not None])
+        joint.set_normal(NormalForm(mean, torch.block_diag(*roots)))
+        return joint
+
     def set_normal(self, normal: NormalForm) -> None:
         """Give every part the marginal normal of its blocks."""
         parts = zip(self.names, self._bound(), self._columns(), strict=True)

@@ -2,7 +2,7 @@
 
 import torch
 
-from skvi.base import Component, Layout, NormalForm
+from skvi.base import Component, Layout, NormalForm, Units
 from skvi.utils._arrays import NumpyState
 
 __all__ = ["Family", "Posterior"]
@@ -33,6 +33,9 @@ class Posterior(NumpyState):
     is_diagonal = False
     #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
     has_log_prob_terms = False
+    #: Units of the data of the fit, where it standardized the target: a fit that takes
+    #: the posterior as its prior works in the same ones.
+    units: Units | None = None
     layout: Layout
     params: torch.Tensor
 
@@ -105,6 +108,16 @@ class Posterior(NumpyState):
         """
         if self.as_normal() is not None:
             raise NotImplementedError(f"{type(self).__name__} owes set_normal.")
+
+    def real_part(self) -> "Posterior":
+        """Marginal posterior of the blocks that may take every real value.
+
+        Returns
+        -------
+        Posterior
+            Without positive blocks, such as precisions; itself if there are none.
+        """
+        return self
 
     def as_normal(self) -> NormalForm | None:
         """View the posterior as a detached normal.

@@ -3,6 +3,7 @@
 from skvi.priors._blocks import build_prior
 from skvi.priors._hierarchical import HierarchicalNormal
 from skvi.priors._horseshoe import Horseshoe
+from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._laplace import Laplace
 from skvi.priors._log_uniform import LogUniform
 from skvi.priors._normal import Normal
@@ -12,6 +13,7 @@ from skvi.priors.base import BuiltPrior, Prior
 __all__ = [
     "ARD",
     "BuiltPrior",
+    "GammaHyperprior",
     "HierarchicalNormal",
     "Horseshoe",
     "Laplace",

@@ -8,7 +8,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.priors._posterior import prior_of_posterior
-from skvi.priors.base import BuiltPrior
+from skvi.priors.base import BuiltPrior, Prior
 
 __all__ = ["build_prior"]
 
@@ -139,8 +139,9 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     True
     """
     if not isinstance(spec, Mapping):
-        is_prior = hasattr(spec, "build")
-        return spec.build(layout) if is_prior else prior_of_posterior(spec, layout)
+        if isinstance(spec, Prior):
+            return spec.build(layout)
+        return prior_of_posterior(spec, layout)
     names = {name: name if name in spec else name.rpartition("_")[0] for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(

@@ -5,6 +5,7 @@ import math
 import torch
 
 from skvi.base import Layout
+from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._scales import POSITIVE
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._gamma import log_gamma_draws
@@ -43,13 +44,16 @@ class HierarchicalNormal(Prior):
     """
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
-    #: Whether all coefficients of a block have one precision, which has a hyperprior.
-    is_shared = True
     intercept_scale = VAGUE_SCALE
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
         self.shape = shape
         self.rate = rate
+
+    def gamma_hyperprior(self) -> GammaHyperprior:
+        """One precision for all coefficients; see `Prior.gamma_hyperprior`."""
+        self.validate()
+        return GammaHyperprior(float(self.shape), float(self.rate))
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior with the precision integrated out; see `Prior.build`."""

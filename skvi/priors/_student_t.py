@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaln
 
 from skvi.base import Layout, NormalForm
+from skvi.priors._hyperprior import GammaHyperprior
 from skvi.priors._scales import POSITIVE, SCALE, scaled
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._log_expectations import ONE, expected_inverse, expected_log
@@ -100,11 +101,15 @@ class ARD(Prior):
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
     intercept_scale = VAGUE_SCALE
-    #: Every coefficient has a precision of its own, with a hyperprior.
-    is_shared = False
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:
         self.shape, self.rate = shape, rate
+
+    def gamma_hyperprior(self) -> GammaHyperprior:
+        """One precision for each coefficient; see `Prior.gamma_hyperprior`."""
+        self.validate()
+        shape, rate = float(self.shape), float(self.rate)
+        return GammaHyperprior(shape, rate, is_shared=False)
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the marginal prior over every coordinate of a layout."""

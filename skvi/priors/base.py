@@ -3,6 +3,7 @@
 import torch
 
 from skvi.base import Component, Layout, NormalForm
+from skvi.priors._hyperprior import GammaHyperprior
 from skvi.utils._arrays import NumpyState
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
@@ -193,6 +194,19 @@ class Prior(Component):
         """
         scale = getattr(self, "scale", None)
         return VAGUE_SCALE if isinstance(scale, str) else scale
+
+    def gamma_hyperprior(self) -> GammaHyperprior | None:
+        """Hyperprior of the precisions, if this is a normal prior with mean 0 and one.
+
+        `BayesianLinearRegression` infers such precisions as parameters. Everywhere
+        else, and for priors that leave this method alone, `build` is all that counts.
+
+        Returns
+        -------
+        GammaHyperprior or None
+            None, the default, where the prior is not of this form.
+        """
+        return None
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout.

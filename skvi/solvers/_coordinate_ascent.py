@@ -27,7 +27,7 @@ class CoordinateAscent:
 
     Given the mean precisions, the normal q(coef) is known, full-rank or factorised;
     given its moments, the Gamma distributions of the precisions are; learnt ones
-    move to the value of largest evidence. Every update raises the ELBO. One
+    move to the value of largest ELBO. No update lowers the ELBO, up to rounding. One
     decomposition of the features makes an update cost O(d) where all coefficients
     share a precision, and a Cholesky factorisation otherwise. Extrapolations
     of the precisions speed it up, and are undone where the ELBO would fall.

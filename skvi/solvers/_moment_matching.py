@@ -176,6 +176,7 @@ class MomentMatching:
             log_joint = draws.log_weights + proposal.log_prob(theta)
             found = {"ess": draws.ess, "khat": draws.khat, "source": "importance"}
             bad = "" if draws.khat < max_khat else f"Pareto k {draws.khat:.2f}"
+            shape = None
         else:
             starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
             n_iter = min(limit // N_CHAINS, max(200, math.ceil(goal / N_CHAINS)))
@@ -187,11 +188,13 @@ class MomentMatching:
             ess = float(effective_sample_size(chains.theta).min())
             found = {"ess": ess, "rhat": chains.rhat, "source": "chains"}
             bad = "" if chains.rhat < MAX_RHAT else f"R-hat {chains.rhat:.2f}"
+            shape = chains.log_joint.shape
         problem.posterior.set_normal(
             _moments(theta, weights, proposal.normal, problem.posterior.is_diagonal)
         )
         log_weights = log_joint - problem.posterior.log_prob(theta)
         value = float(weights @ log_weights)
+        error = _standard_error(weights, log_weights, shape)
         found["khat_q"] = pareto_khat(log_weights)
         message = ""
         if bad:
@@ -201,7 +204,9 @@ class MomentMatching:
             )
         options.progress(value, lambda: None)  # the posterior is already there
         ending = ending_of(not bad)
-        return Solution(self.name, value, [value], 1, ending, message, found)
+        return Solution(
+            self.name, value, [value], 1, ending, message, found, value_se=error
+        )
 
     def _match_tilted(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
@@ -216,10 +221,10 @@ class MomentMatching:
 
     def _cut_short(self, problem: Problem, warm: bool) -> Solution:
         """Keep what the posterior is, with a rough estimate of its bound."""
-        value = estimate_loss(problem, FEW_DRAWS)
+        value, error = estimate_loss(problem, FEW_DRAWS)
         what = "the posterior of the last fit" if warm else "the ELBO's solution"
         message, ending = f"interrupted: {what} was kept", Ending.INTERRUPTED
-        return Solution(self.name, value, [value], 1, ending, message)
+        return Solution(self.name, value, [value], 1, ending, message, value_se=error)
 
 
 def _near_enough(max_iter: int) -> SolverOptions:
@@ -353,6 +358,17 @@ def _proposal_problem(target: Any) -> Problem:
     full = target.layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if full else MeanFieldNormal()
     return Problem(target, ELBO(), KL(), family.build(target.layout), None)
+
+
+def _standard_error(
+    weights: torch.Tensor, values: torch.Tensor, chains: torch.Size | None
+) -> float:
+    """Standard error of a weighted mean of draws, or of a mean over chains."""
+    centred = values - weights @ values
+    if chains is None:
+        return float((weights * centred).norm())
+    ess = float(effective_sample_size(values.reshape(*chains, 1)).min())
+    return float(centred.std()) / ess**0.5
 
 
 def _moments(

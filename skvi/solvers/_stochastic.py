@@ -113,6 +113,7 @@ class _Training:
         self.history: list[float] = []
         self.sweep_values: list[torch.Tensor] = []
         self.stopped = False
+        self.epoch_length = 1
 
     def _schedule(self) -> Plateau | Decay:
         options = self.options
@@ -142,12 +143,13 @@ class _Training:
             state = self.params
             state[self.split :].clamp_(self.floor, self.ceiling)
         first, value = self._value_at(self.start), self._value_at(state)
+        error = math.nan
         if value < first and self.sweep_values:
-            value = self._value()
+            value, error = self._value()
         elif not value < first:
             state, value = self.start, first
         self._set(state)
-        return self._solution(Ending.INTERRUPTED, INTERRUPTED, value)
+        return self._solution(Ending.INTERRUPTED, INTERRUPTED, value, error)
 
     def _is_done(self) -> bool:
         ends = self.stopped or self.schedule.done
@@ -173,6 +175,7 @@ class _Training:
             if _is_falling(values):
                 state = self.params.clone()
             self.kept, self.sweep_values = state, values
+            self.epoch_length = len(epoch)
             self.history.append(float(torch.stack(epoch).mean()))
             self.stopped = self.options.progress(
                 self.history[-1], lambda s=state: self._set(s)
@@ -208,7 +211,7 @@ class _Training:
         options = self.options
         problem = self.problem
         if self.stopped:
-            return self._solution(Ending.STOPPED, "", self._value())
+            return self._solution(Ending.STOPPED, "", *self._value())
         # First: at an end other parameters may go on moving without limit.
         message = message or self._runaway_message()
         if self.schedule.drifted and not message:
@@ -239,12 +242,15 @@ class _Training:
                 "are biased; use objective='elbo' or more n_draws"
             )
         ending = ending_of(self.schedule.converged and not message)
-        return self._solution(ending, message, self._value())
+        return self._solution(ending, message, *self._value())
 
-    def _solution(self, ending: Ending, message: str, value: float) -> Solution:
+    def _solution(
+        self, ending: Ending, message: str, value: float, value_se: float
+    ) -> Solution:
         return Solution(
             solver=Stochastic.name,
             value=value,
+            value_se=value_se,
             history=self.history,
             n_iter=len(self.history),
             ending=ending,
@@ -267,12 +273,21 @@ class _Training:
         return f"sweep of {self.steps} gradient steps"
 
     @torch.no_grad()
-    def _value(self) -> float:
-        if self.sweep_values:
-            return float(torch.stack(self.sweep_values).mean())
-        if self.history:
-            return self.history[-1]
-        return float(_surrogate(self.problem, self.options, None)[1])
+    def _value(self) -> tuple[float, float]:
+        """Mean of the last values, and its standard error.
+
+        Minibatches of one epoch share the rows: epochs are independent, and single
+        steps where there is no second epoch, which overstates the error.
+        """
+        if not self.sweep_values:
+            # Nothing was trained: two values of the start tell of the noise.
+            pair = [_surrogate(self.problem, self.options, None)[1] for _ in range(2)]
+            return _mean_and_error(torch.stack(pair))
+        values = torch.stack(self.sweep_values)
+        if self.batches > 1 and len(values) >= 2 * self.epoch_length:
+            values = values[-(len(values) // self.epoch_length) * self.epoch_length :]
+            values = values.reshape(-1, self.epoch_length).mean(1)
+        return _mean_and_error(values)
 
     @torch.no_grad()
     def _value_at(self, params: torch.Tensor) -> float:
@@ -286,6 +301,11 @@ class _Training:
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
         return float(_surrogate(problem, options, rows)[1])
+
+
+def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean of independent values, and its standard error; NaN of a single one."""
+    return float(values.mean()), float(values.std()) / len(values) ** 0.5
 
 
 def _is_falling(values: list[torch.Tensor]) -> bool:

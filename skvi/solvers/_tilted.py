@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ __all__ = ["estimate_loss", "match_tilted_moments"]
 # Full steps on fresh draws (each a quarter of all), then as many that are averaged.
 N_FULL, N_AVERAGED = 2, 12
 MIN_BLOCK, MIN_ESS, PILOT_DRAWS = 1024, 200, 4096
+# Blocks of draws that a jackknife leaves out in turn.
+N_JACKKNIFE = 32
 # Monte Carlo error of the means, in standard deviations of q: what draws are taken
 # for where the effective number is no guide, and what is reported as too large.
 ERROR_GOAL, MAX_ERROR = 0.02, 0.1
@@ -130,6 +132,8 @@ class _Sample:
         ratio = torch.logsumexp(self.log_t, 0) - torch.logsumexp(log_t0, 0)
         known = log_power_integral(q, near, alpha, self.delta)
         self.bound = float(ratio + known) / self.delta
+        #: Standard error of the bound: draws that both integrals share cancel.
+        self.bound_se = float((self.w_t - self.w_0).norm()) / self.delta
 
     def moments(self, known: _Reference) -> tuple[torch.Tensor, torch.Tensor]:
         """``(E_t - E_q) / delta`` of the coordinates and of their products."""
@@ -245,26 +249,34 @@ def match_tilted_moments(
         if progress(history[-1], lambda q=q: posterior.set_normal(q)):
             posterior.set_normal(q)
             found = {"ess": sample.ess}
-            return _solution(history[-1], history, Ending.STOPPED, "", found)
+            ending = Ending.STOPPED
+            stopped = _solution(history[-1], history, ending, "", found)
+            return replace(stopped, value_se=sample.bound_se)
     sample = _Sample(problem, proposal, near, q, n_draws)
     solution = _check(sample, q, near, history, alpha)
     if not solution.diagnostics["moment_error"] < MAX_ERROR or sample.ess < MIN_ESS:
         # Worse than the start, from which the caller came.
         solution.message += "; the ELBO's solution was kept"
         posterior.params = start
-        solution.value = estimate_loss(problem)
+        solution.value, solution.value_se = estimate_loss(problem)
     else:
         posterior.set_normal(q)
     return solution
 
 
-def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> float:
-    """What is minimised, in nats, estimated from draws of the posterior as it is."""
+def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, float]:
+    """What is minimised, in nats, from draws of the posterior as it is, and its error.
+
+    The error is that of a jackknife over blocks of draws.
+    """
     posterior, objective = problem.posterior, problem.objective
     theta, log_q = posterior.rsample_with_log_prob(n_draws, problem.generator)
     log_weights = problem.target.log_joint_batched(theta) - log_q
     value = float(objective.bound(log_weights))
-    return value if objective.direction == "upper" else -value
+    block = torch.arange(len(log_weights)) % N_JACKKNIFE
+    parts = [objective.bound(log_weights[block != b]) for b in range(N_JACKKNIFE)]
+    error = float(torch.stack(parts).std()) * (N_JACKKNIFE - 1) / N_JACKKNIFE**0.5
+    return (value if objective.direction == "upper" else -value), error
 
 
 def _solution(
@@ -303,10 +315,11 @@ def _check(
             f"the means are uncertain by {error:.2g} standard deviations, and the "
             f"moments off by {missed:.1f} standard errors; {remedy}"
         )
-    value_error = float((sample.w_t - sample.w_0).norm()) / sample.delta
-    found = {"ess": sample.ess, "moment_error": error, "value_error": value_error}
+    found = {"ess": sample.ess, "moment_error": error}
+    found["value_error"] = sample.bound_se
     found |= {"khat": khat, "source": "importance"}
-    return _solution(-sample.bound, history, ending_of(not message), message, found)
+    solution = _solution(-sample.bound, history, ending_of(not message), message, found)
+    return replace(solution, value_se=sample.bound_se)
 
 
 def _mean_errors(sample: _Sample, known: _Reference, alpha: float) -> torch.Tensor:

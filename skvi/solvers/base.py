@@ -92,7 +92,8 @@ class SolverOptions:
         Iterations; for the stochastic solver epochs with minibatches, and sweeps of
         `steps_per_iter` gradient steps without.
     tol : float, default=1e-5
-        Nats: stop when the objective is this close to its optimum.
+        Nats: stop when the solver's own estimate of what is left to gain is below it;
+        for the stochastic solver, the smallest fall that counts as one.
     n_draws : int, default=10
         Draws of q per stochastic gradient step.
     learning_rate : float, default=0.05
@@ -187,6 +188,9 @@ class Solution:
         Numbers that the solver can vouch for.
     is_exact : bool
         Whether `value` is free of Monte Carlo noise.
+    value_se : float, default=0.0
+        Monte Carlo standard error of `value`, in nats; 0 where it is exact, NaN where
+        an interrupted fit left a single value.
 
     Examples
     --------
@@ -205,6 +209,7 @@ class Solution:
     message: str = ""
     diagnostics: dict = field(default_factory=dict)
     is_exact: bool = False
+    value_se: float = 0.0
 
     @property
     def converged(self) -> bool:

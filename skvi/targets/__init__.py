@@ -1,8 +1,9 @@
 """Targets: the log joint density log p(D, theta) and what is known about it."""
 
+from skvi.priors import GammaHyperprior
 from skvi.targets._hierarchical import HierarchicalTarget
 from skvi.targets._least_squares import LeastSquares, summarise
-from skvi.targets._precisions import GammaHyperprior, Precision
+from skvi.targets._precisions import Precision
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 

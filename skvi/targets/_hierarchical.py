@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import BuiltPrior
+from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares, summarise
 from skvi.targets._precisions import (
     BuiltHierarchy,
     ConditionalPrior,
     ConjugateForm,
-    GammaHyperprior,
     Precision,
 )
 from skvi.targets._supervised import SupervisedTarget

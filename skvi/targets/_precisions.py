@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import BuiltPrior
+from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
 
@@ -15,36 +15,12 @@ __all__ = [
     "BuiltHierarchy",
     "ConditionalPrior",
     "ConjugateForm",
-    "GammaHyperprior",
     "Precision",
 ]
 
 # Draws of vague hyperpriors leave the range of floats: logs are cut off here.
 MAX_LOG = 600.0
 LOG_2PI = math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class GammaHyperprior:
-    """Gamma distribution of a precision before the data.
-
-    Parameters
-    ----------
-    shape, rate : float
-        Of the precision in the units of the fit.
-    is_shared : bool, default=True
-        One precision for all coefficients, or one for each.
-
-    Examples
-    --------
-    >>> from skvi.targets import GammaHyperprior
-    >>> GammaHyperprior(1.0, 1.0).is_shared
-    True
-    """
-
-    shape: float
-    rate: float
-    is_shared: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +33,7 @@ class Precision:
         Its value, or where an iteration starts.
     hyperprior : GammaHyperprior or None
     is_learnt : bool, default=False
-        Whether it is a point estimate of largest evidence.
+        Whether it is a point estimate, of largest ELBO.
 
     Examples
     --------

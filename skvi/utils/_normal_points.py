@@ -164,11 +164,30 @@ def tensor_rule(
 def quasi_random_rule(
     dimension: int, n_points: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scrambled Sobol points with a fixed seed, antithetic, of exact covariance."""
+    """Scrambled Sobol points with a fixed seed, antithetic, of exact covariance.
+
+    Parameters
+    ----------
+    dimension : int
+        D.
+    n_points : int
+        A power of 2. Pairs z and -z span no more dimensions than there are pairs, so
+        that more points are taken where D is above half of it.
+
+    Returns
+    -------
+    nodes : Tensor of shape (D, N)
+        N is the smallest power of 2 that is at least `n_points` and ``2 * D``.
+    weights : Tensor of shape (N,)
+        Equal; they sum to 1.
+    """
+    while n_points < 2 * dimension:
+        n_points *= 2
     sobol = qmc.Sobol(dimension, scramble=True, rng=np.random.default_rng(0))
     u = np.clip(sobol.random(n_points // 2), 1e-12, 1 - 1e-12)
     z = torch.from_numpy(norm.ppf(u))
-    z = torch.cat([z, -z])
-    root = torch.linalg.cholesky(z.T @ z / n_points)
-    nodes = torch.linalg.solve_triangular(root, z.T, upper=False)
+    # With as many pairs as dimensions z'z is too ill-conditioned for a Cholesky factor.
+    basis, root = torch.linalg.qr(z)
+    half = basis * root.diagonal().sign() * math.sqrt(n_points / 2)
+    nodes = torch.cat([half, -half]).T.contiguous()
     return nodes, torch.full((n_points,), 1 / n_points, dtype=torch.float64)

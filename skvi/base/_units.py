@@ -1,0 +1,32 @@
+"""Units of the data that the parameters of a model refer to."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Units"]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Origin and scale of a standardized target, and origin of the features.
+
+    The parameters describe ``(y - y_mean) / y_scale`` as a function of ``X - x_mean``.
+
+    Parameters
+    ----------
+    y_mean : float
+    y_scale : float
+    x_mean : ndarray of shape (d,) or None, default=None
+        None where the features are not centered.
+
+    Examples
+    --------
+    >>> from skvi.base import Units
+    >>> Units(y_mean=2.0, y_scale=0.5).x_mean is None
+    True
+    """
+
+    y_mean: float
+    y_scale: float
+    x_mean: np.ndarray | None = None

@@ -1,0 +1,43 @@
+"""`import skvi` imports little, and gives access to everything public."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import skvi
+
+PROBE = """
+import sys
+import skvi
+heavy = {"torch", "sklearn", "scipy", "pandas", "matplotlib"} & set(sys.modules)
+assert not heavy, heavy
+assert "metrics" in dir(skvi) and "evidence_bounds" in dir(skvi)
+assert "skvi.metrics" not in sys.modules, "dir() imports"
+assert skvi.metrics.LogPredictiveDensity and skvi.evidence_bounds
+from skvi import evidence_bounds, model_selection
+assert evidence_bounds is skvi.evidence_bounds is skvi.evidence.evidence_bounds
+"""
+
+
+def test_a_fresh_import_is_light_and_complete():
+    """Wrong variant: `from skvi.evidence import evidence_bounds` at the top."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_module_is_an_attribute():
+    """Wrong variant: a subpackage left out of the list."""
+    found = {module.name for module in pkgutil.iter_modules(skvi.__path__)}
+    public = {name for name in found if not name.startswith("_")} - {"utils"}
+    assert public == set(skvi._SUBMODULES)
+    for name in public:
+        assert getattr(skvi, name).__name__ == f"skvi.{name}"
+
+
+def test_other_names_are_missing():
+    with pytest.raises(AttributeError, match="has no attribute 'metric'"):
+        skvi.metric  # noqa: B018
