@@ -21,7 +21,14 @@ from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
-from skvi.solvers import SOLVERS, Problem, SolverOptions, choose_solver
+from skvi.solvers import (
+    SOLVERS,
+    Problem,
+    SolverOptions,
+    choose_solver,
+    choose_start,
+)
+from skvi.solvers.base import no_progress
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
@@ -203,6 +210,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             self._continue(problem, before)
         else:
             warm = self._prepare(problem, solver)
+            rough = self._solver_options(target, no_progress)
+            warm = choose_start(solver, problem, rough, warm)
         count = getattr(solver, "count_iterations", None)
         progress = FitProgress(self, data, count(problem) if count else self.max_iter)
         self._problem = problem  # callbacks may ask for the attributes so far

@@ -26,6 +26,7 @@ from skvi.solvers._tilted import (
     estimate_loss,
     match_tilted_moments,
 )
+from skvi.solvers._wide_start import choose_start, likelihood_normal
 from skvi.solvers.base import Problem, Solution, SolverOptions
 from skvi.utils._random import randn
 
@@ -139,7 +140,7 @@ class MomentMatching:
         tilted, start = bool(problem.objective.tilt), _proposal_problem(problem.target)
         if tilted:
             start = replace(start, posterior=problem.posterior)
-        found = NaturalGradient().solve(start, _near_enough(options.max_iter))
+        found = _solve(start, options.max_iter)
         normal = start.posterior.as_normal()
         problem.posterior.set_normal(normal)
         kept = problem.posterior.params
@@ -214,8 +215,11 @@ class MomentMatching:
         return Solution(self.name, value, [value], 1, False, message, found)
 
 
-def _near_enough(max_iter: int) -> SolverOptions:
-    return SolverOptions(max_iter=max_iter, tol=1e-3)
+def _solve(problem: Problem, max_iter: int) -> Solution:
+    """ELBO solution that is near enough, from the better of two starts."""
+    solver, options = NaturalGradient(), SolverOptions(max_iter=max_iter, tol=1e-3)
+    warm = choose_start(solver, problem, options)
+    return solver.solve(problem, replace(options, warm_start=warm))
 
 
 def _ess_goal(problem: Problem) -> int:
@@ -266,7 +270,7 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     problem = _proposal_problem(target)
     if NaturalGradient.missing(problem):
         return None
-    found = NaturalGradient().solve(problem, _near_enough(max_iter))
+    found = _solve(problem, max_iter)
     if found.diagnostics["interrupted"]:
         raise KeyboardInterrupt
     return problem.posterior.as_normal()
@@ -276,6 +280,9 @@ def dispersed_starts(
     target: Any, normal: NormalForm, generator: torch.Generator, n_chains: int
 ) -> torch.Tensor:
     """Take half of the starts from a normal near the posterior, half from the prior.
+
+    Where the prior is not log-concave, and narrower than the likelihood, every third
+    of them is where the likelihood alone is large: no chain leaves a narrow spike.
 
     Parameters
     ----------
@@ -320,7 +327,12 @@ def dispersed_starts(
         # Chains do not come back from where heavy tails can reach.
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
-    return torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    likely = likelihood_normal(target)
+    if likely is not None:
+        third = len(starts[::3])
+        starts[::3] = likely.transform(randn(generator, third, likely.n_noise))
+    return starts
 
 
 def _drawn_back(target: Any, normal: NormalForm, starts: torch.Tensor) -> torch.Tensor:
