@@ -55,6 +55,8 @@ class Modes:
             return None
         widths = prior.matching_normal().variance
         hidden = (widths < SPIKE**2 * normal.variance).nonzero()[:, 0]
+        if not len(hidden):
+            return None
         return Modes(normal, prior, _subsets(hidden, normal, fit))
 
     def proposal(
