@@ -5,7 +5,7 @@
     python benchmarks/evidence_heavy_tails.py --summary    # no runs
 
 Random models of one coefficient: Student-t and horseshoe priors with scales from 0.003
-to 100, signals from none to 20 standard errors, linear regression with a given noise and
+to 100, signals of up to 20 standard errors, linear regression with a given noise and
 logistic regression. The first problem is a fixed one, whose prior is a spike that hides
 95 % of the posterior mass. A problem that is in the result file is not repeated.
 

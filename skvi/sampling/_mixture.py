@@ -22,7 +22,7 @@ __all__ = [
 
 # Defensive fraction of draws from each component, whatever the weights say.
 LEAST_WEIGHT = 0.02
-N_EM = 300
+N_EM, EM_TOL = 300, 1e-6
 # Cells of a density on a line: of each half on the way to 0, where it may be infinite,
 # and of each deviation of a normal factor.
 N_CELLS, N_HALVES, N_DEVIATIONS = 12, 100, 12
@@ -223,10 +223,13 @@ def fit_weights(
     if log_importance is not None:
         importance = torch.softmax(log_importance, 0)
     weights = torch.full((n_components,), 1 / n_components, dtype=torch.float64)
+    terms = torch.exp(log_terms - log_terms.amax(1, keepdim=True))
     for _ in range(N_EM):
-        parts = torch.softmax(log_terms + weights.log(), 1)
-        weights = (importance @ parts).clamp(min=1e-12)
-        weights = weights / weights.sum()
+        last = weights
+        weights = last * (terms.T @ (importance / (terms @ last)))
+        weights = weights.clamp(min=1e-12) / weights.sum()
+        if float((weights - last).abs().max()) < EM_TOL:
+            break
     return weights
 
 
