@@ -22,8 +22,15 @@ from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
 from skvi.priors import Normal, Prior
-from skvi.solvers import SOLVERS, Problem, Solution, SolverOptions, choose_solver
-from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
+from skvi.solvers import (
+    SOLVERS,
+    Problem,
+    Solution,
+    SolverOptions,
+    choose_solver,
+    choose_start,
+)
+from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted, no_progress
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
@@ -262,6 +269,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 self._continue(problem, before)
             else:
                 warm = self._prepare(problem, solver)
+                rough = self._solver_options(target, no_progress)
+                warm = choose_start(solver, problem, rough, warm)
             if warm:
                 start = posterior.params, target.hyper
             options = self._solver_options(target, progress, warm)

@@ -70,13 +70,13 @@ def test_two_modes_of_which_q_has_one(distance, method):
 
 
 def test_a_mode_that_nothing_reaches():
-    """It cannot be detected, and the bounds say what they are certified against."""
+    """It cannot be detected, and the bounds say from where the chains start."""
     target = Modes([(0.0, 0.0), (60.0, 60.0)], [1.0, 0.01])
     bounds = bounds_from_the_first(target, 0, "auto")
     assert bounds.reliable
     assert bounds.estimate == pytest.approx(-math.log(2), abs=0.01)
     assert bounds.interval()[1] < -0.5
-    assert "modes that chains from the fit and from the prior reach" in bounds.reason
+    assert "valid if the chains have mixed: they start at the fit" in bounds.reason
 
 
 @pytest.mark.slow

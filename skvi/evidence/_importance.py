@@ -8,6 +8,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._estimates import block_size
+from skvi.evidence._modes import Modes
 from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     Chains,
@@ -21,6 +22,7 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._importance import badness, tail_score
+from skvi.sampling._mixture import Density, Proposal
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 
@@ -53,11 +55,14 @@ def importance_sides(
     report: Report = silent,
 ) -> Sides:
     """Log weights of a Student-t below, and of a normal above, both fitted."""
-    proposal, pilot, sampler = _proposal_and_chains(target, normal, generator, report)
+    modes = Modes.find(target, normal)
+    proposal, pilot, sampler = _proposal_and_chains(
+        target, normal, modes, generator, report
+    )
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
     above, variance_above, spread_above, correlation = _reverse_proposal(
-        sampler.pilot, (normal, proposal.normal)
+        sampler.pilot, (normal, sampler.normal), modes
     )
     limit = draw_limit(target.layout.size)
     variance = max(variance_below, _spread(pilot.log_weights))
@@ -91,14 +96,20 @@ def importance_sides(
 
 
 def _proposal_and_chains(
-    target: Any, normal: NormalForm, generator: torch.Generator, report: Report
-) -> tuple[StudentT, WeightedDraws, HamiltonianChains]:
+    target: Any,
+    normal: NormalForm,
+    modes: Modes | None,
+    generator: torch.Generator,
+    report: Report,
+) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """A fitted proposal, its draws, and chains that are whitened by it.
 
     A factorised q can resemble the posterior so little that its weights teach
     nothing; chains find their way from there, and show where to propose.
     """
     proposal, pilot = adapt_proposal(target, normal, generator)
+    if modes is not None:
+        return _mixture_and_chains(target, proposal, modes, generator, report)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     sampler = HamiltonianChains(
         target, starts, proposal.normal, generator, report=report
@@ -121,6 +132,23 @@ def _proposal_and_chains(
     return proposal, pilot, sampler
 
 
+def _mixture_and_chains(
+    target: Any,
+    first: StudentT,
+    modes: Modes,
+    generator: torch.Generator,
+    report: Report,
+) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
+    """A proposal for several modes, and chains that it takes from one to another."""
+    proposal, pilot = modes.proposal(target, first, generator)
+    starts = dispersed_starts(target, first.normal, generator, N_CHAINS)
+    near = pilot.moments() or first.normal
+    sampler = HamiltonianChains(
+        target, starts, near, generator, report=report, jump=proposal
+    )
+    return proposal, pilot, sampler.warm_up(N_WARMUP)
+
+
 def _is_lost(pilot: WeightedDraws) -> bool:
     return pilot.ess < LOST_SHARE * len(pilot.theta) or pilot.khat > LOST_KHAT
 
@@ -137,9 +165,9 @@ def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
 
 
 def _reverse_proposal(
-    pilot: Chains, candidates: tuple[NormalForm, ...]
-) -> tuple[NormalForm, float, float, float]:
-    """Choose the normal r whose ratio r/p varies least under the posterior.
+    pilot: Chains, candidates: tuple[NormalForm, ...], modes: Modes | None
+) -> tuple[Density, float, float, float]:
+    """Choose the normal or mixture r whose ratio r/p varies least under the posterior.
 
     Its tails must be lighter than the posterior's: for a Student-t r and a normal
     prior the variance is infinite. So narrower versions are tried as well. Returns
@@ -147,9 +175,16 @@ def _reverse_proposal(
     chain draws are worth one independent draw.
     """
     theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
-    best, best_score = (candidates[0], math.inf, 0.0, 1.0), math.inf
-    for base, factor in product(candidates, REVERSE_SCALES):
-        trial = NormalForm(base.mean, factor * base.scale)
+    best: tuple = (candidates[0], math.inf, 0.0, 1.0)
+    best_score = math.inf
+    trials: list[Density] = [
+        NormalForm(base.mean, factor * base.scale)
+        for base, factor in product(candidates, REVERSE_SCALES)
+    ]
+    if modes is not None:
+        normals = [*candidates, modes.normal]
+        trials = [modes.reverse(pilot, normals, factor) for factor in REVERSE_SCALES]
+    for trial in trials:
         log_u = trial.log_prob(theta) - log_joint
         u = torch.exp(log_u - log_u.max())
         variance = float(u.var() / u.mean() ** 2)

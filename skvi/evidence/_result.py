@@ -198,7 +198,7 @@ class EvidenceBounds:
     reliable : bool
         Whether every diagnostic allows the statements made here.
     reason : str
-        Why not; or what the upper bound is certified against.
+        Why not; or where the chains behind the upper bound started.
     method : str
     plug_in : tuple of str
         What the evidence is conditioned on although it comes from y: learnt
@@ -218,9 +218,10 @@ class EvidenceBounds:
 
     Notes
     -----
-    The upper bound needs posterior draws. They come from chains that start half
-    near the fit and half in the prior; it is certified against what these starts
-    reach, not against a mode that none of them finds.
+    The upper bound needs posterior draws. They come from Markov chains, and it is
+    valid if these have mixed. They start half near the fit and half in the prior;
+    under a prior that is not log-concave every third one starts where the likelihood
+    alone is large. A mode that none of them finds is not counted.
 
     Examples
     --------

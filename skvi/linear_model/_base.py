@@ -13,7 +13,13 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
-from skvi.solvers import EmpiricalBayes, NaturalGradient, QuasiNewton, SolverOptions
+from skvi.solvers import (
+    EmpiricalBayes,
+    NaturalGradient,
+    QuasiNewton,
+    SolverOptions,
+    choose_start,
+)
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
 
@@ -71,8 +77,10 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
             start = replace(problem, objective=ELBO(), divergence=KL())
             for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
                 if not solver.missing(start):
-                    found = solver().solve(start, SolverOptions(tol=1e-3))
-                    found.raise_interrupt()
+                    options = SolverOptions(tol=1e-3)
+                    warm = choose_start(solver(), start, options)
+                    options = replace(options, warm_start=warm)
+                    solver().solve(start, options).raise_interrupt()
                     break
 
     def _posterior_attributes(self):

@@ -58,6 +58,10 @@ class _BuiltBlocks(BuiltPrior):
     def is_proper(self) -> bool:  # type: ignore[override]
         return all(p.is_proper for p in self.priors)
 
+    @property
+    def is_log_concave(self) -> bool:
+        return all(p.is_log_concave for p in self.priors)
+
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         parts = zip(self.slices, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)

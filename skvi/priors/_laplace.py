@@ -43,6 +43,7 @@ class Laplace(Prior):
 class _BuiltLaplace(BuiltPrior):
     has_expected_log_prob = True
     has_log_prob_terms = True
+    is_log_concave = True
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.scale = scale

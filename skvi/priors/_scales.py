@@ -47,6 +47,10 @@ class _LearntScale(BuiltPrior):
         """Scale 1."""
         return torch.zeros(1, dtype=torch.float64)
 
+    @property
+    def is_log_concave(self) -> bool:
+        return self.make(self.natural).is_log_concave
+
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
         return self.make(hyper[0].exp() * self.natural)
 

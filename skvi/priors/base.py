@@ -100,6 +100,15 @@ class BuiltPrior(NumpyState):
         """
         raise NotImplementedError
 
+    @property
+    def is_log_concave(self) -> bool:
+        """Whether the log density is known to be concave.
+
+        Where it is not, as under heavy tails, a posterior can have a mode in the
+        prior's spike and another one where the likelihood is large.
+        """
+        return self.as_normal() is not None
+
     def as_normal(self) -> NormalForm | None:
         """View the prior as a normal.
 

@@ -16,6 +16,8 @@ __all__ = ["Chains", "HamiltonianChains"]
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
 MAX_STEP = 1.0
+# Leapfrog steps of a trajectory at most: few where so many jumps are accepted.
+MOST_STEPS, FEW_STEPS, GOOD_JUMPS = 64, 4, 0.2
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
 # In the warm-up also for starts so far out that the force alone carries a chain across
 # the posterior, to where an exponential rate is steep.
@@ -73,6 +75,9 @@ class HamiltonianChains:
         a standard normal, which makes successive draws nearly independent.
     report : callable, default=silent
         Called after every move with a description and the share that is done.
+    jump : Proposal, default=None
+        Offers every chain an independent draw after each trajectory, so that chains
+        move between modes that it covers. It must not change any more.
 
     Examples
     --------
@@ -101,9 +106,11 @@ class HamiltonianChains:
         generator: torch.Generator,
         path_length: float = 1.6,
         report: Report = silent,
+        jump: Any = None,
     ) -> None:
+        self.jump, self.most_steps = jump, MOST_STEPS
         self.state = State(target, normal, starts)
-        self.generator, self.path_length = generator, path_length
+        self.normal, self.generator, self.path_length = normal, generator, path_length
         self.report = report
         self.step = 0.5
         #: The last third of the warm-up: draws to choose settings with.
@@ -122,11 +129,13 @@ class HamiltonianChains:
         self
         """
         log_step, log_mean = math.log(self.step), math.log(self.step)
-        kept = _Recorder()
+        kept, jumped = _Recorder(), 0.0
         for i in range(n_iter):
             # Short paths suffice here, and cost less where steps are small.
             share = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
             probability = self._move(math.exp(log_step), share, 16)
+            if self.jump is not None:
+                jumped += self.state.jump(self.jump, self.generator) / n_iter
             self.report("warm-up of chains", (i + 1) / n_iter)
             if i >= 2 * n_iter // 3:
                 kept.add(self.state, probability)
@@ -136,6 +145,7 @@ class HamiltonianChains:
                 weight = (i + 1) ** -0.75
                 log_mean = weight * log_step + (1 - weight) * log_mean
         self.step, self.pilot = math.exp(log_mean), kept.chains()
+        self.most_steps = FEW_STEPS if jumped > GOOD_JUMPS else MOST_STEPS
         return self
 
     @torch.no_grad()
@@ -153,7 +163,10 @@ class HamiltonianChains:
         kept = _Recorder()
         for i in range(n_iter):
             share = SHORT_STEPS[i % len(SHORT_STEPS)]
-            kept.add(self.state, self._move(self.step, share, 64))
+            probability = self._move(self.step, share, self.most_steps)
+            if self.jump is not None:
+                self.state.jump(self.jump, self.generator)
+            kept.add(self.state, probability)
             self.report("draws of chains", (i + 1) / n_iter)
         return kept.chains()
 

@@ -87,8 +87,34 @@ class State:
         self._kick(momentum, position, slope, 0.5 * step)
         end = self._energy(position, value) + 0.5 * momentum.square().sum(1)
         probability = torch.nan_to_num(start - end, nan=-math.inf).clamp(max=0).exp()
+        self._accept(probability, position, value, slope, generator)
+        return float(probability.mean())
+
+    def jump(self, proposal: Any, generator: torch.Generator) -> float:
+        """Offer every chain a draw of a proposal; return the mean acceptance.
+
+        The independence sampler: at beta = 1 it leaves the target invariant, and takes
+        chains from mode to mode wherever the proposal covers both.
+        """
+        offered = proposal.sample(len(self.position), generator)
+        position = self.normal.whiten(offered - self.normal.mean)
+        value, slope = self._value_and_slope(position)
+        gain = value - proposal.log_prob(offered)
+        gain = gain - (self.value - proposal.log_prob(self.theta()))
+        probability = torch.nan_to_num(gain, nan=-math.inf).clamp(max=0).exp()
+        self._accept(probability, position, value, slope, generator)
+        return float(probability.mean())
+
+    def _accept(
+        self,
+        probability: torch.Tensor,
+        position: torch.Tensor,
+        value: torch.Tensor,
+        slope: torch.Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        """Metropolis step of every chain."""
         accept = rand(generator, len(position)) < probability
         self.position = torch.where(accept[:, None], position, self.position)
         self.slope = torch.where(accept[:, None], slope, self.slope)
         self.value = torch.where(accept, value, self.value)
-        return float(probability.mean())

@@ -12,6 +12,7 @@ from skvi.solvers._moment_matching import (
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._stochastic import Stochastic
+from skvi.solvers._wide_start import choose_start, likelihood_normal
 from skvi.solvers.base import Problem, Solution, SolverOptions
 
 __all__ = [
@@ -27,8 +28,10 @@ __all__ = [
     "SolverOptions",
     "Stochastic",
     "choose_solver",
+    "choose_start",
     "dispersed_starts",
     "fit_proposal_normal",
+    "likelihood_normal",
 ]
 
 #: From the most exact to the most general.

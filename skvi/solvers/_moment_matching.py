@@ -26,7 +26,15 @@ from skvi.solvers._tilted import (
     estimate_loss,
     match_tilted_moments,
 )
-from skvi.solvers.base import Ending, Problem, Solution, SolverOptions, ending_of
+from skvi.solvers._wide_start import choose_start, likelihood_normal
+from skvi.solvers.base import (
+    Ending,
+    PhaseInterrupted,
+    Problem,
+    Solution,
+    SolverOptions,
+    ending_of,
+)
 from skvi.utils._random import randn
 
 __all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
@@ -146,14 +154,17 @@ class MomentMatching:
         if tilted:
             start = replace(start, posterior=posterior)
         try:
-            found = NaturalGradient().solve(start, _near_enough(options.max_iter))
+            found = _solve(start, options.max_iter)
             normal = start.posterior.as_normal()
             posterior.set_normal(normal)
             kept = posterior.params if kept is None else kept
             found.raise_interrupt()
             match = self._match_tilted if tilted else self._match
             return match(problem, normal, options)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            if kept is None and isinstance(interrupt, PhaseInterrupted):
+                posterior.set_normal(start.posterior.as_normal())
+                kept = posterior.params
             if kept is None:
                 raise
             posterior.params = kept
@@ -227,8 +238,11 @@ class MomentMatching:
         return Solution(self.name, value, [value], 1, ending, message, value_se=error)
 
 
-def _near_enough(max_iter: int) -> SolverOptions:
-    return SolverOptions(max_iter=max_iter, tol=1e-3)
+def _solve(problem: Problem, max_iter: int) -> Solution:
+    """ELBO solution that is near enough, from the better of two starts."""
+    solver, options = NaturalGradient(), SolverOptions(max_iter=max_iter, tol=1e-3)
+    warm = choose_start(solver, problem, options)
+    return solver.solve(problem, replace(options, warm_start=warm))
 
 
 def _ess_goal(problem: Problem) -> int:
@@ -279,7 +293,7 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     problem = _proposal_problem(target)
     if NaturalGradient.missing(problem):
         return None
-    found = NaturalGradient().solve(problem, _near_enough(max_iter))
+    found = _solve(problem, max_iter)
     if found.interrupted:
         raise KeyboardInterrupt
     return problem.posterior.as_normal()
@@ -289,6 +303,9 @@ def dispersed_starts(
     target: Any, normal: NormalForm, generator: torch.Generator, n_chains: int
 ) -> torch.Tensor:
     """Take half of the starts from a normal near the posterior, half from the prior.
+
+    Where the prior is not log-concave, and narrower than the likelihood, every third
+    of them is where the likelihood alone is large: no chain leaves a narrow spike.
 
     Parameters
     ----------
@@ -333,7 +350,12 @@ def dispersed_starts(
         # Chains do not come back from where heavy tails can reach.
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
-    return torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    likely = likelihood_normal(target)
+    if likely is not None:
+        third = len(starts[::3])
+        starts[::3] = likely.transform(randn(generator, third, likely.n_noise))
+    return starts
 
 
 def _drawn_back(target: Any, normal: NormalForm, starts: torch.Tensor) -> torch.Tensor:

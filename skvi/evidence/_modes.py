@@ -1,0 +1,101 @@
+"""Proposals that cover the prior's spike and the likelihood's mode."""
+
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.sampling import Chains, StudentT, WeightedDraws
+from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_weights
+from skvi.solvers import likelihood_normal
+
+__all__ = ["Modes"]
+
+# Up to so many parameters mixtures are tried, and up to so many that a spike can hide
+# get a component for each of their subsets.
+MAX_PARAMS, MAX_SUBSETS = 30, 3
+# A prior that is wider than so many deviations of the likelihood has no spike.
+SPIKE = 10.0
+DF, NARROWER = 5, 0.9
+
+
+class Modes:
+    """What a prior that is not log-concave may hide, and proposals for it.
+
+    Parameters
+    ----------
+    normal : NormalForm
+        Around the likelihood alone.
+    prior : BuiltPrior
+    subsets : list of Tensor of int
+        Coordinates that are in the spike together.
+    """
+
+    def __init__(
+        self, normal: NormalForm, prior: Any, subsets: list[torch.Tensor]
+    ) -> None:
+        self.normal, self.prior, self.subsets = normal, prior, subsets
+
+    @staticmethod
+    def find(target: Any, fit: NormalForm) -> "Modes | None":
+        """Modes of a target; None where there can be only one, or too many.
+
+        Parameters
+        ----------
+        target : Target
+        fit : NormalForm
+            Near the posterior: it says which of many coordinates are in the spike.
+        """
+        prior, size = target.prior, target.layout.size
+        if prior.is_log_concave or size > MAX_PARAMS or not prior.has_log_prob_terms:
+            return None
+        normal = likelihood_normal(target, only_hidden=False)
+        if normal is None:
+            return None
+        widths = prior.matching_normal().variance
+        hidden = (widths < SPIKE**2 * normal.variance).nonzero()[:, 0]
+        if not len(hidden):
+            return None
+        return Modes(normal, prior, _subsets(hidden, normal, fit))
+
+    def proposal(
+        self, target: Any, first: StudentT, generator: torch.Generator
+    ) -> tuple[Mixture, WeightedDraws]:
+        """Mixture of a first proposal, the likelihood, and every spike."""
+        spikes = [
+            SpikeAndNormal(self.prior, self.normal, w, DF, NARROWER)
+            for w in self.subsets
+        ]
+        components = [first, StudentT(self.normal, DF), *spikes]
+        return adapt_mixture(target, components, generator)
+
+    def reverse(
+        self, pilot: Chains, normals: list[NormalForm], factor: float
+    ) -> Mixture:
+        """Mixture of lighter tails than the posterior's, fitted to its draws."""
+        spikes = [
+            SpikeAndNormal(self.prior, self.normal, w, width=factor)
+            for w in self.subsets
+        ]
+        normals = [NormalForm(n.mean, factor * n.scale) for n in normals]
+        components = [*normals, *spikes]
+        equal = torch.ones(len(components)).double()
+        terms = Mixture(components, equal).log_terms(pilot.theta.flatten(0, 1))
+        weights = fit_weights(terms)
+        return Mixture(components, weights)
+
+
+def _subsets(
+    hidden: torch.Tensor, normal: NormalForm, fit: NormalForm
+) -> list[torch.Tensor]:
+    """Sets of coordinates that may be in the spike while the others are not."""
+    n = len(hidden)
+    if n <= MAX_SUBSETS:
+        sizes = range(1, n + 1)
+        return [hidden[list(c)] for k in sizes for c in combinations(range(n), k)]
+    is_narrow = fit.variance[hidden] < 0.25 * normal.variance[hidden]
+    found = [hidden]
+    if 0 < int(is_narrow.sum()) < n:
+        found.append(hidden[is_narrow])
+    return found

@@ -1,0 +1,274 @@
+"""Mixtures as proposals: one component for each mode, and their weights."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.sampling._importance import StudentT, WeightedDraws, draw_weighted
+from skvi.utils._random import rand
+
+__all__ = [
+    "Density",
+    "Mixture",
+    "Proposal",
+    "SpikeAndNormal",
+    "adapt_mixture",
+    "fit_weights",
+]
+
+# Defensive fraction of draws from each component, whatever the weights say.
+LEAST_WEIGHT = 0.02
+N_EM, EM_TOL = 300, 1e-6
+# Cells of a density on a line: of each half on the way to 0, where it may be infinite,
+# and of each deviation of a normal factor.
+N_CELLS, N_HALVES, N_DEVIATIONS = 12, 100, 12
+
+
+class Density(Protocol):
+    """What a mixture is made of."""
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points, (S,)."""
+
+
+class Proposal(Density, Protocol):
+    """A density that can be drawn from."""
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S, P)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Mixture of densities.
+
+    Parameters
+    ----------
+    components : sequence of Density
+        `sample` needs those of every one.
+    weights : Tensor of shape (K,)
+        Positive, of sum 1.
+    """
+
+    components: Sequence[Any]
+    weights: torch.Tensor
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S, P), in random order of the components."""
+        edges = self.weights.cumsum(0)[:-1].contiguous()
+        chosen = torch.searchsorted(edges, rand(generator, n_draws))
+        parts = []
+        for k, component in enumerate(self.components):
+            parts.append(component.sample(int((chosen == k).sum()), generator))
+        theta = torch.cat(parts)
+        found = torch.empty_like(theta)
+        found[torch.argsort(chosen, stable=True)] = theta
+        return found
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points, (S,)."""
+        return torch.logsumexp(self.log_terms(theta) + self.weights.log(), 1)
+
+    def log_terms(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log densities of the components, (S, K)."""
+        return torch.stack([c.log_prob(theta) for c in self.components], 1)
+
+
+class CellDensity:
+    """Density on a line that is constant in cells.
+
+    Parameters
+    ----------
+    edges : Tensor of shape (M + 1,)
+        Ascending.
+    log_heights : Tensor of shape (M,)
+        Up to a constant.
+    """
+
+    def __init__(self, edges: torch.Tensor, log_heights: torch.Tensor) -> None:
+        self.edges, self.widths = edges, edges.diff()
+        log_masses = torch.log_softmax(log_heights + self.widths.log(), 0)
+        self.log_heights = log_masses - self.widths.log()
+        self.cumulated = log_masses.exp().cumsum(0)[:-1].contiguous()
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S,)."""
+        cell = torch.searchsorted(self.cumulated, rand(generator, n_draws))
+        return self.edges[cell] + self.widths[cell] * rand(generator, n_draws)
+
+    def log_prob(self, x: torch.Tensor) -> torch.Tensor:
+        """Log density at points, (S,); -inf outside."""
+        cell = torch.searchsorted(self.edges, x.contiguous(), right=True) - 1
+        is_in = (cell >= 0) & (cell < len(self.widths))
+        found = self.log_heights[cell.clamp(0, len(self.widths) - 1)]
+        return torch.where(is_in, found, -math.inf)
+
+
+class SpikeAndNormal:
+    """Some coordinates as under prior and likelihood, the others normal given them.
+
+    The coordinates T have independent densities that are close to the prior's times a
+    normal one: the likelihood, seen from where all of T is 0. The rest given T has the
+    conditional density of a normal, or of a Student-t with its location and scale.
+
+    Parameters
+    ----------
+    prior : BuiltPrior
+        With `has_log_prob_terms`, so that its coordinates are independent.
+    normal : NormalForm
+        Around the likelihood, over all P parameters.
+    where : Tensor of int of shape (t,)
+        The coordinates T.
+    df : int, default=None
+        Degrees of freedom of the others; None is normal.
+    width : float, default=1.0
+        Deviations of the normal factors, and of the others, in units of those of
+        `normal`.
+    """
+
+    def __init__(
+        self,
+        prior: Any,
+        normal: NormalForm,
+        where: torch.Tensor,
+        df: int | None = None,
+        width: float = 1.0,
+    ) -> None:
+        self.where, self.mean, self.size = where, normal.mean, len(normal.mean)
+        covariance = normal.covariance()
+        is_rest = torch.ones(self.size, dtype=torch.bool)
+        is_rest[where] = False
+        self.rest = is_rest.nonzero()[:, 0]
+        cross = covariance[self.rest][:, where]
+        precision = torch.linalg.inv(covariance[where][:, where])
+        self.slope = cross @ precision
+        left = covariance[self.rest][:, self.rest] - self.slope @ cross.T
+        self.others: Any = None
+        if len(self.rest):
+            scale = width * torch.linalg.cholesky(left)
+            others = NormalForm(torch.zeros_like(scale[0]), scale)
+            self.others = others if df is None else StudentT(others, df)
+        variance = width**2 / precision.diagonal()
+        # Whatever the width, the slope of the factors at 0 stays.
+        centers = variance * (precision @ normal.mean[where])
+        self.cells = [
+            self._cells(prior, int(j), float(center), float(v) ** 0.5)
+            for j, center, v in zip(where, centers, variance, strict=True)
+        ]
+
+    def _cells(
+        self, prior: Any, column: int, center: float, deviation: float
+    ) -> CellDensity:
+        edges = _edges(center, deviation)
+        middles = 0.5 * (edges[1:] + edges[:-1])
+        middles = torch.where(middles == 0, edges[1:], middles)  # may be infinite there
+        theta = middles[:, None].expand(-1, self.size)
+        log_prior = prior.log_prob_terms(theta)[:, column]
+        factor = -0.5 * ((middles - center) / deviation).square()
+        return CellDensity(edges, log_prior + factor)
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S, P)."""
+        theta = torch.empty(n_draws, self.size, dtype=torch.float64)
+        for j, cells in zip(self.where, self.cells, strict=True):
+            theta[:, j] = cells.sample(n_draws, generator)
+        if len(self.rest):
+            eps = self.others.sample(n_draws, generator)
+            theta[:, self.rest] = self._others_mean(theta) + eps
+        return theta
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points, (S,)."""
+        pairs = zip(self.where, self.cells, strict=True)
+        total = sum(cells.log_prob(theta[:, j]) for j, cells in pairs)
+        if len(self.rest):
+            distance = theta[:, self.rest] - self._others_mean(theta)
+            total = total + self.others.log_prob(distance)
+        return total
+
+    def _others_mean(self, theta: torch.Tensor) -> torch.Tensor:
+        inside = theta[:, self.where] - self.mean[self.where]
+        return self.mean[self.rest] + inside @ self.slope.T
+
+
+def _edges(center: float, deviation: float) -> torch.Tensor:
+    """Edges of cells for a normal factor times a density with a peak at 0."""
+    reach = abs(center) + N_DEVIATIONS * deviation
+    powers = torch.arange(N_HALVES * N_CELLS + 1, dtype=torch.float64) / N_CELLS
+    halves = reach * 0.5**powers
+    steps = torch.arange(-N_DEVIATIONS * N_CELLS, N_DEVIATIONS * N_CELLS + 1)
+    near = center + deviation * steps.double() / N_CELLS
+    edges = torch.cat([-halves, halves, near])
+    return torch.unique(edges.clamp(-reach, reach))
+
+
+def fit_weights(
+    log_terms: torch.Tensor, log_importance: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Weights of largest (weighted) likelihood, by expectation maximisation.
+
+    Parameters
+    ----------
+    log_terms : Tensor of shape (S, K)
+        Log densities of the components at draws.
+    log_importance : Tensor of shape (S,), default=None
+        Log weights of the draws; None weighs them equally.
+    """
+    n, n_components = log_terms.shape
+    importance = torch.full((n,), 1 / n, dtype=torch.float64)
+    if log_importance is not None:
+        importance = torch.softmax(log_importance, 0)
+    weights = torch.full((n_components,), 1 / n_components, dtype=torch.float64)
+    terms = torch.exp(log_terms - log_terms.amax(1, keepdim=True))
+    for _ in range(N_EM):
+        last = weights
+        weights = last * (terms.T @ (importance / (terms @ last)))
+        weights = weights.clamp(min=1e-12) / weights.sum()
+        if float((weights - last).abs().max()) < EM_TOL:
+            break
+    return weights
+
+
+def adapt_mixture(
+    target: Any,
+    components: Sequence[Any],
+    generator: torch.Generator,
+    n_draws: int = 4096,
+    n_rounds: int = 2,
+) -> tuple[Mixture, WeightedDraws]:
+    """Fit the weights of a mixture to a target (population Monte Carlo).
+
+    Parameters
+    ----------
+    target : Target
+    components : sequence of Proposal
+    generator : torch.Generator
+    n_draws : int, default=4096
+        Per round.
+    n_rounds : int, default=2
+
+    Returns
+    -------
+    mixture : Mixture
+        No weight is below 0.02.
+    pilot : WeightedDraws
+        From this mixture, but not to be used for an estimate.
+
+    References
+    ----------
+    Cappé, Douc, Guillin, Marin and Robert (2008), *Adaptive importance sampling in
+    general mixture classes*.
+    """
+    equal = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
+    mixture = Mixture(components, equal)
+    pilot = draw_weighted(target, mixture, n_draws, generator)
+    for _ in range(n_rounds):
+        terms = mixture.log_terms(pilot.theta)
+        weights = fit_weights(terms, pilot.log_weights).clamp(min=LEAST_WEIGHT)
+        mixture = Mixture(components, weights / weights.sum())
+        pilot = draw_weighted(target, mixture, n_draws, generator)
+    return mixture, pilot
