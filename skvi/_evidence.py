@@ -84,6 +84,8 @@ class EvidenceMixin:
         ValueError
             The data are not those of the fit, or the fit
             had weights and none are given.
+        KeyboardInterrupt
+            On Ctrl-C; the estimator stays as it was.
 
         Notes
         -----

@@ -12,11 +12,17 @@ import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi._outcome import (
+    cut_short,
+    describe_fit,
+    judge_fit,
+    keep_better,
+    learnt_scales,
+)
 from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
@@ -36,9 +42,6 @@ from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BaseVariational"]
-
-# Draws for the bound after Ctrl-C, when nobody wants to wait.
-FEW_DRAWS = 100
 
 
 class BaseVariational(CallbackSupportMixin, BaseEstimator):
@@ -277,22 +280,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             return solver.solve(problem, options), progress
         except PhaseInterrupted:
             # The posterior holds what that phase found.
-            _keep_better(problem, first)
+            keep_better(problem, first)
         except KeyboardInterrupt:
             if start is None:
                 raise
             posterior.params, target.hyper = start
-        with torch.no_grad():
-            _, value = self.objective_.surrogate(
-                target,
-                posterior,
-                self.divergence_,
-                None,
-                self.n_draws,
-                problem.generator,
-            )
-        value, ending = float(value), Ending.INTERRUPTED
-        return Solution(solver.name, value, [], 0, ending, INTERRUPTED), progress
+        return cut_short(problem, solver.name, self.n_draws), progress
 
     def _attributes(
         self, problem: Problem, solution: Solution
@@ -301,13 +294,23 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         if not solution.interrupted:
             try:
                 found = self._posterior_attributes()
-                return solution, found | self._judge(problem, solution)
+                found |= judge_fit(problem, solution, self.n_draws)
+                self._warn(found["diagnostics_"]["message"])
+                return solution, found
             except KeyboardInterrupt:
                 solution = replace(
                     solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
                 )
         found = self._posterior_attributes()
-        return solution, found | self._describe(problem, solution)
+        return solution, found | describe_fit(problem, solution, self.n_draws)
+
+    def _warn(self, message: str) -> None:
+        if message:
+            warnings.warn(
+                f"{type(self).__name__}: {message}.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
 
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise where this estimator cannot predict from such a posterior."""
@@ -391,106 +394,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         posterior.params = posterior.params.detach()
         hyper = problem.target.hyper.detach().double().numpy().copy()
         found = {"posterior_": posterior, "_hyper": hyper}
-        scales = _learnt_scales(problem.target, "prior_scale")
+        scales = learnt_scales(problem.target, "prior_scale")
         if scales:
             # A number, or one for each entry of a mapping of priors.
             single = len(scales) == 1
             found["prior_scale_"] = next(iter(scales.values())) if single else scales
         return found
-
-    def _judge(self, problem: Problem, solution: Solution) -> dict[str, Any]:
-        """What a fit that has come to its end found, with all that can be wrong."""
-        target, posterior, generator = (
-            problem.target,
-            problem.posterior,
-            problem.generator,
-        )
-        found = self._describe(problem, solution)
-        lost = self.divergence_.collapse(posterior, target.prior, generator)
-        converged = solution.converged and not lost
-        bound_exists, message = judge_existence(
-            self.objective_, target, posterior, lost or solution.message
-        )
-        found["converged_"] = converged
-        found["diagnostics_"] |= {
-            "converged": converged,
-            **weight_diagnostics(
-                target, posterior, solution.n_iter, generator, solution.solver
-            ),
-            "bound_exists": bound_exists,
-            "message": message,
-        }
-        if message:
-            warnings.warn(
-                f"{type(self).__name__}: {message}.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        return found
-
-    def _describe(self, problem: Problem, solution: Solution) -> dict[str, Any]:
-        """What a fit found, without a judgement."""
-        target, posterior = problem.target, problem.posterior
-        sign = 1 if self.objective_.direction == "upper" else -1
-        objective_value = sign * solution.value
-        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
-        bound = objective_value, 0.0
-        if not (solution.is_exact and is_elbo):
-            n_draws = self._bound_draws(solution)
-            bound = lower_bound(target, posterior, problem.generator, n_draws)
-        diagnostics = {
-            "solver": solution.solver,
-            "converged": solution.converged,
-            "ending": solution.ending.value,
-            **solution.diagnostics,
-            "efficiency": None,
-            "khat": None,
-            "learnt": _learnt_scales(target),
-            "bound_exists": None,
-            "message": solution.message,
-        }
-        return {
-            "n_iter_": solution.n_iter,
-            "loss_curve_": np.asarray(solution.history),
-            "objective_value_": objective_value,
-            "objective_value_se_": solution.value_se,
-            "lower_bound_": bound[0],
-            "lower_bound_se_": bound[1],
-            "converged_": solution.converged,
-            "diagnostics_": diagnostics,
-        }
-
-    def _bound_draws(self, solution: Solution) -> int:
-        """Draws for the final ELBO: a tenth of what a stochastic fit took."""
-        if solution.interrupted:
-            return FEW_DRAWS
-        if solution.solver != "stochastic":
-            return BOUND_DRAWS
-        return min(max(solution.n_iter * self.n_draws // 2, 50), BOUND_DRAWS)
-
-
-def _keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Go back to a first state if the present one has a lower ELBO on the same draws.
-
-    What a phase found for another problem need not be better for this one.
-    """
-    target, posterior = problem.target, problem.posterior
-    now = posterior.params, target.hyper
-
-    def value(state: tuple[torch.Tensor, torch.Tensor]) -> float:
-        posterior.params, target.hyper = state
-        generator = torch.Generator().manual_seed(0)
-        return lower_bound(target, posterior, generator, FEW_DRAWS)[0]
-
-    best = first if value(now) < value(first) else now
-    posterior.params, target.hyper = best
-
-
-def _learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
-    """Scales that a fit learnt, by name; of blocks by the name of the block."""
-    values = target.hyper.detach().exp().tolist()
-    named = zip(target.learnt, values, strict=True)
-    found = {name: value for name, value in named if name.startswith(prefix)}
-    if not prefix:
-        return found
-    return {name.removeprefix(f"{prefix}[").rstrip("]"): v for name, v in found.items()}

@@ -270,6 +270,10 @@ Divergence, default="kl"
         ------
         IncompatibleComponentsError
             The parts cannot be combined; before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best posterior so far is kept, if there is one, with all
+            attributes; else the estimator is not fitted. With several targets it is
+            fitted only where the last one was being fitted.
         """
         if np.asarray(y).ndim == 2:
             return self._fit_columns(X, y, sample_weight)

@@ -229,6 +229,9 @@ Prior, Posterior or dict, default="normal"
         ------
         IncompatibleComponentsError
             The parts cannot be combined; before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best posterior so far is kept, if there is one, with all
+            attributes; else the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
 

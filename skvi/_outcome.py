@@ -1,0 +1,182 @@
+"""What a solve found, as fitted attributes."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
+from skvi.solvers import Problem, Solution
+from skvi.solvers.base import INTERRUPTED, Ending
+
+__all__ = ["cut_short", "describe_fit", "judge_fit", "keep_better", "learnt_scales"]
+
+# Draws for the bound after Ctrl-C, when nobody wants to wait.
+FEW_DRAWS = 100
+
+
+def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, Any]:
+    """Describe a fit that has come to its end, with all that can be wrong.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the fitted posterior.
+    solution : Solution
+    n_draws : int
+        Of each gradient step.
+
+    Returns
+    -------
+    dict
+        Attributes by name; "message" in "diagnostics_" is what to warn of.
+    """
+    target, posterior, generator = problem.target, problem.posterior, problem.generator
+    found = describe_fit(problem, solution, n_draws)
+    lost = problem.divergence.collapse(posterior, target.prior, generator)
+    converged = solution.converged and not lost
+    bound_exists, message = judge_existence(
+        problem.objective, target, posterior, lost or solution.message
+    )
+    found["converged_"] = converged
+    found["diagnostics_"] |= {
+        "converged": converged,
+        **weight_diagnostics(
+            target, posterior, solution.n_iter, generator, solution.solver
+        ),
+        "bound_exists": bound_exists,
+        "message": message,
+    }
+    return found
+
+
+def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, Any]:
+    """Describe a fit without a judgement, which would take time.
+
+    Parameters
+    ----------
+    problem : Problem
+        With the fitted posterior.
+    solution : Solution
+    n_draws : int
+        Of each gradient step.
+
+    Returns
+    -------
+    dict
+        Attributes by name.
+    """
+    objective = problem.objective
+    sign = 1 if objective.direction == "upper" else -1
+    objective_value = sign * solution.value
+    is_elbo = objective.kind == "expectation" and problem.divergence.is_standard
+    bound = objective_value, 0.0
+    if not (solution.is_exact and is_elbo):
+        bound = lower_bound(
+            problem.target,
+            problem.posterior,
+            problem.generator,
+            _bound_draws(solution, n_draws),
+        )
+    diagnostics = {
+        "solver": solution.solver,
+        "converged": solution.converged,
+        "ending": solution.ending.value,
+        **solution.diagnostics,
+        "efficiency": None,
+        "khat": None,
+        "learnt": learnt_scales(problem.target),
+        "bound_exists": None,
+        "message": solution.message,
+    }
+    return {
+        "n_iter_": solution.n_iter,
+        "loss_curve_": np.asarray(solution.history),
+        "objective_value_": objective_value,
+        "objective_value_se_": solution.value_se,
+        "lower_bound_": bound[0],
+        "lower_bound_se_": bound[1],
+        "converged_": solution.converged,
+        "diagnostics_": diagnostics,
+    }
+
+
+def _bound_draws(solution: Solution, n_draws: int) -> int:
+    """Draws for the final ELBO: a tenth of what a stochastic fit took."""
+    if solution.interrupted:
+        return FEW_DRAWS
+    if solution.solver != "stochastic":
+        return BOUND_DRAWS
+    return min(max(solution.n_iter * n_draws // 2, 50), BOUND_DRAWS)
+
+
+@torch.no_grad()
+def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
+    """Solution of a fit that Ctrl-C ended before its solver had anything to keep.
+
+    Parameters
+    ----------
+    problem : Problem
+        With a usable posterior.
+    solver : str
+        Name of the one that would have been used.
+    n_draws : int
+        For the value of the objective.
+
+    Returns
+    -------
+    Solution
+    """
+    _, value = problem.objective.surrogate(
+        problem.target,
+        problem.posterior,
+        problem.divergence,
+        None,
+        n_draws,
+        problem.generator,
+    )
+    return Solution(solver, float(value), [], 0, Ending.INTERRUPTED, INTERRUPTED)
+
+
+def keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Go back to a first state if the present one has a lower ELBO on the same draws.
+
+    What a phase found for another problem need not be better for this one.
+
+    Parameters
+    ----------
+    problem : Problem
+    first : tuple of Tensor
+        Variational parameters and hyperparameters.
+    """
+    target, posterior = problem.target, problem.posterior
+    now = posterior.params, target.hyper
+
+    def value(state: tuple[torch.Tensor, torch.Tensor]) -> float:
+        posterior.params, target.hyper = state
+        generator = torch.Generator().manual_seed(0)
+        return lower_bound(target, posterior, generator, FEW_DRAWS)[0]
+
+    best = first if value(now) < value(first) else now
+    posterior.params, target.hyper = best
+
+
+def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
+    """Scales that a fit learnt, by name; of blocks by the name of the block.
+
+    Parameters
+    ----------
+    target : Target
+    prefix : str, default=""
+        Of the names to take; it is left out of what is returned.
+
+    Returns
+    -------
+    dict of str to float
+    """
+    values = target.hyper.detach().exp().tolist()
+    named = zip(target.learnt, values, strict=True)
+    found = {name: value for name, value in named if name.startswith(prefix)}
+    if not prefix:
+        return found
+    return {name.removeprefix(f"{prefix}[").rstrip("]"): v for name, v in found.items()}

@@ -1,0 +1,123 @@
+"""Ctrl-C while evidences are bounded, and in searches: nothing half-made."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from skvi import _regressors
+from skvi.evidence import _bounds
+from skvi.linear_model import _regression_evidence
+from skvi.model_selection import EvidenceSearch, _search
+from skvi.sampling import HamiltonianChains
+from skvi.solvers import _natural_gradient
+from tests.interrupts import (
+    Linear,
+    Logistic,
+    Timer,
+    check_process,
+    classes,
+    duration,
+    interrupt,
+    moments,
+    numbers,
+    unix,
+)
+
+
+def state_of(model):
+    return pickle.dumps({k: v for k, v in vars(model).items() if k != "_record"})
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (_regressors, "_mean_units"),
+        (_regression_evidence, "bound_evidence"),
+        (HamiltonianChains, "run"),
+    ],
+)
+def test_interrupted_evidence_bounds(owner, method, monkeypatch):
+    """Nothing is returned, and the estimator is as before.
+
+    Wrong variant: units that are set to 0 and 1 before they are found.
+    """
+    X, y = numbers()
+    model = Linear(prior="laplace", noise_scale=50.0).fit(X, y)
+    before, predictions = state_of(model), model.predict(X)
+    interrupt(monkeypatch, owner, method)
+    with pytest.raises(KeyboardInterrupt):
+        model.evidence_bounds(X, y, n_draws=64)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(model.predict(X), predictions)
+    assert state_of(model) == before
+
+
+def make_search():
+    model = Logistic()
+    return EvidenceSearch(model, {"fit_intercept": [True, False]}, random_state=0)
+
+
+def is_fitted_search(search, X):
+    if hasattr(search, "results_"):
+        assert search.predict(X).shape == (len(X),)
+        assert search.best_index_ in (0, 1)
+        return True
+    assert not [name for name in vars(search) if name.endswith("_")]
+    with pytest.raises(NotFittedError):
+        search.predict(X)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [
+        (_natural_gradient._Iteration, "_iterate"),
+        (_bounds, "importance_sides"),
+        (_search, "describe"),
+    ],
+)
+def test_an_interrupted_search(owner, method, monkeypatch):
+    """Unfitted, whatever it was before.
+
+    Wrong variants: attributes are set one by one; those of the last fit stay.
+    """
+    X, y = classes()
+    search = make_search().fit(X, y)
+    assert is_fitted_search(search, X)
+    interrupt(monkeypatch, owner, method)
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(X, y)
+    monkeypatch.undo()
+    assert not is_fitted_search(search, X)
+
+
+@unix
+@pytest.mark.parametrize("method", ["importance", "annealing"])
+def test_evidence_bounds_at_random_moments(method):
+    """Nothing of the estimator changes. Wrong variants: those of the tests above."""
+    X, y = numbers()
+    model = Linear(prior="laplace", noise_scale=50.0).fit(X, y)
+    before = state_of(model)
+
+    def work():
+        return model.evidence_bounds(X, y, method=method, n_draws=64, random_state=0)
+
+    with Timer() as timer:
+        for moment in moments(duration(work), 10):
+            timer.interrupts(work, moment)
+            assert state_of(model) == before
+            check_process()
+
+
+@unix
+def test_searches_at_random_moments():
+    """Wrong variants: those of the tests above."""
+    X, y = classes()
+    search = make_search()
+    with Timer() as timer:
+        for moment in moments(duration(lambda: search.fit(X, y)), 10):
+            came = timer.interrupts(lambda: search.fit(X, y), moment)
+            assert is_fitted_search(search, X) or came
+            check_process()

@@ -1,0 +1,200 @@
+"""What tests of Ctrl-C share: fits of every phase, and what may be left of them."""
+
+import math
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.preprocessing import scale
+
+from skvi.evidence import lower_bound
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.priors import Normal
+from skvi.utils._random import make_generator
+
+quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+unix = pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="needs a timer that sends signals"
+)
+Logistic, Linear = BayesianLogisticRegression, BayesianLinearRegression
+SMALL = {"hidden_layer_sizes": (3,), "n_draws": 2, "random_state": 0}
+FEW = {"max_iter": 1, "random_state": 0}
+
+
+def classes():
+    X, y = load_iris(return_X_y=True)
+    return scale(X[50:]), y[50:]
+
+
+def numbers():
+    X, y = load_diabetes(return_X_y=True)
+    return scale(X[:100, :4]), y[:100]
+
+
+def columns():
+    X, y = numbers()
+    return X, np.column_stack([y, X[:, 0] + 1e-2 * y, y**2])
+
+
+def counts():
+    X, y = numbers()
+    return X, np.floor(y / 20)
+
+
+# Every solver, and every phase before one.
+MODELS = {
+    "natural gradient": (Logistic(), classes),
+    "natural gradient of counts": (BayesianPoissonRegressor(), counts),
+    "quasi-Newton": (Logistic(posterior="low_rank"), classes),
+    "coordinate ascent": (Linear(), numbers),
+    "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
+    "empirical Bayes": (Logistic(prior=Normal("learn")), classes),
+    "alternating": (Linear(loss="beta"), numbers),
+    "alternating, learnt noise": (Linear(loss="beta", noise_scale="learn"), numbers),
+    "robust start": (Linear(loss="beta", noise_scale=20.0, prior="normal"), numbers),
+    "moment matching": (Logistic(objective="eubo", random_state=0), classes),
+    "tilted moments": (Logistic(objective="renyi", random_state=0), classes),
+    "tilted moments, mean field": (
+        Logistic(objective="renyi", posterior="mean_field", random_state=0),
+        classes,
+    ),
+    "stochastic": (Logistic(solver="stochastic", **FEW), classes),
+    "minibatches": (Logistic(batch_size=30, **FEW), classes),
+    "weighted": (Logistic(objective="iwelbo", **FEW), classes),
+    "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
+    "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),
+    "weighted network": (
+        BayesianMLPRegressor(objective="eubo", max_iter=3, **SMALL),
+        numbers,
+    ),
+    "columns": (Linear(), columns),
+}
+WARM = ("natural gradient", "coordinate ascent", "alternating", "tilted moments")
+
+
+def target_of(model, X, y):
+    """The target of a fitted model, at its learnt scales."""
+    codes = model._encode(y, reset=False)
+    target = model._build_target(X, codes, None, model._fitted_predictor)
+    target.hyper = torch.from_numpy(model._hyper.copy())
+    return target.frozen()
+
+
+def elbo(target, posterior):
+    return lower_bound(target, posterior, torch.Generator().manual_seed(1))
+
+
+def elbo_of_start(model, X, y):
+    """ELBO of the posterior that a fit starts with, at the scales that it found."""
+    target, generator = target_of(model, X, y), make_generator(model.random_state)
+    posterior = model.posterior_family_.build(target.layout, generator)
+    if hasattr(target.predictor, "initial_normal"):
+        posterior.set_normal(target.predictor.initial_normal(generator))
+    return elbo(target, posterior)[0]
+
+
+def is_usable(model, X, y):
+    """Whether the model is fitted; it must be one or the other, through and through."""
+    assert "_problem" not in vars(model)
+    if not hasattr(model, "posterior_"):
+        with pytest.raises(NotFittedError):
+            model.predict(X)
+        return False
+    assert np.isfinite(model.predict(X)).all()
+    if "outputs_" in vars(model):
+        pairs = zip(model.outputs_, y.T, strict=True)
+        assert all(is_usable(output, X, column) for output, column in pairs)
+        bounds = [output.lower_bound_ for output in model.outputs_]
+        assert model.lower_bound_ == pytest.approx(sum(bounds))
+        return True
+    assert not model.posterior_.params.requires_grad
+    assert math.isfinite(model.objective_value_)
+    assert len(model.loss_curve_) >= model.n_iter_
+    value, error = elbo(target_of(model, X, y), model.posterior_)
+    noise = 6 * math.hypot(error, model.lower_bound_se_)
+    assert model.lower_bound_ == pytest.approx(value, abs=noise + 1e-3)
+    assert model.lower_bound_ > elbo_of_start(model, X, y) - noise - 1e-6
+    return True
+
+
+def interrupt(monkeypatch, owner, name, number=1):
+    """Make one call of a function raise KeyboardInterrupt, as Ctrl-C would."""
+    calls, original = [], getattr(owner, name)
+
+    def counted(*args, **kwargs):
+        calls.append(None)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def stop(model, X, y):
+    """Fit, and expect Ctrl-C."""
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    if hasattr(model, "posterior_") and "outputs_" not in vars(model):
+        assert not model.converged_
+        assert model.diagnostics_["ending"] == "interrupted"
+        assert "interrupted" in model.diagnostics_["message"]
+
+
+# --- at random moments ----------------------------------------------------------------
+
+
+class Timer:
+    """Sends SIGINT after so many seconds of processor time, and counts what came."""
+
+    def __enter__(self):
+        self.before, self.fired = signal.signal(signal.SIGPROF, self.fire), False
+        return self
+
+    def __exit__(self, *_):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, self.before)
+
+    def fire(self, *_):
+        self.fired = True
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupts(self, work, moment):
+        """Whether the work was interrupted; it must be where the signal came."""
+        self.fired = False
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, max(moment, 1e-6))
+                work()
+                came = self.fired
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+        except KeyboardInterrupt:
+            return True
+        assert not came
+        return False
+
+
+def duration(work):
+    work()
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def moments(seconds, n):
+    return np.random.default_rng(0).uniform(0, seconds, n)
+
+
+def check_process():
+    assert torch.is_grad_enabled()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

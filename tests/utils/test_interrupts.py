@@ -1,0 +1,91 @@
+"""Ctrl-C that Python swallows is raised all the same."""
+
+import signal
+import threading
+from contextlib import suppress
+
+import pytest
+import torch
+
+from skvi.solvers import _natural_gradient
+from skvi.utils._interrupts import raising_interrupts
+from tests.interrupts import Logistic, classes, is_usable
+
+
+class Interrupting:
+    """Where it is dropped, Ctrl-C comes, and Python swallows the exception."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_swallowed_signal_is_raised_at_the_end(monkeypatch):
+    """Wrong variant: no memory of the signal; the handler stays after the fit."""
+    original = _natural_gradient._Iteration._iterate
+
+    def iterate(self):
+        Interrupting()
+        return original(self)
+
+    monkeypatch.setattr(_natural_gradient._Iteration, "_iterate", iterate)
+    model, (X, y) = Logistic(), classes()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert is_usable(model, X, y)
+    assert model.converged_
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    assert model.fit(X, y).converged_
+
+
+def test_blocks_that_raise_what_was_swallowed():
+    """Nested ones share their memory; other errors become the cause.
+
+    Wrong variants: the outer block installs a second handler; the user's own handler
+    is replaced; torch's gradient mode stays as the exception left it.
+    """
+    with pytest.raises(KeyboardInterrupt):
+        swallow_in_two_blocks()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        swallow_and_fail()
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(ValueError, match="mine"), raising_interrupts():
+        raise ValueError("mine")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
+    try:
+        with raising_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        assert seen == [1]
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def swallow():
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def swallow_in_two_blocks():
+    with raising_interrupts():
+        with suppress(KeyboardInterrupt), raising_interrupts():
+            torch._C._set_grad_enabled(False)
+            swallow()
+        assert torch.is_grad_enabled()
+
+
+def swallow_and_fail():
+    with raising_interrupts():
+        swallow()
+        raise ValueError
+
+
+def test_other_threads_set_no_handler():
+    """Python allows it in the main thread only."""
+    model, found = Logistic(), []
+    thread = threading.Thread(target=lambda: found.append(model.fit(*classes())))
+    thread.start()
+    thread.join()
+    assert found[0].converged_
