@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length
 
 from skvi.likelihoods import PoissonLikelihood
+from skvi.utils._arrays import as_tensor
 from skvi.utils._poisson_mixture import (
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
@@ -129,7 +130,7 @@ class CountPredictionMixin:
         check_consistent_length(counts, mean)
         self._refuse_rates("predict_log_density", counts)
         with torch.no_grad():
-            return poisson_mixture_log_mass(torch.from_numpy(counts), mean, std).numpy()
+            return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
 
     def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
         """Draw new counts from the posterior predictive distribution.

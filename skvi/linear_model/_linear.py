@@ -3,7 +3,6 @@
 from numbers import Real
 
 import numpy as np
-import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -12,6 +11,7 @@ from skvi._regressors import check_levels, check_rows
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
+from skvi.utils._arrays import as_tensor
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._random import make_generator, randn
 from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
@@ -353,7 +353,7 @@ Divergence, default="kl"
         y = self._encode(y, reset=False)
         check_rows(X, y)
         mean, variance = self._function_moments(X)
-        z = torch.from_numpy(y) - mean
+        z = as_tensor(y) - mean
         return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
 
     def _predictive_normals(self, X):
