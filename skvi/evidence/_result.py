@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from scipy.special import stdtrit
 
@@ -40,8 +40,10 @@ _NO_PROBABILITY = (
 
 
 @dataclass(frozen=True)
-class NamedBound:
+class NamedBound(dict):
     """One row of the table of bounds.
+
+    Also a dict of its fields, as pandas and JSON read it.
 
     Parameters
     ----------
@@ -68,6 +70,8 @@ default="in expectation"
     >>> row = NamedBound(-7.26, 0.0, "lower", "a bound, exactly", holds="always")
     >>> row.is_certificate
     True
+    >>> row["direction"]
+    'lower'
     """
 
     value: float
@@ -78,6 +82,10 @@ default="in expectation"
     holds: str = MEAN
     k: int | None = None
 
+    def __post_init__(self) -> None:
+        """Be a dict of the fields, too."""
+        self.update((f.name, getattr(self, f.name)) for f in fields(self))
+
     @property
     def is_certificate(self) -> bool:
         """Whether the number bounds the evidence, in the sense of `holds`."""
@@ -87,7 +95,8 @@ default="in expectation"
 class BoundsTable(dict):
     """Named bounds, from the lowest to the highest.
 
-    A dict of name to `NamedBound`, that prints as a table.
+    A dict of name to `NamedBound`, that prints as a table. ``pandas.DataFrame(table)``
+    has one column for each bound.
 
     Examples
     --------
@@ -102,7 +111,7 @@ class BoundsTable(dict):
     """
 
     def to_dict(self) -> dict[str, list]:
-        """Return the columns, for ``pandas.DataFrame(table.to_dict())``.
+        """Return one column for each field: ``pandas.DataFrame(table.to_dict())``.
 
         Returns
         -------

@@ -101,7 +101,8 @@ class ColumnsMixin:
         check_is_fitted(self)
         if not self._n_columns:
             return super().evidence_bounds(X, y, random_state=random_state, **options)
-        y, random_state = self._check_columns(y), check_random_state(random_state)
+        X, y = self._check_X(X), self._check_columns(y)
+        random_state = check_random_state(random_state)
         found = [
             output.evidence_bounds(X, column, random_state=random_state, **options)
             for output, column in zip(self.outputs_, y.T, strict=True)

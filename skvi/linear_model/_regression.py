@@ -158,7 +158,7 @@ class GaussianRegression(
         if self._offset is None:
             return as_rows(X), LinearPredictor(X.shape[1], 1, False)
         if sparse.issparse(X):
-            offset = torch.from_numpy(self._offset)
+            offset = as_tensor(self._offset)
             return as_rows(X), CentredLinearPredictor(offset)
         return as_tensor(X - self._offset), LinearPredictor(X.shape[1])
 

@@ -145,7 +145,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         ndarray of shape (n, ...)
             In float64.
         """
-        theta = torch.from_numpy(self._theta) if theta is None else theta
+        theta = as_tensor(self._theta) if theta is None else theta
         predictor, parts = self._fitted_predictor, []
         arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
         with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
