@@ -295,6 +295,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             try:
                 found = self._posterior_attributes()
                 found |= judge_fit(problem, solution, self.n_draws)
+                self._compare_with_constant_fit(found, problem.target)
                 self._warn(found["diagnostics_"]["message"])
                 return solution, found
             except KeyboardInterrupt:
@@ -303,6 +304,16 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 )
         found = self._posterior_attributes()
         return solution, found | describe_fit(problem, solution, self.n_draws)
+
+    def _compare_with_constant_fit(self, found: dict[str, Any], target: Any) -> None:
+        """Add to the diagnostics what `_judge_fit` says of a fit with attributes."""
+        fitted = copy(self)
+        vars(fitted).update(found)
+        numbers, message = fitted._judge_fit(target)
+        diagnostics = found["diagnostics_"]
+        diagnostics |= numbers
+        if found["converged_"] and not diagnostics["message"]:
+            diagnostics["message"] = message
 
     def _warn(self, message: str) -> None:
         if message:
@@ -400,3 +411,10 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             single = len(scales) == 1
             found["prior_scale_"] = next(iter(scales.values())) if single else scales
         return found
+
+    def _judge_fit(self, target: Any) -> tuple[dict[str, float | None], str]:
+        """Numbers that compare the fit with a constant, and a message if it is none.
+
+        Empty for models whose flat fits are usually right.
+        """
+        return {}, ""
