@@ -442,7 +442,7 @@ def test_evidence_table():
 @pytest.mark.slow
 def test_five_thousand_features_need_little_memory():
     """The peak of a whole process, libraries and data included, below 2 GB."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     command = [sys.executable, "benchmarks/bench_low_rank.py", "--rows", "500"]
     done = subprocess.run(
         command, cwd=root, env={"PYTHONPATH": str(root)}, capture_output=True, text=True

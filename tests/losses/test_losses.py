@@ -13,7 +13,7 @@ from skvi.likelihoods import (
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 
-# Others: tests/test_multinomial.py, tests/test_likelihoods.py.
+# Others: tests/linear_model, tests/likelihoods.
 LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(), GaussianLikelihood(0.3)]
 LOSSES = [
     *(LogLoss(), BetaLoss(), BetaLoss(1.01), BetaLoss(2.0)),
