@@ -116,7 +116,7 @@ def test_elbo_is_tight_at_the_posterior():
 @pytest.mark.parametrize("rule", ["reparam", "stl"])
 def test_sampled_elbo_is_unbiased(family, rule, z_score):
     posterior = make_posterior(family)
-    values, gradients = replicate(400, ELBO(rule), posterior, n_draws=50)
+    values, gradients = replicate(150, ELBO(rule), posterior, n_draws=50)
     assert z_score(values, run(ELBO(), posterior)[0]) < 5
     expected = exact_gradient(posterior, upper=False)
     assert z_score(gradients, expected) < 5
@@ -127,7 +127,7 @@ def test_sticking_the_landing(z_score):
     """At q = posterior: without noise. Wrong variant: parameters not detached."""
     posterior = make_posterior(FullRankNormal(), 0, 1)
     assert float(run(ELBO("stl"), posterior)[1].abs().max()) < 1e-10
-    _, gradients = replicate(400, ELBO("reparam"), posterior)
+    _, gradients = replicate(150, ELBO("reparam"), posterior)
     assert float(gradients.abs().mean()) > 0.01
     assert z_score(gradients, 0.0) < 5
 
@@ -142,7 +142,7 @@ def test_generalised_objective(divergence, z_score):
     torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
     # The estimate of a log mean has a bias of order 1 / n_draws.
     values, gradients = replicate(
-        60, ELBO("reparam"), posterior, n_draws=5_000, divergence=divergence
+        40, ELBO("reparam"), posterior, n_draws=5_000, divergence=divergence
     )
     assert z_score(values, value) < 5
     assert z_score(gradients, gradient) < 5
@@ -161,13 +161,13 @@ def test_elbo_without_a_closed_divergence(z_score):
     for a, b in zip(auto, sampled, strict=True):
         assert torch.equal(a, b)
     loss = target.expected_loss_terms(posterior.as_normal())[0]
-    axis = torch.linspace(-12, 12, 2401, dtype=torch.float64)
+    axis = torch.linspace(-12, 12, 601, dtype=torch.float64)
     theta = torch.cartesian_prod(axis, axis)
     log_q, log_prior = posterior.log_prob(theta), target.prior.log_prob(theta)
     step = float(axis[1] - axis[0])
     integral = (0.5 * (log_q + log_prior)).exp().sum() * step**2
     values, _ = replicate(
-        60, ELBO(), posterior, n_draws=5_000, divergence=divergence, target=target
+        40, ELBO(), posterior, n_draws=2_000, divergence=divergence, target=target
     )
     assert z_score(values, (loss - 4 * integral.log()).detach()) < 5
 
@@ -177,7 +177,7 @@ def test_elbo_of_a_network_agrees_with_draws_of_weights(z_score):
     target = make_target(MLPPredictor(1, 1, (3,), "tanh"))
     posterior = make_posterior(MeanFieldNormal(), target=target)
     pairs = [
-        replicate(300, ELBO(rule), posterior, n_draws=100, target=target)
+        replicate(150, ELBO(rule), posterior, n_draws=100, target=target)
         for rule in ("auto", "reparam")
     ]
     for local, weights in zip(*pairs, strict=True):
@@ -312,10 +312,10 @@ def test_autodiff_through_the_weights_minimises_the_elbo(z_score):
     """One draw: away from the posterior. Both training rules do not go there."""
     posterior = make_posterior(MeanFieldNormal(), shift=2)
     uphill = -exact_gradient(posterior, upper=False)
-    wrong = gradients_of("autodiff", posterior, 100_000, 1)
+    wrong = gradients_of("autodiff", posterior, 30_000, 1)
     assert z_score(wrong, uphill) < 5
-    assert z_score(gradients_of("score", posterior, 100_000, 1), 0.0) < 5
-    right = gradients_of("doubly_reparam", posterior, 100_000, 1)
+    assert z_score(gradients_of("score", posterior, 30_000, 1), 0.0) < 5
+    right = gradients_of("doubly_reparam", posterior, 30_000, 1)
     exact = exact_gradient(posterior, upper=True)
     assert float(wrong.mean(0) @ exact) < 0 < float(right.mean(0) @ exact)
 
@@ -326,7 +326,7 @@ def test_sandwich(family, shift, z_score):
     """ELBO <= log p(D) <= EUBO, and by how much."""
     posterior = make_posterior(family, shift)
     eubo = LOG_Z + kl_divergence(EXACT, as_torch(posterior)).detach()
-    theta = posterior.as_normal().transform(randn(400_000, SIZE))
+    theta = posterior.as_normal().transform(randn(200_000, SIZE))
     log_weights = TARGET.log_joint(theta) - posterior.log_prob(theta).detach()
     estimates = torch.stack([EUBO().bound(b) for b in log_weights.split(10_000)])
     assert z_score(estimates, eubo) < 5
