@@ -67,7 +67,7 @@ def pair(make_normal):
     return build
 
 
-def log_integral(log_f, size, half=20.0, n=401):
+def log_integral(log_f, size, half=20.0, n=161):
     """Log integral on a grid; the trapezoidal rule is exact to rounding here."""
     axis = torch.linspace(-half, half, n, dtype=torch.float64)
     theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
@@ -76,14 +76,13 @@ def log_integral(log_f, size, half=20.0, n=401):
 
 
 @every_kind
-@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("a", "b"), [(0.5, 0.5), (1.5, -0.5), (-0.2, 1.2), (2, 0), (0, 1.3), (1, 0.4)]
 )
-def test_log_power_integral(pair, q_kind, pi_kind, size, a, b):
+def test_log_power_integral(pair, q_kind, pi_kind, a, b):
     # Wrong variants: + a b in the last term; log determinants with a for 1 - a.
-    q, pi = pair(q_kind, pi_kind, size)
-    expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), size)
+    q, pi = pair(q_kind, pi_kind)
+    expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), 2)
     torch.testing.assert_close(
         log_power_integral(q, pi, a, b), expected, rtol=1e-8, atol=0
     )
@@ -168,15 +167,16 @@ def test_kl_to_a_prior_that_is_not_normal(pair, q_kind, blocks, expect_normal):
 
 
 @every_spec
-@every_kind
-def test_zero_where_equal_and_positive_elsewhere(spec, pair, q_kind, pi_kind):
-    q, pi = pair(q_kind, pi_kind)
-    assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
-    assert float(spec.closed_form(q, as_prior(pi))) > 0.01
-    if (q_kind, pi_kind) == ("diag", "diag") and hasattr(spec, "joint"):
-        spec = clone(spec).set_params(joint=True)
-    both_full = spec.closed_form(as_full(q), as_prior(as_full(pi)))
-    torch.testing.assert_close(spec.closed_form(q, as_prior(pi)), both_full)
+def test_zero_where_equal_and_positive_elsewhere(spec, pair):
+    for kinds in KINDS:
+        q, pi = pair(*kinds)
+        assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
+        assert float(spec.closed_form(q, as_prior(pi))) > 0.01
+        joint = clone(spec)
+        if kinds == ("diag", "diag") and "joint" in spec.get_params():
+            joint.set_params(joint=True)
+        both_full = joint.closed_form(as_full(q), as_prior(as_full(pi)))
+        torch.testing.assert_close(joint.closed_form(q, as_prior(pi)), both_full)
 
 
 def terms_by_autograd(spec, q, prior):

@@ -24,7 +24,6 @@ SPECS += [BetaDivergence(b, joint=True) for b in (0.95, 1, 1.0005, 1.3)]
 SPECS += [GammaDivergence(g) for g in (0.9, 1, 1.0005, 1.3)]
 SPECS += [Jeffreys()]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
-SHAPES = ["diag", "full", "low", "low_wide"]
 
 
 class Prior:
@@ -59,7 +58,8 @@ def as_full(normal):
 
 
 #: Not both without a factor: other tests have those.
-PAIRS = [(q, pi) for q in SHAPES for pi in SHAPES if "low" in q + pi]
+PAIRS = [("low", "diag"), ("diag", "low"), ("low", "full"), ("full", "low_wide")]
+PAIRS += [("low", "low_wide"), ("low_wide", "low")]
 
 
 @every_spec

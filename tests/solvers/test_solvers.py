@@ -209,6 +209,7 @@ def test_stochastic_eubo_reaches_the_optimum(global_random_seed):
     assert np.all(fit(0).coef_std_ < 0.9 * std)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_noisy_eubo_arrives_or_says_that_it_did_not():
     """The score form with few draws may be lost far away, where its estimate of the
