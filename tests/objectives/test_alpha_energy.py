@@ -23,8 +23,8 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
 from skvi.targets._free_energy import FreeEnergy
+from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, randn
 
-N, SIZE, NOISE, PRIOR_SCALE = 8, 2, 0.7, 1.3
 alphas = pytest.mark.parametrize("alpha", [0.1, 1.0, 2.5])
 kinds = pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
 families = pytest.mark.parametrize(
@@ -39,11 +39,6 @@ every_pair = pytest.mark.parametrize(
         ("bernoulli", MeanFieldNormal(), 2.5),
     ],
 )
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_target(kind, predictor=None, weight=None, loss=None, rows=None, scale=None):

@@ -20,15 +20,11 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
+from tests.objectives.conjugate import randn
 
 N, HIDDEN, SIZE = 10, 2, 7
 LOG_NOISE, PRIOR_SCALE = 0.1, 0.6
 GROUP = 10  # draws in one bound of those whose expectation depends on their number
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 X = randn(N, 1)
