@@ -13,15 +13,15 @@ from skvi.likelihoods import (
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 
-# Others: tests/test_multinomial.py, tests/test_likelihoods.py.
+# Others: tests/linear_model, tests/likelihoods.
 LIKELIHOODS = [BernoulliLikelihood(), GaussianLikelihood(), GaussianLikelihood(0.3)]
 LOSSES = [
-    *(LogLoss(), BetaLoss(), BetaLoss(1.01), BetaLoss(2.0)),
-    *(GammaLoss(), GammaLoss(1.01), GammaLoss(2.0)),
+    *(LogLoss(), BetaLoss(1.01), BetaLoss(2.0)),
+    *(GammaLoss(), GammaLoss(1.01)),
 ]
 every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=repr)
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
-every_std = pytest.mark.parametrize("std", [0.0, 1e-3, 0.1, 0.6, 1.5, 4.0, 30.0, 1e3])
+every_std = pytest.mark.parametrize("std", [0.0, 1e-3, 0.6, 4.0, 1e3])
 
 F = torch.tensor([-30.0, -2.0, -0.1, 0.0, 0.7, 3.0, 12.0], dtype=torch.float64)
 
@@ -63,7 +63,7 @@ def test_log_power_integral(likelihood, c, integrate):
 def test_mean_and_sample(likelihood, integrate, generator, z_score):
     f = F[1:-1]
     mean = likelihood.mean(f[None, :, None])[0]
-    draws = likelihood.sample(f.expand(400_000, -1)[..., None], generator)
+    draws = likelihood.sample(f.expand(100_000, -1)[..., None], generator)
     squares = []
     for one, actual in zip(f, mean, strict=True):
         moments = [
@@ -269,7 +269,7 @@ class WrongGammaSign(GammaLoss):
         return super().__call__(likelihood, f, y) * factor
 
 
-ORDERS = [1.1, 1.5, 2, 3]
+ORDERS = [1.1, 2, 3]
 PROPER = [LogLoss(), *map(BetaLoss, ORDERS), *map(GammaLoss, ORDERS)]
 IMPROPER = [WrongSign(1.5), NoNormaliser(1.5), WrongGammaSign(1.5)]
 
@@ -304,7 +304,7 @@ def best_normal(loss, integrate):
     return fit.x[0], math.exp(fit.x[1])
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("p", [0.1, 0.8])
 @pytest.mark.parametrize("loss", PROPER, ids=repr)
 def test_losses_are_proper_for_classes(loss, p):
     expected = math.log(p / (1 - p))

@@ -67,7 +67,7 @@ def pair(make_normal):
     return build
 
 
-def log_integral(log_f, size, half=20.0, n=401):
+def log_integral(log_f, size, half=20.0, n=161):
     """Log integral on a grid; the trapezoidal rule is exact to rounding here."""
     axis = torch.linspace(-half, half, n, dtype=torch.float64)
     theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
@@ -76,14 +76,13 @@ def log_integral(log_f, size, half=20.0, n=401):
 
 
 @every_kind
-@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize(
     ("a", "b"), [(0.5, 0.5), (1.5, -0.5), (-0.2, 1.2), (2, 0), (0, 1.3), (1, 0.4)]
 )
-def test_log_power_integral(pair, q_kind, pi_kind, size, a, b):
+def test_log_power_integral(pair, q_kind, pi_kind, a, b):
     # Wrong variants: + a b in the last term; log determinants with a for 1 - a.
-    q, pi = pair(q_kind, pi_kind, size)
-    expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), size)
+    q, pi = pair(q_kind, pi_kind)
+    expected = log_integral(lambda t: a * q.log_prob(t) + b * pi.log_prob(t), 2)
     torch.testing.assert_close(
         log_power_integral(q, pi, a, b), expected, rtol=1e-8, atol=0
     )
@@ -109,15 +108,14 @@ def test_renyi_is_its_integral(pair, q_kind, pi_kind, alpha):
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-@pytest.mark.parametrize("delta", [1.1e-2, 1.01e-3, 0.99e-3, 1e-5, 1e-8, 1e-13, 0])
-@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("delta", [1.1e-2, 1.01e-3, -0.99e-3, -1e-5, 1e-8, 1e-13, 0])
 @pytest.mark.parametrize("ratio", [0.02, 0.98, 3.0])
-def test_renyi_near_its_limits(limit, delta, sign, ratio):
+def test_renyi_near_its_limits(limit, delta, ratio):
     """Both branches against fifty digits, and both limits.
 
     Wrong variant: the plain formula everywhere, which cancels.
     """
-    alpha = limit + sign * delta
+    alpha = limit + delta
     q = NormalForm(torch.tensor([0.3]).double(), torch.tensor([ratio]).double().sqrt())
     pi = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
     with mpmath.workdps(50):
@@ -169,15 +167,16 @@ def test_kl_to_a_prior_that_is_not_normal(pair, q_kind, blocks, expect_normal):
 
 
 @every_spec
-@every_kind
-def test_zero_where_equal_and_positive_elsewhere(spec, pair, q_kind, pi_kind):
-    q, pi = pair(q_kind, pi_kind)
-    assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
-    assert float(spec.closed_form(q, as_prior(pi))) > 0.01
-    if (q_kind, pi_kind) == ("diag", "diag") and hasattr(spec, "joint"):
-        spec = clone(spec).set_params(joint=True)
-    both_full = spec.closed_form(as_full(q), as_prior(as_full(pi)))
-    torch.testing.assert_close(spec.closed_form(q, as_prior(pi)), both_full)
+def test_zero_where_equal_and_positive_elsewhere(spec, pair):
+    for kinds in KINDS:
+        q, pi = pair(*kinds)
+        assert float(spec.closed_form(q, as_prior(q))) == pytest.approx(0, abs=1e-12)
+        assert float(spec.closed_form(q, as_prior(pi))) > 0.01
+        joint = clone(spec)
+        if kinds == ("diag", "diag") and "joint" in spec.get_params():
+            joint.set_params(joint=True)
+        both_full = joint.closed_form(as_full(q), as_prior(as_full(pi)))
+        torch.testing.assert_close(joint.closed_form(q, as_prior(pi)), both_full)
 
 
 def terms_by_autograd(spec, q, prior):
@@ -196,7 +195,6 @@ def terms_by_autograd(spec, q, prior):
     return gradient, curvature, 2 * pull
 
 
-PRIORS = ["diag", "full", "laplace", "blocks"]
 LAYOUT = Layout({"coef": (2,), "intercept": (1,)})
 
 
@@ -207,21 +205,23 @@ def make_prior(name, pair):
     return build_prior(Laplace(0.7) if name == "laplace" else blocks, LAYOUT)
 
 
-@pytest.mark.parametrize("prior_kind", PRIORS)
+@pytest.mark.parametrize(
+    ("spec", "prior_kind"),
+    [(s, k) for s in SPECS for k in ("diag", "full") if getattr(s, "alpha", 1) != 0]
+    + [(s, k) for s in SPECS if isinstance(s, KL) for k in ("laplace", "blocks")],
+    ids=repr,
+)
 @pytest.mark.parametrize("q_kind", ["diag", "full"])
-@pytest.mark.parametrize("given_precision", [False, True])
-@every_spec
-def test_terms_are_derivatives(spec, pair, q_kind, prior_kind, given_precision):
-    # Wrong variants: pull without its factor 2, or without the outer product.
+def test_terms_are_derivatives(spec, pair, q_kind, prior_kind):
+    """Wrong variants: the precision's gradient without its factor 2, or without the
+    outer product."""
     q, prior = pair(q_kind, "diag", 3)[0], make_prior(prior_kind, pair)
-    if not spec.has_closed_form(prior):
-        assert prior.as_normal() is None
-        return
-    if getattr(spec, "alpha", 1) == 0:
-        return  # refused as a regulariser
+    assert spec.has_closed_form(prior)
     precision = torch.linalg.inv(q.covariance())
     precision = precision.diagonal() if q.is_diagonal else precision
-    terms = spec.terms(q, prior, precision if given_precision else None)
+    terms, again = spec.terms(q, prior), spec.terms(q, prior, precision)
+    for name in ("value", "gradient", "curvature", "precision_gradient"):
+        torch.testing.assert_close(getattr(terms, name), getattr(again, name))
     gradient, curvature, pull = terms_by_autograd(spec, q, prior)
     torch.testing.assert_close(
         terms.value, spec.closed_form(q, prior), rtol=1e-10, atol=0
@@ -256,15 +256,15 @@ def test_closed_form_is_differentiable(spec, pair, q_kind):
     assert torch.autograd.gradcheck(value, tensors)
 
 
-@every_spec
+@pytest.mark.parametrize(
+    "spec", [s for s in SPECS if getattr(s, "alpha", 1) > 0], ids=repr
+)
 @pytest.mark.parametrize("q_kind", ["diag", "full"])
 def test_entropy_weight(spec, pair, q_kind):
     """D loses c for each unit of log width of a coordinate of a q narrower than pi.
 
     Wrong variant: the weight of KL, 1, for all.
     """
-    if getattr(spec, "alpha", 1) <= 0:
-        return  # such orders cannot regularise
     q, pi = pair(q_kind, "diag", 3)
 
     def value(log_width):
@@ -296,14 +296,14 @@ def estimate(pair, generator):
 @every_spec
 def test_monte_carlo(spec, estimate, z_score):
     # Wrong variants: q and pi swapped; 1/(alpha - 1) for 1/(alpha (alpha - 1)).
-    estimates, value = estimate(spec, 100, 10_000)
+    estimates, value = estimate(spec, 50, 4_000)
     assert z_score(estimates, value) < 5
-    assert z_score(estimates, 1.1 * value) > 5
+    assert z_score(estimates, 1.2 * value) > 5
 
 
 @pytest.mark.parametrize(("alpha", "sign"), [(0.5, 1), (1.6, -1)])
 def test_direction_of_the_monte_carlo_bias(alpha, sign, estimate):
-    estimates, value = estimate(Renyi(alpha), 200_000, 2)
+    estimates, value = estimate(Renyi(alpha), 50_000, 2)
     se = estimates.std() / math.sqrt(len(estimates))
     assert sign * (estimates.mean() - value) > 5 * se
 

@@ -48,8 +48,7 @@ class NormalTarget(Target):
         return self.normal.log_prob(theta) + self.log_evidence
 
 
-@pytest.mark.parametrize("kind", ["diag", "full"])
-@pytest.mark.parametrize("width", [0.5, 2.0])
+@pytest.mark.parametrize(("kind", "width"), [("diag", 0.5), ("full", 2.0)])
 def test_chains_of_a_normal(make_normal, generator, kind, width):
     """Whitened by another normal, of other width: only the acceptance corrects it.
 

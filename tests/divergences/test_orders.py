@@ -92,19 +92,19 @@ def test_one_dimension_against_quadrature(kind, order, width, integrate):
 
 
 @every_case
-@pytest.mark.parametrize("shape", ["diag", "full"])
-def test_joint_form_against_a_grid(kind, order, shape, make_normal):
+def test_joint_form_against_a_grid(kind, order, make_normal):
     """In two dimensions. Wrong variant: the sum over coordinates for a full q."""
-    q, pi = make_normal(2, shape, 1, 0.7), make_normal(2, "diag", 2, 1.1)
-    axis = torch.linspace(-45, 45, 901, dtype=torch.float64)
+    axis = torch.linspace(-45, 45, 361, dtype=torch.float64)
     theta = torch.cartesian_prod(axis, axis)
-    parts = integrand(kind, order, q.log_prob(theta), pi.log_prob(theta))
-    integrals = [p.sum() * 0.1**2 for p in parts]
     spec = kind(order)
     if "joint" in spec.get_params():
         spec.set_params(joint=True)
-    value, expected = spec.closed_form(q, Prior(pi)), combine(kind, order, integrals)
-    torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-10)
+    for shape in ("diag", "full"):
+        q, pi = make_normal(2, shape, 1, 0.7), make_normal(2, "diag", 2, 1.1)
+        parts = integrand(kind, order, q.log_prob(theta), pi.log_prob(theta))
+        expected = combine(kind, order, [p.sum() * 0.25**2 for p in parts])
+        value = spec.closed_form(q, Prior(pi))
+        torch.testing.assert_close(value, expected, rtol=1e-7, atol=1e-10)
 
 
 @every_case
@@ -128,16 +128,15 @@ def test_factorised_normals_are_taken_by_coordinate(kind, order, make_normal):
         assert abs(float(joint) / value - 1) > 1e-3
 
 
-DELTAS = [1.1e-2, 1.01e-3, 0.99e-3, 1e-5, 1e-8, 1e-13, 0]
+DELTAS = [1.1e-2, -1.1e-2, 1.01e-3, -0.99e-3, 1e-5, -1e-8, 1e-13, 0]
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("width", [0.1, 0.99, 1.7])
 @pytest.mark.parametrize("kind", [AlphaDivergence, BetaDivergence, GammaDivergence])
-def test_near_the_limit_kl(kind, delta, sign, width):
+def test_near_the_limit_kl(kind, delta, width):
     """Against fifty digits. Wrong variant: the plain formula, which cancels."""
-    order = 1 + sign * delta
+    order = 1 + delta
     q, pi = NormalForm(tensor(0.3), tensor(width)), NormalForm(tensor(0.0), tensor(1.2))
     value = float(kind(order).closed_form(q, Prior(pi)))
     if delta == 0:
@@ -339,7 +338,7 @@ def test_estimates_with_draws_of_the_prior(spec, family, make_normal, generator)
         return torch.autograd.grad(value, posterior.params)[0]
 
     values, gradients = [], []
-    for _ in range(200):
+    for _ in range(60):
         theta, log_q = posterior.rsample_with_log_prob(2000, generator)
         log_prior = prior.log_prob(theta)
         value = spec.estimate(posterior, prior, log_q, log_prior, generator)

@@ -1,7 +1,6 @@
 """Student-t noise and counts: sums, expectations, derivatives, propriety."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -75,8 +74,8 @@ def test_derivatives(likelihood):
 def test_sample(likelihood, generator, z_score):
     """Wrong variant: Gamma-distributed precisions with mean `df`."""
     f = as_rows([-1.0, 0.5, 2.0])
-    draws = likelihood.sample(f.expand(200_000, -1)[..., None], generator)
-    assert draws.shape == (200_000, 3)
+    draws = likelihood.sample(f.expand(50_000, -1)[..., None], generator)
+    assert draws.shape == (50_000, 3)
     law = reference(likelihood, f.numpy())
     for point in (0.0, 1.0, 4.0):
         assert z_score((draws <= point).double(), law.cdf(point)) < 5
@@ -193,7 +192,7 @@ TARGETS = [0.0, 0.0, 7.0, 15.0, 150.0]
 
 @every_loss
 @every_likelihood
-@pytest.mark.parametrize("std", [0.0, 1e-3, 0.3, 2.0])
+@pytest.mark.parametrize("std", [0.0, 1e-3, 2.0])
 def test_expected_loss(likelihood, loss, std, expect_normal):
     """Against quadrature; both derivatives against differences of the value.
 
@@ -233,29 +232,23 @@ def test_expected_loss(likelihood, loss, std, expect_normal):
 
 @pytest.mark.parametrize("likelihood", [*COUNTS[1:], *NOISES], ids=repr)
 @every_loss
-@pytest.mark.parametrize("std", [30.0])
-def test_wide_spreads(likelihood, loss, std):
-    """Against adaptive quadrature. Wrong variant: nodes in steps of the spread."""
-    mean, y = as_rows([-3.0, 0.5, 4.0]), as_rows([0.0, 3.0, 90.0])
-    spread = torch.full_like(mean, std)
-    found = loss.expected(likelihood, mean, spread, y)[0]
-    for m, t, actual in zip(MEAN3 := [-3.0, 0.5, 4.0], y, found, strict=True):
+def test_wide_posteriors(likelihood, loss, integrate):
+    """Against panels that narrow around the target. Wrong variant: nodes in steps of
+    the posterior's standard deviation."""
+    std, targets = 30.0, [0.0, 3.0, 90.0]
+    means = [-3.0, 0.5, 4.0]
+    mean, y = as_rows(means), as_rows(targets)
+    found = loss.expected(likelihood, mean, torch.full_like(mean, std), y)[0]
+    for m, t, actual in zip(means, y, found, strict=True):
 
         def integrand(f, m=m, t=t):
-            value = float(loss(likelihood, column([f]), t[None]))
-            return value * stats.norm.pdf(f, m, std)
+            density = torch.exp(-0.5 * ((f - m) / std) ** 2) / math.sqrt(2 * math.pi)
+            return loss(likelihood, f[:, None, None], t[None])[:, 0] * density / std
 
-        points = [
-            *np.linspace(m - 9 * std, m + 9 * std, 13),
-            0.0,
-            float(t),
-            math.log(t + 1),
-        ]
-        points = sorted({p for p in points if abs(p - m) <= 9 * std})
-        pieces = pairwise(points)
-        options = {"epsabs": 1e-9, "epsrel": 1e-9, "limit": 100}
-        exact = sum(quad(integrand, a, b, **options)[0] for a, b in pieces)
-        assert actual == pytest.approx(exact, rel=1e-6, abs=1e-6), MEAN3
+        near = [c + k for c in (0.0, float(t), math.log(t + 1)) for k in range(-8, 9)]
+        edges = np.linspace(m - 9 * std, m + 9 * std, 28).tolist() + near
+        exact = integrate(integrand, *edges, n_nodes=60)
+        assert float(actual) == pytest.approx(float(exact), rel=1e-6, abs=1e-6)
 
 
 def test_expected_rate_is_that_of_a_lognormal():

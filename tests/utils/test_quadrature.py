@@ -14,24 +14,7 @@ from skvi.utils._quadrature import (
     normal_rule,
 )
 
-STDS = [
-    1e-3,
-    0.05,
-    0.3,
-    0.66,
-    1.0,
-    1.6,
-    2.0,
-    2.5,
-    2.51,
-    4.0,
-    10,
-    30,
-    100,
-    1e3,
-    1e5,
-    1e8,
-]
+STDS = [1e-3, 0.05, 0.3, 0.66, 1.0, 1.6, 2.0, 2.5, 2.51, 4.0, 10, 30, 1e3, 1e8]
 every_std = pytest.mark.parametrize("std", STDS)
 BASE = torch.linspace(-12, 12, 25, dtype=torch.float64)
 
@@ -89,29 +72,23 @@ def test_both_forms_of_the_reference_agree(integrate):
 
 
 @every_std
-@pytest.mark.parametrize("refine", [1, 2])
-def test_expect_softplus(std, refine, integrate):
+def test_expect_softplus(std, integrate):
     """Every spread: about 1e-7 nat, and 1e-8 with twice the nodes.
 
     Wrong variants: one rule for all spreads; the variance where std belongs.
     """
     mean, scale = rows(std)
-    values = expect_softplus(mean, scale, refine)
     expected = reference(mean, std, integrate)
-    tolerance = 3e-7 if refine == 1 else 1e-8
-    for actual, exact in zip(values, expected, strict=True):
-        torch.testing.assert_close(actual, exact, rtol=1e-14, atol=tolerance)
-
-
-@every_std
-def test_expect_sigmoid(std, integrate):
-    mean, scale = rows(std)
-    expected = reference(mean, std, integrate)[1]
-    torch.testing.assert_close(expect_sigmoid(mean, scale), expected, rtol=0, atol=1e-8)
+    for refine, tolerance in [(1, 3e-7), (2, 1e-8)]:
+        values = expect_softplus(mean, scale, refine)
+        for actual, exact in zip(values, expected, strict=True):
+            torch.testing.assert_close(actual, exact, rtol=1e-14, atol=tolerance)
+    actual = expect_sigmoid(mean, scale)
+    torch.testing.assert_close(actual, expected[1], rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("std", [1e-3, 0.3, 1.0, 1.21, 2.0, 10.0, 300.0, 1e6])
-@pytest.mark.parametrize("c", [0.05, 0.5, 1.0, 2.5])
+@pytest.mark.parametrize("c", [0.05, 1.0, 2.5])
 def test_expect_sigmoid_power(std, c, expect_normal):
     """sigmoid^c and its derivatives, at every spread.
 

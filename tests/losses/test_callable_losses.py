@@ -129,7 +129,9 @@ def test_the_log_loss_as_a_function(posterior):
     assert fits[1].objective_value_ == pytest.approx(fits[0].lower_bound_, abs=1e-4)
 
 
-@pytest.mark.parametrize("loss", [hinge, brier], **by_name)
+@pytest.mark.parametrize(
+    "loss", [hinge, pytest.param(brier, marks=pytest.mark.slow)], **by_name
+)
 def test_gibbs_posteriors_of_classifiers(loss):
     """A converged optimum that draws confirm: no neighbour is better.
 

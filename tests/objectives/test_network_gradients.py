@@ -20,15 +20,11 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.targets import SupervisedTarget
+from tests.objectives.conjugate import randn
 
 N, HIDDEN, SIZE = 10, 2, 7
 LOG_NOISE, PRIOR_SCALE = 0.1, 0.6
 GROUP = 10  # draws in one bound of those whose expectation depends on their number
-
-
-def randn(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 X = randn(N, 1)
@@ -174,10 +170,10 @@ def test_the_second_model_is_the_first(make_normal):
 # --- maximised bounds: unbiased at every number of draws -----------------------------
 
 
-def reference_lower(alpha, family, n_blocks=25, n_groups=2_000):
+def reference_lower(alpha, family, n_blocks=20, n_groups=1_000):
     """Gradients of minus the bound, by autodiff through the draws, (n_blocks, P + 1).
 
-    500,000 draws in groups of 10.
+    200,000 draws in groups of 10.
     """
     params = make_posterior(family).params.detach()
     blocks = []
@@ -197,7 +193,7 @@ def test_the_reference_is_a_derivative(family, alpha, numeric_gradient):
     """Central differences of the bound on fixed draws, to their rounding."""
     params = make_posterior(family).params.detach()
     both = torch.cat([params, torch.tensor([LOG_NOISE]).double()])
-    eps = randn(1_000, GROUP, SIZE)
+    eps = randn(200, GROUP, SIZE)
 
     def value(both):
         return lower_bound(alpha, both[:-1], both[-1], eps)
@@ -224,14 +220,12 @@ LOWER = {
     ("alpha", "family"),
     [
         (1.0, "mean_field"),
-        (1.0, "full_rank"),
-        (0.5, "mean_field"),
-        (0.0, "full_rank"),
-        pytest.param(0.5, "full_rank", marks=pytest.mark.slow),
-        pytest.param(0.0, "mean_field", marks=pytest.mark.slow),
+        (0.5, "full_rank"),
+        (0.0, "mean_field"),
+        pytest.param(1.0, "full_rank", marks=pytest.mark.slow),
     ],
 )
-def test_maximised_bounds(alpha, family):
+def test_maximized_bounds(alpha, family):
     """ELBO, Rényi and importance-weighted bounds, with learnt noise.
 
     Wrong variants: "stl" with attached parameters inside q and detached draws; the
@@ -241,7 +235,7 @@ def test_maximised_bounds(alpha, family):
     """
     expected, posterior = reference_lower(alpha, family), make_posterior(family)
     for objective, n_draws in LOWER[alpha]:
-        count = 500 if n_draws > GROUP else 3_000
+        count = 200 if n_draws > GROUP else 800
         found = replicate(count, objective, posterior, make_target(), n_draws)
         check(found, expected)
 
@@ -292,7 +286,7 @@ def test_minibatches_of_locally_sampled_activations():
     expected = reference_lower(1.0, "mean_field")
     batches = torch.arange(N).split(5)
     parts = [
-        replicate(400, ELBO(), posterior, target, 50, rows=rows) for rows in batches
+        replicate(150, ELBO(), posterior, target, 50, rows=rows) for rows in batches
     ]
     # The two halves share their seeds: each sum is one replicate.
     check(torch.stack(parts).mean(0), expected)
@@ -301,8 +295,8 @@ def test_minibatches_of_locally_sampled_activations():
 # --- minimised bounds: many draws -----------------------------------------------------
 
 
-def reference_upper(alpha, family, n_blocks=25, n_draws=20_000):
-    """Exact gradients from 500,000 draws of the prior, (n_blocks, P + 1).
+def reference_upper(alpha, family, n_blocks=20, n_draws=10_000):
+    """Exact gradients from 200,000 draws of the prior, (n_blocks, P + 1).
 
     ``alpha / (1 - alpha) E_t[d log q / d params]`` with t in proportion to
     ``p^(1 - alpha) q^alpha`` and theta held fixed; for the EUBO (None) minus the
@@ -340,13 +334,11 @@ UPPER = {
         (None, "mean_field"),
         (-0.5, "full_rank"),
         (-1.0, "mean_field"),
-        pytest.param(None, "full_rank", marks=pytest.mark.slow),
-        pytest.param(-0.5, "mean_field", marks=pytest.mark.slow),
         pytest.param(-1.0, "full_rank", marks=pytest.mark.slow),
     ],
 )
-def test_minimised_bounds(alpha, family):
-    """EUBO, negative orders and chi, with learnt noise: 40 times 10,000 draws.
+def test_minimized_bounds(alpha, family):
+    """EUBO, negative orders and chi, with learnt noise: 30 times 3,000 draws.
 
     Wrong variants: algorithm 1 of Ji and Shen (draws not detached in the score); the
     weights with the power 1 - alpha also in the noise; the noise descends the bound;
@@ -354,7 +346,7 @@ def test_minimised_bounds(alpha, family):
     """
     expected, posterior = reference_upper(alpha, family), make_posterior(family)
     for objective in UPPER[alpha]:
-        found = replicate(40, objective, posterior, make_target(), 10_000)
+        found = replicate(30, objective, posterior, make_target(), 3_000)
         check(found, expected)
 
 
@@ -394,20 +386,20 @@ def exact_posterior(log_noise):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("log_noise", [-0.6, 0.4])
-def test_noise_climbs_the_evidence(objective, log_noise, numeric_gradient):
+def test_noise_climbs_the_evidence(objective, numeric_gradient):
     """Fisher's identity at the exact posterior of a network without hidden layers.
 
     On both sides of the maximum the loss falls as the evidence rises. Wrong variant:
     the upper bounds minimised in the noise, which runs away from the maximum.
     """
     target = make_target(hidden=())
-    target.hyper = torch.tensor([log_noise], dtype=torch.float64, requires_grad=True)
     posterior = FullRankNormal().build(target.layout)
-    posterior.set_normal(exact_posterior(log_noise))
-    posterior.params.requires_grad_()
-    found = replicate(200, objective, posterior, target, 100)[:, -1]
-    expected = -numeric_gradient(log_evidence, target.hyper.detach())
-    error = float(found.std()) / math.sqrt(len(found))
-    assert abs(float(expected)) > 20 * error
-    assert abs(float(found.mean() - expected)) < 5 * error
+    for log_noise in (-0.6, 0.4):
+        target.hyper = torch.tensor([log_noise]).double().requires_grad_()
+        posterior.set_normal(exact_posterior(log_noise))
+        posterior.params.requires_grad_()
+        found = replicate(50, objective, posterior, target, 100)[:, -1]
+        expected = -numeric_gradient(log_evidence, target.hyper.detach())
+        error = float(found.std()) / math.sqrt(len(found))
+        assert abs(float(expected)) > 20 * error
+        assert abs(float(found.mean() - expected)) < 5 * error

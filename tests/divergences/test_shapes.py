@@ -1,7 +1,6 @@
 """Divergences of diagonal, full and low-rank normals, and what they cost."""
 
 import math
-import time
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ SPECS += [BetaDivergence(b, joint=True) for b in (0.95, 1, 1.0005, 1.3)]
 SPECS += [GammaDivergence(g) for g in (0.9, 1, 1.0005, 1.3)]
 SPECS += [Jeffreys()]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
-SHAPES = ["diag", "full", "low", "low_wide"]
 
 
 class Prior:
@@ -59,9 +57,13 @@ def as_full(normal):
     return NormalForm(normal.mean, torch.linalg.cholesky(normal.covariance()))
 
 
+#: Not both without a factor: other tests have those.
+PAIRS = [("low", "diag"), ("diag", "low"), ("low", "full"), ("full", "low_wide")]
+PAIRS += [("low", "low_wide"), ("low_wide", "low")]
+
+
 @every_spec
-@pytest.mark.parametrize("pi_shape", SHAPES)
-@pytest.mark.parametrize("q_shape", SHAPES)
+@pytest.mark.parametrize(("q_shape", "pi_shape"), PAIRS)
 def test_every_shape_is_its_full_matrix(spec, make, q_shape, pi_shape):
     # Wrong variants: the capacity matrix without its identity; no change of the
     # diagonal below the factor of the base.
@@ -71,17 +73,16 @@ def test_every_shape_is_its_full_matrix(spec, make, q_shape, pi_shape):
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("q_shape", ["diag", "full", "low"])
-@pytest.mark.parametrize("pi_shape", ["diag", "full"])
-def test_closed_forms_are_what_a_million_draws_give(
-    make, q_shape, pi_shape, generator, z_score
-):
-    """In three dimensions, all of them from the same 10^6 draws.
+@pytest.mark.parametrize(
+    ("q_shape", "pi_shape"), [("diag", "full"), ("full", "diag"), ("low", "full")]
+)
+def test_closed_forms_are_what_draws_give(make, q_shape, pi_shape, generator, z_score):
+    """In three dimensions, all of them from the same 300,000 draws.
 
     Wrong variants: a value that is 30 % off; the constant without its power of 2 pi.
     """
     q, pi = make(q_shape, 3, 3, 0.9), make(pi_shape, 3, 4, 1.1)
-    eps = torch.randn(10**6, q.n_noise, generator=generator, dtype=torch.float64)
+    eps = torch.randn(300_000, q.n_noise, generator=generator, dtype=torch.float64)
     theta = q.transform(eps)
     log_q, log_pi = q.log_prob(theta), pi.log_prob(theta)
     specs = [KL(), AlphaDivergence(0.3, joint=True), AlphaDivergence(1.3, joint=True)]
@@ -109,12 +110,12 @@ def test_low_rank_gradients(spec, make):
     )
 
 
-@every_spec
+@pytest.mark.parametrize(
+    "spec", [s for s in SPECS if getattr(s, "alpha", 1) > 0], ids=repr
+)
 @pytest.mark.parametrize("q_shape", ["low", "low_wide"])
 def test_low_rank_terms(spec, make, q_shape):
     """Derivatives are those of the full matrix, and of shape (P, P)."""
-    if getattr(spec, "alpha", 1) <= 0:
-        return
     q, pi = make(q_shape, 3, 1, 0.9), Prior(make("diag", 3, 2, 1.4))
     actual, expected = spec.terms(q, pi), spec.terms(as_full(q), pi)
     for name in ("value", "gradient", "curvature", "precision_gradient"):
@@ -169,7 +170,18 @@ def test_growth_where_the_diagonal_is_exhausted():
     assert float(found.sum()) == pytest.approx(expected, rel=1e-10)
 
 
-@every_spec
+@pytest.mark.parametrize(
+    "spec",
+    [
+        KL(),
+        Renyi(0.5),
+        AlphaDivergence(1.4, joint=True),
+        BetaDivergence(1.3, joint=True),
+        GammaDivergence(0.9),
+        Jeffreys(),
+    ],
+    ids=repr,
+)
 def test_five_thousand_parameters(spec):
     """Value and gradient, rank 10, in far less than one P x P matrix (200 MB)."""
     size, rank = 5000, 10
@@ -178,11 +190,9 @@ def test_five_thousand_parameters(spec):
     scale = torch.full((size,), 0.95, dtype=torch.float64)
     tensors = [t.requires_grad_() for t in (0.02 + 0 * scale, scale, factor)]
     pi = Prior(NormalForm(torch.zeros(size).double(), torch.ones(size).double()))
-    start = time.perf_counter()
     with torch.profiler.profile(profile_memory=True) as profile:
         value = spec.closed_form(NormalForm(*tensors), pi)
         gradients = torch.autograd.grad(value, tensors)
     largest = max(e.cpu_memory_usage for e in profile.events())
     assert largest < 8 * 4 * size * rank
-    assert time.perf_counter() - start < 5
     assert all(torch.isfinite(g).all() for g in (value, *gradients))
