@@ -22,7 +22,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import HierarchicalNormal, Laplace, Normal, StudentT
 from skvi.sampling import Chains, HamiltonianChains
 from skvi.solvers import fit_proposal_normal
-from tests.test_evidence import bounds_of, conjugate
+from tests.evidence.test_evidence import bounds_of, conjugate
 
 COMMON = {
     "ELBO of q": "lower",

@@ -29,7 +29,7 @@ from skvi.linear_model import (
 from skvi.losses import BetaLoss, LogLoss
 from skvi.model_selection import EvidenceSearch
 from skvi.priors import Normal
-from tests.evidence_problems import PAIRS, PROBLEMS
+from tests.model_selection.evidence_problems import PAIRS, PROBLEMS
 
 REGRESSION = BayesianLinearRegression(
     prior="normal", noise_scale=0.5, normalize_y=False

@@ -25,7 +25,7 @@ from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._sparse import SparseRows
-from tests.reference_multinomial import (
+from tests.linear_model.reference_multinomial import (
     Multinomial,
     gumbel_logsumexp,
     importance_evidence,
