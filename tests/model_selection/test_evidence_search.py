@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skvi
 from skvi.divergences import KL
@@ -582,28 +581,3 @@ def test_verbose(data, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "[EvidenceSearch] 2 evidences to 0.25 nats"
     assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
-
-
-CHECKED = [
-    EvidenceSearch(REGRESSION, {"prior__scale": [0.5, 2.0]}, error_score="raise")
-]
-SLOW = [
-    EvidenceSearch(
-        BayesianLogisticRegression(posterior="mean_field"),
-        {"fit_intercept": [True, False]},
-        error_score="raise",
-        precision=0.1,
-        random_state=0,
-    )
-]
-
-
-@parametrize_with_checks(CHECKED)
-def test_sklearn_checks(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(SLOW)
-def test_sklearn_checks_with_draws(estimator, check):
-    check(estimator)
