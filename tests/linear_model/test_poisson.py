@@ -95,7 +95,7 @@ def test_exposure_is_an_offset_of_the_log_rate():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_path_knows_the_exposure(objective):
     """Wrong variant: an offset in the expectations, and none in the draws."""
-    model = BayesianPoissonRegressor(objective=objective, max_iter=15, random_state=0)
+    model = BayesianPoissonRegressor(objective=objective, max_iter=8, random_state=0)
     model.fit(X, Y, exposure=T)
     rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
     assert model.coef_ == pytest.approx(rates.coef_, abs=0.02)

@@ -78,12 +78,11 @@ def test_sparse_priors_shrink_noise_and_leave_signal():
     y = rng.random(200) < 1 / (1 + np.exp(-3 * X[:, 0]))
     learnt = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
     normal = np.abs(learnt.coef_[0])
-    for prior in (Horseshoe("learn"), "ard", "log_uniform"):
-        sparse = BayesianLogisticRegression(prior=prior).fit(X, y)
-        coef = np.abs(sparse.coef_[0])
+    for prior in (Horseshoe("learn"), "log_uniform", "ard"):
+        ard = BayesianLogisticRegression(prior=prior).fit(X, y)
+        coef = np.abs(ard.coef_[0])
         assert np.median(coef[1:]) < 0.5 * np.median(normal[1:])
         assert coef[0] > normal[0]
-    ard = BayesianLogisticRegression(prior="ard").fit(X, y)
     precision = ARD().expected_precision(ard.coef_, ard.coef_std_)[0]
     assert precision[0] < 1 < precision[1:].min()
 
@@ -102,7 +101,8 @@ def test_sparse_priors_shrink_noise_and_leave_signal():
     ids=str,
 )
 def test_intercepts_never_get_a_sparse_prior(prior, scale, data):
-    model = BayesianLogisticRegression(prior=prior).fit(*data)
+    X, y = data
+    model = BayesianLogisticRegression(prior=prior).fit(X[:40, :2], y[:40])
     assert repr(model.prior_["intercept"]) == f"Normal(scale={scale})".replace(
         "(scale=1.0)", "()"
     )
