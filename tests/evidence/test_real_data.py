@@ -82,7 +82,7 @@ def test_sandwich(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["setosa", "breast_cancer", NAMES[3]])
 def test_coverage_of_the_sandwich(name):
     """Each side is built to hold with 97.7 %; with two errors of slack nearly always.
 

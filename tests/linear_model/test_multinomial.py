@@ -109,7 +109,7 @@ class TestCategoricalLikelihood:
         power = a.log_power_integral(f, 1.7)
         assert power == pytest.approx(b.log_power_integral(odds, 1.7))
 
-    def test_sample(self, generator, z_score):
+    def test_samples_have_the_probabilities(self, generator, z_score):
         """Wrong variant: a cumulative sum that starts at the second class."""
         likelihood, f = CategoricalLikelihood(4), random_rows(4)[0][None]
         draws = likelihood.sample(f.expand(40_000, -1, -1), generator)
@@ -436,7 +436,7 @@ def test_lower_bound_is_the_optimum(name, posterior):
 def test_lower_bound_of_digits_is_the_optimum():
     """Ten classes, factorised: 0.01 nat of the independent optimum."""
     X, y = data("digits")
-    X, y = X[::6], y[::6]
+    X, y = X[::12], y[::12]
     model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
     problem = Multinomial(X, y, line=(49, 0.5))
     value = problem.optimum(full_rank=False, n_runs=1, max_iter=150)[0]
@@ -555,7 +555,7 @@ def test_labels_far_off_keep_their_digits():
 
 
 @pytest.mark.parametrize("name", ["iris", pytest.param("wine", marks=pytest.mark.slow)])
-def test_evidence(name):
+def test_bounds_enclose_the_evidence(name):
     """Both sides around an independent estimate, which is stored.
 
     Wrong variants: a gradient of the log joint without the prior; labels off by one.
@@ -633,13 +633,13 @@ def test_threads_change_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_no_worse_than_cross_validation(name):
-    """Test log loss over 20 splits, against LogisticRegressionCV.
+    """Test log loss over eight splits, against LogisticRegressionCV.
 
     Both choose the strength of the prior by the training data: one by the lower bound
     of the evidence, the other one by cross-validation.
     """
     X, y = LOADERS[name](return_X_y=True)
-    splits = StratifiedShuffleSplit(20, test_size=0.3, random_state=0)
+    splits = StratifiedShuffleSplit(8, test_size=0.3, random_state=0)
     differences = []
     for train, test in splits.split(X, y):
         scaler = StandardScaler().fit(X[train])
@@ -652,10 +652,10 @@ def test_no_worse_than_cross_validation(name):
         ).fit(A, y[train])
         models = [
             BayesianLogisticRegression(prior=Normal(s)).fit(A, y[train])
-            for s in (0.3, 1.0, 3.0, 10.0)
+            for s in (0.3, 1.0, 3.0)
         ]
         model = max(models, key=lambda m: m.lower_bound_)
         scores = [log_loss(y[test], m.predict_proba(B)) for m in (model, reference)]
         differences.append(scores[0] - scores[1])
-    mean, error = np.mean(differences), np.std(differences, ddof=1) / 20**0.5
+    mean, error = np.mean(differences), np.std(differences, ddof=1) / 8**0.5
     assert mean <= 2 * error, f"{name}: {mean:.4f} +- {error:.4f}"

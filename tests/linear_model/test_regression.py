@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -14,11 +13,8 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler, scale
+from sklearn.preprocessing import scale
 
-import skvi
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import BetaLoss
@@ -438,8 +434,8 @@ def test_robust_fits_find_distant_data(parts):
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [{}, LEARNT])
 @pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
-def test_outliers_on_twenty_seeds(kind, parts):
-    by_log, by_beta = movements(kind, range(20), **parts)
+def test_outliers_on_many_seeds(kind, parts):
+    by_log, by_beta = movements(kind, range(12), **parts)
     assert by_beta < 0.1 * by_log
 
 
@@ -472,20 +468,6 @@ def test_progress(capsys):
     out = capsys.readouterr().out
     assert "iteration 1/100: minimised" in out
     assert "ELBO" in out
-
-
-def test_search_pipelines_and_frames():
-    X, y = make_data()
-    frame = pd.DataFrame(X, columns=list("abcd"))
-    pipeline = make_pipeline(StandardScaler(), MODEL())
-    grid = {"bayesianlinearregression__prior__shape": [1e-6, 1.0]}
-    search = GridSearchCV(pipeline, grid, cv=3).fit(frame, y)
-    assert list(search.best_estimator_.feature_names_in_) == list("abcd")
-    with pytest.warns(UserWarning, match="vague"):
-        bounds = skvi.evidence_bounds(search, frame, y)
-    assert bounds.method == "quadrature"
-    mean, std = pipeline.fit(X, y).predict(X, return_std=True)
-    assert mean.shape == std.shape == (30,)
 
 
 @pytest.mark.parametrize(
@@ -633,11 +615,6 @@ def test_evidence_of_raw_features_does_not_warn():
         warnings.simplefilter("error", RuntimeWarning)
         bounds = model.evidence_bounds(X, y)
     assert bounds.reliable
-
-
-def test_prior_of_an_unknown_block():
-    with pytest.raises(IncompatibleComponentsError, match="coefs"):
-        MODEL(prior={"coefs": "laplace"}).fit(*make_data())
 
 
 def test_quantiles_of_a_mixture_invert_its_distribution():

@@ -6,7 +6,6 @@ import scipy.sparse as sp
 import torch
 
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.losses import BetaLoss
 from skvi.predictors import LinearPredictor
 from skvi.utils._sparse import SparseRows, row_width, weighted_gram
 
@@ -75,31 +74,6 @@ class TestSparseRows:
             f = predictor.forward(leaf, X)
             gradients.append(torch.autograd.grad(f.sin().sum(), leaf)[0])
         assert torch.allclose(*gradients)
-
-
-PARTS = [
-    {},
-    {"posterior": "mean_field"},
-    {"loss": BetaLoss(1.2), "prior": "laplace", "fit_intercept": False},
-]
-
-
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_sparse_and_dense_agree(parts, n_classes):
-    """Posterior, predictions, weights; X is mostly zeros and stays as it is."""
-    dense, y = make(n_classes=n_classes)
-    X, before = sp.csr_array(dense), sp.csr_array(dense)
-    weight = np.linspace(0, 2, len(y))
-    a = BayesianLogisticRegression(**parts).fit(dense, y, sample_weight=weight)
-    b = BayesianLogisticRegression(**parts).fit(X, y, sample_weight=weight)
-    assert b.coef_ == pytest.approx(a.coef_, abs=1e-7)
-    assert b.coef_std_ == pytest.approx(a.coef_std_, abs=1e-7)
-    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=1e-7)
-    assert b.predict_proba(X) == pytest.approx(a.predict_proba(dense), abs=1e-7)
-    assert np.array_equal(b.predict(X), a.predict(dense))
-    assert b.predict_proba(dense) == pytest.approx(b.predict_proba(X), abs=1e-12)
-    assert (X != before).nnz == 0
 
 
 @pytest.mark.parametrize("n_classes", [2, pytest.param(3, marks=pytest.mark.slow)])

@@ -1,6 +1,5 @@
 """Displays of training, weights and posteriors: the artists hold the right numbers."""
 
-import builtins
 import math
 
 import matplotlib
@@ -344,25 +343,3 @@ def test_sandwich_of_wrong_estimators(data):
             TrainingSandwichDisplay.from_estimator(wrong, *data)
         with pytest.raises(TypeError, match="has no method evidence_bounds"):
             record_training(wrong, *data)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda f, d: WeightsDisplay({}).plot(),
-        lambda f, d: WeightsDisplay.from_estimator(f, *d),
-        lambda f, d: PosteriorDisplay.from_estimator(f),
-        lambda f, d: TrainingSandwichDisplay.from_estimator(f, *d),
-    ],
-)
-def test_without_matplotlib(monkeypatch, fitted, data, call):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError("no module named matplotlib")
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"Display\.\w+ needs.*skvi\[examples\]"):
-        call(fitted, data)
