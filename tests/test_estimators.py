@@ -26,6 +26,7 @@ CHEAP = {
     "n_draws": 2,
     "n_predict_draws": 20,
 }
+CHEAPER = CHEAP | {"max_iter": 2}
 DEFAULTS = [
     BayesianLogisticRegression(),
     BayesianLinearRegression(),
@@ -88,17 +89,15 @@ WITH_PARTS = [
         prior={"coef": Laplace(), "intercept": Normal()},
         noise_scale=0.5,
         batch_size=50,
-        **CHEAP,
+        **CHEAPER,
     ),
-    BayesianMLPRegressor(
-        posterior="full_rank", **CHEAP | {"hidden_layer_sizes": (), "max_iter": 5}
-    ),
+    BayesianMLPRegressor(posterior="full_rank", **CHEAPER | {"hidden_layer_sizes": ()}),
     BayesianMLPClassifier(
         divergence=Renyi(alpha=0.8),
         loss=BetaLoss(beta=1.3),
         intercept_prior=Normal(scale=5.0),
         class_weight="balanced",
-        **CHEAP,
+        **CHEAPER,
     ),
 ]
 
