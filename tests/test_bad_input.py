@@ -125,8 +125,10 @@ def test_columns_that_say_nothing_keep_their_prior(parts):
     assert doubled.coef_[0, 0] == pytest.approx(doubled.coef_[0, 5], abs=noise)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("shape", [(2, 1), (2, 5), (6, 40)])
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [*(((2, 5), parts) for parts in PARTS), ((2, 1), PARTS[3]), ((6, 40), PARTS[0])],
+)
 def test_few_rows(shape, parts):
     """One row per class, and more features than rows: the prior carries the rest."""
     X, y = small(*shape)
@@ -139,8 +141,10 @@ def test_few_rows(shape, parts):
         )
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("factor", [1e-8, 1e8])
+@pytest.mark.parametrize(
+    ("factor", "parts"),
+    [*((1e8, parts) for parts in PARTS), (1e-8, PARTS[0]), (1e-8, PARTS[3])],
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_huge_scales(factor, parts):
     """Tiny features leave the prior; with the prior scaled along nothing changes."""
@@ -163,8 +167,10 @@ def test_huge_scales(factor, parts):
         assert model.coef_ * factor == pytest.approx(plain.coef_, abs=1e-3)
 
 
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize(
+    ("scale", "parts"),
+    [*((1e6, parts) for parts in PARTS), (1e-6, PARTS[0]), (1e-6, PARTS[4])],
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_extreme_priors(scale, parts):
     """1e-6 leaves the coin toss; 1e6 on separated data is finite and improves."""
@@ -190,7 +196,7 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "params",
     [
-        {"objective": "kl"}, {"objective": KL()}, {"divergence": "elbo"}, {"loss": 1},
+        {"objective": "kl"}, {"objective": KL()}, {"divergence": "KL"}, {"loss": 1},
         {"loss": "logistic"}, {"posterior": "diagonal"}, {"posterior": None},
         {"prior": None}, {"prior": "gauss"}, {"intercept_prior": 1.0},
         {"fit_intercept": "yes"}, {"solver": "newton"}, {"n_draws": 1},
@@ -223,6 +229,10 @@ def test_wrong_parameters(params):
         ({"prior": {"coef": Normal()}}, "coef intercept"),
         ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
         ({"solver": "moment_matching"}, "moment_matching ELBO() 'auto'"),
+        (
+            {"objective": "eubo", "solver": "natural_gradient"},
+            "natural_gradient EUBO() 'auto'",
+        ),
     ],
 )
 def test_impossible_combinations(params, words, monkeypatch):
@@ -260,6 +270,7 @@ def test_evidence_of_the_wrong_data():
         ((X[:, :3], y), {}, "X has 3 features"),
         ((X + 1e-3, y), {}, "of the fit; these are others"),
         ((X, 1 - y), {}, "of the fit; these are others"),
+        ((X[::-1], y), {}, "of the fit; these are others"),
         ((X, y), {"sample_weight": weight + y}, "of the fit; these are others"),
         ((X, y + 5), {}, "not in the fit"),
         ((X, y), {"n_draws": 100, "precision": 0.1}, "not both"),
@@ -276,6 +287,9 @@ def test_evidence_of_the_wrong_data():
         model.evidence_bounds(X, y)
     with pytest.raises(ValueError, match="these are others"):
         model.evidence_bounds(X, y, sample_weight=2 * weight)
+    # Weights of one change nothing, so that it is the evidence itself.
+    bounds = model.evidence_bounds(X, y, sample_weight=weight, n_draws=64)
+    assert bounds.quantity == "log evidence"
 
 
 @pytest.mark.parametrize("params", [{"n_samples": 0}, {"n_samples": 1.5}])
@@ -316,7 +330,7 @@ def fit_or_refuse(X, y, weight, parts):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_narrow_prior_against_heavy_weights(seed):
     """Coefficients of a thousand prior scales: the line search must not fall off."""
     X = np.random.default_rng(seed).standard_normal((200, 2))
@@ -326,7 +340,7 @@ def test_narrow_prior_against_heavy_weights(seed):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(60))
 def test_adversarial_data(seed):
     """Mixed scales, copied and shifted columns, extreme priors and weights."""
     rng = np.random.default_rng(seed)

@@ -201,8 +201,14 @@ class SampledFunction:
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skvi.neural_network import BayesianMLPRegressor
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = BayesianMLPRegressor(max_iter=300, random_state=0).fit(X, y)
+    >>> X, y = (array[:100] for array in load_diabetes(return_X_y=True))
+    >>> model = BayesianMLPRegressor(
+    ...     hidden_layer_sizes=5,
+    ...     learning_rate=0.1,
+    ...     max_iter=80,
+    ...     tol=0.1,
+    ...     random_state=0,
+    ... ).fit(X, y)
     >>> function = model.sample_function(random_state=0)
     >>> bool((function(X[:3]) == function(X)[:3]).all())
     True

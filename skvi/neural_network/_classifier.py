@@ -149,7 +149,10 @@ Prior, Posterior or dict, default="normal"
     >>> from sklearn.preprocessing import StandardScaler
     >>> from skvi.neural_network import BayesianMLPClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> network = BayesianMLPClassifier(max_iter=400, random_state=0)
+    >>> network = BayesianMLPClassifier(
+    ...     hidden_layer_sizes=5, learning_rate=0.1, max_iter=80, tol=0.1,
+    ...     random_state=0,
+    ... )
     >>> model = make_pipeline(StandardScaler(), network).fit(X, y)
     >>> model.score(X, y) > 0.95
     True

@@ -43,7 +43,7 @@ def test_grid_over_divergences_in_a_pipeline(data, n_jobs):
         {"model__prior__scale": [0.5, 3.0]},
     ]
     search = GridSearchCV(
-        in_pipeline(), grid, scoring="neg_log_loss", cv=3, n_jobs=n_jobs
+        in_pipeline(), grid, scoring="neg_log_loss", cv=2, n_jobs=n_jobs
     ).fit(*data)
     by_hand = [
         {},
@@ -55,17 +55,18 @@ def test_grid_over_divergences_in_a_pipeline(data, n_jobs):
     scores = search.cv_results_["mean_test_score"]
     for parts, found in zip(by_hand, scores, strict=True):
         model = in_pipeline(**parts)
-        score = cross_val_score(model, *data, scoring="neg_log_loss", cv=3).mean()
+        score = cross_val_score(model, *data, scoring="neg_log_loss", cv=2).mean()
         assert found == pytest.approx(score, rel=1e-9)
     assert len(set(scores)) == 5
     assert search.best_score_ == max(scores)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_grid_over_objectives_and_objects(data):
     """Objectives, families, losses and solvers, as strings and objects."""
     grid = [
         {"objective": ["elbo", "eubo", EUBO()], "posterior": ["mean_field"]},
-        {"objective": [ELBO("stl")], "solver": ["stochastic"], "n_draws": [20]},
+        {"objective": [ELBO("stl")], "solver": ["stochastic"], "max_iter": [2]},
         {"loss": ["beta"], "loss__beta": [1.1, 2.0], "prior": ["normal", Laplace(0.5)]},
     ]
     model = BayesianLogisticRegression(random_state=0)
@@ -161,7 +162,7 @@ def test_evidence_of_pipelines_and_searches(data):
     """
     X, y = data
     Z = StandardScaler().fit_transform(X)
-    options = {"n_draws": 1024, "random_state": 0}
+    options = {"n_draws": 256, "random_state": 0}
     exact = BayesianLogisticRegression().fit(Z, y).evidence_bounds(Z, y, **options)
     pipeline = in_pipeline().fit(X, y)
     search = GridSearchCV(in_pipeline(), {"model__posterior": ["full_rank"]}, cv=2)
@@ -171,7 +172,8 @@ def test_evidence_of_pipelines_and_searches(data):
         bounds = skvi.evidence_bounds(model.fit(X, y), X, y, **options)
         assert bounds.lower == pytest.approx(exact.lower, abs=1e-6)
         assert bounds.upper == pytest.approx(exact.upper, abs=1e-6)
-    assert exact.lower < -20.5306 < exact.upper
+    low, high = exact.interval()
+    assert low < -20.5306 < high < low + 0.1
 
 
 def test_evidence_of_other_things_is_refused(data):

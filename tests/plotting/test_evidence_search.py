@@ -136,7 +136,7 @@ def test_prior_weights_shift_the_rows():
     assert printed.startswith("-10.00 ")
 
 
-def test_names():
+def test_rows_are_named_after_the_parameters_that_differ():
     names = ["p", "q", "r", "s"]
     display = EvidenceSearchDisplay(make_results(), 0.1, names=names).plot()
     assert labels(display.ax_) == ["q", "s", "p", "r"]

@@ -58,8 +58,9 @@ def bounds_of(target, posterior, seed, **options):
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("shape", [(40, 3), (10, 15)])
+@pytest.mark.parametrize(
+    ("shape", "seed"), [((40, 3), 0), ((40, 3), 1), ((10, 15), 0), ((10, 15), 1)]
+)
 def test_conjugate_regression(shape, seed):
     """lower <= log p(D) <= upper within two errors, both tight; also for d > n.
 
@@ -83,7 +84,7 @@ def test_conjugate_regression(shape, seed):
     assert eubo.value > exact + 0.01
 
 
-@pytest.mark.parametrize("n_draws", [64, 1024])
+@pytest.mark.parametrize("n_draws", [64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_direction_at_any_number_of_draws(n_draws, global_random_seed):
     """In expectation lower is below and upper above, however few the draws.
 
@@ -92,7 +93,7 @@ def test_direction_at_any_number_of_draws(n_draws, global_random_seed):
     target, posterior, exact = conjugate()
     found = [
         bounds_of(target, posterior, 100 * global_random_seed + s, n_draws=n_draws)
-        for s in range(20)
+        for s in range(12)
     ]
     for side, sign in (("lower", 1), ("upper", -1)):
         gaps = np.array([sign * (getattr(b, side) - exact) for b in found])
@@ -107,7 +108,7 @@ def test_coverage_on_a_conjugate_model():
     noiseless lower bound is above log p(D); standard errors divided by n.
     """
     target, posterior, exact = conjugate()
-    found = [bounds_of(target, posterior, seed, n_draws=4096) for seed in range(200)]
+    found = [bounds_of(target, posterior, seed, n_draws=1024) for seed in range(200)]
     for n_se, p in ((0, 0.95), (2, 0.999)):
         intervals = [bounds.interval(n_se) for bounds in found]
         for covered in (
@@ -140,24 +141,21 @@ GENERALISED = {
 
 @pytest.mark.parametrize("variant", GENERALISED)
 def test_against_a_grid(variant):
-    """Two parameters, integrated on 640,000 points; also generalised evidences.
+    """Two parameters, integrated on a grid of points; also generalised evidences.
 
     Wrong variants: the Laplace density without its 2; weights ignored in `log_joint`.
     """
     reference, parts = GENERALISED[variant]
     X, y = one_feature()
-    exact = grid_evidence(Problem(X, y, **reference))
+    exact = grid_evidence(Problem(X, y, **reference), n_nodes=401)
     w = reference.get("w")
     model = BayesianLogisticRegression(**parts).fit(X, y, w)
-    found = [
-        model.evidence_bounds(X, y, sample_weight=w, random_state=s) for s in range(3)
-    ]
-    for bounds in found:
-        low, high = bounds.interval()
-        assert low <= exact <= high
-        assert max(exact - bounds.lower, bounds.upper - exact) < 0.05
-        assert abs(bounds.estimate - exact) < 5 * bounds.table["bridge"].standard_error
-    assert sum(bounds.reliable for bounds in found) >= 2
+    bounds = model.evidence_bounds(X, y, sample_weight=w, random_state=0)
+    low, high = bounds.interval()
+    assert low <= exact <= high
+    assert max(exact - bounds.lower, bounds.upper - exact) < 0.05
+    assert abs(bounds.estimate - exact) < 5 * bounds.table["bridge"].standard_error
+    assert bounds.reliable
     assert model.lower_bound_ < exact
     special = variant in ("beta", "weights")
     assert bounds.quantity == (
@@ -172,7 +170,7 @@ def lognormal_weights(sigma, n, seed, sign=1):
     return torch.from_numpy(-2 + sign * (lw - sigma**2 / 2))
 
 
-@pytest.mark.parametrize("sigma", [0.01, 0.5, 1.5])
+@pytest.mark.parametrize("sigma", [0.01, 1.5])
 def test_estimates_of_known_weights(sigma):
     """Lognormal weights with log Z = -2: coverage over 200 sets of each estimate.
 

@@ -19,10 +19,10 @@ from skvi.evidence import (
 )
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import HierarchicalNormal, Laplace, Normal, StudentT
+from skvi.priors import HierarchicalNormal, Laplace, Normal
 from skvi.sampling import Chains, HamiltonianChains
 from skvi.solvers import fit_proposal_normal
-from tests.test_evidence import bounds_of, conjugate
+from tests.evidence.test_evidence import bounds_of, conjugate
 
 COMMON = {
     "ELBO of q": "lower",
@@ -140,9 +140,7 @@ def test_rows_of_q_against_closed_forms(tables):
     assert row.standard_error < 0.3 * distance
 
 
-@pytest.mark.parametrize(
-    ("prior", "exists"), [("normal", True), (Laplace(), None), (StudentT(2.0), None)]
-)
+@pytest.mark.parametrize(("prior", "exists"), [("normal", True), (Laplace(), None)])
 def test_existence_of_upper_bounds(prior, exists):
     """Known for normal priors only: a Student-t posterior may have no variance."""
     rng = np.random.default_rng(0)
@@ -150,7 +148,7 @@ def test_existence_of_upper_bounds(prior, exists):
     y = (X[:, 0] > 0).astype(int)  # separable
     model = BayesianLogisticRegression(prior=prior).fit(X, y)
     table = model.evidence_bounds(
-        X, y, n_draws=512, method="importance", random_state=0
+        X, y, n_draws=64, method="importance", random_state=0
     ).table
     for name in ("IW-EUBO", "EUBO of q", "IW-EUBO of q", "upper, 95 %"):
         assert table[name].exists is exists
@@ -160,13 +158,14 @@ def test_existence_of_upper_bounds(prior, exists):
 def test_infinite_bounds_say_so():
     """q narrower than half the prior: chi is infinite, and the row prints a number."""
     X, y = load_breast_cancer(return_X_y=True)
-    model = BayesianLogisticRegression(posterior="mean_field").fit(scale(X), y)
-    table = model.evidence_bounds(scale(X), y, n_draws=256, random_state=0).table
+    X = scale(X)[:, :8]
+    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    table = model.evidence_bounds(X, y, n_draws=256, random_state=0).table
     row = table["chi (order=2) of q"]
     assert row.exists is False
     assert math.isfinite(row.value)
     assert row.certifies == "+inf in expectation; certifies nothing"
-    # The self-normalised EUBO of a poor q is below the evidence, which is -55.224.
+    # The self-normalised EUBO of a poor q is too small.
     row = table["EUBO of q, self-normalised"]
     assert row.value < table["EUBO of q"].value
     assert not row.is_certificate
@@ -269,8 +268,7 @@ def test_an_elbo_above_the_upper_bound_is_reported(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*vague Gamma hyperpriors")
-@pytest.mark.parametrize("n", [20, 200, 2000])
-@pytest.mark.parametrize("seed", [2, 8])
+@pytest.mark.parametrize(("n", "seed"), [(20, 2), (200, 8), (2000, 2)])
 def test_quadrature_finds_the_peak_of_noiseless_data(n, seed):
     """log p(D) against scipy's quadrature around the peak, far from the start.
 

@@ -23,7 +23,7 @@ def clusters(n=40):
 
 def by_quadrature(X, y, scale, shape, rate):
     """Log evidence of one coefficient with a Gamma precision, and an intercept."""
-    grid = np.linspace(-12, 12, 801)
+    grid = np.linspace(-12, 12, 301)
     bias, coef = np.meshgrid(grid, grid, indexing="ij")
     total = stats.norm.logpdf(bias, 0, scale)
     # A normal whose precision is Gamma(a, b) is a Student-t with 2 a degrees.
@@ -41,7 +41,7 @@ def test_a_prior_without_closed_form_has_an_evidence():
     X, y = clusters()
     prior = {"prior": HierarchicalNormal(2.0, 1.0), "intercept_prior": Normal(3.0)}
     model = BayesianLogisticRegression(**prior, random_state=0).fit(X, y)
-    bounds = model.evidence_bounds(X, y, random_state=0)
+    bounds = model.evidence_bounds(X, y, n_draws=2048, random_state=0)
     truth = by_quadrature(X, y, 3.0, 2.0, 1.0)
     low, high = bounds.interval(4)
     assert bounds.reliable
@@ -93,7 +93,7 @@ def test_large_counts_under_a_wide_prior():
     X = rng.normal(size=(40, 1))
     y = 1000 * rng.poisson(np.exp(0.5 + 0.8 * X[:, 0]))
     model = BayesianPoissonRegressor(prior=Normal(5.0)).fit(X, y)
-    found = [model.evidence_bounds(X, y, random_state=seed) for seed in range(8)]
+    found = [model.evidence_bounds(X, y, random_state=seed) for seed in range(3)]
     assert all(bounds.reliable for bounds in found)
     assert max(bounds.gap for bounds in found) < 0.1
 

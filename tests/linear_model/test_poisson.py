@@ -13,15 +13,11 @@ from sklearn.linear_model import PoissonRegressor
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import BayesianPoissonRegressor
 from skvi.losses import BetaLoss, GammaLoss
-from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
-from skvi.priors import Laplace, Normal
+from skvi.priors import Normal
 from skvi.utils._poisson_mixture import (
     poisson_mixture_cdf,
     poisson_mixture_log_mass,
@@ -29,31 +25,6 @@ from skvi.utils._poisson_mixture import (
 )
 
 # Their targets are no counts: log loss only.
-ESTIMATORS = [
-    BayesianPoissonRegressor(),
-    BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
-    BayesianPoissonRegressor(
-        objective=ELBO(),
-        divergence=Renyi(alpha=0.8),
-        posterior=MeanFieldNormal(),
-        prior=Normal(scale=2.0),
-        intercept_prior=Normal(scale=5.0),
-        tol=1e-9,
-    ),
-    BayesianPoissonRegressor(
-        divergence=KL(weight=0.5),
-        posterior=FullRankNormal(),
-        prior={"coef": Laplace(), "intercept": Normal()},
-        n_jobs=1,
-    ),
-    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
-]
-
-
-@parametrize_with_checks(ESTIMATORS)
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_sklearn_checks(estimator, check):
-    check(estimator)
 
 
 def make_counts(n=300, d=3, seed=0, level=1.0):
@@ -124,14 +95,19 @@ def test_exposure_is_an_offset_of_the_log_rate():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_path_knows_the_exposure(objective):
     """Wrong variant: an offset in the expectations, and none in the draws."""
-    model = BayesianPoissonRegressor(objective=objective, max_iter=15, random_state=0)
+    model = BayesianPoissonRegressor(objective=objective, max_iter=8, random_state=0)
     model.fit(X, Y, exposure=T)
     rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
     assert model.coef_ == pytest.approx(rates.coef_, abs=0.02)
     assert model.intercept_ == pytest.approx(rates.intercept_, abs=0.03)
-    batched = BayesianPoissonRegressor(batch_size=50, max_iter=60, random_state=0)
-    batched.fit(X, Y, exposure=T)
-    assert batched.intercept_ == pytest.approx(rates.intercept_, abs=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_minibatches_know_the_exposure():
+    model = BayesianPoissonRegressor(batch_size=50, max_iter=30, random_state=0)
+    model.fit(X, Y, exposure=T)
+    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    assert model.intercept_ == pytest.approx(rates.intercept_, abs=0.05)
 
 
 def log_evidence(y, exposure, scale):
@@ -204,7 +180,7 @@ def test_one_exposure_for_all_rows():
     assert np.array_equal(model.predict(X, exposure=3.0), each)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_bounds_where_the_prior_allows_huge_rates(seed):
     """Chains that start at rates of exp(10) still find the posterior."""
     rng = np.random.default_rng(seed)
@@ -254,8 +230,9 @@ def test_robust_losses_ignore_wrong_counts(loss):
 # --- predictions -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("std", [1e-6, 0.03, 0.4, 2.0])
-@pytest.mark.parametrize("mean", [-3.0, 1.0, 9.0])
+@pytest.mark.parametrize(
+    ("mean", "std"), [(-3.0, 2.0), (1.0, 1e-6), (1.0, 0.4), (9.0, 0.03), (9.0, 2.0)]
+)
 def test_distribution_of_a_mixture(mean, std):
     """Against adaptive quadrature. Wrong variant: nodes over the wider variable."""
     for k in sorted({0.0, 3.0, np.ceil(np.exp(mean)), np.ceil(np.exp(mean + std))}):
@@ -332,18 +309,6 @@ def test_predictions_agree_with_draws():
     share = (draws == y[:, None]).mean(1)
     error = np.sqrt(share * (1 - share) / draws.shape[1])
     assert (np.abs(np.exp(log_mass) - share) < 5 * error + 1e-9).all()
-
-
-def test_predictions_do_not_depend_on_the_batch():
-    model = BayesianPoissonRegressor().fit(X, Y, exposure=T)
-    for method in (model.predict, model.predict_interval):
-        whole = method(X[:9], exposure=T[:9])
-        rows = [method(X[i : i + 1], exposure=T[i : i + 1])[0] for i in range(9)]
-        np.testing.assert_allclose(whole, np.array(rows), rtol=1e-12)
-    with pytest.raises(ValueError, match="probabilities between 0 and 1"):
-        model.predict_quantiles(X, 1.0)
-    with pytest.raises(ValueError, match="'coverage' parameter"):
-        model.predict_interval(X, coverage=2)
 
 
 def test_exposure_is_routed():

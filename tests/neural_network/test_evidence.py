@@ -12,7 +12,7 @@ from skvi.priors import Normal
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 NOISE, SCALE = 0.6, 1.4
-QUICK = {"max_iter": 60, "random_state": 0}
+QUICK = {"max_iter": 30, "random_state": 0}
 
 
 def make_data(n=15, d=2, dtype=np.float64):
@@ -21,8 +21,9 @@ def make_data(n=15, d=2, dtype=np.float64):
     return X, np.tanh(2 * X[:, 0]) + 0.3 * rng.normal(size=n)
 
 
-@pytest.mark.parametrize("method", ["auto", "annealing"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(
+    ("method", "dtype"), [("auto", np.float32), ("annealing", np.float64)]
+)
 def test_without_hidden_units(method, dtype):
     """Linear regression. Wrong variants: scales of the prior, the units of y."""
     X, y = make_data(dtype=dtype)
@@ -48,11 +49,9 @@ def test_without_hidden_units(method, dtype):
     assert "copies" not in bounds.reason
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))]
-)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_hidden_unit(seed):
-    """Truth from 200,000 draws of the prior; two copies, which differ in sign.
+    """Truth from 100,000 draws of the prior; two copies, which differ in sign.
 
     The bounds contain it, and say that they are not reliable. Wrong variant: R-hat
     is not asked.
@@ -67,7 +66,7 @@ def test_one_hidden_unit(seed):
     assert "exp(0.7) equivalent copies" in bounds.reason
     predictor = MLPPredictor(2, 1, (1,), "tanh", *model._scales)
     rng = np.random.default_rng(0)
-    theta = rng.normal(size=(200_000, predictor.layout.size))
+    theta = rng.normal(size=(100_000, predictor.layout.size))
     theta *= predictor.layout.natural_scales().numpy()
     f = predictor.forward(torch.from_numpy(theta), torch.from_numpy(X))[..., 0]
     signs = torch.from_numpy(2.0 * labels - 1)
@@ -82,25 +81,19 @@ def test_one_hidden_unit(seed):
     assert "disagree" in bounds.reason
 
 
-def test_function_for_pipelines():
+def test_function_for_pipelines_and_other_data():
     X, y = make_data()
     model = BayesianMLPRegressor(hidden_layer_sizes=(), noise_scale=NOISE, **QUICK).fit(
         X, y
     )
-    bounds = skvi.evidence_bounds(model, X, y, random_state=0)
-    assert bounds == model.evidence_bounds(X, y, random_state=0)
-
-
-def test_other_data_are_refused():
-    X, y = make_data()
-    model = BayesianMLPRegressor(hidden_layer_sizes=(), noise_scale=NOISE, **QUICK).fit(
-        X, y
-    )
+    options = {"n_draws": 64, "random_state": 0}
+    bounds = skvi.evidence_bounds(model, X, y, **options)
+    assert bounds == model.evidence_bounds(X, y, **options)
     with pytest.raises(ValueError, match="of the fit"):
         model.evidence_bounds(X, y + 1)
 
 
-def test_copies():
+def test_number_of_equivalent_copies():
     assert MLPPredictor(2, 1, (), "relu").log_copies == 0
     assert MLPPredictor(2, 1, (3, 2)).log_copies == pytest.approx(np.log(12))
     tanh = MLPPredictor(2, 1, (3,), "tanh")

@@ -16,7 +16,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import skvi
 from skvi.divergences import KL
@@ -29,7 +28,7 @@ from skvi.linear_model import (
 from skvi.losses import BetaLoss, LogLoss
 from skvi.model_selection import EvidenceSearch
 from skvi.priors import Normal
-from tests.evidence_problems import PAIRS, PROBLEMS
+from tests.model_selection.evidence_problems import PAIRS, PROBLEMS, linear_pair
 
 REGRESSION = BayesianLinearRegression(
     prior="normal", noise_scale=0.5, normalize_y=False
@@ -94,25 +93,23 @@ def oracle_search(values, seed=0, estimator=None, **params):
     return search.fit(np.zeros((3, 1)), np.zeros(3))
 
 
-def rate(values, statistic, n_runs=100, **params):
+def rate(values, statistic, n_runs=60, **params):
     found = [statistic(oracle_search(values, seed, **params)) for seed in range(n_runs)]
     return np.mean(found)
 
 
 @pytest.mark.parametrize("n_models", [2, 8])
-@pytest.mark.parametrize("difference", [0.0, 0.1])
-def test_small_differences_are_undecided(n_models, difference):
+def test_small_differences_are_undecided(n_models):
     """At most 5 % decide within min_difference, the worst place being its end.
 
     Wrong variant: the interval without its standard errors (t = 0) decides in about
     one of four runs at a difference of 0.1.
     """
-    values = [0.0] * (n_models - 1) + [difference]
+    values = [0.0] * (n_models - 1) + [0.1]
     assert rate(values, lambda s: s.decided_) <= 0.05
 
 
-@pytest.mark.parametrize("n_models", [2, 8])
-@pytest.mark.parametrize("difference", [0.2, 0.3])
+@pytest.mark.parametrize(("n_models", "difference"), [(2, 0.2), (2, 0.3), (8, 0.3)])
 def test_wrong_decisions_are_rare(n_models, difference):
     """Wrong in at most 5 %; above 2 min_difference nearly always right and decided.
 
@@ -378,15 +375,24 @@ def test_estimators_without_evidence_are_refused(data):
 
 # Against exact evidences
 
-QUICK_OR_ALL = [
-    1,
-    pytest.param(10, marks=pytest.mark.slow),
-    pytest.param(100, marks=pytest.mark.walk),
-]
+pairs = pytest.mark.parametrize(
+    ("make_pair", "n_runs"),
+    [
+        (linear_pair, 1),
+        *(pytest.param(pair, 4, marks=pytest.mark.slow) for pair in PAIRS),
+        *(pytest.param(pair, 100, marks=pytest.mark.walk) for pair in PAIRS),
+    ],
+)
 
 
-@pytest.mark.parametrize("n_runs", QUICK_OR_ALL)
-@pytest.mark.parametrize("name", list(PROBLEMS))
+@pytest.mark.parametrize(
+    ("name", "n_runs"),
+    [
+        ("degree", 1),
+        *(pytest.param(name, 4, marks=pytest.mark.slow) for name in PROBLEMS),
+        *(pytest.param(name, 100, marks=pytest.mark.walk) for name in PROBLEMS),
+    ],
+)
 def test_truth_is_picked(name, n_runs):
     """The true model, in 95 % of the runs in which exact evidence picks it.
 
@@ -415,8 +421,7 @@ def test_truth_is_picked(name, n_runs):
     assert ours >= 0.95 * right
 
 
-@pytest.mark.parametrize("n_runs", QUICK_OR_ALL)
-@pytest.mark.parametrize("make_pair", PAIRS, ids=lambda pair: pair.__name__)
+@pairs
 def test_close_models_are_undecided(make_pair, n_runs):
     """Within 0.1 nat undecided in 95 of 100 runs, the truth by integration."""
     decided = 0
@@ -427,8 +432,7 @@ def test_close_models_are_undecided(make_pair, n_runs):
     assert decided <= 0.05 * n_runs
 
 
-@pytest.mark.parametrize("n_runs", QUICK_OR_ALL)
-@pytest.mark.parametrize("make_pair", PAIRS, ids=lambda pair: pair.__name__)
+@pairs
 def test_different_models_are_decided(make_pair, n_runs):
     """From 0.3 nats on wrong in 5 of 100 runs, and decided in 95."""
     wrong = undecided = 0
@@ -541,7 +545,7 @@ def test_without_refit(data):
 def test_random_state_and_n_jobs(data, backend):
     """The same seeds in other threads and processes."""
     grid = {"prior__scale": [0.9, 1.0]}
-    options = {"method": "importance", "random_state": 3}
+    options = {"method": "importance", "random_state": 3, "precision": 0.5}
     one = EvidenceSearch(REGRESSION, grid, **options).fit(*data)
     with parallel_config(backend=backend):
         two = EvidenceSearch(REGRESSION, grid, n_jobs=2, **options).fit(*data)
@@ -588,28 +592,3 @@ def test_verbose(data, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "[EvidenceSearch] 2 evidences to 1 nats"
     assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
-
-
-CHECKED = [
-    EvidenceSearch(REGRESSION, {"prior__scale": [0.5, 2.0]}, error_score="raise")
-]
-SLOW = [
-    EvidenceSearch(
-        BayesianLogisticRegression(posterior="mean_field"),
-        {"fit_intercept": [True, False]},
-        error_score="raise",
-        precision=0.1,
-        random_state=0,
-    )
-]
-
-
-@parametrize_with_checks(CHECKED)
-def test_sklearn_checks(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(SLOW)
-def test_sklearn_checks_with_draws(estimator, check):
-    check(estimator)

@@ -20,7 +20,13 @@ from sklearn.preprocessing import StandardScaler
 import skvi
 from skvi.evidence import EvidenceBounds, NamedBound
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.plotting import EvidenceBoundsDisplay, LossCurveDisplay
+from skvi.plotting import (
+    EvidenceBoundsDisplay,
+    LossCurveDisplay,
+    PosteriorDisplay,
+    TrainingSandwichDisplay,
+    WeightsDisplay,
+)
 
 matplotlib.use("Agg")
 
@@ -367,6 +373,13 @@ def test_evidence_from_estimator(data):
         (
             lambda f, d: EvidenceBoundsDisplay.from_estimator(f, *d),
             "EvidenceBoundsDisplay.from_estimator",
+        ),
+        (lambda f, d: WeightsDisplay({}).plot(), r"WeightsDisplay\.\w+"),
+        (lambda f, d: WeightsDisplay.from_estimator(f, *d), r"WeightsDisplay\.\w+"),
+        (lambda f, d: PosteriorDisplay.from_estimator(f), r"PosteriorDisplay\.\w+"),
+        (
+            lambda f, d: TrainingSandwichDisplay.from_estimator(f, *d),
+            r"TrainingSandwichDisplay\.\w+",
         ),
     ],
 )

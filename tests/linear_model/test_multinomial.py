@@ -25,14 +25,15 @@ from skvi.solvers import Problem, SolverOptions, Stochastic, choose_solver
 from skvi.targets import SupervisedTarget
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._sparse import SparseRows
-from tests.reference_multinomial import (
+from tests.linear_model.reference_multinomial import (
     Multinomial,
     gumbel_logsumexp,
-    importance_evidence,
     normal_line,
 )
+from tests.references.make_estimators import load, multinomial, rounded
 
 LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
+REFERENCES = load()["multinomial"]
 LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
 SETS = ["iris", "wine"]
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -53,9 +54,11 @@ def fitted(name, posterior, objective="elbo"):
     return model.fit(*data(name))
 
 
-@lru_cache
-def optimum(name, full_rank):
-    return Multinomial(*data(name)).optimum(full_rank)
+@pytest.mark.slow
+def test_stored_references_are_found_again():
+    again = rounded(multinomial("iris"))
+    for key, value in REFERENCES["iris"].items():
+        assert again[key] == pytest.approx(value, abs=1e-5)
 
 
 def random_rows(n_outputs, n_rows=6, width=1.0, seed=0):
@@ -69,8 +72,8 @@ def random_rows(n_outputs, n_rows=6, width=1.0, seed=0):
 
 
 class TestCategoricalLikelihood:
-    @pytest.mark.parametrize("n_classes", [2, 3, 10])
-    def test_values(self, n_classes, numeric_gradient):
+    @pytest.mark.parametrize("n_classes", [2, 10])
+    def test_masses_powers_and_derivatives(self, n_classes, numeric_gradient):
         """Masses sum to 1; powers; closed derivatives against differences.
 
         Wrong variants: log sum exp of f for that of c f; the sign of the slope.
@@ -106,7 +109,7 @@ class TestCategoricalLikelihood:
         power = a.log_power_integral(f, 1.7)
         assert power == pytest.approx(b.log_power_integral(odds, 1.7))
 
-    def test_sample(self, generator, z_score):
+    def test_samples_have_the_probabilities(self, generator, z_score):
         """Wrong variant: a cumulative sum that starts at the second class."""
         likelihood, f = CategoricalLikelihood(4), random_rows(4)[0][None]
         draws = likelihood.sample(f.expand(40_000, -1, -1), generator)
@@ -131,8 +134,10 @@ class TestCategoricalLikelihood:
 
 
 class TestExpectations:
-    @pytest.mark.parametrize("width", [0.05, 0.5, 1.0, 2.0, 4.0])
-    @pytest.mark.parametrize("n_classes", [2, 3, 4, 7])
+    @pytest.mark.parametrize(
+        ("n_classes", "width"),
+        [(2, 4.0), (3, 0.05), (3, 2.0), (4, 1.0), (7, 0.05), (7, 0.5), (7, 4.0)],
+    )
     def test_independent_f(self, n_classes, width):
         """Against the one-dimensional Gumbel form, which shares nothing with it.
 
@@ -154,7 +159,7 @@ class TestExpectations:
         assert curvature * std == pytest.approx(by_std, abs=5 * tol)
 
     @every_loss
-    @pytest.mark.parametrize("n_classes", [2, 3, 4, 7])
+    @pytest.mark.parametrize("n_classes", [3, 7])
     def test_correlated_f(self, n_classes, loss, z_score):
         """Against draws; closed forms against the generic rule; a shared shift."""
         likelihood = CategoricalLikelihood(n_classes)
@@ -174,7 +179,7 @@ class TestExpectations:
         assert found[1].sum(1) == pytest.approx(0, abs=1e-12)
         assert found[2].sum(2) == pytest.approx(0, abs=1e-12)
         generator = torch.Generator().manual_seed(1)
-        eps = torch.randn(200_000, *mean.shape, generator=generator).double()
+        eps = torch.randn(100_000, *mean.shape, generator=generator).double()
         root = torch.linalg.cholesky(covariance + 1e-12 * torch.eye(n_classes))
         f = mean + torch.einsum("nij,snj->sni", root, eps)
         for i in range(len(mean)):
@@ -183,7 +188,7 @@ class TestExpectations:
             assert z_score(draws[:, 0], found[0][i], rounding=error) < 5
 
     @every_loss
-    @pytest.mark.parametrize("n_classes", [2, 3, 4])
+    @pytest.mark.parametrize("n_classes", [2, 4])
     def test_derivatives_are_those_of_the_value(self, n_classes, loss):
         """In the mean, and half of them in the covariance (Price).
 
@@ -220,13 +225,13 @@ class TestExpectations:
         second = float((values[1] - values[2]).abs().max())
         assert second < worst + 1e-12
 
-    @pytest.mark.parametrize(("strength", "tol"), [(0.15, 1e-6), (0.3, 1e-5)])
-    def test_weak_covariances(self, strength, tol):
+    def test_weak_covariances(self):
         """Ten classes with one common factor, against the Gumbel form at its values.
 
         Wrong variants: half of the series' first term; slopes without its part; no
         covariances in the curvature.
         """
+        strength, tol = 0.3, 1e-5
         mean, _, _ = random_rows(10)
         generator = torch.Generator().manual_seed(1)
         loading = torch.randn(6, 10, generator=generator, dtype=torch.float64)
@@ -252,16 +257,16 @@ class TestExpectations:
         assert second.sum(2) == pytest.approx(0, abs=1e-12)
 
     def test_a_row_does_not_depend_on_the_others(self):
-        for n_classes in (3, 4, 7):
-            mean, covariance, y = random_rows(n_classes, n_rows=40)
-            covariance = covariance * torch.linspace(1e-3, 10, 40)[:, None, None]
+        for n_classes in (3, 7):
+            mean, covariance, y = random_rows(n_classes, n_rows=20)
+            covariance = covariance * torch.linspace(1e-3, 10, 20)[:, None, None]
             likelihood = CategoricalLikelihood(n_classes)
             together = likelihood.expected_log_prob(mean, covariance, y)[0]
             rows = [
                 likelihood.expected_log_prob(
                     mean[i : i + 1], covariance[i : i + 1], y[i : i + 1]
                 )[0]
-                for i in range(40)
+                for i in range(20)
             ]
             assert together == pytest.approx(torch.cat(rows), abs=1e-10)
 
@@ -305,10 +310,15 @@ def test_wide_correlated_classes_keep_their_curvature():
     assert float((second - fine).abs().max()) < 0.05
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
-@pytest.mark.parametrize("kind", ["diag", "full"])
-@pytest.mark.parametrize("as_sparse", [False, True])
-@pytest.mark.parametrize("k", [3, 7])
+@pytest.mark.parametrize(
+    ("k", "fit_intercept", "kind", "as_sparse"),
+    [
+        (3, True, "diag", False),
+        (3, False, "full", True),
+        (7, True, "full", True),
+        (7, False, "diag", False),
+    ],
+)
 def test_predictor_with_several_columns(k, fit_intercept, kind, as_sparse, make_normal):
     """Against the explicit design.
 
@@ -406,12 +416,12 @@ def test_expected_loss_is_differentiable(family, numeric_gradient):
 @posteriors
 @pytest.mark.parametrize("name", SETS)
 def test_lower_bound_is_the_optimum(name, posterior):
-    """Against L-BFGS with quadrature of its own.
+    """Against L-BFGS with quadrature of its own, whose values are stored.
 
     Wrong variants: the covariance's diagonal for all of it; one node.
     """
     model = fitted(name, posterior)
-    value = optimum(name, posterior == "full_rank")[0]
+    value = REFERENCES[name][posterior]
     assert model.lower_bound_ == pytest.approx(-value, abs=1e-4)
     assert model.converged_
     assert model.lower_bound_se_ == 0
@@ -426,7 +436,7 @@ def test_lower_bound_is_the_optimum(name, posterior):
 def test_lower_bound_of_digits_is_the_optimum():
     """Ten classes, factorised: 0.01 nat of the independent optimum."""
     X, y = data("digits")
-    X, y = X[::6], y[::6]
+    X, y = X[::12], y[::12]
     model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
     problem = Multinomial(X, y, line=(49, 0.5))
     value = problem.optimum(full_rank=False, n_runs=1, max_iter=150)[0]
@@ -468,22 +478,6 @@ def test_two_symmetric_columns_are_the_binary_model(posterior):
         assert odds == pytest.approx(binary.coef_[0], abs=1e-4)
 
 
-@posteriors
-def test_classes_may_be_renamed(posterior):
-    """A permutation of the labels permutes the rows of everything, and no more."""
-    X, y = data("iris")
-    names = np.array(["c", "a", "b"])
-    a, b = fitted("iris", posterior), BayesianLogisticRegression(posterior=posterior)
-    b.fit(X, names[y])
-    order = np.argsort(names)
-    assert list(b.classes_) == ["a", "b", "c"]
-    assert b.coef_ == pytest.approx(a.coef_[order], abs=2e-3)
-    assert b.coef_std_ == pytest.approx(a.coef_std_[order], abs=2e-3)
-    assert b.lower_bound_ == pytest.approx(a.lower_bound_, abs=3e-5)
-    assert b.predict_proba(X) == pytest.approx(a.predict_proba(X)[:, order], abs=1e-3)
-    assert np.mean(b.predict(X) == names[a.predict(X)]) == 1
-
-
 PARTS = [
     {},
     {"posterior": "mean_field"},
@@ -493,7 +487,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_combinations(parts):
+def test_parts_converge_and_predict(parts):
     """Robust losses, sparse priors and other divergences: converged, and sensible."""
     X, y = data("iris")
     model = BayesianLogisticRegression(**parts).fit(X, y)
@@ -505,20 +499,9 @@ def test_combinations(parts):
     assert np.all(np.diff(model.loss_curve_) < 1e-6)
 
 
-@pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_weight_is_repetition(parts):
-    X, y = data("iris")
-    weight = np.arange(len(y)) % 3
-    options = {"tol": 1e-9, **parts}
-    a = BayesianLogisticRegression(**options).fit(X, y, sample_weight=weight)
-    b = BayesianLogisticRegression(**options)
-    b.fit(np.repeat(X, weight, 0), np.repeat(y, weight))
-    assert a.lower_bound_ == pytest.approx(b.lower_bound_, abs=1e-5)
-    assert np.abs((a.coef_ - b.coef_) / b.coef_std_).max() < 1e-4
-
-
-@posteriors
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("name", "posterior"), [("iris", "full_rank"), ("wine", "mean_field")]
+)
 def test_probabilities_are_posterior_averages(name, posterior):
     """Against posterior draws. Wrong variant: the softmax of the mean of f."""
     X, _ = data(name)
@@ -526,13 +509,13 @@ def test_probabilities_are_posterior_averages(name, posterior):
     p = model.predict_proba(X)
     assert p.shape == (len(X), 3)
     assert p.sum(1) == pytest.approx(1, abs=1e-12)
-    draws = model.sample_posterior(100_000, random_state=0)
-    assert draws["coef"].shape == (100_000, 3, X.shape[1])
-    assert draws["intercept"].shape == (100_000, 3)
+    draws = model.sample_posterior(40_000, random_state=0)
+    assert draws["coef"].shape == (40_000, 3, X.shape[1])
+    assert draws["intercept"].shape == (40_000, 3)
     rows = slice(None, None, 25)
     f = np.einsum("skd,nd->snk", draws["coef"], X[rows]) + draws["intercept"][:, None]
     q = softmax(f, 2)
-    assert np.all(np.abs(q.mean(0) - p[rows]) < 5 * q.std(0) / 100_000**0.5 + 1e-6)
+    assert np.all(np.abs(q.mean(0) - p[rows]) < 5 * q.std(0) / 200 + 1e-6)
     log_p = model.predict_log_proba(X)
     assert log_p == pytest.approx(np.log(p))
     score = model.decision_function(X)
@@ -541,20 +524,19 @@ def test_probabilities_are_posterior_averages(name, posterior):
 
 
 def test_predictions_do_not_depend_on_the_batch():
-    for name in ("iris", "digits"):
-        X, y = data(name)
-        model = BayesianLogisticRegression(posterior="mean_field", max_iter=2, tol=1e3)
-        model.fit(X[:300], y[:300])
-        X = np.vstack([X[:20], 100 * X[:20], 0.01 * X[:20]])
-        order = np.random.default_rng(0).permutation(len(X))
-        for method in ("predict_proba", "predict_log_proba", "decision_function"):
-            call = getattr(model, method)
-            batched = call(X)
-            rows = np.concatenate([call(row[None]) for row in X])
-            np.testing.assert_allclose(rows, batched, rtol=1e-11, atol=1e-11)
-            np.testing.assert_allclose(call(X[order]), batched[order], rtol=1e-11)
-            assert np.array_equal(call(X), batched)
-            assert np.all(np.isfinite(batched))
+    """With ten classes, whose expectations take other paths than those of a few."""
+    X, y = data("digits")
+    model = BayesianLogisticRegression(posterior="mean_field", max_iter=2, tol=1e3)
+    model.fit(X[:200], y[:200])
+    X = np.vstack([X[:8], 100 * X[:8], 0.01 * X[:8]])
+    order = np.random.default_rng(0).permutation(len(X))
+    for method in ("predict_proba", "predict_log_proba", "decision_function"):
+        call = getattr(model, method)
+        batched = call(X)
+        rows = np.concatenate([call(row[None]) for row in X])
+        np.testing.assert_allclose(rows, batched, rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(call(X[order]), batched[order], rtol=1e-11)
+        assert np.all(np.isfinite(batched))
 
 
 def test_labels_far_off_keep_their_digits():
@@ -573,14 +555,13 @@ def test_labels_far_off_keep_their_digits():
 
 
 @pytest.mark.parametrize("name", ["iris", pytest.param("wine", marks=pytest.mark.slow)])
-def test_evidence(name):
-    """Both sides around an independent estimate.
+def test_bounds_enclose_the_evidence(name):
+    """Both sides around an independent estimate, which is stored.
 
     Wrong variants: a gradient of the log joint without the prior; labels off by one.
     """
     X, y = data(name)
-    _, m, L = optimum(name, True)
-    truth, error = importance_evidence(Multinomial(X, y), m, L, 100_000, seed=0)
+    truth, error = REFERENCES[name]["evidence"]
     assert error < 0.01
     bounds = fitted(name, "full_rank").evidence_bounds(X, y, random_state=0)
     assert bounds.reliable, bounds.reason
@@ -599,17 +580,6 @@ def test_eubo_has_wider_posteriors():
     assert eubo.lower_bound_ < elbo.lower_bound_
 
 
-def test_float32():
-    X, y = data("wine")
-    double = fitted("wine", "full_rank")
-    single = BayesianLogisticRegression().fit(X.astype(np.float32), y)
-    assert single.coef_.dtype == single.intercept_std_.dtype == np.float32
-    p = single.predict_proba(X.astype(np.float32))
-    assert p.dtype == np.float32
-    assert p == pytest.approx(double.predict_proba(X), abs=1e-4)
-    assert single.lower_bound_ == pytest.approx(double.lower_bound_, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     ("n", "d", "n_classes", "scale"),
     [(12, 40, 3, 1.0), (30, 5, 4, 1e4), (9, 1, 3, 1e-4), (5, 2, 5, 1.0)],
@@ -619,17 +589,18 @@ def test_odd_shapes(n, d, n_classes, scale):
     rng = np.random.default_rng(0)
     X, y = scale * rng.standard_normal((n, d)), np.arange(n) % n_classes
     X = np.column_stack([X, np.ones(n), np.zeros(n)])
-    for posterior in ("mean_field", "full_rank"):
-        with np.errstate(all="raise"):
-            model = BayesianLogisticRegression(posterior=posterior, max_iter=200)
-            model.fit(X, y)
-        assert np.isfinite(model.lower_bound_)
-        # Without data a coefficient keeps its prior.
-        assert model.coef_[:, -1] == pytest.approx(0, abs=1e-6)
-        assert model.coef_std_[:, -1] == pytest.approx(1, abs=1e-6)
-        assert model.predict_proba(X).sum(1) == pytest.approx(1)
+    posterior = "mean_field" if d == 2 else "full_rank"
+    with np.errstate(all="raise"):
+        model = BayesianLogisticRegression(posterior=posterior, max_iter=200)
+        model.fit(X, y)
+    assert np.isfinite(model.lower_bound_)
+    # Without data a coefficient keeps its prior.
+    assert model.coef_[:, -1] == pytest.approx(0, abs=1e-6)
+    assert model.coef_std_[:, -1] == pytest.approx(1, abs=1e-6)
+    assert model.predict_proba(X).sum(1) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_stochastic_solver_agrees():
     X, y = data("iris")
     model = BayesianLogisticRegression(
@@ -641,16 +612,17 @@ def test_stochastic_solver_agrees():
 
 
 def test_threads_change_nothing():
-    X, y = data("iris")
+    X, y = (array[::3] for array in data("iris"))
     results = []
-    for n_jobs in (None, 1, 2, -1):
+    for n_jobs in (None, 2):
         model = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y)
-        bounds = model.evidence_bounds(X, y, n_draws=256, random_state=0)
+        binary = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y > 0)
+        bounds = binary.evidence_bounds(X, y > 0, n_draws=64, random_state=0)
         results.append((model.lower_bound_, model.predict_proba(X), bounds.estimate))
-    for other in results[1:]:
-        assert other[0] == pytest.approx(results[0][0], abs=1e-8)
-        assert other[1] == pytest.approx(results[0][1], abs=1e-8)
-        assert other[2] == pytest.approx(results[0][2], abs=1e-3)
+    one, two = results
+    assert two[0] == pytest.approx(one[0], abs=1e-8)
+    assert two[1] == pytest.approx(one[1], abs=1e-8)
+    assert two[2] == pytest.approx(one[2], abs=1e-3)
     before = torch.get_num_threads()
     for bad in (1.5, "all"):
         with pytest.raises(ValueError, match="n_jobs"):
@@ -661,13 +633,13 @@ def test_threads_change_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_no_worse_than_cross_validation(name):
-    """Test log loss over 20 splits, against LogisticRegressionCV.
+    """Test log loss over eight splits, against LogisticRegressionCV.
 
     Both choose the strength of the prior by the training data: one by the lower bound
     of the evidence, the other one by cross-validation.
     """
     X, y = LOADERS[name](return_X_y=True)
-    splits = StratifiedShuffleSplit(20, test_size=0.3, random_state=0)
+    splits = StratifiedShuffleSplit(8, test_size=0.3, random_state=0)
     differences = []
     for train, test in splits.split(X, y):
         scaler = StandardScaler().fit(X[train])
@@ -680,10 +652,10 @@ def test_no_worse_than_cross_validation(name):
         ).fit(A, y[train])
         models = [
             BayesianLogisticRegression(prior=Normal(s)).fit(A, y[train])
-            for s in (0.3, 1.0, 3.0, 10.0)
+            for s in (0.3, 1.0, 3.0)
         ]
         model = max(models, key=lambda m: m.lower_bound_)
         scores = [log_loss(y[test], m.predict_proba(B)) for m in (model, reference)]
         differences.append(scores[0] - scores[1])
-    mean, error = np.mean(differences), np.std(differences, ddof=1) / 20**0.5
+    mean, error = np.mean(differences), np.std(differences, ddof=1) / 8**0.5
     assert mean <= 2 * error, f"{name}: {mean:.4f} +- {error:.4f}"

@@ -33,17 +33,25 @@ from skvi.solvers._quasi_newton import quasi_newton_run
 from skvi.targets import SupervisedTarget
 
 SPARSE = ["student_t", "horseshoe", "ard", "log_uniform", Horseshoe(0.1)]
-every_sparse = pytest.mark.parametrize("prior", SPARSE, ids=str)
 
 
 @pytest.fixture(scope="module")
 def data():
     X, y = load_breast_cancer(return_X_y=True)
-    return scale(X)[:, :8], y
+    return scale(X)[::3, :6], y[::3]
 
 
-@every_sparse
-@pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
+@pytest.mark.parametrize(
+    ("prior", "posterior"),
+    [
+        ("student_t", "full_rank"),
+        (Horseshoe(0.1), "full_rank"),
+        ("horseshoe", "mean_field"),
+        ("ard", "full_rank"),
+        ("log_uniform", "mean_field"),
+    ],
+    ids=str,
+)
 def test_fits_are_optimal(prior, posterior, data):
     """Another optimiser, started at the solution, finds no more than the gap.
 
@@ -64,18 +72,17 @@ def test_fits_are_optimal(prior, posterior, data):
 
 
 def test_sparse_priors_shrink_noise_and_leave_signal():
-    """Beside 20 features of noise: less shrinkage of the signal than a normal."""
+    """Beside 12 features of noise: less shrinkage of the signal than a normal."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 21))
-    y = rng.random(300) < 1 / (1 + np.exp(-3 * X[:, 0]))
+    X = rng.normal(size=(200, 13))
+    y = rng.random(200) < 1 / (1 + np.exp(-3 * X[:, 0]))
     learnt = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
     normal = np.abs(learnt.coef_[0])
-    for prior in (Horseshoe("learn"), "ard", "log_uniform"):
-        sparse = BayesianLogisticRegression(prior=prior).fit(X, y)
-        coef = np.abs(sparse.coef_[0])
+    for prior in (Horseshoe("learn"), "log_uniform", "ard"):
+        ard = BayesianLogisticRegression(prior=prior).fit(X, y)
+        coef = np.abs(ard.coef_[0])
         assert np.median(coef[1:]) < 0.5 * np.median(normal[1:])
         assert coef[0] > normal[0]
-    ard = BayesianLogisticRegression(prior="ard").fit(X, y)
     precision = ARD().expected_precision(ard.coef_, ard.coef_std_)[0]
     assert precision[0] < 1 < precision[1:].min()
 
@@ -94,7 +101,8 @@ def test_sparse_priors_shrink_noise_and_leave_signal():
     ids=str,
 )
 def test_intercepts_never_get_a_sparse_prior(prior, scale, data):
-    model = BayesianLogisticRegression(prior=prior).fit(*data)
+    X, y = data
+    model = BayesianLogisticRegression(prior=prior).fit(X[:40, :2], y[:40])
     assert repr(model.prior_["intercept"]) == f"Normal(scale={scale})".replace(
         "(scale=1.0)", "()"
     )
@@ -123,7 +131,7 @@ def test_improper_priors_have_no_evidence(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prior", [*SPARSE, "laplace"], ids=str)
+@pytest.mark.parametrize("prior", ["ard", "laplace", Horseshoe(0.1)], ids=str)
 def test_divergences_by_draws(prior, data):
     """Rényi has no closed form here: a converged fit, wider than KL's on average.
 
@@ -139,7 +147,7 @@ def test_divergences_by_draws(prior, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prior", ["student_t", "laplace", Horseshoe(0.1)], ids=str)
+@pytest.mark.parametrize("prior", ["student_t", Horseshoe(0.1)], ids=str)
 def test_correlated_divergences_by_draws(prior, data):
     """Without coordinates: where a prior has poles the draws do not suffice."""
     model = BayesianLogisticRegression(
@@ -187,13 +195,13 @@ def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
 
 def test_estimator_takes_a_posterior_as_prior(data):
     X, y = data
-    first = BayesianLogisticRegression().fit(X[:300], y[:300])
+    first = BayesianLogisticRegression().fit(X[:100], y[:100])
     second = BayesianLogisticRegression(prior=first.posterior_)
-    copy = clone(second).fit(X[300:], y[300:])
+    copy = clone(second).fit(X[100:], y[100:])
     whole = BayesianLogisticRegression().fit(X, y)
     gap = np.abs(copy.coef_ - whole.coef_) / whole.coef_std_
     assert gap.max() < 0.5
-    assert copy.evidence_bounds(X[300:], y[300:], random_state=0).reliable
+    assert copy.evidence_bounds(X[100:], y[100:], random_state=0).reliable
     with pytest.raises(IncompatibleComponentsError, match="intercept in it"):
         second.set_params(intercept_prior="normal").fit(X, y)
     with pytest.raises(IncompatibleComponentsError, match="is over Layout"):

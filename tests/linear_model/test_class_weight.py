@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 from sklearn.utils.class_weight import compute_class_weight
 
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.priors import Normal
 
 
 @pytest.fixture(params=[2, 3], ids=["two classes", "three classes"])
@@ -63,36 +61,21 @@ def test_balanced_counts_weights_as_repetitions(data):
     assert totals == pytest.approx([weight.sum() / len(totals)] * len(totals))
 
 
-def test_it_moves_predictions_as_in_scikit_learn(data):
-    """With a wide prior and few weights in doubt the two agree roughly."""
-    X, y = data
-    class_weight = {c: 30.0 if c == "virginica" else 1.0 for c in np.unique(y)}
-    share = [
-        np.mean(model.fit(X[:, :1], y).predict(X[:, :1]) == "virginica")
-        for model in (
-            BayesianLogisticRegression(class_weight=class_weight, prior=Normal(3.0)),
-            LogisticRegression(class_weight=class_weight, C=9.0),
-            BayesianLogisticRegression(prior=Normal(3.0)),
-        )
-    ]
-    assert share[0] == pytest.approx(share[1], abs=0.05)
-    assert share[0] > share[2] + 0.1
-
-
+@pytest.mark.parametrize("data", [2], indirect=True)
 def test_the_evidence_is_generalised_and_needs_no_weights(data):
     X, y = data
     model = BayesianLogisticRegression(class_weight="balanced").fit(X, y)
-    bounds = model.evidence_bounds(X, y, n_draws=1024, random_state=0)
+    bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
     assert bounds.quantity == "generalised log evidence"
     other = BayesianLogisticRegression().fit(
         X, y, sample_weight=per_class(y, "balanced")
     )
     expected = other.evidence_bounds(
-        X, y, sample_weight=per_class(y, "balanced"), n_draws=1024, random_state=0
+        X, y, sample_weight=per_class(y, "balanced"), n_draws=64, random_state=0
     )
     assert bounds.estimate == pytest.approx(expected.estimate, abs=1e-3)
     plain = BayesianLogisticRegression().fit(X, y)
-    bounds = plain.evidence_bounds(X, y, n_draws=1024, random_state=0)
+    bounds = plain.evidence_bounds(X, y, n_draws=64, random_state=0)
     assert bounds.quantity == "log evidence"
     assert abs(plain.lower_bound_ - other.lower_bound_) > 0.02
 
