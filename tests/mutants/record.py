@@ -7,7 +7,7 @@ sources, the shared test modules and that file: only what has changed runs again
 import hashlib
 import json
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,9 +112,10 @@ def _path(key: str) -> Path:
 
 @dataclass
 class Records:
-    """All recorded tests: seconds by test, and tests by file and line."""
+    """All recorded tests: seconds and number of lines of each, tests of each line."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    breadth: Counter[str] = field(default_factory=Counter)
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
@@ -123,10 +124,13 @@ class Records:
         tests = content["tests"]
         self.failed += content["failed"]
         self.seconds |= dict(zip(tests, content["seconds"], strict=True))
+        breadth: Counter[int] = Counter()
         for file, lines in content["lines"].items():
             mine = self.lines.setdefault(file, {})
             for line, numbers in lines.items():
                 mine.setdefault(int(line), set()).update(tests[i] for i in numbers)
+                breadth.update(numbers)
+        self.breadth.update({tests[i]: count for i, count in breadth.items()})
 
     def touching(self, file: str, lines: range) -> set[str]:
         """Return the tests that execute these lines; of the file, if none does."""

@@ -50,9 +50,10 @@ def _matches(variant: Variant, pattern: str) -> bool:
     return any(pattern in name or fnmatch(name, pattern) for name in names)
 
 
-def _work(tree: Path, records: Records, options, tasks, results) -> None:
-    for variant in iter(tasks.get, None):
-        results.put(attempt(variant, tree, records, options.limit, options.slow))
+def _work(tree: Path, variants, records: Records, options, tasks, results) -> None:
+    for i in iter(tasks.get, None):
+        found = attempt(variants[i], tree, records, options.limit, options.slow)
+        results.put(found)
 
 
 def try_all(
@@ -62,12 +63,15 @@ def try_all(
     fork = multiprocessing.get_context("fork")
     tasks, results = fork.SimpleQueue(), fork.SimpleQueue()
     workers = [
-        fork.Process(target=_work, args=(tree, records, options, tasks, results))
+        fork.Process(
+            target=_work, args=(tree, variants, records, options, tasks, results)
+        )
         for tree in trees
     ]
     for worker in workers:
         worker.start()
-    for task in [*variants, *[None] * len(workers)]:
+    # Numbers: a pipe that nobody reads yet has no room for all variants.
+    for task in [*range(len(variants)), *[None] * len(workers)]:
         tasks.put(task)
     outcomes = []
     for i in range(len(variants)):

@@ -11,8 +11,9 @@ from tests.mutants.record import Records
 from tests.mutants.session import in_child, run_pytest
 from tests.mutants.variant import Variant
 
-# Tests of the first session: few, because every session imports and collects anew.
-FIRST = 25
+# Tests and files of the first session: few, because collecting takes its time, and the
+# narrow ones, those that execute the fewest lines: they say most of each of them.
+FIRST_TESTS, FIRST_FILES = 40, 3
 # Seconds after which a test hangs, whatever it takes, and times what it usually takes.
 PATIENCE, SLOWER = 60, 20
 SLOW_LIMIT, SLOW_PATIENCE = 10, 900
@@ -114,8 +115,8 @@ def _session(tree: Path, chosen: dict[str, float], limit: float, slow: bool) -> 
     return found | {"code": code, "hung": hung, "broken": wrong and not hung}
 
 
-def _plan(variant: Variant, records: Records, tree: Path) -> tuple[dict, dict]:
-    """Tests that touch the variant, and their neighbours, each quickest first.
+def _plan(variant: Variant, records: Records, tree: Path) -> list[list[str]]:
+    """Narrow tests, the others that touch the variant, and their neighbours.
 
     Others of the same files may use what a shared fixture or a cache has computed in
     a test that touches it.
@@ -124,11 +125,15 @@ def _plan(variant: Variant, records: Records, tree: Path) -> tuple[dict, dict]:
     files = {name.split("::")[0] for name in touching}
     others = {n for n in records.seconds if n.split("::")[0] in files} - touching
 
-    def by_time(names: set[str]) -> dict[str, float]:
-        pairs = ((name, records.seconds[name]) for name in names)
-        return dict(sorted(pairs, key=lambda pair: (pair[1], pair[0])))
-
-    return by_time(touching), by_time(others)
+    narrow, chosen = [], set()
+    for name in sorted(touching, key=lambda n: (records.breadth[n], n)):
+        file = name.split("::")[0]
+        if file in chosen or len(chosen) < FIRST_FILES:
+            chosen.add(file)
+            narrow.append(name)
+    parts = [set(narrow[:FIRST_TESTS]), touching, others]
+    parts[1] = touching - parts[0]
+    return [sorted(p, key=lambda n: (records.seconds[n], n)) for p in parts]
 
 
 def attempt(
@@ -137,10 +142,12 @@ def attempt(
     """Apply a variant to the copy, run tests until one fails, and undo it."""
     path = tree / "skvi" / variant.file
     source = path.read_text()
-    touching, others = _plan(variant, records, tree)
+    narrow, rest, others = _plan(variant, records, tree)
     path.write_text(variant.apply(source))
     try:
-        outcome = _run(variant, tree, touching, others, limit)
+        sessions = [narrow, [*rest, *others]]
+        touching = {name: records.seconds[name] for name in [*narrow, *rest]}
+        outcome = _run(variant, tree, sessions, touching, records, limit)
         if slow and not outcome.is_caught and outcome.state != BROKEN:
             found = _session(tree, touching, SLOW_LIMIT * limit, True)
             outcome = _judge(variant, [found], touching, done=True)
@@ -150,13 +157,18 @@ def attempt(
 
 
 def _run(
-    variant: Variant, tree: Path, touching: dict, others: dict, limit: float
+    variant: Variant,
+    tree: Path,
+    sessions: list[list[str]],
+    touching: dict[str, float],
+    records: Records,
+    limit: float,
 ) -> Outcome:
-    names, found, left = [*touching, *others], [], limit
-    seconds = touching | others
-    for part in (names[:FIRST], names[FIRST:]):
-        if part and left > 0:
-            chosen = {name: seconds[name] for name in part}
+    """Run the sessions until one fails, or the limit is reached."""
+    found, left = [], limit
+    for names in sessions:
+        if names and left > 0:
+            chosen = {name: records.seconds[name] for name in names}
             found.append(_session(tree, chosen, left, False))
             left -= found[-1]["seconds"]
         outcome = _judge(variant, found, touching)
