@@ -85,7 +85,7 @@ def try_all(
 def _row(outcome: Outcome) -> str:
     name = f"{outcome.variant.file.split('/')[0]}: {outcome.variant.name}"
     spent = f"{outcome.n_tests} tests, {outcome.seconds:.1f} s"
-    return f"{outcome.state:<10} {name:<60} {spent:<20} {outcome.test}"
+    return f"{outcome.state:<10} {name:<55} {spent:<18} {outcome.test}"
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -103,6 +103,9 @@ def table(outcomes: list[Outcome]) -> str:
     left = [outcome for outcome in outcomes if not outcome.is_caught]
     lines += ["", "not caught:"] if left else []
     lines += [f"{_row(outcome)}\n    {outcome.variant.wrong}" for outcome in left]
+    crashes = [outcome for outcome in outcomes if outcome.is_crash]
+    lines += ["", "caught by a crash, not by a number:"] if crashes else []
+    lines += [f"{_row(outcome)}\n    {outcome.reason}" for outcome in crashes]
     return "\n".join(lines)
 
 

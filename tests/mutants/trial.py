@@ -20,6 +20,7 @@ SLOW_LIMIT, SLOW_PATIENCE = 10, 900
 
 CAUGHT, TIMED_OUT, BROKEN = "caught", "timed out", "broken"
 SURVIVED, UNFINISHED = "SURVIVED", "not caught within the limit"
+CRASHES = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Outcome:
         a test file cannot be imported; "SURVIVED"; or not caught within the limit.
     test : str
         The first that failed or hung.
+    reason : str
+        How it failed.
     n_tests : int
         Tests that ran.
     seconds : float
@@ -43,6 +46,7 @@ class Outcome:
     variant: Variant
     state: str
     test: str = ""
+    reason: str = ""
     n_tests: int = 0
     seconds: float = 0.0
 
@@ -50,6 +54,11 @@ class Outcome:
     def is_caught(self) -> bool:
         """Whether the tests tell the variant from the source."""
         return self.state in (CAUGHT, TIMED_OUT)
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether the first failure is a mere crash: no wrong number was tested."""
+        return self.reason.startswith(CRASHES)
 
 
 class _Watch:
@@ -80,8 +89,10 @@ class _Watch:
         self.write()
 
     def pytest_runtest_logreport(self, report):
-        if report.failed:
-            self.found["failed"] = self.found["failed"] or report.nodeid
+        if report.failed and not self.found["failed"]:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.found["failed"] = report.nodeid
+            self.found["reason"] = crash.message.split("\n")[0] if crash else ""
 
     def pytest_runtest_logfinish(self, nodeid):
         self.found["ran"].append(nodeid)
@@ -191,4 +202,5 @@ def _judge(
         state, test = BROKEN, last.get("broken") or last["running"]
     else:
         state = SURVIVED if done or set(touching) <= set(ran) else UNFINISHED
-    return Outcome(variant, state, str(test), len(ran), seconds)
+    reason = last.get("reason", "")
+    return Outcome(variant, state, str(test), reason, len(ran), seconds)

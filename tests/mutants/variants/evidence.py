@@ -20,13 +20,6 @@ VARIANTS = [
         "log mean exp of the reverse weights, not of their inverses",
     ),
     _v(
-        "forward-blocks-of-all-draws",
-        "_estimates.py",
-        "log_weights[: len(log_weights) // k * k].reshape(-1, k)",
-        "log_weights[: len(log_weights) // k * k].reshape(k, -1).T",
-        "blocks of other draws, of the same size: shifts nothing on average",
-    ),
-    _v(
         "finite-sample-penalty-below",
         "_estimates.py",
         "return float(lower) - penalty / n_blocks,",
@@ -125,10 +118,10 @@ VARIANTS = [
         "errors fall with the draws, not with their root",
     ),
     _v(
-        "effective-draws-of-reverse",
+        "bridge-of-another-density",
         "_importance.py",
-        "score = tail_score(variance, pareto_khat(log_u))",
-        "score = -tail_score(variance, pareto_khat(log_u))",
-        "the worst reverse density is chosen",
+        "bridge=reverse_weights(proposal.log_prob(theta))",
+        "bridge=reverse_weights(above.log_prob(theta))",
+        "reverse weights of another density than the proposal's",
     ),
 ]

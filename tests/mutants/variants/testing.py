@@ -34,11 +34,11 @@ VARIANTS = [
         "the gradient in the covariance without its 2",
     ),
     _v(
-        "check-prior-mass",
+        "check-prior-mass-jacobian",
         "_priors.py",
-        "total = float(masses[0].sum() + masses[1].sum())",
-        "total = float(2 * masses[1].sum().clamp(max=0.5))",
-        "too much mass is not seen",
+        "torch.exp(one.log_prob(s * half[:, None]) + u)",
+        "torch.exp(one.log_prob(s * half[:, None]))",
+        "the Jacobian of the line of log theta left out",
     ),
     _v(
         "check-family-mass",
