@@ -1,0 +1,64 @@
+"""Wrong variants of model selection."""
+
+from tests.mutants.variant import variants_of
+
+_v = variants_of("model_selection/")
+
+VARIANTS = [
+    _v(
+        "no-correction-for-models",
+        "_decision.py",
+        "tail = (1 - confidence_level) / (2 * n_models * n_runs)",
+        "tail = (1 - confidence_level) / (2 * n_runs)",
+        "t for one comparison, whatever the number of models",
+    ),
+    _v(
+        "one-sided-tail",
+        "_decision.py",
+        "tail = (1 - confidence_level) / (2 *",
+        "tail = (1 - confidence_level) / (4 *",
+        "half the tail on each side",
+    ),
+    _v(
+        "ends-of-intervals-exchanged",
+        "_decision.py",
+        "self.low[k] - self.high[j] > self.min_difference",
+        "self.high[k] - self.low[j] > self.min_difference",
+        "the best case decides",
+    ),
+    _v(
+        "min-difference-ignored",
+        "_decision.py",
+        "self.low[k] - self.high[j] > self.min_difference",
+        "self.low[k] - self.high[j] > 0",
+        "any difference excludes a model",
+    ),
+    _v(
+        "learnt-hyperparameters-exchanged",
+        "_decision.py",
+        "self.learnt[k] <= self.learnt[j]",
+        "self.learnt[j] <= self.learnt[k]",
+        "the optimistic model may exclude the other one",
+    ),
+    _v(
+        "probability-ends",
+        "_decision.py",
+        "low = [_share(low, self.high, k) for",
+        "low = [_share(low, self.low, k) for",
+        "the least probability from everybody's lower ends",
+    ),
+    _v(
+        "model-prior-without-log",
+        "_search.py",
+        "return np.log(weights)",
+        "return weights",
+        "the prior weights without their log",
+    ),
+    _v(
+        "half-width-of-race",
+        "_race.py",
+        "return (high - low) / 2",
+        "return high - low",
+        "the width of an interval for half of it",
+    ),
+]

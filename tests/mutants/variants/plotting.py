@@ -1,0 +1,57 @@
+"""Wrong variants of plotting."""
+
+from tests.mutants.variant import variants_of
+
+_v = variants_of("plotting/")
+
+VARIANTS = [
+    _v(
+        "posterior-display-prior-units",
+        "_posterior.py",
+        "return built.log_prob(theta[:, None]).exp().numpy() / unit",
+        "return built.log_prob(theta[:, None]).exp().numpy()",
+        "the prior's density in the units of the fit",
+    ),
+    _v(
+        "posterior-display-density",
+        "_posterior.py",
+        "np.exp(-0.5 * z**2) / (std[:, None] * math.sqrt(2 * math.pi))",
+        "np.exp(-0.5 * z**2) / (std[:, None] ** 2 * math.sqrt(2 * math.pi))",
+        "the variance for the standard deviation",
+    ),
+    _v(
+        "search-display-threshold",
+        "_evidence_search.py",
+        "where = np.nanmax(low) - self.min_difference",
+        "where = np.nanmax(low)",
+        "the line at the best lower end",
+    ),
+    _v(
+        "loss-curve-from-zero",
+        "_loss_curve.py",
+        "ax.plot(1 + np.arange(len(values)), values,",
+        "ax.plot(np.arange(len(values)), values,",
+        "iterations counted from 0",
+    ),
+    _v(
+        "training-band-of-one-error",
+        "_training.py",
+        "ends = values - N_SE * error, values + N_SE * error",
+        "ends = values - error, values + error",
+        "bands of one standard error for two",
+    ),
+    _v(
+        "weights-display-pareto-tail",
+        "_weights.py",
+        "upper = 1 - (found.ranks - 0.5) / n_tail",
+        "upper = (found.ranks - 0.5) / n_tail",
+        "the quantile function of the tail from the wrong end",
+    ),
+    _v(
+        "evidence-display-right-ends",
+        "_evidence_bounds.py",
+        "range(len(lower)), upper - lower, left=lower,",
+        "range(len(lower)), upper, left=lower,",
+        "the upper bound for the length of the bar",
+    ),
+]

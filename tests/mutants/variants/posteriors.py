@@ -1,0 +1,64 @@
+"""Wrong variants of posterior families."""
+
+from tests.mutants.variant import variants_of
+
+_v = variants_of("posteriors/")
+
+VARIANTS = [
+    _v(
+        "mean-field-variance-for-std",
+        "_normal.py",
+        "0.5 * normal.variance.log()])",
+        "normal.variance.log()])",
+        "the variance where the standard deviation belongs",
+    ),
+    _v(
+        "mean-field-conditional-variance",
+        "_normal.py",
+        "scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale",
+        "scale = torch.diag(normal.variance.sqrt())",
+        "the marginal variances alone of a full covariance",
+    ),
+    _v(
+        "full-rank-columns-for-rows",
+        "_normal.py",
+        "unit = scale / diagonal[:, None]",
+        "unit = scale / diagonal",
+        "columns divided where rows are multiplied",
+    ),
+    _v(
+        "draws-without-path-gradient",
+        "_normal.py",
+        "theta = normal.transform(eps)",
+        "theta = normal.transform(eps).detach()",
+        "detached draws",
+    ),
+    _v(
+        "low-rank-loadings-unscaled",
+        "_low_rank.py",
+        "NormalForm(mean, scale, scale[:, None] * loadings.reshape(size, -1))",
+        "NormalForm(mean, scale, loadings.reshape(size, -1))",
+        "loadings that are not in units of the own deviations",
+    ),
+    _v(
+        "factor-analysis-eigenvalues",
+        "_factor_analysis.py",
+        "np.sqrt(np.maximum(values - 1, 0))",
+        "np.sqrt(np.maximum(values, 0))",
+        "the own variance is not taken from the eigenvalues",
+    ),
+    _v(
+        "gamma-rate-for-scale",
+        "_product.py",
+        "generator) - rate.log()",
+        "generator) + rate.log()",
+        "a scale for a rate",
+    ),
+    _v(
+        "product-order-of-blocks",
+        "_product.py",
+        "draws], 1)[:, order]",
+        "draws], 1)",
+        "draws in the order of the parts, not of theta",
+    ),
+]

@@ -1,0 +1,78 @@
+"""Wrong variants of predictors."""
+
+from tests.mutants.variant import variants_of
+
+_v = variants_of("predictors/")
+
+VARIANTS = [
+    _v(
+        "linear-variance-without-square",
+        "_linear.py",
+        "self.project_chunk(X.square(), normal.variance[:, None])",
+        "self.project_chunk(X.abs(), normal.variance[:, None])",
+        "features enter the variance unsquared",
+    ),
+    _v(
+        "linear-gram-diagonal-without-square",
+        "_linear.py",
+        "rows_times(h[:, rows], chunk.square())",
+        "rows_times(h[:, rows], chunk)",
+        "features enter the diagonal unsquared",
+    ),
+    _v(
+        "centred-intercept-sign",
+        "_centred.py",
+        "moved[-1] = matrix[-1] - self.offset @ matrix[:-1]",
+        "moved[-1] = matrix[-1] + self.offset @ matrix[:-1]",
+        "the intercept moved the wrong way",
+    ),
+    _v(
+        "centred-diagonal-cross-term",
+        "_centred.py",
+        "out[:-1] += c * (c * out[-1] - 2 * first)",
+        "out[:-1] += c * (c * out[-1] - first)",
+        "the cross term without its 2",
+    ),
+    _v(
+        "mlp-prior-size",
+        "_mlp.py",
+        "gains[i] / math.sqrt(fan_in)",
+        "gains[i] / fan_in",
+        "1 / inputs for its root",
+    ),
+    _v(
+        "mlp-local-variance-unsquared",
+        "_mlp.py",
+        "v = h.square() @ variance",
+        "v = h.abs() @ variance",
+        "|h| for h squared in local reparameterisation",
+    ),
+    _v(
+        "mlp-local-std",
+        "_mlp.py",
+        "h = m + v.sqrt() * randn",
+        "h = m + v * randn",
+        "the variance for its root",
+    ),
+    _v(
+        "mlp-copies-off-by-one",
+        "_mlp.py",
+        "math.lgamma(size + 1) + size * flip",
+        "math.lgamma(size) + size * flip",
+        "(H - 1)! for H! permutations",
+    ),
+    _v(
+        "factor-variance-forgotten",
+        "_moments.py",
+        "variances.append(own + root.square().sum(1))",
+        "variances.append(own)",
+        "the factor's share of the variance of f",
+    ),
+    _v(
+        "factor-variance-gradient",
+        "_moments.py",
+        "2 * g_variance[:, None] * root",
+        "g_variance[:, None] * root",
+        "derivative of a square without its 2",
+    ),
+]

@@ -1,0 +1,141 @@
+"""Wrong variants of solvers."""
+
+from tests.mutants.variant import variants_of
+
+_v = variants_of("solvers/")
+
+VARIANTS = [
+    _v(
+        "conjugate-expected-log",
+        "_conjugate.py",
+        "self.shift = float(digamma(a)) - math.log(a)",
+        "self.shift = 0.0",
+        "the log of the mean precision for the mean of the log",
+    ),
+    _v(
+        "conjugate-gamma-entropy",
+        "_conjugate.py",
+        "entropy = float(gammaln(a)) + a - a * float(digamma(a))",
+        "entropy = float(gammaln(a)) + a - float(digamma(a))",
+        "the entropy's a * digamma(a) without a",
+    ),
+    _v(
+        "conjugate-trace-forgotten",
+        "_conjugate.py",
+        "float(self.values @ (shift * shift)) + q.trace",
+        "float(self.values @ (shift * shift))",
+        "the expected squares without the trace",
+    ),
+    _v(
+        "conjugate-intercept-variance",
+        "_conjugate.py",
+        "extra = data.n * ((mean - data.mean) ** 2 + variance)",
+        "extra = data.n * (mean - data.mean) ** 2",
+        "the intercept's variance left out of the squared error",
+    ),
+    _v(
+        "conjugate-count-not-halved",
+        "_conjugate.py",
+        "self.noise = Node(form.noise, 0.5 * data.n)",
+        "self.noise = Node(form.noise, data.n)",
+        "n for n / 2 in the shape of the noise precision",
+    ),
+    _v(
+        "gamma-step-count",
+        "_gamma_steps.py",
+        "np.full_like(shape, gamma.shape + 0.5 * count)",
+        "np.full_like(shape, gamma.shape + count)",
+        "the count for half of it",
+    ),
+    _v(
+        "gamma-divergence-rate",
+        "_gamma_steps.py",
+        "a0 * (np.log(rate) - np.log(b0))",
+        "a0 * (np.log(b0) - np.log(rate))",
+        "rates exchanged in the divergence of Gamma distributions",
+    ),
+    _v(
+        "gamma-step-second-moment",
+        "_gamma_steps.py",
+        "(normal.mean[:d].square() + normal.variance[:d]).numpy()",
+        "normal.mean[:d].square().numpy()",
+        "squares of the means for the expected squares",
+    ),
+    _v(
+        "tilted-weights-exchanged",
+        "_tilted.py",
+        "self.log_t = self.delta * log_p + rest",
+        "self.log_t = alpha * log_p + rest",
+        "alpha for 1 - alpha in the tilted density",
+    ),
+    _v(
+        "tilted-difference-scale",
+        "_tilted.py",
+        "w = (self.w_t - self.w_0) / self.delta",
+        "w = self.w_t - self.w_0",
+        "the tilted moments beside exact ones of another scale",
+    ),
+    _v(
+        "tilted-reference-covariance",
+        "_tilted.py",
+        "covariance = torch.linalg.inv(delta * k + alpha * eye)",
+        "covariance = torch.linalg.inv(alpha * k + delta * eye)",
+        "powers exchanged in the reference",
+    ),
+    _v(
+        "moments-not-centred",
+        "_moment_matching.py",
+        "variance = weights @ centred.square()",
+        "variance = weights @ theta.square()",
+        "second moments for variances",
+    ),
+    _v(
+        "moments-unweighted-covariance",
+        "_moment_matching.py",
+        "covariance = centred.T @ (weights[:, None] * centred)",
+        "covariance = centred.T @ centred / len(centred)",
+        "the moments of the proposal",
+    ),
+    _v(
+        "adam-bias-correction",
+        "_adam.py",
+        "denominator = (self.v / (1 - 0.999**self.t)).sqrt_().add_(1e-8)",
+        "denominator = self.v.sqrt().add_(1e-8)",
+        "the second moment starts at 0 and is not corrected",
+    ),
+    _v(
+        "quasi-newton-log-scale",
+        "_quasi_newton.py",
+        "g_log = g_factor.diagonal() * log_d.exp()",
+        "g_log = g_factor.diagonal()",
+        "the diagonal is not differentiated on the log scale",
+    ),
+    _v(
+        "coordinates-log-scale",
+        "_coordinates.py",
+        "return inner.diagonal() * t.exp(), inner[self.rows, self.columns]",
+        "return inner.diagonal(), inner[self.rows, self.columns]",
+        "exp(t) left out of the derivative in the diagonal",
+    ),
+    _v(
+        "dual-curvature-root",
+        "_curvature.py",
+        "self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]",
+        "self.s, self.w = precision.rsqrt()[:, None], h[:, None]",
+        "the dual without the square root of H",
+    ),
+    _v(
+        "newton-gap-halved-twice",
+        "_normal_point.py",
+        "gap = 0.5 * (gradient @ step + 0.5 * squared)",
+        "gap = 0.5 * (gradient @ step - 0.5 * squared)",
+        "sign of the covariance's share of the promised gain",
+    ),
+    _v(
+        "natural-step-gradient-without-prior",
+        "_normal_point.py",
+        "target.predictor.pull_back(target.X, self.slope) + self.terms.gradient",
+        "target.predictor.pull_back(target.X, self.slope)",
+        "the divergence left out of the gradient in the mean",
+    ),
+]
