@@ -63,9 +63,15 @@ class BaseSupervised(BaseVariational):
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:
             return None
-        return _check_sample_weight(
+        sample_weight = _check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
+        if not sample_weight.any():  # scikit-learn says so from version 1.9
+            raise ValueError(
+                "Sample weights must contain at least one non-zero number. Got only "
+                "zeros: leave sample_weight out to count every row once."
+            )
+        return sample_weight
 
     def _check_exposure(self, X, exposure):
         """Offset of f, the log of the exposure; None where there is none."""

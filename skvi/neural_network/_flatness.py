@@ -84,7 +84,7 @@ def flat_message(
     rows_per_row: float,
     constant: str,
 ) -> str:
-    """Say that a fit explains next to nothing; empty where it does, or where no one can.
+    """Say that a fit explains next to nothing; empty if it does, or if no one can tell.
 
     Parameters
     ----------

@@ -312,7 +312,8 @@ def test_sandwich_on_the_artists(data):
         np.testing.assert_array_equal(line.get_ydata(), values)
     assert "ELBO" not in display.bands_  # it is exact
     low, high = record.final.interval(2)
-    box = display.interval_.get_bbox()
+    pixels = display.interval_.get_extents()
+    box = pixels.transformed(display.ax_.transData.inverted())
     assert (box.y0, box.y1) == pytest.approx((low, high))
     bottom, top = display.ax_.get_ylim()
     assert bottom < low < high < top
