@@ -66,7 +66,7 @@ class BaseSupervised(BaseVariational):
         sample_weight = _check_sample_weight(
             sample_weight, X, dtype=np.float64, ensure_non_negative=True
         )
-        if not sample_weight.any():  # scikit-learn says so from version 1.9
+        if not sample_weight.any():  # newer scikit-learn says so itself
             raise ValueError(
                 "Sample weights must contain at least one non-zero number. Got only "
                 "zeros: leave sample_weight out to count every row once."
