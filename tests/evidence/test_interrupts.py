@@ -10,6 +10,7 @@ from skvi import _regressors
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression_evidence
 from skvi.model_selection import EvidenceSearch, _search
+from skvi.priors import HierarchicalNormal
 from skvi.sampling import HamiltonianChains
 from skvi.solvers import _natural_gradient
 from tests.interrupts import (
@@ -101,7 +102,7 @@ def test_an_interrupted_search(owner, method, monkeypatch):
 def test_evidence_bounds_at_random_moments(method):
     """Nothing of the estimator changes. Wrong variants: those of the tests above."""
     X, y = numbers()
-    prior = "hierarchical" if method == "exact" else "laplace"
+    prior = HierarchicalNormal(1.0, 1.0) if method == "exact" else "laplace"
     model = Linear(prior=prior, noise_scale=50.0).fit(X, y)
     before = state_of(model)
 
