@@ -73,12 +73,28 @@ MODELS = {
     "weighted regression": (Linear(objective="iwelbo", **FEW), numbers),
     "network": (BayesianMLPClassifier(max_iter=10, **SMALL), classes),
     "weighted network": (
-        BayesianMLPRegressor(objective="eubo", max_iter=3, **SMALL),
+        BayesianMLPRegressor(objective="eubo", max_iter=2, **SMALL),
         numbers,
     ),
     "columns": (Linear(), columns),
 }
-WARM = ("natural gradient", "coordinate ascent", "alternating", "tilted moments")
+# One for every phase; the others are for the slow tests.
+PHASES = (
+    "natural gradient",
+    "quasi-Newton",
+    "coordinate ascent",
+    "empirical Bayes",
+    "alternating",
+    "moment matching",
+    "tilted moments",
+    "stochastic",
+    "minibatches",
+    "weighted",
+    "network",
+    "weighted network",
+    "columns",
+)
+WARM = ("natural gradient", "coordinate ascent", "moment matching")
 
 
 def target_of(model, X, y):

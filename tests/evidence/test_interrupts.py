@@ -10,6 +10,7 @@ from skvi import _regressors
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression_evidence
 from skvi.model_selection import EvidenceSearch, _search
+from skvi.priors import HierarchicalNormal
 from skvi.sampling import HamiltonianChains
 from skvi.solvers import _natural_gradient
 from tests.interrupts import (
@@ -94,11 +95,15 @@ def test_an_interrupted_search(owner, method, monkeypatch):
 
 
 @unix
-@pytest.mark.parametrize("method", ["importance", "annealing"])
+@pytest.mark.parametrize(
+    "method",
+    ["exact", "importance", pytest.param("annealing", marks=pytest.mark.slow)],
+)
 def test_evidence_bounds_at_random_moments(method):
     """Nothing of the estimator changes. Wrong variants: those of the tests above."""
     X, y = numbers()
-    model = Linear(prior="laplace", noise_scale=50.0).fit(X, y)
+    prior = HierarchicalNormal(1.0, 1.0) if method == "exact" else "laplace"
+    model = Linear(prior=prior, noise_scale=50.0).fit(X, y)
     before = state_of(model)
 
     def work():
@@ -114,8 +119,9 @@ def test_evidence_bounds_at_random_moments(method):
 @unix
 def test_searches_at_random_moments():
     """Wrong variants: those of the tests above."""
-    X, y = classes()
-    search = make_search()
+    X, y = numbers()
+    model = Linear(prior="normal", noise_scale=50.0)
+    search = EvidenceSearch(model, {"fit_intercept": [True, False]})
     with Timer() as timer:
         for moment in moments(duration(lambda: search.fit(X, y)), 10):
             came = timer.interrupts(lambda: search.fit(X, y), moment)

@@ -96,10 +96,10 @@ def test_gradients_in_the_free_coordinates(family, divergence, numeric_gradient)
     problem = problem_of(GaussianLikelihood(), y, family, X, divergence)
     with torch.no_grad():
         run = _Run(problem, SolverOptions())
-        n_free = run.coordinates.n_free
+        n_free = len(run.lbfgs.x)
         x = 0.2 * torch.sin(torch.arange(n_free, dtype=torch.float64))
-        _, gradient = run._evaluate(x)
-        numeric = numeric_gradient(lambda x: x.new_tensor(run._evaluate(x)[0]), x)
+        _, gradient = run.lbfgs.evaluate(x)
+        numeric = numeric_gradient(lambda x: x.new_tensor(run.lbfgs.evaluate(x)[0]), x)
     torch.testing.assert_close(gradient, numeric, rtol=1e-4, atol=1e-6)
 
 
