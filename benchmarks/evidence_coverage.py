@@ -45,7 +45,7 @@ FIELDS = (
     *("fit_seconds", "seconds", "cpu_seconds", "contains"),
 )
 # The statement that a reliable upper side always carries.
-USUAL = "the upper side is certified against the modes that chains"
+USUAL = "the upper side is valid if the chains have mixed"
 
 
 def random_state(*run):

@@ -205,9 +205,10 @@ class EvidenceBounds:
     khat : float
         Larger Pareto k of the two sets of weights.
     reliable : bool
-        Whether every diagnostic allows the statements made here.
+        Whether every diagnostic allows the statements made here. No diagnostic sees a
+        mode that no chain has found.
     reason : str
-        Why not; or what the upper bound is certified against.
+        Why not; or under which condition the upper bound is one.
     method : str
     plug_in : tuple of str
         What the evidence is conditioned on although it comes from y: learnt
@@ -227,9 +228,9 @@ class EvidenceBounds:
 
     Notes
     -----
-    The upper bound needs posterior draws. They come from chains that start half
-    near the fit and half in the prior; it is certified against what these starts
-    reach, not against a mode that none of them finds.
+    The upper bound needs posterior draws. They come from chains, and it is valid if
+    these have mixed: of a mode that none of them finds neither the bounds nor
+    `reliable` know.
 
     Examples
     --------
@@ -276,8 +277,7 @@ class EvidenceBounds:
         Parameters
         ----------
         n_se : float, default=2.0
-            Standard errors that are added on each side. With 2, and while
-            `reliable`, each side fails with a probability well below 2.5 %.
+            Standard errors that are added on each side; see the notes.
 
         Returns
         -------
@@ -285,6 +285,17 @@ class EvidenceBounds:
             In nats. Where such an ELBO lies above the upper end, that end is 4 errors
             away instead, as far as chance may reach while `reliable`; ``inf``, or 0 for
             a probability, where the ELBO refutes that, too.
+
+        Notes
+        -----
+        `lower` and `upper` are some two errors on their sides of log p(D) on average,
+        so that with two more an end is on the wrong side by chance in far less than
+        2.5 % of the cases, *if* errors are normal. They are so asymptotically, for
+        weights without heavy tails (`khat`) and chains that have mixed; for finitely
+        many draws it is no theorem. Measured in 1,800 runs of logistic regressions
+        with normal priors on five data sets, all of them `reliable`: `lower` itself
+        was above the true value in 1.2 %, `upper` itself below it in 2.2 %; the
+        interval with two errors held it in all.
         """
         low = self.lower - n_se * self.lower_se
         top = min(self._sure("upper"), default=math.inf)

@@ -109,7 +109,7 @@ def summarise(
         ess=float(1 / weights.square().sum()),
         khat=max(khats),
         reliable=not reason,
-        reason=reason or CERTIFIED + (CAPPED if is_coarse else ""),
+        reason=reason or VALID + (CAPPED if is_coarse else ""),
         method=sides.method,
         quantity=quantity,
         table=build_table(
@@ -120,9 +120,9 @@ def summarise(
 
 
 CAPPED = "; a bound that is within the precision needs more draws than were taken"
-CERTIFIED = (
-    "the upper side is certified against the modes that chains from the fit and "
-    "from the prior reach"
+VALID = (
+    "the upper side is valid if the chains have mixed: it rests on the modes that "
+    "chains from the fit and from the prior reach"
 )
 
 
