@@ -8,12 +8,8 @@ from skvi.evidence._fit_checks import (
     lower_bound,
     weight_diagnostics,
 )
-from skvi.evidence._result import (
-    FROM_TARGET,
-    BoundsTable,
-    EvidenceBounds,
-    NamedBound,
-)
+from skvi.evidence._named import BoundsTable, NamedBound
+from skvi.evidence._result import FROM_TARGET, EvidenceBounds
 from skvi.evidence._table import elbo_row
 from skvi.evidence._training import TrainingRecord, record_training
 from skvi.evidence._unwrap import evidence_bounds

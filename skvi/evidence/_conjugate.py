@@ -9,13 +9,8 @@ import torch
 from scipy.optimize import minimize
 
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._result import (
-    ALWAYS,
-    NEVER,
-    BoundsTable,
-    EvidenceBounds,
-    NamedBound,
-)
+from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
+from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import elbo_row
 from skvi.utils._gamma import log_gamma_density
 

@@ -13,7 +13,8 @@ from skvi.evidence._estimates import (
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._result import ALWAYS, REFUTED, EvidenceBounds
+from skvi.evidence._named import ALWAYS
+from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarise_weights
 from skvi.sampling import Chains, effective_sample_size, pareto_khat

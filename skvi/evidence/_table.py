@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from skvi.evidence._estimates import forward_bound, jackknife, reverse_bound
-from skvi.evidence._result import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
+from skvi.evidence._named import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.objectives import ChiBound, RenyiBound
 
 __all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]

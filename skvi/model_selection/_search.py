@@ -58,7 +58,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         are not worth more than a mention.
     confidence_level : float, default=0.95
         Probability that *all* intervals of the search hold at once, and with them
-        every statement that it makes (see Notes).
+        every statement that it makes; asymptotically, and if chains have mixed (see
+        Notes).
     precision : float, default=None
         Nats between each bound and the log evidence to aim for in the last of three
         passes; the first two aim at 10 and 3 times that. None is a quarter of

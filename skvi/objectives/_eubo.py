@@ -31,8 +31,8 @@ class EUBO(WeightsObjective):
     Notes
     -----
     The exact EUBO is above log p(D). Its estimate from draws of q is a
-    self-normalised one and can fall below: `evidence_bounds` gives an upper
-    side that is valid if its chains have mixed. The gradient of the exact EUBO is
+    self-normalised one and can fall below: `evidence_bounds` takes its upper
+    side from posterior draws. The gradient of the exact EUBO is
     ``-E_p[d log q(theta; lambda) / d lambda]`` with theta held fixed.
     Differentiating the weights as well minimises something that has no lower
     bound at a finite number of draws.
