@@ -312,6 +312,13 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             found["prior_scale_"] = next(iter(scales.values())) if single else scales
         return found
 
+    def _judge_fit(self, target: Any) -> tuple[dict[str, float | None], str]:
+        """Numbers that compare the fit with a constant, and a message if it is none.
+
+        Empty for models whose flat fits are usually right.
+        """
+        return {}, ""
+
     def _bound_draws(self, solution: Any) -> int:
         """Draws for the final ELBO: a tenth of what a stochastic fit took."""
         if solution.solver != "stochastic":
@@ -341,10 +348,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         bound_exists, message = judge_existence(
             self.objective_, target, posterior, lost or solution.message
         )
+        explained, flat = self._judge_fit(target)
+        if self.converged_ and not message:
+            message = flat
         self.diagnostics_ = {
             "solver": solution.solver,
             "converged": self.converged_,
             **solution.diagnostics,
+            **explained,
             **weight_diagnostics(
                 target, posterior, solution.n_iter, generator, solution.solver
             ),

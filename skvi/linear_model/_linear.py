@@ -74,8 +74,8 @@ Divergence, default="kl"
         Without an intercept neither features nor target are centred.
     noise_scale : float, "learn" or "hyperprior", default="hyperprior"
         Standard deviation of the noise, in units of y: a float fixes it, "learn"
-        finds the value of largest ELBO (type-II maximum likelihood where q is exact), and
-        "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
+        finds the value of largest ELBO (type-II maximum likelihood where q is exact),
+        and "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
     normalize_y : bool, default=True
         Whether the target is standardised for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.

@@ -10,6 +10,7 @@ import torch
 from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
+from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.solvers import Stochastic
@@ -37,7 +38,8 @@ COPIES = (
 class BayesianMLP(EvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()` and `_mean(f)`.
+    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()`, `_mean(f)` and
+    `_compare_with_constant(X, y, weight, rows_per_row)`.
     """
 
     _parameter_constraints: dict = {
@@ -118,6 +120,17 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             )
         found["_theta"] = theta.numpy()
         return found
+
+    def _judge_fit(self, target):
+        """Compare the fit of some training rows with a constant; log loss only."""
+        if not self.loss_function_.is_log_loss:
+            return {}, ""
+        rows = spread_rows(target.n_rows)
+        X, y = target.X[rows].numpy(), target.y[rows].double().numpy()
+        weight = np.ones(len(y))
+        if target.sample_weight is not None:
+            weight = target.sample_weight[rows].double().numpy()
+        return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _bound_evidence(self, target, *options):
         """Say, too, that a posterior of hidden units has equivalent copies."""

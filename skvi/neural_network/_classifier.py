@@ -7,6 +7,7 @@ from torch.nn.functional import logsigmoid
 
 from skvi._classes import BayesianClassifierMixin
 from skvi.neural_network._base import BayesianMLP
+from skvi.neural_network._flatness import explained_log_loss, flat_message
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -245,10 +246,18 @@ Prior, Posterior or dict, default="normal"
         """Class probabilities of every network, (S, rows, K)."""
         return self._log_mean(f).exp()
 
+    def _average(self, f):
+        """Log of the class probabilities averaged over networks, (rows, K)."""
+        return torch.logsumexp(self._log_mean(f), 0) - math.log(len(f))
+
     def _log_probabilities(self, X):
         X = self._check_X(X)
+        return torch.from_numpy(self._by_rows(X, self._average)), X.dtype
 
-        def average(f):
-            return torch.logsumexp(self._log_mean(f), 0) - math.log(len(f))
-
-        return torch.from_numpy(self._by_rows(X, average)), X.dtype
+    def _compare_with_constant(self, X, y, weight, rows_per_row):
+        """Share of the log loss of the class frequencies that the fit saves."""
+        log_proba, codes = self._by_rows(X, self._average), y.astype(int)
+        explained, entropy = explained_log_loss(log_proba, codes, weight)
+        constant = "the class frequencies"
+        message = flat_message(explained, entropy, weight, rows_per_row, constant)
+        return {"explained": explained}, message

@@ -13,6 +13,12 @@ from skvi._regressors import StandardizedTargetMixin, check_levels, check_rows
 from skvi.base import Units
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
+from skvi.neural_network._flatness import (
+    explained_variance,
+    flat_message,
+    missed_message,
+    missed_variance,
+)
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._random import make_generator, randn
@@ -273,6 +279,17 @@ Prior, Posterior or dict, default="normal"
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows)."""
         return f[..., 0] * self._y_scale + self._y_mean
+
+    def _compare_with_constant(self, X, y, weight, rows_per_row):
+        """Shares of the variance that the fit explains, and that it misses."""
+        mean = self._by_rows(X, lambda f: f[..., 0].mean(0))
+        explained = explained_variance(mean, y, weight)
+        missed = missed_variance(X, y, mean)
+        found = {"explained": explained, "missed": missed}
+        message = "" if explained is None else missed_message(missed, explained, len(X))
+        # A share is worth half as many nats of log likelihood per row.
+        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean")
+        return found, message or flat
 
     def predict(self, X, return_std=False):
         """Predict the mean of the target, averaged over networks.

@@ -82,8 +82,8 @@ class SolverOptions:
         Iterations; for the stochastic solver epochs with minibatches, and sweeps of
         `steps_per_iter` gradient steps without.
     tol : float, default=1e-5
-        Nats: stop when the solver's own estimate of what is left to gain is below it; for
-        the stochastic solver, the smallest fall that counts as one.
+        Nats: stop when the solver's own estimate of what is left to gain is below it;
+        for the stochastic solver, the smallest fall that counts as one.
     n_draws : int, default=10
         Draws of q per stochastic gradient step.
     learning_rate : float, default=0.05

@@ -1,0 +1,175 @@
+"""Whether a fit explains more of its own target than a constant would."""
+
+import numpy as np
+from sklearn.neighbors import NearestNeighbors
+
+__all__ = [
+    "explained_log_loss",
+    "explained_variance",
+    "flat_message",
+    "missed_message",
+    "missed_variance",
+    "spread_rows",
+]
+
+# A gain that chance gives to ten parameters is none, nor is one below a tenth.
+CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
+# A missed share that counts, at least four standard errors of one of pure noise.
+MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
+REMEDY = (
+    "divergence=KL(weight=0.1), which trusts the data more than the prior, or more rows"
+)
+# Squares of larger numbers, and sums of them, are no floats.
+LARGEST = 1e140
+# Rows on which a fit is judged.
+MAX_ROWS = 2000
+
+
+def spread_rows(n_rows: int) -> np.ndarray:
+    """Numbers of at most 2000 rows, evenly spread."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))
+
+
+def explained_variance(
+    mean: np.ndarray, y: np.ndarray, weight: np.ndarray
+) -> float | None:
+    """Share of the variance of a target that predictions explain: weighted R^2.
+
+    Parameters
+    ----------
+    mean, y, weight : ndarray of shape (n,)
+
+    Returns
+    -------
+    float or None
+        At most 1; None where the target is constant, or predictions have no squares.
+    """
+    if not np.abs(mean).max() < LARGEST:
+        return None
+    centred = y - np.average(y, weights=weight)
+    total = float(weight @ centred**2)
+    # Rounding leaves something of a constant.
+    if total <= 1e-20 * max(float(weight @ y**2), 1e-300):
+        return None
+    return 1.0 - float(weight @ (y - mean) ** 2) / total
+
+
+def explained_log_loss(
+    log_proba: np.ndarray, codes: np.ndarray, weight: np.ndarray
+) -> tuple[float | None, float]:
+    """Share of the log loss of the class frequencies that predictions save.
+
+    Parameters
+    ----------
+    log_proba : ndarray of shape (n, K)
+    codes : ndarray of int of shape (n,)
+    weight : ndarray of shape (n,)
+
+    Returns
+    -------
+    share : float or None
+        At most 1; None where there is one class only.
+    entropy : float
+        The log loss of the class frequencies, in nats per row.
+    """
+    counts = np.bincount(codes, weight, minlength=log_proba.shape[1])
+    frequency = counts[counts > 0] / counts.sum()
+    entropy = -float(frequency @ np.log(frequency))
+    if entropy <= 1e-12:
+        return None, 0.0
+    loss = -float(np.average(log_proba[np.arange(len(codes)), codes], weights=weight))
+    return 1.0 - loss / entropy, entropy
+
+
+def flat_message(
+    explained: float | None,
+    nats_per_unit: float,
+    weight: np.ndarray,
+    rows_per_row: float,
+    constant: str,
+) -> str:
+    """Say that a fit explains next to nothing; empty where it does not.
+
+    Parameters
+    ----------
+    explained : float or None
+        Share that the fit explains.
+    nats_per_unit : float
+        What a small share is worth for each row, in nats of log likelihood.
+    weight : ndarray of shape (n,)
+    rows_per_row : float
+        Rows of the fit for each of these.
+    constant : str
+        What a constant would be, in words.
+
+    Returns
+    -------
+    str
+    """
+    n_rows = rows_per_row * weight.sum() ** 2 / (weight @ weight)
+    if explained is None or n_rows < 3:
+        return ""
+    # Chance gives every parameter half a nat on average.
+    chance = 0.5 * CHANCE_PARAMETERS / (nats_per_unit * n_rows)
+    if explained >= min(SMALL_SHARE, chance):
+        return ""
+    return (
+        f"the fit explains no more of the target than {constant} would "
+        f"({max(explained, 0.0):.1%}), which is right where there is nothing to learn; "
+        f"if you expect a signal, use {REMEDY}"
+    )
+
+
+def missed_variance(X: np.ndarray, y: np.ndarray, mean: np.ndarray) -> float | None:
+    """Share of the variance that the nearest rows have in common and the fit misses.
+
+    The covariance of the residuals of every row and its nearest neighbor, as a share of
+    the variance of the target. Noise gives 0 within about ``1 / sqrt(n)``; signals that
+    neighbors do not share, as in many dimensions, are not seen.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Of equal rows only the first counts.
+    y, mean : ndarray of shape (n,)
+
+    Returns
+    -------
+    float or None
+        None for fewer than 20 rows, a constant target, or numbers without squares.
+    """
+    if not max(np.abs(X).max(), np.abs(mean).max()) < LARGEST:
+        return None
+    _, first = np.unique(X, axis=0, return_index=True)
+    X, y, residual = X[first], y[first], (y - mean)[first]
+    total = float(np.var(y))
+    if len(X) < MIN_PAIRS or not total > 0:
+        return None
+    found = NearestNeighbors(n_neighbors=2).fit(X).kneighbors(return_distance=False)
+    centred = residual - residual.mean()
+    return float(np.mean(centred * centred[found[:, 0]])) / total
+
+
+def missed_message(missed: float | None, explained: float, n_rows: int) -> str:
+    """Say that a fit misses a signal; empty where none is seen.
+
+    Parameters
+    ----------
+    missed : float or None
+        What `missed_variance` found in `n_rows` rows.
+    explained : float
+        Share of the variance that the fit explains.
+    n_rows : int
+
+    Returns
+    -------
+    str
+    """
+    least = max(MISSED_SHARE, MISSED_ERRORS / n_rows**0.5)
+    if missed is None or missed < least:
+        return ""
+    return (
+        f"the fit explains {max(explained, 0.0):.0%} of the variance of the target and "
+        f"misses about {missed:.0%}, which neighboring rows have in common: the "
+        f"prior weighs more than these rows; use {REMEDY}"
+    )
