@@ -44,7 +44,7 @@ def explained_variance(
     float or None
         At most 1; None where the target is constant, or predictions have no squares.
     """
-    if not np.abs(mean).max() < LARGEST:
+    if not float(np.abs(mean).max()) < LARGEST:
         return None
     centred = y - np.average(y, weights=weight)
     total = float(weight @ centred**2)
@@ -138,7 +138,7 @@ def missed_variance(X: np.ndarray, y: np.ndarray, mean: np.ndarray) -> float | N
     float or None
         None for fewer than 20 rows, a constant target, or numbers without squares.
     """
-    if not max(np.abs(X).max(), np.abs(mean).max()) < LARGEST:
+    if not max(float(np.abs(X).max()), float(np.abs(mean).max())) < LARGEST:
         return None
     _, first = np.unique(X, axis=0, return_index=True)
     X, y, residual = X[first], y[first], (y - mean)[first]

@@ -114,6 +114,8 @@ def test_nothing_is_said_where_nothing_can_be():
     assert missed_variance(ones[:, None], ones, ones) is None
     X = np.random.default_rng(0).normal(size=(30, 2))
     assert missed_variance(X * 1e300, X[:, 0], ones) is None
+    X = X.astype(np.float32)
+    assert abs(missed_variance(X, X[:, 0], ones)) < 1
     assert explained_variance(np.inf * ones, X[:, 0], ones) is None
     assert flat_message(None, 0.5, ones, 1.0, "its mean") == ""
     assert flat_message(-0.1, 0.5, ones[:1], 1.0, "its mean") == ""
