@@ -13,6 +13,9 @@ from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianPoissonRegressor"]
 
+# Above it not every integer is a float.
+MAX_COUNT = 2.0**53
+
 
 class BayesianPoissonRegressor(
     CountPredictionMixin, RegressorMixin, BayesianLinearModel
@@ -239,6 +242,11 @@ default="auto"
             raise ValueError(
                 "Negative values in y: counts are needed, 0, 1, 2, ... "
                 f"Got {y.min():.6g}."
+            )
+        if y.max(initial=0.0) > MAX_COUNT:
+            raise ValueError(
+                f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
+                "no counts. Give counts in larger units, with exposure for their size."
             )
         if reset:
             self._is_counts = bool((y == np.floor(y)).all())

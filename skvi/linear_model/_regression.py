@@ -29,6 +29,8 @@ __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
+# Squares of larger features, times rows and precisions, are no floats.
+LARGEST_FEATURE = 1e140
 
 
 class GaussianRegression(
@@ -91,6 +93,7 @@ class GaussianRegression(
             keep = weight > 0
             if not keep.all():
                 X, targets, weight = X[keep], targets[keep], weight[keep]
+        _check_range(X)
         y = self._standardize(targets, weight)
         if predictor is None:
             self._offset = self._find_offset(X, weight)
@@ -343,6 +346,17 @@ class GaussianRegression(
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
+
+
+def _check_range(X):
+    """Raise where squares of features leave the range of floats."""
+    largest = float(abs(X).max())
+    if largest > LARGEST_FEATURE:
+        raise ValueError(
+            f"X has values up to {largest:.2g}; their squares leave the range of "
+            "floats. Standardize the features, with "
+            "sklearn.preprocessing.StandardScaler or by a power of ten."
+        )
 
 
 def _column_means(X, weight):

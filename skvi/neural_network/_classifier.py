@@ -117,6 +117,9 @@ Prior, Posterior or dict, default="normal"
         Whether the bound was level at the end: its last quarter of iterations rose
         by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
+        With log loss also "explained": the share of the log loss of the class
+        frequencies that the fit of up to 2,000 training rows saves. A converged fit
+        that saves next to nothing warns.
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float
         The scale that `prior` learnt, for several of them by block; only where it

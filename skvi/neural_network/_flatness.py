@@ -19,6 +19,8 @@ MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
 REMEDY = (
     "divergence=KL(weight=0.1), which trusts the data more than the prior, or more rows"
 )
+# Squares of larger numbers, and sums of them, are no floats.
+LARGEST = 1e140
 # Rows on which a fit is judged.
 MAX_ROWS = 2000
 
@@ -40,8 +42,10 @@ def explained_variance(
     Returns
     -------
     float or None
-        At most 1; None where the target is constant.
+        At most 1; None where the target is constant, or predictions have no squares.
     """
+    if not float(np.abs(mean).max()) < LARGEST:
+        return None
     centred = y - np.average(y, weights=weight)
     total = float(weight @ centred**2)
     # Rounding leaves something of a constant.
@@ -84,7 +88,7 @@ def flat_message(
     rows_per_row: float,
     constant: str,
 ) -> str:
-    """Say that a fit explains next to nothing; empty if it does, or if no one can tell.
+    """Say that a fit explains next to nothing; empty where it does not.
 
     Parameters
     ----------
@@ -132,8 +136,10 @@ def missed_variance(X: np.ndarray, y: np.ndarray, mean: np.ndarray) -> float | N
     Returns
     -------
     float or None
-        None for fewer than 20 rows, or a constant target.
+        None for fewer than 20 rows, a constant target, or numbers without squares.
     """
+    if not max(float(np.abs(X).max()), float(np.abs(mean).max())) < LARGEST:
+        return None
     _, first = np.unique(X, axis=0, return_index=True)
     X, y, residual = X[first], y[first], (y - mean)[first]
     total = float(np.var(y))
@@ -164,6 +170,6 @@ def missed_message(missed: float | None, explained: float, n_rows: int) -> str:
         return ""
     return (
         f"the fit explains {max(explained, 0.0):.0%} of the variance of the target and "
-        f"misses at least {missed:.0%}, which neighboring rows have in common: the "
+        f"misses about {missed:.0%}, which neighboring rows have in common: the "
         f"prior weighs more than these rows; use {REMEDY}"
     )

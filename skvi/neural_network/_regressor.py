@@ -146,6 +146,11 @@ Prior, Posterior or dict, default="normal"
         Whether the bound was level at the end: its last quarter of iterations rose
         by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
+        With log loss also "explained", the share of the target's variance that the fit
+        of up to 2,000 training rows explains (their weighted R^2), and "missed", an
+        estimate of the share that neighboring rows have in common and the fit does not
+        see. A converged fit warns where it misses much, or explains no more than the
+        mean.
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float
         The scale that `prior` learnt, for several of them by block; only where it

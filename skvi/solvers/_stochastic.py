@@ -305,7 +305,9 @@ class _Training:
 
 def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     """Mean of independent values, and its standard error; NaN of a single one."""
-    return float(values.mean()), float(values.std()) / len(values) ** 0.5
+    largest = values.abs().max().clamp(min=1e-150)  # squares may be no floats
+    error = float(largest * (values / largest).std()) / len(values) ** 0.5
+    return float(values.mean()), error
 
 
 def _is_falling(values: list[torch.Tensor]) -> bool:

@@ -1,0 +1,123 @@
+"""A network that is as good as a constant says so, and what to do."""
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi.divergences import KL
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.neural_network._flatness import (
+    explained_log_loss,
+    explained_variance,
+    flat_message,
+    missed_message,
+    missed_variance,
+)
+
+
+def wave(n=100, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, size=(n, 1))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def test_a_missed_wave_is_reported():
+    """Converged, and two thirds of the variance are left: neighbors share them."""
+    X, y = wave()
+    model = BayesianMLPRegressor(random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"KL\(weight=0.1\)") as record:
+        model.fit(X, y)
+    assert len(record) == 1
+    assert model.converged_
+    found = model.diagnostics_
+    assert found["explained"] == pytest.approx(model.score(X, y), abs=1e-6)
+    assert found["explained"] + found["missed"] == pytest.approx(0.97, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [{"divergence": KL(weight=0.1)}, {"n": 1000}])
+def test_the_remedies_help(options):
+    X, y = wave(options.get("n", 100))
+    options = {k: v for k, v in options.items() if k != "n"}
+    model = BayesianMLPRegressor(random_state=0, **options).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert model.diagnostics_["missed"] < 0.2
+
+
+QUICK = {"n_draws": 2, "batch_size": 10, "max_iter": 150, "random_state": 0}
+
+
+def test_noise_is_no_alarm():
+    """The message is true of noise as well, and says that it may be right."""
+    X, _ = wave(40)
+    y = np.random.default_rng(1).normal(size=40)
+    model = BayesianMLPRegressor(hidden_layer_sizes=(2,), **QUICK)
+    with pytest.warns(ConvergenceWarning, match="right where there is nothing to lea"):
+        model.fit(X, y)
+    assert abs(model.diagnostics_["missed"]) < 4 / 40**0.5
+
+
+def test_classes_without_a_signal():
+    X, _ = wave(40)
+    y = np.random.default_rng(1).random(40) < 0.3
+    model = BayesianMLPClassifier(hidden_layer_sizes=(2,), **QUICK)
+    with pytest.warns(ConvergenceWarning, match="than the class frequencies would"):
+        model.fit(X, y)
+    assert model.diagnostics_["explained"] < 0.1
+
+
+def test_a_good_fit_is_silent():
+    """Rows of weight zero count nowhere."""
+    X, _ = wave(40)
+    y = X[:, 0] + 0.3 * np.random.default_rng(1).normal(size=40)
+    weight = np.r_[np.zeros(5), np.ones(35)]
+    model = BayesianMLPRegressor(hidden_layer_sizes=(), **QUICK)
+    model.fit(X, y, sample_weight=weight)
+    expected = model.score(X[5:], y[5:])
+    assert model.diagnostics_["explained"] == pytest.approx(expected, abs=1e-6)
+    assert model.diagnostics_["message"] == ""
+
+
+def test_weights_equal_repetition():
+    """Wrong variant: the mean without weights."""
+    rng = np.random.default_rng(0)
+    y, weight = rng.normal(size=9), rng.integers(1, 4, size=9)
+    mean, log_p = 0.5 * y + 0.1, np.log(rng.dirichlet(np.ones(3), size=9))
+    codes = rng.integers(3, size=9)
+    rows = np.repeat(np.arange(9), weight)
+    ones = np.ones(len(rows))
+    found = explained_variance(mean, y, weight.astype(float))
+    assert found == pytest.approx(explained_variance(mean[rows], y[rows], ones))
+    found = explained_log_loss(log_p, codes, weight.astype(float))
+    assert found == pytest.approx(explained_log_loss(log_p[rows], codes[rows], ones))
+    frequency = np.bincount(codes[rows], minlength=3) / len(rows)
+    constant = np.log(np.tile(frequency, (9, 1)))
+    found = explained_log_loss(constant, codes, weight.astype(float))[0]
+    assert found == pytest.approx(0, abs=1e-12)
+
+
+def test_equal_rows_share_no_signal():
+    """Rows that were repeated agree with themselves. Wrong variant: they count."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
+    missed = missed_variance(X, y, np.zeros(200))
+    assert abs(missed) < 4 / 50**0.5
+    assert missed_message(missed, 0.0, 50) == ""
+
+
+def test_nothing_is_said_where_nothing_can_be():
+    """Constant targets, one row, and weak signals in many rows."""
+    ones = np.ones(30)
+    assert explained_variance(ones, 1e9 * ones, ones) is None
+    assert missed_variance(ones[:, None], ones, ones) is None
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    assert missed_variance(X * 1e300, X[:, 0], ones) is None
+    X = X.astype(np.float32)
+    assert abs(missed_variance(X, X[:, 0], ones)) < 1
+    assert explained_variance(np.inf * ones, X[:, 0], ones) is None
+    assert flat_message(None, 0.5, ones, 1.0, "its mean") == ""
+    assert flat_message(-0.1, 0.5, ones[:1], 1.0, "its mean") == ""
+    assert flat_message(0.02, 0.5, ones, 1.0, "its mean") != ""
+    assert flat_message(0.02, 0.5, ones, 1000.0, "its mean") == ""  # 30,000 rows
