@@ -1,6 +1,10 @@
 """Evidence of one coefficient under heavy-tailed priors, against quadrature."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
+from scipy.integrate import quad
 from threadpoolctl import threadpool_limits
 
 from benchmarks.evidence_heavy_tails import (
@@ -10,8 +14,9 @@ from benchmarks.evidence_heavy_tails import (
     random_problem,
 )
 
-# A horseshoe, a wide Student-t and a logistic regression; drawn once, not chosen.
-QUICK = (FIXED, 1, 2, 3)
+# A Student-t that is a spike, a wide one, and a horseshoe whose spike is steeper in a
+# logistic regression than it is seen from the mode.
+QUICK = (FIXED, 3, 71)
 N_SLOW = 20
 
 
@@ -36,10 +41,18 @@ def test_a_problem(index):
 
 
 def test_the_fixed_problem_by_two_rules():
-    """The number is that of an independent grid of 2,000,001 points."""
-    assert exact_evidence(random_problem(FIXED))[0] == pytest.approx(
-        -154.6044, abs=1e-4
-    )
+    """Adaptive quadrature with breaks at the spike and the mode finds the same."""
+    problem = random_problem(FIXED)
+    mode = problem.mode()[0]
+
+    def density(theta):
+        theta = np.array([theta])
+        return np.exp(problem.log_likelihood(theta) + problem.log_prior(theta) + 154)[0]
+
+    edges = [-9, mode - 1, mode, mode + 1, -0.5, -0.05, 0, 0.05, 0.5, 9]
+    parts = [quad(density, a, b, epsabs=1e-13)[0] for a, b in pairwise(edges)]
+    expected = np.log(sum(parts)) - 154
+    assert exact_evidence(problem)[0] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_spike_densities_are_those_of_their_draws(prior, where):
     ratio = torch.where(inside, torch.exp(log_r - spike.log_prob(theta)), 0.0)
     error = float(ratio.std()) / len(theta) ** 0.5
     assert float(ratio.mean()) == pytest.approx(1, abs=4 * error)
-    assert error < 0.1
+    assert error < 0.2
 
 
 def test_under_a_flat_prior_the_spike_density_is_the_normal():
@@ -122,4 +122,4 @@ def test_flat_weights_have_no_heavy_tail():
     """Weights that all are near their mean: small differences have tails as well."""
     pareto = (1 - torch.rand(4000, generator=generator()).double()) ** -1.5
     assert pareto_khat(pareto.log()) > 1
-    assert pareto_khat(torch.log1p(1e-9 * pareto)) <= 0
+    assert pareto_khat(torch.log1p(1e-9 * pareto)) <= 0.5
