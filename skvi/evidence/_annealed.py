@@ -15,16 +15,18 @@ from skvi.evidence._importance import (
     N_WARMUP,
     chain_moments,
 )
+from skvi.evidence._modes import Modes
 from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     AnnealedPath,
     Chains,
     HamiltonianChains,
+    StudentT,
     pareto_khat,
     tune_path,
 )
 from skvi.sampling._state import Report, silent
-from skvi.solvers import dispersed_starts
+from skvi.solvers import dispersed_starts, likelihood_normal
 
 __all__ = ["annealed_sides"]
 
@@ -90,12 +92,24 @@ def _sampler(
     The second time they are whitened by what the first has found.
     """
     starts = dispersed_starts(target, path.normal, generator, N_CHAINS)
-    starts[: N_CHAINS // 2] = ends[: N_CHAINS // 2]
-    sampler = HamiltonianChains(target, starts, path.normal, generator, report=report)
+    # Those of `dispersed_starts` where the likelihood is large stay.
+    is_end = torch.arange(N_CHAINS) < N_CHAINS // 2
+    if likelihood_normal(target) is not None:
+        is_end[::3] = False
+    starts[is_end] = ends[:N_CHAINS][is_end]
+    jump = None
+    modes = Modes.find(target, path.normal)
+    if modes is not None:
+        jump, _ = modes.proposal(target, StudentT(path.normal), generator)
+    sampler = HamiltonianChains(
+        target, starts, path.normal, generator, report=report, jump=jump
+    )
     sampler.warm_up(N_WARMUP)
     normal = chain_moments(sampler.pilot, path.normal)
     last = sampler.pilot.theta[:, -1]
-    sampler = HamiltonianChains(target, last, normal, generator, report=report)
+    sampler = HamiltonianChains(
+        target, last, normal, generator, report=report, jump=jump
+    )
     return sampler.warm_up(N_WARMUP)
 
 

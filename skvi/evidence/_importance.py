@@ -111,8 +111,15 @@ def _proposal_and_chains(
     if modes is not None:
         return _mixture_and_chains(target, proposal, modes, generator, report)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
+    # Draws of heavy tails are starts from which chains take long to come back.
+    jumps = not target.prior.is_log_concave
     sampler = HamiltonianChains(
-        target, starts, proposal.normal, generator, report=report
+        target,
+        starts,
+        proposal.normal,
+        generator,
+        report=report,
+        jump=proposal if jumps else None,
     )
     sampler.warm_up(N_WARMUP)
     for _ in range(MAX_RESCUES):

@@ -9,15 +9,16 @@ from skvi.base import NormalForm
 from skvi.sampling import Chains, StudentT, WeightedDraws
 from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_weights
 from skvi.solvers import likelihood_normal
+from skvi.solvers._mode import convex_part, factorise
 
 __all__ = ["Modes"]
 
 # Up to so many parameters mixtures are tried, and up to so many that a spike can hide
 # get a component for each of their subsets.
 MAX_PARAMS, MAX_SUBSETS = 30, 3
-# A prior that is wider than so many deviations of the likelihood has no spike.
-SPIKE = 10.0
-DF, NARROWER = 5, 0.9
+# A prior that is wider than so many deviations of the likelihood has no spike there.
+SPIKE = 3.0
+DF, NARROWER, FLATTEST = 5, 0.9, 1e-3
 
 
 class Modes:
@@ -28,14 +29,18 @@ class Modes:
     normal : NormalForm
         Around the likelihood alone.
     prior : BuiltPrior
-    subsets : list of Tensor of int
-        Coordinates that are in the spike together.
+    spikes : list of pairs of Tensor of int and NormalForm
+        Coordinates that are in the spike together, and the likelihood as seen from
+        there.
     """
 
     def __init__(
-        self, normal: NormalForm, prior: Any, subsets: list[torch.Tensor]
+        self,
+        normal: NormalForm,
+        prior: Any,
+        spikes: list[tuple[torch.Tensor, NormalForm]],
     ) -> None:
-        self.normal, self.prior, self.subsets = normal, prior, subsets
+        self.normal, self.prior, self.spikes = normal, prior, spikes
 
     @staticmethod
     def find(target: Any, fit: NormalForm) -> "Modes | None":
@@ -57,15 +62,17 @@ class Modes:
         hidden = (widths < SPIKE**2 * normal.variance).nonzero()[:, 0]
         if not len(hidden):
             return None
-        return Modes(normal, prior, _subsets(hidden, normal, fit))
+        subsets = _subsets(hidden, normal, fit)
+        spikes = [(where, _seen_from(target, normal, where)) for where in subsets]
+        return Modes(normal, prior, spikes)
 
     def proposal(
         self, target: Any, first: StudentT, generator: torch.Generator
     ) -> tuple[Mixture, WeightedDraws]:
         """Mixture of a first proposal, the likelihood, and every spike."""
         spikes = [
-            SpikeAndNormal(self.prior, self.normal, w, DF, NARROWER)
-            for w in self.subsets
+            SpikeAndNormal(self.prior, seen, where, DF, NARROWER)
+            for where, seen in self.spikes
         ]
         components = [first, StudentT(self.normal, DF), *spikes]
         return adapt_mixture(target, components, generator)
@@ -75,8 +82,8 @@ class Modes:
     ) -> Mixture:
         """Mixture of lighter tails than the posterior's, fitted to its draws."""
         spikes = [
-            SpikeAndNormal(self.prior, self.normal, w, width=factor)
-            for w in self.subsets
+            SpikeAndNormal(self.prior, seen, where, width=factor)
+            for where, seen in self.spikes
         ]
         normals = [NormalForm(n.mean, factor * n.scale) for n in normals]
         components = [*normals, *spikes]
@@ -84,6 +91,26 @@ class Modes:
         terms = Mixture(components, equal).log_terms(pilot.theta.flatten(0, 1))
         weights = fit_weights(terms)
         return Mixture(components, weights)
+
+
+def _seen_from(target: Any, normal: NormalForm, where: torch.Tensor) -> NormalForm:
+    """Normal with the slope and the curvature of the likelihood where T is 0.
+
+    The others are where `normal` expects them then.
+    """
+    covariance = normal.covariance()
+    precision = torch.linalg.inv(covariance[where][:, where])
+    theta = normal.mean - covariance[:, where] @ (precision @ normal.mean[where])
+    theta[where] = 0.0
+    _, slope, curvature = target.loss_terms(theta)
+    hessian = target.predictor.gram(target.X, convex_part(target, curvature))
+    # Where the likelihood is flat, at least a little of what it is at its mode.
+    hessian = hessian + FLATTEST * torch.diag(1 / normal.variance)
+    factor = factorise(hessian)
+    gradient = target.predictor.pull_back(target.X, slope)
+    step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+    scale = factorise(torch.cholesky_inverse(factor))
+    return NormalForm(theta - step, scale)
 
 
 def _subsets(

@@ -7,7 +7,7 @@ import torch
 __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
 
-# Weights are bounded, for all that draws can tell, if none is above so many means.
+# Weights have a variance, for all that draws can tell, if none is above so many means.
 FLAT = 2.0
 
 
@@ -34,8 +34,9 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     -------
     float
         ``inf`` where fewer than 5 weights are in the tail, or one is not finite;
-        ``-inf`` where all weights are equal. At most 0 where no weight is above twice
-        their mean: the shape of such a tail is that of small differences.
+        ``-inf`` where all weights are equal. At most 1/2 where no weight is above twice
+        their mean: such a tail has the shape of small differences, of which the mean
+        and its error know.
 
     References
     ----------
@@ -65,7 +66,7 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
         return -math.inf
     shape = _fit_pareto_shape(x.clamp(min=1e-300))
     largest = -float(torch.logsumexp(log_weights - log_weights.max(), 0)) + math.log(n)
-    return min(shape, 0.0) if largest < math.log(FLAT) else shape
+    return min(shape, 0.5) if largest < math.log(FLAT) else shape
 
 
 def _fit_pareto_shape(x: torch.Tensor) -> float:
