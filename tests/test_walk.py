@@ -34,6 +34,7 @@ from tests.walking import (
     DATA,
     MODELS,
     Evaluation,
+    absolute,
     faults_of_optimum,
     model_of,
     outcome,
@@ -344,7 +345,7 @@ def test_line_searches_that_go_too_far():
     _, X, y = model_of("linear_fixed")
     predictor, tensor = LinearPredictor(2), torch.from_numpy
     prior = Normal().build(predictor.layout)
-    parts = predictor, GaussianLikelihood(), CallableLoss(_absolute), prior
+    parts = predictor, GaussianLikelihood(), CallableLoss(absolute), prior
     target = SupervisedTarget(*parts, tensor(X), tensor(y))
     problem = Problem(target, ELBO(), Renyi(0.5), None, None)
     for size in (1e200, torch.inf, torch.nan):
@@ -362,7 +363,3 @@ def test_improper_priors_have_no_evidence_beside_hyperpriors():
         model.fit(X, y)
     with pytest.raises(ValueError, match="improper"):
         model.evidence_bounds(X, y, random_state=0)
-
-
-def _absolute(f, y):
-    return (f - y).abs()

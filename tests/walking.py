@@ -35,7 +35,7 @@ def _hinge(f, y):
     return torch.relu(1 - (2 * y - 1) * f)
 
 
-def _absolute(f, y):
+def absolute(f, y):
     return (f - y).abs()
 
 
@@ -59,9 +59,9 @@ DATA = _data()
 #: Name -> estimator, its data, and a loss function that suits them.
 MODELS = {
     "logistic": (BayesianLogisticRegression(), "class", _hinge),
-    "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", _absolute),
-    "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", _absolute),
-    "linear": (BayesianLinearRegression(), "real", _absolute),
+    "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", absolute),
+    "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", absolute),
+    "linear": (BayesianLinearRegression(), "real", absolute),
     "poisson": (BayesianPoissonRegressor(), "count", _absolute_log),
 }
 #: Axis -> name -> value. A part that is registered is walked over.

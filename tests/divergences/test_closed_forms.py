@@ -22,6 +22,7 @@ from skvi.divergences import (
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior
+from tests.divergences.normals import as_full
 
 CLASSES = [getattr(skvi.divergences, name) for name in skvi.divergences.__all__]
 CLASSES = [c for c in CLASSES if isinstance(c, type) and issubclass(c, Divergence)]
@@ -43,10 +44,6 @@ def as_prior(normal):
     posterior = family.build(Layout({"coef": (len(normal.mean),)}))
     posterior.set_normal(normal)
     return posterior
-
-
-def as_full(normal):
-    return NormalForm(normal.mean, torch.linalg.cholesky(normal.covariance()))
 
 
 def kl_by_torch(*normals):

@@ -22,21 +22,12 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.utils._validation import InvalidParameterError
+from tests.divergences.normals import Prior
 
 NEGATIVE, WITHIN, ABOVE = (-0.2,), (0.05, 0.4, 0.7), (1.05, 1.4, 1.9)
 CASES = [(AlphaDivergence, a) for a in NEGATIVE + WITHIN + ABOVE]
 CASES += [(c, o) for c in (BetaDivergence, GammaDivergence) for o in WITHIN + ABOVE]
 every_case = pytest.mark.parametrize(("kind", "order"), CASES)
-
-
-class Prior:
-    """A normal in the place of a built prior."""
-
-    def __init__(self, normal):
-        self.normal = normal
-
-    def as_normal(self):
-        return self.normal
 
 
 def tensor(*values):

@@ -17,6 +17,7 @@ from skvi.divergences import (
 )
 from skvi.divergences._covariance import log_det_growth, mixture
 from skvi.divergences._linalg import mix, precision_of
+from tests.divergences.normals import Prior, as_full
 
 SPECS = [KL(), *(Renyi(a) for a in (0.5, 0.9995, 1e-4, 1, 0, 1.4, -0.1))]
 SPECS += [AlphaDivergence(a, joint=True) for a in (0.5, 0.9995, 1.4)]
@@ -24,16 +25,6 @@ SPECS += [BetaDivergence(b, joint=True) for b in (0.95, 1, 1.0005, 1.3)]
 SPECS += [GammaDivergence(g) for g in (0.9, 1, 1.0005, 1.3)]
 SPECS += [Jeffreys()]
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
-
-
-class Prior:
-    """A normal in the place of a built prior."""
-
-    def __init__(self, normal):
-        self.normal = normal
-
-    def as_normal(self):
-        return self.normal
 
 
 @pytest.fixture
@@ -51,10 +42,6 @@ def make(make_normal):
         return NormalForm(own.mean, own.scale, factor)
 
     return build
-
-
-def as_full(normal):
-    return NormalForm(normal.mean, torch.linalg.cholesky(normal.covariance()))
 
 
 #: Not both without a factor: other tests have those.

@@ -8,7 +8,6 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_expit, logsumexp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 
 from skvi.base import NormalForm
 from skvi.divergences import KL, log_power_integral
@@ -372,23 +371,6 @@ def test_rows_of_the_table(scale):
             assert "biased low" in row.certifies
             assert row.value > bridge.value - noise
     assert "certifies nothing" in str(model.evidence_bounds(X, y, random_state=0))
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_grid_search_over_objectives():
-    X, y = real_data("setosa")
-    grid = [
-        {"objective": ["elbo", "eubo", "iwelbo", "chi"]},
-        {"objective": ["renyi"], "objective__alpha": [0.2, 0.7]},
-    ]
-    model = BayesianLogisticRegression(
-        posterior="mean_field", max_iter=1, random_state=0
-    )
-    search = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
-    assert len(search.cv_results_["params"]) == 6
-    assert search.best_score_ > 0.9
-    best = search.estimator.set_params(objective="renyi", objective__alpha=0.2)
-    assert best.fit(X, y).objective_.alpha == 0.2
 
 
 def test_jackknife_error_of_a_mean():

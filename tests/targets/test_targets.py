@@ -152,11 +152,11 @@ def test_expected_loss_is_differentiable(
 def test_expected_loss_is_an_expectation(
     likelihood, loss, make_normal, generator, z_score
 ):
-    """Quadrature against a million draws. Wrong variant: the loss at the mean."""
+    """Quadrature against draws. Wrong variant: the loss at the mean."""
     target = make_target(likelihood, loss, weight=WEIGHT)
     posterior = make_posterior(FullRankNormal(), target, make_normal)
     with torch.no_grad():
-        theta, _ = posterior.rsample_with_log_prob(1_000_000, generator)
+        theta, _ = posterior.rsample_with_log_prob(200_000, generator)
         draws = target.pointwise(theta) @ WEIGHT
         value = target.expected_loss(posterior)
     assert z_score(draws, value) < 5
@@ -258,10 +258,10 @@ def test_expected_loss_of_a_network(family, make_normal, generator, z_score):
     target = make_target(weight=WEIGHT, predictor=predictor)
     posterior = make_posterior(family, target, make_normal, width=0.6)
     with torch.no_grad():
-        theta, _ = posterior.rsample_with_log_prob(300_000, generator)
+        theta, _ = posterior.rsample_with_log_prob(100_000, generator)
         draws = target.pointwise(theta) @ WEIGHT
         values = torch.stack(
-            [target.expected_loss(posterior, None, 3000, generator) for _ in range(100)]
+            [target.expected_loss(posterior, None, 1000, generator) for _ in range(100)]
         )
     assert z_score(values - draws.reshape(100, -1).mean(1), 0.0) < 5
 
