@@ -117,6 +117,7 @@ class Records:
     seconds: dict[str, float] = field(default_factory=dict)
     breadth: Counter[str] = field(default_factory=Counter)
     lines: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    slowest: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
 
     def add(self, content: dict) -> None:
@@ -124,6 +125,8 @@ class Records:
         tests = content["tests"]
         self.failed += content["failed"]
         self.seconds |= dict(zip(tests, content["seconds"], strict=True))
+        for test in tests[:1]:
+            self.slowest[_collected(test)] = max(content["seconds"])
         breadth: Counter[int] = Counter()
         for file, lines in content["lines"].items():
             mine = self.lines.setdefault(file, {})
@@ -132,11 +135,21 @@ class Records:
                 breadth.update(numbers)
         self.breadth.update({tests[i]: count for i, count in breadth.items()})
 
+    def longest(self, test: str) -> float:
+        """Seconds of the longest test that was recorded with this one."""
+        return self.slowest[_collected(test)]
+
     def touching(self, file: str, lines: range) -> set[str]:
         """Return the tests that execute these lines; of the file, if none does."""
         mine = self.lines.get(file, {})
         found = set().union(*(mine.get(line, set()) for line in lines))
         return found or set().union(*mine.values())
+
+
+def _collected(test: str) -> str:
+    """What was collected together: a test file, or all docstrings."""
+    file = test.split("::")[0]
+    return file if file.startswith("tests/") else DOCTESTS
 
 
 def load() -> Records:

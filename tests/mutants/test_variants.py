@@ -28,11 +28,11 @@ def test_every_original_occurs_exactly_once():
             problems.append(str(error))
             continue
         try:
-            tree = ast.parse(changed)
+            ast.parse(changed)
         except SyntaxError as error:
             problems.append(f"Variant {variant.name!r} does not compile: {error}")
             continue
-        if ast.dump(tree) == ast.dump(ast.parse(source)):
+        if variant.original.split() == variant.replacement.split():
             problems.append(f"Variant {variant.name!r} changes nothing.")
     assert not problems, "\n".join(problems)
 

@@ -13,9 +13,10 @@ from tests.mutants.variant import Variant
 
 # Tests and files of the first session: few, because collecting takes its time, and the
 # narrow ones, those that execute the fewest lines: they say most of each of them.
-FIRST_TESTS, FIRST_FILES = 40, 3
-# Seconds after which a test hangs, whatever it takes, and times what it usually takes.
-PATIENCE, SLOWER = 60, 20
+FIRST_FILES, FIRST_OF_FILE = 3, 12
+# A test hangs after so many processor seconds, and so many times what the longest test
+# of its file takes (which may pay for a fixture of all); in wall time where it sleeps.
+PATIENCE, SLOWER, SLEEPS = 30, 10, 10
 SLOW_LIMIT, SLOW_PATIENCE = 10, 900
 
 CAUGHT, TIMED_OUT, BROKEN = "caught", "timed out", "broken"
@@ -62,7 +63,11 @@ class Outcome:
 
 
 class _Watch:
-    """A pytest plugin: chosen tests in a given order, a limit, and a status file."""
+    """A pytest plugin: chosen tests in a given order, a limit, and a status file.
+
+    `chosen` has the seconds of the longest test in the file of each; None is all tests.
+    The default action of its timers needs no help of the interpreter.
+    """
 
     def __init__(self, chosen: dict[str, float] | None, status: Path, limit: float):
         self.chosen, self.path, self.limit = chosen, status, limit
@@ -83,8 +88,11 @@ class _Watch:
             self.found["broken"] = report.nodeid
 
     def pytest_runtest_logstart(self, nodeid):
-        usual = SLOW_PATIENCE if self.chosen is None else self.chosen[nodeid]
-        signal.alarm(PATIENCE + math.ceil(SLOWER * usual))
+        patience = SLOW_PATIENCE
+        if self.chosen is not None:
+            patience = PATIENCE + math.ceil(SLOWER * self.chosen[nodeid])
+        signal.setitimer(signal.ITIMER_PROF, patience)
+        signal.alarm(SLEEPS * patience)
         self.found["running"] = nodeid
         self.write()
 
@@ -121,7 +129,7 @@ def _session(tree: Path, chosen: dict[str, float], limit: float, slow: bool) -> 
     found = {"running": "", "failed": "", "ran": [], "seconds": 0.0}
     if status.exists():
         found = json.loads(status.read_text())
-    hung = code == -signal.SIGALRM
+    hung = code in (-signal.SIGALRM, -signal.SIGPROF)
     wrong = code < 0 or code > 5 or "broken" in found
     return found | {"code": code, "hung": hung, "broken": wrong and not hung}
 
@@ -136,14 +144,13 @@ def _plan(variant: Variant, records: Records, tree: Path) -> list[list[str]]:
     files = {name.split("::")[0] for name in touching}
     others = {n for n in records.seconds if n.split("::")[0] in files} - touching
 
-    narrow, chosen = [], set()
+    chosen: dict[str, list[str]] = {}
     for name in sorted(touching, key=lambda n: (records.breadth[n], n)):
         file = name.split("::")[0]
         if file in chosen or len(chosen) < FIRST_FILES:
-            chosen.add(file)
-            narrow.append(name)
-    parts = [set(narrow[:FIRST_TESTS]), touching, others]
-    parts[1] = touching - parts[0]
+            chosen.setdefault(file, []).append(name)
+    narrow = {n for names in chosen.values() for n in names[:FIRST_OF_FILE]}
+    parts = [narrow, touching - narrow, others]
     return [sorted(p, key=lambda n: (records.seconds[n], n)) for p in parts]
 
 
@@ -157,7 +164,7 @@ def attempt(
     path.write_text(variant.apply(source))
     try:
         sessions = [narrow, [*rest, *others]]
-        touching = {name: records.seconds[name] for name in [*narrow, *rest]}
+        touching = dict.fromkeys([*narrow, *rest], 0.0)
         outcome = _run(variant, tree, sessions, touching, records, limit)
         if slow and not outcome.is_caught and outcome.state != BROKEN:
             found = _session(tree, touching, SLOW_LIMIT * limit, True)
@@ -179,7 +186,7 @@ def _run(
     found, left = [], limit
     for names in sessions:
         if names and left > 0:
-            chosen = {name: records.seconds[name] for name in names}
+            chosen = {name: records.longest(name) for name in names}
             found.append(_session(tree, chosen, left, False))
             left -= found[-1]["seconds"]
         outcome = _judge(variant, found, touching)
