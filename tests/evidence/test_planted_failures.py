@@ -70,11 +70,7 @@ def test_two_modes_of_which_q_has_one(distance, method):
 
 
 def test_a_mode_that_nothing_reaches():
-<<<<<<< HEAD:tests/evidence/test_planted_failures.py
     """It cannot be detected, and the bounds say from where the chains start."""
-=======
-    """It cannot be detected, and the bounds say what they rest on."""
->>>>>>> search:tests/test_planted_failures.py
     target = Modes([(0.0, 0.0), (60.0, 60.0)], [1.0, 0.01])
     bounds = bounds_from_the_first(target, 0, "auto")
     assert bounds.reliable
