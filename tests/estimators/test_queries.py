@@ -148,8 +148,10 @@ def test_parameters_change_no_evidence_and_it_changes_no_fit(fitted, quick_bound
     bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
     assert state(model) == before
     try:
-        model.set_params(**others(model))
+        changed = others(model)
+        model.set_params(**changed)
         again = model.evidence_bounds(X, y, n_draws=64, random_state=0)
+        assert kept | changed == model.get_params(deep=False)
     finally:
         model.set_params(**kept)
     assert state(model) == before

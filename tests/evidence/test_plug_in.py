@@ -59,8 +59,8 @@ def integral(params, n_nodes=5):
 def test_it_is_empty_where_the_evidence_integrates_to_one(case):
     """Over two targets, by quadrature.
 
-    Wrong variants: `_taken_from_y` returns nothing; the Jacobian of the normalization
-    is left out; the noise is not divided by the scale of y.
+    Wrong variants: `_taken_from_y` returns nothing, or the scale alone; an intercept
+    whose prior is as wide as y is large is not named.
     """
     params, names = CASES[case]
     total, found = integral(params)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, RegressorMixin, TransformerMixin
 from sklearn.cluster import KMeans
 from sklearn.compose import ColumnTransformer
 from sklearn.cross_decomposition import CCA, PLSSVD, PLSRegression
@@ -47,6 +47,18 @@ class NeedsY(TransformerMixin, BaseEstimator):
         return X
 
 
+class LearnsY(RegressorMixin, NeedsY):
+    """A regressor that takes y=None and says that it is optional."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
+
+
 class Bare:
     """Neither tags nor parameters."""
 
@@ -71,6 +83,7 @@ SUPERVISED = [
     CCA(),
     PLSSVD(),
     NeedsY(),
+    LearnsY(),
     GridSearchCV(PCA(), {"n_components": [1, 2]}),
     make_pipeline(PCA(), SelectKBest()),
     ColumnTransformer([("a", PCA(), [0]), ("b", SelectKBest(k=1), [1, 2])]),
