@@ -130,6 +130,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         weight = np.ones(len(y))
         if target.sample_weight is not None:
             weight = target.sample_weight[rows].double().numpy()
+            weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _bound_evidence(self, target, *options):

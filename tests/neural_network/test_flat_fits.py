@@ -121,3 +121,12 @@ def test_nothing_is_said_where_nothing_can_be():
     assert flat_message(-0.1, 0.5, ones[:1], 1.0, "its mean") == ""
     assert flat_message(0.02, 0.5, ones, 1.0, "its mean") != ""
     assert flat_message(0.02, 0.5, ones, 1000.0, "its mean") == ""  # 30,000 rows
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_huge_weights_are_only_relative():
+    """Wrong variant: squares of sums of weights as they are, which overflow."""
+    X, y = wave(30)
+    model = BayesianMLPRegressor(hidden_layer_sizes=(), max_iter=2, random_state=0)
+    model.fit(X, y, sample_weight=np.full(30, 1e200))
+    assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))
