@@ -8,7 +8,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._estimates import block_size
-from skvi.evidence._modes import Modes
+from skvi.evidence._modes import Modes, is_heavy_tailed
 from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     Chains,
@@ -112,7 +112,7 @@ def _proposal_and_chains(
         return _mixture_and_chains(target, proposal, modes, generator, report)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     # Draws of heavy tails are starts from which chains take long to come back.
-    jumps = not target.prior.is_log_concave
+    jumps = is_heavy_tailed(target)
     sampler = HamiltonianChains(
         target,
         starts,

@@ -11,7 +11,7 @@ from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_w
 from skvi.solvers import likelihood_normal
 from skvi.solvers._mode import convex_part, factorise
 
-__all__ = ["Modes"]
+__all__ = ["Modes", "is_heavy_tailed"]
 
 # Up to so many parameters mixtures are tried, and up to so many that a spike can hide
 # get a component for each of their subsets.
@@ -52,9 +52,9 @@ class Modes:
         fit : NormalForm
             Near the posterior: it says which of many coordinates are in the spike.
         """
-        prior, size = target.prior, target.layout.size
-        if prior.is_log_concave or size > MAX_PARAMS or not prior.has_log_prob_terms:
+        if not is_heavy_tailed(target) or not target.prior.has_log_prob_terms:
             return None
+        prior = target.prior
         normal = likelihood_normal(target, only_hidden=False)
         if normal is None:
             return None
@@ -91,6 +91,12 @@ class Modes:
         terms = Mixture(components, equal).log_terms(pilot.theta.flatten(0, 1))
         weights = fit_weights(terms)
         return Mixture(components, weights)
+
+
+def is_heavy_tailed(target: Any) -> bool:
+    """Whether a linear model of few parameters has a prior that is not log-concave."""
+    is_small = target.is_linear and target.layout.size <= MAX_PARAMS
+    return is_small and not target.prior.is_log_concave
 
 
 def _seen_from(target: Any, normal: NormalForm, where: torch.Tensor) -> NormalForm:

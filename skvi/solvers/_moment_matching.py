@@ -351,6 +351,8 @@ def dispersed_starts(
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
     starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    if target.prior.is_log_concave:
+        return starts
     likely = likelihood_normal(target)
     if likely is not None:
         third = len(starts[::3])

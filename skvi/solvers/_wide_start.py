@@ -54,9 +54,9 @@ def likelihood_normal(
         Over all P parameters. None also where the prior is log-concave, so that there
         is nothing to find, or where the target is not of this kind.
     """
-    prior = target.prior
-    if prior.is_log_concave or not target.is_linear:
+    if not target.is_linear or target.prior.is_log_concave:
         return None
+    prior = target.prior
     around = prior.matching_normal()
     if around is None:
         return None
