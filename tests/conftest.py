@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 from functools import lru_cache
 from itertools import pairwise
 
@@ -19,6 +20,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure():
+    # A job that a shell put into the background ignores Ctrl-C; tests of it do not.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Two workers with two threads each on two cores wait for each other.
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)

@@ -202,14 +202,15 @@ class SampledFunction:
     --------
     >>> from sklearn.datasets import load_diabetes
     >>> from skvi.neural_network import BayesianMLPRegressor
-    >>> X, y = (array[:100] for array in load_diabetes(return_X_y=True))
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> X = (X / X.std(0))[:100]
     >>> model = BayesianMLPRegressor(
-    ...     hidden_layer_sizes=5,
+    ...     hidden_layer_sizes=(),
     ...     learning_rate=0.1,
-    ...     max_iter=80,
+    ...     max_iter=150,
     ...     tol=0.1,
     ...     random_state=0,
-    ... ).fit(X, y)
+    ... ).fit(X, y[:100])
     >>> function = model.sample_function(random_state=0)
     >>> bool((function(X[:3]) == function(X)[:3]).all())
     True

@@ -53,6 +53,21 @@ def likelihood_normal(
     NormalForm or None
         Over all P parameters. None also where the prior is log-concave, so that there
         is nothing to find, or where the target is not of this kind.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import StudentT
+    >>> from skvi.solvers import likelihood_normal
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(9, 1).double()
+    >>> prior, y = StudentT(scale=1e-3).build(model.layout), 5 * torch.ones(9)
+    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> round(float(likelihood_normal(target).mean), 2)
+    5.0
     """
     if not target.is_linear or target.prior.is_log_concave:
         return None
@@ -112,6 +127,28 @@ def choose_start(
     ------
     KeyboardInterrupt
         On Ctrl-C; a `PhaseInterrupted` where the posterior is usable.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.divergences import KL
+    >>> from skvi.likelihoods import GaussianLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import FullRankNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import StudentT
+    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions, choose_start
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(9, 1).double()
+    >>> prior, y = StudentT(scale=1e-3).build(model.layout), 5 * torch.ones(9)
+    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = FullRankNormal().build(model.layout)
+    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> choose_start(NaturalGradient(), problem, SolverOptions())
+    True
+    >>> bool(posterior.as_normal().mean > 4)  # a cold fit ends at 0.001
+    True
     """
     posterior, target = problem.posterior, problem.target
     if solver.name not in CONTINUING:

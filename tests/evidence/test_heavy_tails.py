@@ -57,9 +57,9 @@ def test_the_fixed_problem_by_two_rules():
 
 @pytest.mark.slow
 def test_twenty_problems():
-    """At most two unreliable ones, and at most one miss, by less than 0.05 nats."""
+    """At most two are unreliable, and at most one is missed, by less than 0.05 nats."""
     rows = [one_run(index) for index in range(100, 100 + N_SLOW)]
     misses = [float(row["miss"]) for row in rows if row["reliable"]]
-    assert sum(not row["reliable"] for row in rows) <= 3
+    assert sum(not row["reliable"] for row in rows) <= 2
     assert sum(miss > 0 for miss in misses) <= 1
     assert max(misses) < 0.05

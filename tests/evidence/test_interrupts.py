@@ -10,7 +10,7 @@ from skvi import _regressors
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression_evidence
 from skvi.model_selection import EvidenceSearch, _search
-from skvi.priors import HierarchicalNormal
+from skvi.priors import HierarchicalNormal, Normal
 from skvi.sampling import HamiltonianChains
 from skvi.solvers import _natural_gradient
 from tests.interrupts import (
@@ -57,7 +57,7 @@ def test_interrupted_evidence_bounds(owner, method, monkeypatch):
 
 def make_search():
     model = Logistic()
-    return EvidenceSearch(model, {"fit_intercept": [True, False]}, random_state=0)
+    return EvidenceSearch(model, {"prior__scale": [0.5, 2.0]}, random_state=0)
 
 
 def is_fitted_search(search, X):
@@ -120,8 +120,8 @@ def test_evidence_bounds_at_random_moments(method):
 def test_searches_at_random_moments():
     """Wrong variants: those of the tests above."""
     X, y = numbers()
-    model = Linear(prior="normal", noise_scale=50.0)
-    search = EvidenceSearch(model, {"fit_intercept": [True, False]})
+    model = Linear(prior=Normal(), noise_scale=50.0)
+    search = EvidenceSearch(model, {"prior__scale": [0.5, 2.0]})
     with Timer() as timer:
         for moment in moments(duration(lambda: search.fit(X, y)), 10):
             came = timer.interrupts(lambda: search.fit(X, y), moment)

@@ -66,7 +66,7 @@ def test_gradients_and_optimum(kind, spied, make_normal, numeric_gradient):
     prior = NormalPrior(make_normal(SIZE, kind, seed=1))
     start = Point(make_normal(SIZE, kind, seed=2, width=0.4), prior)
     root = make_normal(SIZE, "full", seed=3).scale.T  # no symmetric matrix
-    best = quasi_newton_run(lambda q: Point(q, prior), start, root)
+    *_, best = quasi_newton_run(lambda q: Point(q, prior), start, root)
     assert best.value < 1e-10
     evaluate, x = spied[0]
     x = 0.3 * torch.sin(1.0 + torch.arange(len(x), dtype=x.dtype))

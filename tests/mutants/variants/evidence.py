@@ -91,7 +91,7 @@ VARIANTS = [
     ),
     _v(
         "sum-of-tables-errors",
-        "_result.py",
+        "_named.py",
         "standard_error=math.hypot(*(row.standard_error for row in rows))",
         "standard_error=math.fsum(row.standard_error for row in rows)",
         "errors of independent sums added without squares",

@@ -29,15 +29,15 @@ VARIANTS = [
     _v(
         "jacobian-of-target-sign",
         "_regressors.py",
-        "self._constant = -float(w.sum()) * math.log(self._y_scale)",
-        "self._constant = float(w.sum()) * math.log(self._y_scale)",
+        "constant = -float(w.sum()) * math.log(scale)",
+        "constant = float(w.sum()) * math.log(scale)",
         "sign of the Jacobian -n log s",
     ),
     _v(
         "jacobian-of-target-rows",
         "_regressors.py",
-        "-float(w.sum()) * math.log(self._y_scale)",
-        "-len(y) * math.log(self._y_scale)",
+        "-float(w.sum()) * math.log(scale)",
+        "-len(y) * math.log(scale)",
         "rows for their weights in the Jacobian",
     ),
     _v(
@@ -64,8 +64,8 @@ VARIANTS = [
     _v(
         "plug-in-forgotten",
         "_evidence.py",
-        "return replace(bounds, plug_in=target.learnt)",
-        "return replace(bounds, plug_in=())",
+        "plug_in=target.learnt + ",
+        "plug_in=() + ",
         "learnt hyperparameters are not named",
     ),
     _v(

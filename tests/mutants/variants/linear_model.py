@@ -92,8 +92,8 @@ VARIANTS = [
     _v(
         "bounds-of-columns-averaged",
         "_columns.py",
-        "self.lower_bound_ = float(sum(o.lower_bound_ for o in outputs))",
-        "self.lower_bound_ = float(np.mean([o.lower_bound_ for o in outputs]))",
+        "float(sum(o.lower_bound_ for o in outputs))",
+        "float(np.mean([o.lower_bound_ for o in outputs]))",
         "the mean over targets for the sum",
     ),
 ]
