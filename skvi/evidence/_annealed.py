@@ -99,7 +99,8 @@ def _sampler(
     starts[is_end] = ends[:N_CHAINS][is_end]
     jump = None
     modes = Modes.find(target, path.normal)
-    if modes is not None:
+    # Few jumps between more modes than have components are accepted.
+    if modes is not None and modes.is_complete:
         jump, _ = modes.proposal(target, StudentT(path.normal), generator)
     sampler = HamiltonianChains(
         target, starts, path.normal, generator, report=report, jump=jump

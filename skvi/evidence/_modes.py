@@ -42,6 +42,11 @@ class Modes:
     ) -> None:
         self.normal, self.prior, self.spikes = normal, prior, spikes
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every combination of spikes has a component."""
+        return max(len(where) for where, _ in self.spikes) <= MAX_SUBSETS
+
     @staticmethod
     def find(target: Any, fit: NormalForm) -> "Modes | None":
         """Modes of a target; None where there can be only one, or too many.
