@@ -53,6 +53,7 @@ def trains(row):
 PAIRS = pairwise({"name": MODELS, **AXES}, trains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", PAIRS, ids=lambda row: "-".join(row.values()))
 def test_pairs(row):
     faults = [f"{label}: {fault}" for label, _, fault in walk(**row) if fault]

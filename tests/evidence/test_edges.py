@@ -33,6 +33,7 @@ def by_quadrature(X, y, scale, shape, rate):
     return logsumexp(total) + 2 * np.log(grid[1] - grid[0])
 
 
+@pytest.mark.slow
 def test_a_prior_without_closed_form_has_an_evidence():
     """The shared precision is integrated out: no normal solution to start from.
 
