@@ -2,6 +2,7 @@
 
     python benchmarks/evidence_heavy_tails.py              # 250 problems; resumes
     python benchmarks/evidence_heavy_tails.py --problems 20
+    python benchmarks/evidence_heavy_tails.py --first 1000 --result held_out.csv
     python benchmarks/evidence_heavy_tails.py --summary    # no runs
 
 Random models of one coefficient: Student-t and horseshoe priors with scales from 0.003
@@ -192,14 +193,14 @@ def read(path):
     return list(csv.DictReader(lines))
 
 
-def sweep(n_problems, path, machine):
+def sweep(indices, path, machine):
     done = {int(row["problem"]) for row in read(path)}
     if not path.exists():
         path.write_text(
             "# One coefficient under heavy-tailed priors, against quadrature; "
             f"begun {time.strftime('%Y-%m-%d')}; {machine}\n{','.join(FIELDS)}\n"
         )
-    for index in range(n_problems):
+    for index in indices:
         if index in done:
             continue
         row = one_run(index)
@@ -256,6 +257,7 @@ def summarize(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=int, default=250)
+    parser.add_argument("--first", type=int, default=0, help="index of the first one")
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--result", type=Path, default=RESULT)
     parser.add_argument("--machine", default="2 cores, x86_64, runs on one thread")
@@ -263,7 +265,8 @@ def main():
     if not options.summary:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         torch.set_num_threads(1)
-        sweep(options.problems, options.result, options.machine)
+        indices = range(options.first, options.first + options.problems)
+        sweep(indices, options.result, options.machine)
     summarize(read(options.result))
 
 
