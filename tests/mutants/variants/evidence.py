@@ -243,4 +243,11 @@ VARIANTS = [
         "NormalForm(n.mean, n.scale / factor)",
         "wider normals where narrower ones are wanted",
     ),
+    _v(
+        "likelihood-starts-overwritten",
+        "_annealed.py",
+        "is_end[::3] = False",
+        "pass",
+        "ends of paths replace the starts where the likelihood is large",
+    ),
 ]

@@ -103,4 +103,11 @@ VARIANTS = [
         "centred = residual",
         "an offset that all rows share counts as signal of neighbors",
     ),
+    _v(
+        "missed-by-few-errors",
+        "_flatness.py",
+        "MISSED_ERRORS / n_rows**0.5",
+        "MISSED_ERRORS / n_rows",
+        "a variance for the standard error of a covariance",
+    ),
 ]

@@ -208,4 +208,32 @@ VARIANTS = [
         "log_weights.max(), 0)) - math.log(n)",
         "the largest share where the ratio to the mean is meant: no tail is heavy",
     ),
+    _v(
+        "spike-center-is-the-mean",
+        "_mixture.py",
+        "centers = variance * (precision @ normal.mean[where])",
+        "centers = normal.mean[where]",
+        "the factor is centered at the mode, whatever its slope at 0",
+    ),
+    _v(
+        "spike-factor-deviation",
+        "_mixture.py",
+        "variance = width**2 / precision.diagonal()",
+        "variance = width / precision.diagonal()",
+        "a deviation where its square belongs",
+    ),
+    _v(
+        "components-die-out",
+        "_mixture.py",
+        "fit_weights(terms, pilot.log_weights).clamp(min=LEAST_WEIGHT)",
+        "fit_weights(terms, pilot.log_weights)",
+        "no defensive weights",
+    ),
+    _v(
+        "jumps-in-the-warm-up-only",
+        "_chains.py",
+        "if self.jump is not None:\n                self.state.jump(",
+        "if False:\n                self.state.jump(",
+        "chains that keep to the mode where the warm-up left them",
+    ),
 ]

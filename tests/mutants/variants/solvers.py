@@ -265,10 +265,10 @@ VARIANTS = [
         "after Ctrl-C the last fit is not what is gone back to",
     ),
     _v(
-        "alternating-keeps-half-steps",
-        "_alternating.py",
-        "if self.kept is None or not found.interrupted or value < self.kept.value:",
-        "if True:",
-        "half of a step is kept, even where it is worse",
+        "no-start-at-the-likelihood",
+        "_moment_matching.py",
+        "third = len(starts[::3])",
+        "return starts",
+        "no chain starts where the likelihood is large",
     ),
 ]
