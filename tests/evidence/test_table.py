@@ -350,6 +350,13 @@ def test_tables_of_several_targets_add_up():
     assert found["EUBO of q"].certifies == "perhaps"
 
 
+def test_an_estimate_is_no_certificate():
+    """Wrong variant: whatever holds in expectation is one, in either direction."""
+    row = NamedBound(-7.0, 0.1, "estimate", "nothing")
+    assert not row.is_certificate
+    assert replace(row, direction="upper").is_certificate
+
+
 def test_several_targets_without_closed_form():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))

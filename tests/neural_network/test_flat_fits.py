@@ -123,6 +123,14 @@ def test_nothing_is_said_where_nothing_can_be():
     assert flat_message(0.02, 0.5, ones, 1000.0, "its mean") == ""  # 30,000 rows
 
 
+def test_what_chance_finds_among_neighbors_is_not_missed():
+    """Four standard errors, and never less than 0.3. Wrong variant: of a variance."""
+    assert missed_message(0.35, 0.2, 100) == ""
+    assert missed_message(0.45, 0.2, 100) != ""
+    assert missed_message(0.35, 0.2, 1000) != ""
+    assert missed_message(0.25, 0.2, 10_000) == ""
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_huge_weights_are_only_relative():
     """Wrong variant: squares of sums of weights as they are, which overflow."""

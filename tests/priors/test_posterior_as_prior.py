@@ -108,7 +108,10 @@ def test_parts_of_a_product_may_be_split():
 
 
 def test_evidence_given_earlier_rows():
-    """Bounds hold the change of the exact log evidence."""
+    """Bounds hold the change of the exact log evidence.
+
+    Wrong variant: units that the prior brings are named as taken from y.
+    """
     X, y, first, second = make_data()
     model = BayesianLinearRegression(prior="normal", noise_scale=NOISE)
     posterior = model.fit(X[first], y[first]).posterior_
@@ -119,6 +122,7 @@ def test_evidence_given_earlier_rows():
     )
     expected = exact_posterior(X, y, first)[3] - before
     assert bounds.lower - 0.1 < expected < bounds.upper + 0.1
+    assert bounds.plug_in == ()  # the units come from earlier rows
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -81,6 +81,27 @@ def test_under_a_flat_prior_the_spike_density_is_the_normal():
     assert float(difference.mean()) == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.parametrize("width", [0.5, 1.0])
+def test_factors_of_the_spike_have_the_likelihoods_slope_at_zero(width):
+    """Normal factors, from three values each, up to cells of a twelfth of a deviation.
+
+    Wrong variants: centers at the mean; the width itself for its square.
+    """
+    where = torch.tensor([0, 1])
+    spike = SpikeAndNormal(heavy(Normal(1e6)), LIKELIHOOD, where, width=width)
+    precision = torch.linalg.inv(LIKELIHOOD.covariance()[:2, :2])
+    slopes = precision @ LIKELIHOOD.mean[:2]
+    for cells, slope, curvature in zip(
+        spike.cells, slopes, precision.diagonal() / width**2, strict=True
+    ):
+        h = 3 * curvature**-0.5
+        low, middle, high = cells.log_prob(torch.tensor([-h, 1e-9, h]).double())
+        found = float((high - low) / (2 * h))
+        assert found == pytest.approx(float(slope), rel=0.05)
+        found = float((2 * middle - low - high) / h**2)
+        assert found == pytest.approx(float(curvature), rel=0.1)
+
+
 def test_the_mixtures_weights_are_found():
     """The weight of each mode is the fraction of its mass.
 
@@ -90,6 +111,14 @@ def test_the_mixtures_weights_are_found():
     mixture, pilot = adapt_mixture(Bimodal(), components, generator())
     assert float(mixture.weights[0]) == pytest.approx(0.3, abs=0.03)
     assert pilot.log_weights.exp().mean() == pytest.approx(1, abs=0.05)
+
+
+def test_no_component_dies_out():
+    """What one round has no draws of another one may need. Wrong variant: no floor."""
+    nowhere = NormalForm(torch.full((1,), -50.0).double(), torch.ones(1).double())
+    components = [*Bimodal.parts_as_proposals(), StudentProposal(nowhere, 5)]
+    mixture, _ = adapt_mixture(Bimodal(), components, generator())
+    assert float(mixture.weights[2]) == pytest.approx(0.02, abs=1e-3)
 
 
 def test_draws_of_a_mixture_are_in_random_order():

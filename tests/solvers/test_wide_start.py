@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from skvi.base import Layout
-from skvi.likelihoods import GaussianLikelihood
+from skvi.divergences import KL
+from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import LogLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
     ARD,
@@ -19,7 +22,13 @@ from skvi.priors import (
     StudentT,
     build_prior,
 )
-from skvi.solvers import _wide_start
+from skvi.solvers import (
+    EmpiricalBayes,
+    Problem,
+    SolverOptions,
+    _wide_start,
+    choose_start,
+)
 from skvi.targets import SupervisedTarget
 
 CONCAVE = [Normal(0.5), Laplace(), Normal("learn"), Laplace("learn")]
@@ -139,3 +148,29 @@ def test_the_likelihoods_normal():
     np.testing.assert_allclose(normal.covariance(), np.linalg.inv(X.T @ X), rtol=1e-3)
     diagonal = _wide_start.likelihood_normal(target, is_diagonal=True)
     np.testing.assert_allclose(diagonal.variance, 1 / (X**2).sum(0), rtol=1e-3)
+
+
+def test_a_likelihood_with_heavy_tails_is_found_from_far_away():
+    """Wrong variant: rows bend the wrong way there, and nothing seems to be hidden."""
+    model = LinearPredictor(1, fit_intercept=False)
+    prior = StudentT(scale=1e-3).build(model.layout)
+    noise = torch.randn(20, generator=torch.Generator().manual_seed(0)).double()
+    rows = torch.ones(20, 1).double(), 50 + noise
+    target = SupervisedTarget(model, StudentTLikelihood(), LogLoss(), prior, *rows)
+    normal = _wide_start.likelihood_normal(target)
+    assert float(normal.mean) == pytest.approx(50, abs=1)
+
+
+def test_the_scales_of_the_chosen_start_are_taken():
+    """Wrong variant: those from before, of which the posterior knows nothing."""
+    model = LinearPredictor(1, fit_intercept=False)
+    prior = StudentT(scale=1e-3).build(model.layout)
+    noise = torch.randn(20, generator=torch.Generator().manual_seed(0)).double()
+    rows = torch.ones(20, 1).double(), 5 + 0.3 * noise
+    learnt = GaussianLikelihood("learn")
+    target = SupervisedTarget(model, learnt, LogLoss(), prior, *rows)
+    posterior = FullRankNormal().build(model.layout)
+    problem = Problem(target, ELBO(), KL(), posterior, None)
+    assert choose_start(EmpiricalBayes(), problem, SolverOptions())
+    found = float(target.hyper.exp())
+    assert found == pytest.approx(float(0.3 * noise.std()), rel=0.1)

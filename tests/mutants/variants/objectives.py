@@ -117,4 +117,11 @@ VARIANTS = [
         "matrix.diagonal().add_(power - 1)",
         "sign of the posterior's power",
     ),
+    _v(
+        "weights-score-sign",
+        "_weights.py",
+        "surrogate = surrogate - weighted_sum(weights, for_hyper",
+        "surrogate = surrogate + weighted_sum(weights, for_hyper",
+        "scales are learnt downhill",
+    ),
 ]

@@ -54,4 +54,11 @@ VARIANTS = [
         "range(len(lower)), upper, left=lower,",
         "the upper bound for the length of the bar",
     ),
+    _v(
+        "units-shown-as-learnt",
+        "_bounds_text.py",
+        "[name for name in bounds.plug_in if name not in FROM_TARGET]",
+        "list(bounds.plug_in)",
+        "units of y are said to be learnt",
+    ),
 ]

@@ -61,4 +61,11 @@ VARIANTS = [
         "draws], 1)",
         "draws in the order of the parts, not of theta",
     ),
+    _v(
+        "real-part-covariance-for-root",
+        "_product.py",
+        "roots = [torch.linalg.cholesky(f.covariance()) for",
+        "roots = [f.covariance() for",
+        "covariances where Cholesky factors belong",
+    ),
 ]

@@ -110,4 +110,18 @@ VARIANTS = [
         "return self.make(hyper[0].exp() * torch.ones_like(self.natural))",
         "natural sizes forgotten where the scale is learnt",
     ),
+    _v(
+        "blocks-concave-if-one-is",
+        "_blocks.py",
+        "return all(p.is_log_concave for p in self.priors)",
+        "return any(p.is_log_concave for p in self.priors)",
+        "one log-concave block makes the prior log-concave",
+    ),
+    _v(
+        "every-prior-log-concave",
+        "base.py",
+        "return self.as_normal() is not None",
+        "return True",
+        "heavy tails count as log-concave",
+    ),
 ]
