@@ -1,5 +1,6 @@
 """What a solve found, as fitted attributes."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,10 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
         n_draws,
         problem.generator,
     )
-    return Solution(solver, float(value), [], 0, Ending.INTERRUPTED, INTERRUPTED)
+    # One estimate does not tell its error.
+    return Solution(
+        solver, float(value), [], 0, Ending.INTERRUPTED, INTERRUPTED, value_se=math.nan
+    )
 
 
 def keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:

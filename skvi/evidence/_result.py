@@ -18,6 +18,7 @@ REFUTED = 4.0
 ROUNDING = 1e-9
 # Independent chains, and the fewest blocks of draws, that errors come from.
 _N_GROUPS = 64
+IMPOSSIBLE = "a lower bound on a log probability lies {:.3g} nats above 0"
 _OPTIMISTIC = "optimistic as a score of the model"
 _NO_PROBABILITY = (
     "the prior depends on y, and this is no probability of the data; compare it only "
@@ -142,7 +143,7 @@ class EvidenceBounds:
         was above the true value in 1.2 %, `upper` itself below it in 2.2 %; the
         interval with two errors held it in all.
         """
-        low = self.lower - n_se * self.lower_se
+        low = self.lower - n_se * self.lower_se if self.lower > -math.inf else -math.inf
         top = min(self._sure("upper"), default=math.inf)
         high = min(self.upper + n_se * self.upper_se, top)
         sure = max(self._sure("lower"), default=-math.inf)
@@ -178,7 +179,11 @@ class EvidenceBounds:
         >>> bounds.upper, bounds.upper_se, bounds.interval()
         (0.0, 0.0, (-0.04, 0.0))
         """
-        lower, upper = min(self.lower, 0.0), min(self.upper, 0.0)
+        # A lower bound above 0 by more than its errors is refuted, and so is all else.
+        excess = max(self.lower - REFUTED * self.lower_se, *self._sure("lower"), -1.0)
+        refuted = excess > ROUNDING
+        lower = min(self.lower, 0.0)
+        upper = self.upper if self.upper < 0 else 0.0
         says = "a bound, exactly: a probability is at most 1"
         certain = NamedBound(0.0, 0.0, "upper", says, holds=ALWAYS)
         return replace(
@@ -188,6 +193,8 @@ class EvidenceBounds:
             upper_se=self.upper_se if self.upper < 0 else 0.0,
             estimate=min(self.estimate, 0.0),
             gap=upper - lower,
+            reliable=self.reliable and not refuted,
+            reason=IMPOSSIBLE.format(excess) if refuted else self.reason,
             table={**self.table, "probability 1": certain},
         )
 

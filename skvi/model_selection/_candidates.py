@@ -9,6 +9,7 @@ from sklearn.utils import get_tags
 
 from skvi._registry import SHORTHANDS
 from skvi._variational import BaseVariational
+from skvi.posteriors import Posterior
 from skvi.utils._transformers import refuse_supervised
 
 # Parameters that say how a posterior is found, and not what the model is.
@@ -142,7 +143,9 @@ def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
 
 def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
     """What the prior takes from y; robust losses also act in these units."""
-    scaled = params.get("normalize_y")
+    scaled, prior = params.get("normalize_y"), params.get("prior")
+    if isinstance(prior, Posterior) and prior.units is not None:
+        return False, "the units of the posterior that is the prior"
     if scaled and not params.get("fit_intercept", True):
         return "scale", "True without an intercept (the scale of y alone)"
     return scaled, repr(scaled)

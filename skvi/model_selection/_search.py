@@ -213,7 +213,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "model_prior": [None, "array-like", callable],
         "n_jobs": [Integral, None],
         "refit": ["boolean"],
-        "error_score": [StrOptions({"raise"}), np.nan],
+        "error_score": [StrOptions({"raise"}), Real],
         "allow_supervised_transformers": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
@@ -282,6 +282,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             On Ctrl-C, which leaves the search unfitted: half of a comparison says
             nothing.
         """
+        if not (self.error_score == "raise" or np.isnan(self.error_score)):
+            raise ValueError(
+                f"error_score must be 'raise' or nan. Got {self.error_score!r}: an "
+                "evidence that failed has no other value."
+            )
         # At once: Ctrl-C leaves a search that is fitted, or not at all.
         known = vars(self).items()
         self.__dict__ = {k: v for k, v in known if not k.endswith("_")}

@@ -1,5 +1,6 @@
 """A second start for priors that are not log-concave: where the likelihood is large."""
 
+import math
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -170,13 +171,22 @@ def choose_start(
                 raise
             interrupted = True
             break
+        except (ValueError, torch.linalg.LinAlgError):
+            if not trials:
+                raise
+            break  # the second start is an offer, not a need
         trials.append((found.value, trial))
         interrupted = found.interrupted
         if interrupted:
             break
-    _, best = min(trials, key=lambda pair: pair[0])
+    _, best = min(trials, key=_finite_value)
     posterior.params = best.posterior.params
     target.hyper = best.target.hyper
     if interrupted:
         raise PhaseInterrupted
     return True
+
+
+def _finite_value(trial: tuple[float, Problem]) -> float:
+    value = trial[0]
+    return value if math.isfinite(value) else math.inf

@@ -9,6 +9,11 @@ from sklearn.utils import get_tags
 
 __all__ = ["refuse_supervised", "supervised_transformers"]
 
+POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+
 
 def refuse_supervised(estimator: Any) -> None:
     """Raise where the features of an estimator were made by transformers that use y.
@@ -127,9 +132,9 @@ def _scores(transformer: Any) -> bool:
 
 
 def _needs_y(fit: Any) -> bool:
-    """Whether `fit` cannot be called without y."""
-    parameter = inspect.signature(fit).parameters.get("y")
-    return parameter is not None and parameter.default is parameter.empty
+    """Whether `fit` cannot be called with X alone, whatever it calls the second."""
+    second = list(inspect.signature(fit).parameters.values())[1:2]
+    return any(p.kind in POSITIONAL and p.default is p.empty for p in second)
 
 
 def _has_supervised_tags(transformer: Any) -> bool:

@@ -112,3 +112,27 @@ def test_the_cut_leaves_what_is_below():
     refuted = replace(before, upper=-0.5, upper_se=0.01, table={"ELBO of q": elbo})
     assert refuted.interval() == (-0.2, math.inf)
     assert refuted.of_probability().interval() == (-0.2, 0.0)
+
+
+def result(lower, upper, table=(), lower_se=0.01):
+    return EvidenceBounds(
+        *(lower, upper, lower_se, 0.01, lower, upper - lower),
+        *(900.0, 0.1, True, "", "importance", (), "log evidence", dict(table)),
+    )
+
+
+def test_lower_bounds_above_zero_refute_themselves():
+    """Wrong variant: the cut at 0 turns what is impossible into near-certainty."""
+    impossible = result(3.0, 3.1).of_probability()
+    assert not impossible.reliable
+    assert "above 0" in impossible.reason
+    sure = NamedBound(0.5, 0.0, "lower", "a bound", holds="always")
+    assert not result(-0.1, 0.1, {"ELBO": sure}).of_probability().reliable
+    assert result(0.02, 0.05).of_probability().reliable  # chance reaches so far
+
+
+def test_bounds_that_are_no_numbers():
+    """Wrong variants: an upper bound NaN with error 0; an interval from NaN."""
+    found = result(-math.inf, math.nan, lower_se=math.nan).of_probability()
+    assert (found.upper, found.upper_se) == (0.0, 0.0)
+    assert found.interval() == (-math.inf, 0.0)

@@ -47,6 +47,13 @@ class NeedsY(TransformerMixin, BaseEstimator):
         return X
 
 
+class NeedsTarget(NeedsY):
+    """The second argument has another name."""
+
+    def fit(self, X, target):
+        return self
+
+
 class LearnsY(RegressorMixin, NeedsY):
     """A regressor that takes y=None and says that it is optional."""
 
@@ -83,6 +90,7 @@ SUPERVISED = [
     CCA(),
     PLSSVD(),
     NeedsY(),
+    NeedsTarget(),
     LearnsY(),
     GridSearchCV(PCA(), {"n_components": [1, 2]}),
     make_pipeline(PCA(), SelectKBest()),

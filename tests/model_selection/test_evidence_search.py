@@ -11,6 +11,7 @@ from joblib import parallel_config
 from scipy.special import logsumexp
 from sklearn import config_context
 from sklearn.base import BaseEstimator, clone
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import FitFailedWarning, NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import ParameterGrid
@@ -592,3 +593,20 @@ def test_verbose(data, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "[EvidenceSearch] 2 evidences to 1 nats"
     assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
+
+
+def test_units_of_a_posterior_as_prior():
+    """Its units are not those of y: no normalize_y. Wrong variant: the parameter."""
+    X, y = load_diabetes(return_X_y=True)
+    model = BayesianLinearRegression(prior="normal", noise_scale=50.0)
+    prior = clone(model).fit(X[:200], y[:200]).posterior_
+    with pytest.raises(ValueError, match=r"differ in normalize_y.*prior"):
+        EvidenceSearch(model, {"prior": ["normal", prior]}).fit(X[200:], y[200:])
+
+
+@pytest.mark.parametrize("value", ["nan", 0.0])
+def test_error_score_is_checked(value):
+    X, y = load_diabetes(return_X_y=True)
+    search = EvidenceSearch(BayesianLinearRegression(), {}, error_score=value)
+    with pytest.raises(ValueError, match="error_score"):
+        search.fit(X[:20], y[:20])

@@ -1,5 +1,8 @@
 """Fits also start where the likelihood alone is large, if the prior can hide that."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +27,7 @@ from skvi.priors import (
 )
 from skvi.solvers import (
     EmpiricalBayes,
+    NaturalGradient,
     Problem,
     SolverOptions,
     _wide_start,
@@ -174,3 +178,27 @@ def test_the_scales_of_the_chosen_start_are_taken():
     assert choose_start(EmpiricalBayes(), problem, SolverOptions())
     found = float(target.hyper.exp())
     assert found == pytest.approx(float(0.3 * noise.std()), rel=0.1)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_start_that_fails_is_dropped(number, monkeypatch):
+    """The first ends at NaN, or the second one with an error.
+
+    Wrong variants: a NaN that came first is the smallest value; an error ends the fit.
+    """
+    X, _, y, _ = sparse_data()
+    original, calls = NaturalGradient.solve, []
+
+    def solve(self, problem, options):
+        calls.append(None)
+        found = original(self, problem, options)
+        if len(calls) != number:
+            return found
+        if number == 2:
+            raise ValueError("singular")
+        return replace(found, value=math.nan)
+
+    monkeypatch.setattr(NaturalGradient, "solve", solve)
+    model = regression(StudentT(scale=0.003)).fit(X, y)
+    assert len(calls) == 3
+    assert (model.lower_bound_ > -250) == (number == 1)  # the second is the better one

@@ -141,9 +141,16 @@ VARIANTS = [
     _v(
         "probability-above-one",
         "_result.py",
-        "lower, upper = min(self.lower, 0.0), min(self.upper, 0.0)",
-        "lower, upper = self.lower, min(self.upper, 0.0)",
+        "lower = min(self.lower, 0.0)",
+        "lower = self.lower",
         "a lower bound above that of any probability",
+    ),
+    _v(
+        "refuted-probability-is-certain",
+        "_result.py",
+        "reliable=self.reliable and not refuted,",
+        "reliable=self.reliable,",
+        "bounds far above the largest probability are cut and trusted",
     ),
     _v(
         "gap-before-the-cut",
