@@ -23,7 +23,7 @@ from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi.divergences import Divergence
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import CallableLoss, Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
@@ -295,8 +295,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             try:
                 found = self._posterior_attributes()
                 found |= judge_fit(problem, solution, self.n_draws)
-                self._compare_with_constant_fit(found, problem.target)
-                self._warn(found["diagnostics_"]["message"])
+                category = self._compare_with_constant_fit(found, problem.target)
+                self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
                 solution = replace(
@@ -305,23 +305,27 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         found = self._posterior_attributes()
         return solution, found | describe_fit(problem, solution, self.n_draws)
 
-    def _compare_with_constant_fit(self, found: dict[str, Any], target: Any) -> None:
-        """Add to the diagnostics what `_judge_fit` says of a fit with attributes."""
+    def _compare_with_constant_fit(
+        self, found: dict[str, Any], target: Any
+    ) -> type[Warning]:
+        """Add to the diagnostics what `_judge_fit` says of a fit with attributes.
+
+        Returns the category in which their message is to be warned of.
+        """
         fitted = copy(self)
         vars(fitted).update(found)
         numbers, message = fitted._judge_fit(target)
         diagnostics = found["diagnostics_"]
         diagnostics |= numbers
-        if found["converged_"] and not diagnostics["message"]:
-            diagnostics["message"] = message
+        if not found["converged_"] or diagnostics["message"]:
+            return ConvergenceWarning
+        diagnostics["message"] = message
+        return SkviWarning
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, category: type[Warning]) -> None:
         if message:
-            warnings.warn(
-                f"{type(self).__name__}: {message}.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+            text = f"{type(self).__name__}: {message}."
+            warnings.warn(text, category, stacklevel=5)
 
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise where this estimator cannot predict from such a posterior."""

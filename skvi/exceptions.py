@@ -1,6 +1,6 @@
 """Exceptions and warnings of skvi."""
 
-__all__ = ["IncompatibleComponentsError", "NoOptimumError"]
+__all__ = ["IncompatibleComponentsError", "NoOptimumError", "SkviWarning"]
 
 
 class IncompatibleComponentsError(ValueError):
@@ -25,5 +25,19 @@ class NoOptimumError(ValueError):
     --------
     >>> from skvi.exceptions import NoOptimumError
     >>> issubclass(NoOptimumError, ValueError)
+    True
+    """
+
+
+class SkviWarning(UserWarning):
+    """A fit converged, and what it found may not be what was hoped for.
+
+    Fits that did not converge, or whose numbers are in doubt, give a
+    `sklearn.exceptions.ConvergenceWarning` instead.
+
+    Examples
+    --------
+    >>> from skvi.exceptions import SkviWarning
+    >>> issubclass(SkviWarning, UserWarning)
     True
     """

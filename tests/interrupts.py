@@ -21,7 +21,10 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
 from skvi.utils._random import make_generator
 
-quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+quick = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 unix = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="needs a timer that sends signals"
 )

@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -91,6 +92,7 @@ def expected():
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkviWarning)
         for name, (model, kind) in MODELS.items():
             X, y = make_data(kind)
             weight = np.ones(len(y))
@@ -109,6 +111,7 @@ def test_every_container_gives_the_same_answers(name, container, expected, tmp_p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkviWarning)
         model.fit(X, y, sample_weight=weight)
         found = every_answer(model, X, y, kind != "classes")
     for method, values in expected[name].items():

@@ -29,7 +29,10 @@ from skvi.losses import BetaLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import ARD, Laplace, Normal
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 NETWORK = {
     "hidden_layer_sizes": 3,
     "max_iter": 3,

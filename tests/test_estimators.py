@@ -16,7 +16,10 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, Product
 from skvi.priors import HierarchicalNormal, Laplace, Normal
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 
 # As few steps as the checks of accuracy allow.
 CHEAP = {

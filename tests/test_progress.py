@@ -18,7 +18,10 @@ from skvi.objectives import ELBO
 from skvi.solvers import _moment_matching, _tilted
 from skvi.targets import SupervisedTarget
 
-quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+quick = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 SMALL = {"hidden_layer_sizes": (3,), "max_iter": 4, "n_draws": 2, "random_state": 0}
 MODELS = {
     "natural_gradient": BayesianLogisticRegression(),

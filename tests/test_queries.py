@@ -9,6 +9,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi.evidence import EvidenceBounds
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -73,6 +74,7 @@ def fitted(request):
         y = 50 + 10 * f
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkviWarning)
         return model.fit(X, y), X, y
 
 

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
 from skvi.divergences import KL, FDivergence
-from skvi.exceptions import IncompatibleComponentsError, NoOptimumError
+from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -181,7 +181,7 @@ def _faults_of_report(model, caught):
     if len(caught) != bool(message):
         texts = [f"{w.category.__name__}: {w.message}" for w in caught]
         faults.append(f"message {message!r}, but warnings {texts}")
-    if any(w.category is not ConvergenceWarning for w in caught):
+    if any(w.category not in (ConvergenceWarning, SkviWarning) for w in caught):
         faults.append(f"{caught[0].category.__name__}")
     if not model.converged_ and not message:
         faults.append("not converged, in silence")

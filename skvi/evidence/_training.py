@@ -19,6 +19,7 @@ from skvi.evidence._importance import N_CHAINS, N_WARMUP
 from skvi.evidence._named import NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
+from skvi.exceptions import SkviWarning
 from skvi.sampling import Chains, HamiltonianChains, adapt_proposal
 from skvi.solvers import dispersed_starts, fit_proposal_normal
 from skvi.utils._random import make_generator
@@ -126,6 +127,7 @@ def record_training(
     with warnings.catch_warnings():
         # Of the estimator itself the user knows it.
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkviWarning)
         model.fit(X, y, sample_weight=sample_weight)
     weights = {} if sample_weight is None else {"sample_weight": sample_weight}
     seed = int(check_random_state(random_state).randint(2**31 - 1))

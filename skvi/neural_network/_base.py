@@ -10,7 +10,7 @@ import torch
 from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
-from skvi.neural_network._flatness import spread_rows
+from skvi.neural_network._flatness import remedies, spread_rows
 from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.solvers import Stochastic
@@ -132,6 +132,10 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             weight = target.sample_weight[rows].double().numpy()
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
+
+    def _remedies(self):
+        hidden = self._fitted_predictor.sizes[1:-1]
+        return remedies(hidden, self.activation, self.divergence_)
 
     def _bound_evidence(self, target, *options):
         """Say, too, that a posterior of hidden units has equivalent copies."""

@@ -267,6 +267,12 @@ Prior, Posterior or dict, default="normal"
         """Share of the log loss of the class frequencies that the fit saves."""
         log_proba, codes = self._by_rows(X, self._average), y.astype(int)
         explained, entropy = explained_log_loss(log_proba, codes, weight)
-        constant = "the class frequencies"
-        message = flat_message(explained, entropy, weight, rows_per_row, constant)
+        message = flat_message(
+            explained,
+            entropy,
+            weight,
+            rows_per_row,
+            "the class frequencies",
+            self._remedies(),
+        )
         return {"explained": explained}, message

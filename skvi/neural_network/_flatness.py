@@ -1,7 +1,11 @@
 """Whether a fit explains more of its own target than a constant would."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
+
+from skvi.divergences import KL, Divergence
 
 __all__ = [
     "explained_log_loss",
@@ -9,6 +13,7 @@ __all__ = [
     "flat_message",
     "missed_message",
     "missed_variance",
+    "remedies",
     "spread_rows",
 ]
 
@@ -16,9 +21,8 @@ __all__ = [
 CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
 # A missed share that counts, at least four standard errors of one of pure noise.
 MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
-REMEDY = (
-    "divergence=KL(weight=0.1), which trusts the data more than the prior, or more rows"
-)
+# Layers below are small, and priors of more weight worth lowering.
+SMALL_LAYER, LOW_WEIGHT = 10, 0.1
 # Squares of larger numbers, and sums of them, are no floats.
 LARGEST = 1e140
 # Rows on which a fit is judged.
@@ -28,6 +32,34 @@ MAX_ROWS = 2000
 def spread_rows(n_rows: int) -> np.ndarray:
     """Numbers of at most 2000 rows, evenly spread."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))
+
+
+def remedies(
+    hidden: Sequence[int], activation: str, divergence: Divergence | None
+) -> str:
+    """Name what may help a fit that misses a signal and is not in place yet.
+
+    Parameters
+    ----------
+    hidden : sequence of int
+        Units of each hidden layer.
+    activation : str
+    divergence : Divergence
+
+    Returns
+    -------
+    str
+    """
+    found = []
+    if not hidden:
+        found.append("hidden_layer_sizes=(20,)")
+    elif activation == "identity":
+        found.append("activation='relu'")
+    elif min(hidden) < SMALL_LAYER:
+        found.append("larger hidden_layer_sizes")
+    if isinstance(divergence, KL) and divergence.weight > LOW_WEIGHT:
+        found.append(f"divergence=KL(weight={LOW_WEIGHT})")
+    return " or ".join([*found, "more rows"])
 
 
 def explained_variance(
@@ -87,6 +119,7 @@ def flat_message(
     weight: np.ndarray,
     rows_per_row: float,
     constant: str,
+    remedy: str,
 ) -> str:
     """Say that a fit explains next to nothing; empty where it does not.
 
@@ -101,6 +134,8 @@ def flat_message(
         Rows of the fit for each of these.
     constant : str
         What a constant would be, in words.
+    remedy : str
+        What may help, as from `remedies`.
 
     Returns
     -------
@@ -116,60 +151,80 @@ def flat_message(
     return (
         f"the fit explains no more of the target than {constant} would "
         f"({max(explained, 0.0):.1%}), which is right where there is nothing to learn; "
-        f"if you expect a signal, use {REMEDY}"
+        f"if you expect a signal, {remedy} may help"
     )
 
 
-def missed_variance(X: np.ndarray, y: np.ndarray, mean: np.ndarray) -> float | None:
+def missed_variance(
+    X: np.ndarray, y: np.ndarray, mean: np.ndarray, weight: np.ndarray
+) -> tuple[float | None, float]:
     """Share of the variance that the nearest rows have in common and the fit misses.
 
     The covariance of the residuals of every row and its nearest neighbor, as a share of
-    the variance of the target. Noise gives 0 within about ``1 / sqrt(n)``; signals that
-    neighbors do not share, as in many dimensions, are not seen.
+    the variance of the target; a pair weighs the geometric mean of the weights of its
+    rows. Noise gives 0 within about ``1 / sqrt(n_pairs)``; signals that neighbors do
+    not share, as in many dimensions, are not seen.
 
     Parameters
     ----------
     X : ndarray of shape (n, d)
-        Of equal rows only the first counts.
-    y, mean : ndarray of shape (n,)
+        Of equal rows only the first counts, of those with weight.
+    y, mean, weight : ndarray of shape (n,)
 
     Returns
     -------
-    float or None
-        None for fewer than 20 rows, a constant target, or numbers without squares.
+    share : float or None
+        None for fewer than 20 pairs, a constant target, or numbers without squares.
+    n_pairs : float
+        Effective number of pairs.
     """
     if not max(float(np.abs(X).max()), float(np.abs(mean).max())) < LARGEST:
-        return None
+        return None, 0.0
+    X, y, mean, weight = (a[weight > 0] for a in (X, y, mean, weight))
     _, first = np.unique(X, axis=0, return_index=True)
-    X, y, residual = X[first], y[first], (y - mean)[first]
-    total = float(np.var(y))
+    X, y, residual, weight = X[first], y[first], (y - mean)[first], weight[first]
+    deviation = y - np.average(y, weights=weight)
+    total = float(np.average(deviation**2, weights=weight))
     if len(X) < MIN_PAIRS or not total > 0:
-        return None
-    found = NearestNeighbors(n_neighbors=2).fit(X).kneighbors(return_distance=False)
-    centred = residual - residual.mean()
-    return float(np.mean(centred * centred[found[:, 0]])) / total
+        return None, 0.0
+    found = NearestNeighbors(n_neighbors=1).fit(X).kneighbors(return_distance=False)
+    nearest = found[:, 0]
+    pair = np.sqrt(weight * weight[nearest])
+    n_pairs = float(pair.sum() ** 2 / (pair @ pair))
+    if n_pairs < MIN_PAIRS:
+        return None, n_pairs
+    centred = residual - np.average(residual, weights=weight)
+    shared = float(np.average(centred * centred[nearest], weights=pair))
+    return shared / total, n_pairs
 
 
-def missed_message(missed: float | None, explained: float, n_rows: int) -> str:
+def missed_message(
+    missed: float | None, explained: float, n_pairs: float, remedy: str
+) -> str:
     """Say that a fit misses a signal; empty where none is seen.
 
     Parameters
     ----------
     missed : float or None
-        What `missed_variance` found in `n_rows` rows.
+        What `missed_variance` found; more than the fit leaves is not believed.
     explained : float
         Share of the variance that the fit explains.
-    n_rows : int
+    n_pairs : float
+        Effective number of pairs.
+    remedy : str
+        What may help, as from `remedies`.
 
     Returns
     -------
     str
     """
-    least = max(MISSED_SHARE, MISSED_ERRORS / n_rows**0.5)
-    if missed is None or missed < least:
+    if missed is None:
+        return ""
+    explained = max(explained, 0.0)
+    missed = min(missed, 1.0 - explained)
+    if missed < max(MISSED_SHARE, MISSED_ERRORS / n_pairs**0.5):
         return ""
     return (
-        f"the fit explains {max(explained, 0.0):.0%} of the variance of the target and "
-        f"misses about {missed:.0%}, which neighboring rows have in common: the "
-        f"prior weighs more than these rows; use {REMEDY}"
+        f"the fit explains {explained:.0%} of the variance of the target and misses "
+        f"about {missed:.0%}, which neighboring rows have in common; {remedy} may help"
     )

@@ -302,11 +302,14 @@ Prior, Posterior or dict, default="normal"
         """Shares of the variance that the fit explains, and that it misses."""
         mean = self._by_rows(X, lambda f: f[..., 0].mean(0))
         explained = explained_variance(mean, y, weight)
-        missed = missed_variance(X, y, mean)
+        missed, n_pairs = missed_variance(X, y, mean, weight)
         found = {"explained": explained, "missed": missed}
-        message = "" if explained is None else missed_message(missed, explained, len(X))
+        if explained is None:
+            return found, ""
+        remedy = self._remedies()
+        message = missed_message(missed, explained, n_pairs, remedy)
         # A share is worth half as many nats of log likelihood per row.
-        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean")
+        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
         return found, message or flat
 
     def predict(self, X, return_std=False):

@@ -73,7 +73,10 @@ def test_several_targets_know_their_features(frame, all_warnings):
         QUICK.fit(frame, y).evidence_bounds(frame[["b", "a"]], y)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 @pytest.mark.parametrize(
     "model",
     [

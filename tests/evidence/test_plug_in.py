@@ -90,7 +90,10 @@ def test_a_learnt_noise_is_named_beside():
     assert "at the learnt noise_scale: optimistic" in str(bounds)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_networks_and_several_targets(monkeypatch):
     """Wrong variant: only linear models say what they take from y."""
     rng = np.random.default_rng(0)

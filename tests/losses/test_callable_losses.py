@@ -151,7 +151,10 @@ def test_gibbs_posteriors_of_classifiers(loss):
     assert "generalised" in model.evidence_bounds(X, Y, n_draws=64).quantity
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_gibbs_posterior_of_a_regressor():
     """Least absolute deviations: gross outliers do not move the median."""
     x, y = load_diabetes(return_X_y=True)
@@ -186,7 +189,10 @@ def test_what_functions_cannot_do():
         BayesianLogisticRegression(loss=3).fit(X, Y)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_several_classes_in_a_network():
     x, y = load_iris(return_X_y=True)
 

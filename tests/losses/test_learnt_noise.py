@@ -26,7 +26,10 @@ def equal_targets(share):
     return rng.normal(size=(100, 1)), y
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 @pytest.mark.parametrize(
     "loss",
     [BetaLoss(1.5), pytest.param(GammaLoss(1.5), marks=pytest.mark.slow)],

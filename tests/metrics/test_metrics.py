@@ -216,7 +216,10 @@ def test_exact_crps_agrees_with_draws(regression, noise_scale):
     assert (np.abs(np.mean(halves, 0) - exact) < 5 * error).all()
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_crps_of_networks(regression):
     """A mixture of the drawn networks, against quadrature over its quantiles."""
     X, y = regression

@@ -13,7 +13,10 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import IWELBO, RenyiBound
 from skvi.predictors import MLPPredictor
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 NOISE = 1.3
 PARTS = {
     "hidden_layer_sizes": (),

@@ -10,7 +10,10 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 NOISE, SCALE = 0.6, 1.4
 QUICK = {"max_iter": 30, "random_state": 0}
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning
 
 from skvi.divergences import KL
+from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.neural_network._flatness import (
     explained_log_loss,
@@ -25,7 +25,7 @@ def test_a_missed_wave_is_reported():
     """Converged, and two thirds of the variance are left: neighbors share them."""
     X, y = wave()
     model = BayesianMLPRegressor(random_state=0)
-    with pytest.warns(ConvergenceWarning, match=r"KL\(weight=0.1\)") as record:
+    with pytest.warns(SkviWarning, match=r"KL\(weight=0.1\)") as record:
         model.fit(X, y)
     assert len(record) == 1
     assert model.converged_
@@ -35,7 +35,7 @@ def test_a_missed_wave_is_reported():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
 @pytest.mark.parametrize("options", [{"divergence": KL(weight=0.1)}, {"n": 1000}])
 def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))
@@ -53,7 +53,7 @@ def test_noise_is_no_alarm():
     X, _ = wave(40)
     y = np.random.default_rng(1).normal(size=40)
     model = BayesianMLPRegressor(hidden_layer_sizes=(2,), **QUICK)
-    with pytest.warns(ConvergenceWarning, match="right where there is nothing to lea"):
+    with pytest.warns(SkviWarning, match="right where there is nothing to lea"):
         model.fit(X, y)
     assert abs(model.diagnostics_["missed"]) < 4 / 40**0.5
 
@@ -62,7 +62,7 @@ def test_classes_without_a_signal():
     X, _ = wave(40)
     y = np.random.default_rng(1).random(40) < 0.3
     model = BayesianMLPClassifier(hidden_layer_sizes=(2,), **QUICK)
-    with pytest.warns(ConvergenceWarning, match="than the class frequencies would"):
+    with pytest.warns(SkviWarning, match="than the class frequencies would"):
         model.fit(X, y)
     assert model.diagnostics_["explained"] < 0.1
 
@@ -102,33 +102,34 @@ def test_equal_rows_share_no_signal():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
     X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
-    missed = missed_variance(X, y, np.zeros(200))
+    missed, n_pairs = missed_variance(X, y, np.zeros(200), np.ones(200))
+    assert n_pairs == 50
     assert abs(missed) < 4 / 50**0.5
-    assert missed_message(missed, 0.0, 50) == ""
+    assert missed_message(missed, 0.0, n_pairs, "") == ""
 
 
 def test_nothing_is_said_where_nothing_can_be():
     """Constant targets, one row, and weak signals in many rows."""
     ones = np.ones(30)
     assert explained_variance(ones, 1e9 * ones, ones) is None
-    assert missed_variance(ones[:, None], ones, ones) is None
+    assert missed_variance(ones[:, None], ones, ones, ones)[0] is None
     X = np.random.default_rng(0).normal(size=(30, 2))
-    assert missed_variance(X * 1e300, X[:, 0], ones) is None
+    assert missed_variance(X * 1e300, X[:, 0], ones, ones)[0] is None
     X = X.astype(np.float32)
-    assert abs(missed_variance(X, X[:, 0], ones)) < 1
+    assert abs(missed_variance(X, X[:, 0], ones, ones)[0]) < 1
     assert explained_variance(np.inf * ones, X[:, 0], ones) is None
-    assert flat_message(None, 0.5, ones, 1.0, "its mean") == ""
-    assert flat_message(-0.1, 0.5, ones[:1], 1.0, "its mean") == ""
-    assert flat_message(0.02, 0.5, ones, 1.0, "its mean") != ""
-    assert flat_message(0.02, 0.5, ones, 1000.0, "its mean") == ""  # 30,000 rows
+    assert flat_message(None, 0.5, ones, 1.0, "its mean", "") == ""
+    assert flat_message(-0.1, 0.5, ones[:1], 1.0, "its mean", "") == ""
+    assert flat_message(0.02, 0.5, ones, 1.0, "its mean", "") != ""
+    assert flat_message(0.02, 0.5, ones, 1000.0, "its mean", "") == ""  # 30,000 rows
 
 
 def test_what_chance_finds_among_neighbors_is_not_missed():
     """Four standard errors, and never less than 0.3. Wrong variant: of a variance."""
-    assert missed_message(0.35, 0.2, 100) == ""
-    assert missed_message(0.45, 0.2, 100) != ""
-    assert missed_message(0.35, 0.2, 1000) != ""
-    assert missed_message(0.25, 0.2, 10_000) == ""
+    assert missed_message(0.35, 0.2, 100, "") == ""
+    assert missed_message(0.45, 0.2, 100, "") != ""
+    assert missed_message(0.35, 0.2, 1000, "") != ""
+    assert missed_message(0.25, 0.2, 10_000, "") == ""
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

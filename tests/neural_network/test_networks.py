@@ -13,13 +13,16 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
 from skvi.priors import Laplace, Normal
 from skvi.utils._mixture import normal_mixture_quantiles
 
-quick = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+quick = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 FAST = {"hidden_layer_sizes": (4,), "max_iter": 10, "random_state": 0}
 
 
@@ -41,6 +44,7 @@ def fitted():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkviWarning)
         return model.fit(X, y), X, y
 
 

@@ -16,7 +16,10 @@ from skvi.priors import Normal
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::sklearn.exceptions.ConvergenceWarning",
+        "ignore::skvi.exceptions.SkviWarning",
+    ),
 ]
 
 

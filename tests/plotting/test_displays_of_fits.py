@@ -158,7 +158,10 @@ def areas(display):
         (HierarchicalNormal(1.5, 2.0), stats.t(3, 0, math.sqrt(2.0 / 1.5))),
     ],
 )
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_densities_of_classifiers(data, prior, density):
     """Wrong variants: the variance for the standard deviation; log densities."""
     model = BayesianLogisticRegression(prior=prior, max_iter=5, random_state=0)
@@ -252,7 +255,10 @@ def test_posterior_of_wrong_estimators(data):
 # The sandwich over training
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 @pytest.mark.parametrize(
     "params",
     [
@@ -292,7 +298,10 @@ def test_record_of_a_fit(data, params, bounds):
         assert abs(row.value - bounds.estimate) < 0.1 + 5 * row.standard_error
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_sandwich_on_the_artists(data):
     model = make_pipeline(
         StandardScaler(),

@@ -221,7 +221,10 @@ def test_existence_of_upper_bounds(posterior):
     assert {True, False} <= set(found)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_networks_learn_correlations():
     """On features that nearly agree, where a factorised q loses nats.
 

@@ -125,7 +125,10 @@ def test_evidence_given_earlier_rows():
     assert bounds.plug_in == ()  # the units come from earlier rows
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_a_network_keeps_the_units_of_its_prior():
     """Wrong variant: the few rows of the second fit give the units of the target."""
     rng = np.random.default_rng(0)

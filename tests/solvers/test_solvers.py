@@ -210,7 +210,10 @@ def test_stochastic_eubo_reaches_the_optimum(global_random_seed):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
 def test_noisy_eubo_arrives_or_says_that_it_did_not():
     """The score form with few draws may be lost far away, where its estimate of the
     EUBO means nothing; a fit that is ten nats off has not converged."""

@@ -71,8 +71,8 @@ VARIANTS = [
     _v(
         "explained-about-another-mean",
         "_flatness.py",
-        "np.average(y, weights=weight)",
-        "y.mean()",
+        "centred = y - np.average(y, weights=weight)",
+        "centred = y - y.mean()",
         "the mean without weights",
     ),
     _v(
@@ -85,7 +85,7 @@ VARIANTS = [
     _v(
         "share-of-the-residuals",
         "_flatness.py",
-        "total = float(np.var(y))",
+        "total = float(np.average(deviation**2, weights=weight))",
         "total = float(np.var(residual))",
         "a share of what is left, not of the target",
     ),
@@ -99,15 +99,43 @@ VARIANTS = [
     _v(
         "missed-with-the-mean",
         "_flatness.py",
-        "centred = residual - residual.mean()",
+        "centred = residual - np.average(residual, weights=weight)",
         "centred = residual",
         "an offset that all rows share counts as signal of neighbors",
     ),
     _v(
         "missed-by-few-errors",
         "_flatness.py",
-        "MISSED_ERRORS / n_rows**0.5",
-        "MISSED_ERRORS / n_rows",
+        "MISSED_ERRORS / n_pairs**0.5",
+        "MISSED_ERRORS / n_pairs",
         "a variance for the standard error of a covariance",
+    ),
+    _v(
+        "pairs-without-weights",
+        "_flatness.py",
+        "pair = np.sqrt(weight * weight[nearest])",
+        "pair = np.ones(len(weight))",
+        "what rows of next to no weight share counts as missed",
+    ),
+    _v(
+        "pairs-that-do-not-count",
+        "_flatness.py",
+        "n_pairs = float(pair.sum() ** 2 / (pair @ pair))",
+        "n_pairs = float(len(pair))",
+        "rows of next to no weight make chance smaller",
+    ),
+    _v(
+        "more-missed-than-left",
+        "_flatness.py",
+        "missed = min(missed, 1.0 - explained)",
+        "missed = float(missed)",
+        "more is missed than the fit leaves",
+    ),
+    _v(
+        "remedy-already-taken",
+        "_flatness.py",
+        "isinstance(divergence, KL) and divergence.weight > LOW_WEIGHT",
+        "isinstance(divergence, KL)",
+        "a lower weight of the prior that the fit has already",
     ),
 ]

@@ -1,0 +1,131 @@
+"""What a flat fit is told is true of it: remedies, weights and the category."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi.divergences import KL, Renyi
+from skvi.exceptions import SkviWarning
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network._flatness import (
+    explained_variance,
+    missed_message,
+    missed_variance,
+    remedies,
+)
+
+LINEAR = {
+    "hidden_layer_sizes": (),
+    "learning_rate": 0.1,
+    "max_iter": 60,
+    "tol": 0.1,
+    "n_draws": 2,
+    "random_state": 0,
+}
+
+
+def fit(model, X, y, sample_weight=None):
+    """What a fit warns of, as pairs of category and text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y, sample_weight=sample_weight)
+    assert model.converged_
+    return [(w.category, str(w.message)) for w in caught]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+def test_a_linear_network_misses_a_parabola(weight):
+    """Wrong variant: the prior is blamed, and its weight lowered once more."""
+    X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
+    model = BayesianMLPRegressor(divergence=KL(weight=weight), **LINEAR)
+    [(category, text)] = fit(model, X, X[:, 0] ** 2)
+    assert category is SkviWarning
+    assert model.diagnostics_["message"] in text
+    assert "hidden_layer_sizes=(20,)" in text
+    assert ("KL(weight=0.1)" in text) == (weight > 0.1)
+    assert "prior" not in text
+
+
+def test_no_remedy_is_in_place_already():
+    """Wrong variant: KL(weight=0.1) for every divergence."""
+    assert remedies((), "relu", KL()) == (
+        "hidden_layer_sizes=(20,) or divergence=KL(weight=0.1) or more rows"
+    )
+    assert remedies((20,), "relu", KL(weight=0.1)) == "more rows"
+    assert remedies((20, 3), "tanh", KL(weight=0.01)) == (
+        "larger hidden_layer_sizes or more rows"
+    )
+    assert remedies((20,), "identity", Renyi()) == "activation='relu' or more rows"
+
+
+def outliers():
+    """A line, and rows far from it that have next to no weight."""
+    rng = np.random.default_rng(0)
+    x = np.r_[rng.uniform(-2, 2, size=300), rng.uniform(3, 4, size=100)]
+    y = np.r_[x[:300] + 0.1 * rng.normal(size=300), np.full(100, -5.0)]
+    return x[:, None], y, np.r_[np.ones(300), np.full(100, 1e-4)]
+
+
+def test_rows_without_weight_are_not_missed():
+    """Wrong variant: all pairs of neighbors weigh the same."""
+    X, y, weight = outliers()
+    model = BayesianMLPRegressor(**LINEAR)
+    assert fit(model, X, y, weight) == []
+    assert model.diagnostics_["explained"] > 0.95
+    assert abs(model.diagnostics_["missed"]) < 0.1
+
+
+def test_neighbors_without_weight_are_none():
+    """Wrong variant: rows of weight zero are neighbors of the others."""
+    X, y, weight = outliers()
+    weight[300:] = 0
+    first = slice(None, 300)
+    zeros = np.zeros(400)
+    found = missed_variance(X, y, zeros, weight)
+    expected = missed_variance(X[first], y[first], zeros[first], weight[first])
+    assert found == pytest.approx(expected)
+    assert expected[1] == pytest.approx(300)
+
+
+def test_few_rows_of_much_weight_are_few_pairs():
+    """Wrong variant: the number of rows for the effective number of pairs."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 1)), rng.normal(size=400)
+    weight = np.where(X[:, 0] > np.sort(X[:, 0])[-31], 1.0, 1e-6)
+    missed, n_pairs = missed_variance(X, y, 0 * y, weight)
+    assert missed is not None
+    assert 28 < n_pairs < 35
+    missed, n_pairs = missed_variance(X, y, 0 * y, weight**4)
+    scaled = missed_variance(X, y, 0 * y, 7.0 * weight**4)
+    assert scaled == pytest.approx((missed, n_pairs))
+    alone = np.where(np.arange(400) < 5, 1.0, 1e-12)
+    assert missed_variance(X, y, 0 * y, alone)[0] is None
+
+
+def test_no_more_is_missed_than_the_fit_leaves():
+    """Wrong variant: the share as it was estimated."""
+    assert missed_message(2.24, 0.99, 400, "") == ""
+    assert "explains 40%" in missed_message(0.9, 0.4, 400, "")
+    assert "misses about 60%" in missed_message(0.9, 0.4, 400, "")
+    assert "misses about 100%" in missed_message(3.0, -2.0, 400, "")
+
+
+def test_an_offset_of_weighted_rows_is_no_signal():
+    """Wrong variant: residuals about their mean without weights."""
+    X, y, weight = outliers()
+    offset = 10.0 + X[:, 0]
+    share, _ = missed_variance(X, y, offset, weight)
+    assert abs(share) < 0.1
+    assert explained_variance(offset, y, weight) < 0
+
+
+def test_a_fit_that_stops_early_is_another_matter():
+    """Wrong variant: a SkviWarning whatever is said."""
+    X = np.random.default_rng(0).uniform(-2, 2, size=(40, 1))
+    model = BayesianMLPRegressor(**LINEAR | {"max_iter": 2})
+    with pytest.warns(ConvergenceWarning, match="increase max_iter") as caught:
+        model.fit(X, X[:, 0] ** 2)
+    assert len(caught) == 1
+    assert not issubclass(caught[0].category, SkviWarning)
