@@ -48,10 +48,14 @@ class EvidenceBounds:
     ess : float
         Effective number of the draws behind the lower bound.
     khat : float
-        Larger Pareto k of the two sets of weights.
+        Larger Pareto k of the two sets of weights, as fitted. Above `khat_limit` of
+        `weights` a side is not reliable, unless its weights are nearly constant.
     reliable : bool
         Whether every diagnostic allows the statements made here. No diagnostic sees a
-        mode that no chain has found.
+        mode that no chain has found. Weights none of which exceeds twice their mean are
+        exempt from the rule for `khat`: theirs is the shape of small differences. Where
+        that matters the standard error of the side includes 2 / n nats, for the tail
+        beyond its n draws.
     reason : str
         Why not; or where the chains behind the upper bound started.
     method : str

@@ -10,6 +10,7 @@ from skvi.evidence._estimates import (
     bridge_estimate,
     finite_sample_bounds,
     forward_bound,
+    log_mean_exp,
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
@@ -27,6 +28,8 @@ MIN_DRAWS = 2**12
 MAX_RHAT = 1.05
 LEVEL = 0.95
 ROUNDING = 1e-9  # nats
+# Weights are nearly constant if none is above so many means.
+NEARLY_CONSTANT = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +83,19 @@ def summarise(
 ) -> EvidenceBounds:
     """Bounds, estimate, diagnostics and table of two sets of log weights."""
     forward, reverse, chains = sides.forward, sides.reverse, sides.chains
-    both = forward_bound(forward, sides.k_below), reverse_bound(reverse, sides.k_above)
-    (lower, lower_se), (upper, upper_se) = both
+    signed = (forward, -reverse.flatten())
+    khats = (pareto_khat(signed[0]), pareto_khat(signed[1]))
+    unseen = (_unseen_tail(khats[0], signed[0]), _unseen_tail(khats[1], signed[1]))
+    lower, lower_se = forward_bound(forward, sides.k_below)
+    upper, upper_se = reverse_bound(reverse, sides.k_above)
+    lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]
+    both = (lower, lower_se), (upper, upper_se)
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
     bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
-    khats = (pareto_khat(forward), pareto_khat(-reverse.flatten()))
     reason = _why_not(
         khats,
+        unseen,
         (len(forward), reverse.numel()),
         chains.rhat,
         lower - upper,
@@ -127,8 +135,25 @@ MIXED = (
 )
 
 
+def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:
+    """Error for the unseen tail of weights that the rule for k need not refuse, or 0.
+
+    Nearly constant weights can have a tail of any shape: that of their small
+    differences. Beyond n draws a tail adds about ``M / (n (1 - k))`` to the mean, where
+    M, here at most 2 means, is the largest weight. The factor of k is left out: near
+    k = 1 it is large, but what is missing moves either side away from the evidence,
+    and never makes it too tight.
+    """
+    n = len(log_weights)
+    if khat <= khat_limit(n) or not math.isfinite(khat):
+        return 0.0
+    largest = float(log_weights.max() - log_mean_exp(log_weights))
+    return NEARLY_CONSTANT / n if largest < math.log(NEARLY_CONSTANT) else 0.0
+
+
 def _why_not(
     khats: tuple[float, float],
+    unseen: tuple[float, float],
     n_draws: tuple[int, int],
     rhat: float,
     crossing: float,
@@ -136,8 +161,9 @@ def _why_not(
 ) -> str:
     """Name every diagnostic that forbids the statements, or nothing."""
     reasons = []
-    for khat, n, side in zip(khats, n_draws, ("lower", "upper"), strict=True):
-        if not khat <= khat_limit(n):
+    both = zip(khats, unseen, n_draws, ("lower", "upper"), strict=True)
+    for khat, tail, n, side in both:
+        if not (khat <= khat_limit(n) or tail > 0):
             reasons.append(
                 f"the weights of the {side} bound are too heavy-tailed "
                 f"(Pareto k {khat:.2f}, at most {khat_limit(n):.2f} is allowed)"

@@ -28,7 +28,8 @@ class WeightSummary:
     khat : float
         Pareto k of the weights (lower side) or of their inverses (upper side).
     khat_limit : float
-        Largest one at which errors of so many draws can be trusted.
+        Largest one at which errors of so many draws can be trusted; weights none of
+        which exceeds twice their mean are exempt, see `EvidenceBounds.reliable`.
     ess : float
         Draws of equal weight that they are worth; those of chains as if independent.
     tail : ndarray of shape (m,)

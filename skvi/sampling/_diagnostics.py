@@ -7,10 +7,6 @@ import torch
 __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
 
-# Weights have a variance, for all that draws can tell, if none is above so many means.
-FLAT = 2.0
-
-
 def khat_limit(n_draws: int) -> float:
     """Largest Pareto k at which errors of this many draws can be trusted.
 
@@ -34,9 +30,8 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     -------
     float
         ``inf`` where fewer than 5 weights are in the tail, or one is not finite;
-        ``-inf`` where all weights are equal. At most 1/2 where no weight is above twice
-        their mean: such a tail has the shape of small differences, of which the mean
-        and its error know.
+        ``-inf`` where all weights are equal. Nearly constant weights have the shape of
+        their small differences.
 
     References
     ----------
@@ -64,9 +59,7 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     x = torch.exp(top[1:]) - cutoff
     if float(x[-1] - x[0]) <= 1e-12:
         return -math.inf
-    shape = _fit_pareto_shape(x.clamp(min=1e-300))
-    largest = -float(torch.logsumexp(log_weights - log_weights.max(), 0)) + math.log(n)
-    return min(shape, 0.5) if largest < math.log(FLAT) else shape
+    return _fit_pareto_shape(x.clamp(min=1e-300))
 
 
 def _fit_pareto_shape(x: torch.Tensor) -> float:

@@ -195,18 +195,12 @@ VARIANTS = [
         "responsibilities without the weights",
     ),
     _v(
-        "flat-weights-forgotten",
+        "nearly-constant-weights-capped",
         "_diagnostics.py",
-        "return min(shape, 0.5) if largest < math.log(FLAT) else shape",
-        "return shape",
-        "small differences with the tail index of heavy tails",
-    ),
-    _v(
-        "flatness-of-a-sum",
-        "_diagnostics.py",
-        "log_weights.max(), 0)) + math.log(n)",
-        "log_weights.max(), 0)) - math.log(n)",
-        "the largest share where the ratio to the mean is meant: no tail is heavy",
+        "return _fit_pareto_shape(x.clamp(min=1e-300))",
+        "shape = _fit_pareto_shape(x.clamp(min=1e-300))\n"
+        "    return min(shape, 0.5) if cutoff > 0.5 else shape",
+        "nearly constant weights with a k that was not fitted",
     ),
     _v(
         "spike-center-is-the-mean",
