@@ -1,6 +1,5 @@
 """Glue: validate, resolve, check, solve, set fitted attributes."""
 
-import warnings
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -40,6 +39,7 @@ from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted, no_progress
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._warnings import warn_user
 
 __all__ = ["BaseVariational"]
 
@@ -325,7 +325,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _warn(self, message: str, category: type[Warning]) -> None:
         if message:
             text = f"{type(self).__name__}: {message}."
-            warnings.warn(text, category, stacklevel=5)
+            warn_user(text, category)
 
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise where this estimator cannot predict from such a posterior."""

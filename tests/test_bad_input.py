@@ -5,6 +5,8 @@ import pytest
 import scipy.sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning, NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
@@ -363,3 +365,14 @@ def test_adversarial_data(seed):
     if seed % 5:
         options.append({"divergence": "renyi"})
     fit_or_refuse(X, y, weight, parts | options[rng.integers(len(options))])
+
+
+def test_warnings_point_at_the_line_of_the_user():
+    """Through decorators and a pipeline. Wrong variant: a fixed stacklevel."""
+    X, y = small()
+    model = BayesianLogisticRegression(max_iter=1, tol=1e-12)
+    pipeline = make_pipeline(StandardScaler(), model)
+    for estimator in (model, pipeline):
+        with pytest.warns(ConvergenceWarning) as record:
+            estimator.fit(X, y)
+        assert {warning.filename for warning in record} == {__file__}

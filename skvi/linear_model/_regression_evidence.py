@@ -1,7 +1,6 @@
 """Evidence of linear regression: closed forms first, then sampling."""
 
 import math
-import warnings
 from dataclasses import replace
 
 import torch
@@ -9,6 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence import bound_evidence, conjugate_evidence, elbo_row
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._warnings import warn_user
 
 __all__ = ["RegressionEvidenceMixin", "join_independent"]
 
@@ -85,13 +85,12 @@ class RegressionEvidenceMixin:
         if vague:
             count = sum(n for n, _ in vague)
             cost = -sum(n * math.log(shape) for n, shape in vague)
-            warnings.warn(
+            warn_user(
                 f"{count} vague Gamma hyperpriors cost the evidence "
                 f"about {cost:.1f} nats, whatever the data. To compare models, fix "
                 "noise_scale and give prior=Normal(...), or a prior such as "
                 "HierarchicalNormal(shape=1.0, rate=1.0).",
                 UserWarning,
-                stacklevel=6,
             )
 
 

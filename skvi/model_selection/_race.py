@@ -1,6 +1,5 @@
 """Bounds for all models: a cheap pass, then more work where it can matter."""
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from skvi.evidence import FROM_TARGET, EvidenceBounds
 from skvi.model_selection._decision import Comparison, n_standard_errors
 from skvi.model_selection._work import Outcome, bound_all, report_failures
+from skvi.utils._warnings import warn_user
 
 # Precisions of the passes, in units of the tightest one. Costs grow with the inverse
 # square, so that the first two add about a tenth to the last.
@@ -157,11 +157,10 @@ def warn_mixed(models: list[Model]) -> None:
     """Warn where hyperparameters that some models learn are given in others."""
     found = {", ".join(model.bounds.plug_in) or "nothing" for model in models}
     if len(found) > 1:
-        warnings.warn(
+        warn_user(
             "Some candidates learn hyperparameters that others do not, or take them "
             f"from y: {'; '.join(sorted(found))}. The evidence at such values is "
             "optimistic as the score of a model, and excludes no model without them. "
             "Fix them, or give them hyperpriors, to decide.",
             UserWarning,
-            stacklevel=5,
         )

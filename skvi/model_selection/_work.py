@@ -3,7 +3,6 @@
 import math
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from skvi.evidence import evidence_bounds
 from skvi.model_selection._candidates import final_step
+from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "bound_all", "evidence_data", "fit_all", "report_failures"]
 
@@ -102,11 +102,10 @@ def report_failures(outcomes: list[Outcome], what: str) -> None:
     hint = "With error_score='raise' the first error is raised as it is."
     if len(errors) == len(outcomes):
         raise ValueError(f"All the {len(errors)} {what} failed. {hint}\n{details}")
-    warnings.warn(
+    warn_user(
         f"{len(errors)} {what} failed out of a total of {len(outcomes)}; these "
         f"candidates have no evidence. {hint}\n{details}",
         FitFailedWarning,
-        stacklevel=3,
     )
 
 

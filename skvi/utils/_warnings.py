@@ -1,0 +1,33 @@
+"""Warnings that point at the line of the user."""
+
+import sys
+import warnings
+
+__all__ = ["warn_user"]
+
+# Frames of these packages stand between the user's line and the warning.
+INNER = {"skvi", "sklearn"}
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the innermost line that neither skvi nor scikit-learn has called.
+
+    Parameters
+    ----------
+    message : str
+    category : type of Warning
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skvi.utils._warnings import warn_user
+    >>> with warnings.catch_warnings(record=True) as found:
+    ...     warnings.simplefilter("always")
+    ...     warn_user("look here", UserWarning)
+    >>> str(found[0].message)
+    'look here'
+    """
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in INNER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
