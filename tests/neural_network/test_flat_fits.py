@@ -35,6 +35,7 @@ def test_a_missed_wave_is_reported():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
 @pytest.mark.parametrize("options", [{"divergence": KL(weight=0.1)}, {"n": 1000}])
 def test_the_remedies_help(options):
