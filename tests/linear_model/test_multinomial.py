@@ -32,6 +32,7 @@ from tests.linear_model.reference_multinomial import (
 )
 from tests.references.make_estimators import load, multinomial, rounded
 
+SLOW = {"iris": pytest.mark.slow}  # the other ones take minutes
 LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
 REFERENCES = load()["multinomial"]
 LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
@@ -630,8 +631,10 @@ def test_threads_change_nothing():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=SLOW.get(name, pytest.mark.walk)) for name in SETS],
+)
 def test_no_worse_than_cross_validation(name):
     """Test log loss over 20 splits, against LogisticRegressionCV.
 
