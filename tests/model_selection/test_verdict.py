@@ -4,11 +4,16 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
 from skvi.model_selection import EvidenceSearch
-from skvi.model_selection._decision import Comparison
+from skvi.model_selection._decision import (
+    DEGREES_OF_FREEDOM,
+    Comparison,
+    n_standard_errors,
+)
 
 
 class Told(BayesianLinearRegression):
@@ -106,3 +111,14 @@ def test_an_interval_without_an_end_has_no_probability():
     nothing = [frozenset(), frozenset()]
     found = Comparison(np.zeros(2), low, high, nothing, 1.0)
     assert np.isnan(found.probabilities()[0]).all()
+
+
+@pytest.mark.parametrize(("n_models", "n_runs"), [(1, 1), (3, 2)])
+def test_all_intervals_hold_together(n_models, n_runs):
+    """Bonferroni over both ends of every interval of every run.
+
+    Wrong variants: one end, or twice as many; models or runs left out.
+    """
+    n_se = n_standard_errors(0.9, n_models, n_runs)
+    fails = 2 * stats.t.sf(n_se, DEGREES_OF_FREEDOM)
+    assert fails * n_models * n_runs == pytest.approx(0.1, rel=1e-9)
