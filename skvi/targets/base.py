@@ -1,6 +1,7 @@
 """What every target owes."""
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import torch
 
@@ -44,6 +45,23 @@ class Target:
     learnt: tuple[str, ...] = ()
     #: Whether f is a linear function of theta for each row: Newton and quadrature.
     is_linear = False
+
+    def at(self, hyper: torch.Tensor) -> Self:
+        """Target with other hyperparameters.
+
+        Parameters
+        ----------
+        hyper : Tensor of shape (H,)
+            Unconstrained.
+
+        Returns
+        -------
+        Target
+            Everything else is shared.
+        """
+        other = copy(self)
+        other.hyper = hyper
+        return other
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -111,7 +129,7 @@ class Target:
             posterior's parameters: ``E_q[log prior - log joint]``, an unbiased
             estimate from S draws.
         """
-        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        theta = posterior.draw(n_draws, generator).theta
         return (self.prior.log_prob(theta) - self.log_joint(theta, rows)).mean()
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
