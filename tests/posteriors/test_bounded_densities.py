@@ -73,13 +73,18 @@ def make_problem(objective, n_others=50, side="upper", divergence=None):
 def test_an_upper_bound_of_log_q_trains_the_elbo():
     """The value stays below the evidence, and the fit learns the diagonal.
 
-    Wrong variant: log q without the z that made the draw, as a lower bound has it.
+    With few other z the bound is loose, and a wrong one far from it. Wrong variant:
+    log q without the z that made the draw, a lower bound of log q.
     """
-    problem, evidence = make_problem(ELBO())
-    found = Stochastic().solve(problem, SolverOptions(max_iter=15, learning_rate=0.05))
-    assert evidence - 0.15 < -found.value < evidence + 3 * found.value_se
-    theta = problem.posterior.draw(4000, problem.generator).theta
-    assert np.corrcoef(theta.detach().T.numpy())[0, 1] < -0.5
+    for n_others in (50, 2):
+        problem, evidence = make_problem(ELBO(), n_others)
+        options = SolverOptions(max_iter=15, learning_rate=0.05)
+        found = Stochastic().solve(problem, options)
+        assert -found.value < evidence + 3 * found.value_se
+        if n_others == 50:
+            assert -found.value > evidence - 0.15
+            theta = problem.posterior.draw(4000, problem.generator).theta
+            assert np.corrcoef(theta.detach().T.numpy())[0, 1] < -0.5
 
 
 def check(problem):
@@ -91,7 +96,7 @@ def check(problem):
 @pytest.mark.parametrize("objective", [EUBO(), RenyiBound(), IWELBO(), ChiBound()])
 def test_importance_weights_refuse_bounds(objective):
     problem, _ = make_problem(objective)
-    with pytest.raises(IncompatibleComponentsError, match=r"up to an upper bound.*elbo"):
+    with pytest.raises(IncompatibleComponentsError, match=r"upper bound.*elbo"):
         check(problem)
 
 
