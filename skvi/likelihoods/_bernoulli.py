@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.likelihoods.base import Expectations, Likelihood
+from skvi.utils._row_sums import RowSums
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
 
@@ -51,6 +52,23 @@ class BernoulliLikelihood(Likelihood):
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual y - p(1), (S, n)."""
         return y - torch.sigmoid(f[..., 0])
+
+    has_log_prob_sums = True
+
+    def log_prob_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Closed form; see `Likelihood.log_prob_sums`."""
+        sign = 2 * y - 1
+        signed = f.squeeze(3) * sign
+        value = (logsigmoid(signed) * weight).sum((1, 2))
+        torch.mul(torch.sigmoid(-signed), sign * weight, out=out.squeeze(3))
+        return RowSums(value, hyper)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from skvi.likelihoods.base import Likelihood
+from skvi.utils._row_sums import RowSums
 from skvi.utils._expectations import Expectations
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._normal_points import is_too_wide
@@ -93,6 +94,23 @@ class CategoricalLikelihood(Likelihood):
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual: one-hot y minus the class probabilities, (S, n, K)."""
         return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
+
+    has_log_prob_sums = True
+
+    def log_prob_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Closed form; see `Likelihood.log_prob_sums`."""
+        own = _one_hot(y, self.n_classes, f.dtype) * weight[..., None]
+        log_p = torch.log_softmax(f, 3)
+        value = (log_p * own).sum((1, 2, 3))
+        torch.addcmul(own, log_p.exp_(), weight[..., None], value=-1, out=out)
+        return RowSums(value, hyper)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""

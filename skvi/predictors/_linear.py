@@ -65,6 +65,8 @@ class LinearPredictor:
 
     #: f is a linear function of theta for each row: Newton and quadrature apply.
     is_linear = True
+    #: Whether f and its pullback go through buffers, as training a network does.
+    has_passes = False
 
     @property
     def row_width(self) -> int:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._passes import MLPPasses
 from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
@@ -55,6 +56,8 @@ class MLPPredictor:
 
     #: Whether f is linear in theta, so that its moments are exact.
     is_linear = False
+    #: Whether `passes` is there.
+    has_passes = True
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class MLPPredictor:
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
         self.activation, gain = ACTIVATIONS[activation]
+        self._activation_name = activation
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
         shapes: dict[str, tuple[int, ...]] = {}
@@ -76,6 +80,11 @@ class MLPPredictor:
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+
+    @property
+    def structure(self) -> tuple:
+        """What networks share that can be trained in one stack."""
+        return self.sizes, self._activation_name
 
     @property
     def row_width(self) -> int:
@@ -134,6 +143,24 @@ class MLPPredictor:
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         return h
+
+    def passes(
+        self, n_members: int, n_draws: int, n_rows: int, dtype: torch.dtype
+    ) -> MLPPasses:
+        """Make the buffers of many networks, evaluated and differentiated together.
+
+        Parameters
+        ----------
+        n_members, n_draws, n_rows : int
+            M, S and n: M data sets of n rows, S networks for each of them.
+        dtype : torch.dtype
+
+        Returns
+        -------
+        MLPPasses
+        """
+        name = self._activation_name
+        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, dtype)
 
     def sample_locally(
         self,

@@ -1,0 +1,106 @@
+"""Rows of the next gradient steps of several members, gathered at once."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from skvi.objectives._steps import MAX_ELEMENTS, MAX_STEPS, Rows
+
+__all__ = ["Batch", "MemberBatches"]
+
+
+class Batch(NamedTuple):
+    """Rows of one step of M members; short ones are filled up with weight 0.
+
+    Parameters
+    ----------
+    X : Tensor of shape (M, n, d + 1)
+        The last column is one.
+    y, weight : Tensor of shape (M, 1, n)
+        The weights scale a minibatch up to all rows, and average over draws.
+    offset : Tensor of shape (M, 1, n, 1) or None
+    """
+
+    X: Any
+    y: torch.Tensor
+    weight: torch.Tensor
+    offset: torch.Tensor | None
+
+
+class MemberBatches:
+    """Buffers with the rows of some steps.
+
+    Parameters
+    ----------
+    targets : sequence of SupervisedTarget
+    batch_size : int or None
+        Most rows of a step; None is all rows in every step.
+    n_draws : int
+    dtype : torch.dtype
+
+    Attributes
+    ----------
+    steps : list of Batch
+    n_rows : int
+        Rows of every step.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Any],
+        batch_size: int | None,
+        n_draws: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self.targets, self.n_draws = targets, n_draws
+        constants = [float(target.constant) for target in targets]
+        self.constant = torch.tensor(constants, dtype=torch.float64)
+        largest = max(target.n_rows for target in targets)
+        self.n_rows = largest if batch_size is None else batch_size
+        first = targets[0]
+        width = first.X.shape[1] + 1
+        self.max_steps, n_kept = MAX_STEPS, 1
+        if batch_size is not None:
+            n_kept = max(1, min(MAX_STEPS, MAX_ELEMENTS // (batch_size * width)))
+            self.max_steps = n_kept
+        shape = (n_kept, len(targets), self.n_rows)
+        self._X = torch.ones(*shape, width, dtype=dtype)
+        self._y, self._weight = torch.zeros(2, *shape, dtype=dtype)
+        self._offset = None
+        if first.offset is not None:
+            self._offset = torch.zeros(shape, dtype=dtype)
+        self.steps = [self._step(k) for k in range(n_kept)]
+        if batch_size is None:
+            for m in range(len(targets)):
+                self._fill(m, [torch.arange(targets[m].n_rows)])
+            self.steps *= MAX_STEPS
+        self._is_full = batch_size is None
+
+    def _step(self, k: int) -> Batch:
+        offset = None if self._offset is None else self._offset[k][:, None, :, None]
+        return Batch(self._X[k], self._y[k][:, None], self._weight[k][:, None], offset)
+
+    def fill(self, rows: Sequence[Sequence[Rows]]) -> None:
+        """Gather the rows of the next steps, of each member."""
+        if self._is_full:
+            return
+        for m, of_member in enumerate(rows):
+            self._fill(m, [part for part in of_member if part is not None])
+
+    def _fill(self, m: int, rows: list[torch.Tensor]) -> None:
+        target, count = self.targets[m], len(rows)
+        index = pad_sequence(rows, batch_first=True)
+        index = torch.nn.functional.pad(index, (0, self.n_rows - index.shape[1]))
+        flat, shape = index.view(-1), index.shape
+        sizes = torch.tensor([len(part) for part in rows])[:, None]
+        scale = target.n_rows / (sizes.double() * self.n_draws)
+        weight = torch.where(torch.arange(self.n_rows) < sizes, scale, 0.0)
+        if target.sample_weight is not None:
+            weight = weight * target.sample_weight[flat].view(shape)
+        self._weight[:count, m] = weight
+        self._X[:count, m, :, :-1] = target.X[flat].view(*shape, -1)
+        self._y[:count, m] = target.y[flat].view(shape)
+        if self._offset is not None:
+            self._offset[:count, m] = target.offset[flat].view(shape)
