@@ -368,7 +368,7 @@ Divergence, default="kl"
             check_rows(X, y)
             columns = zip(self.outputs_, y.T, strict=True)
             return sum(o.predict_log_density(X, column) for o, column in columns)
-        y = self._encode(y, reset=False)
+        y = self._model.response.encode(y)
         check_rows(X, y)
         mean, variance = self._function_moments(X)
         z = as_tensor(y) - mean
