@@ -1,15 +1,11 @@
 """Linear regression with normal noise: model, units and attributes, for one target."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy import sparse
 
-from skvi._model import Model
 from skvi._regressors import (
     StandardizedTargetMixin,
     names_of_units,
@@ -19,72 +15,22 @@ from skvi._regressors import (
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel, refuse_family
+from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import (
     RegressionEvidenceMixin,
     join_independent,
 )
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior, Product
-from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
-from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import as_tensor
 from skvi.utils._scale_mixture import noise_nodes
-from skvi.utils._sparse import as_rows
 from skvi.utils._threads import limit_threads
 
 __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
-# Squares of larger features, times rows and precisions, are no floats.
-LARGEST_FEATURE = 1e140
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianLinearModel(Model):
-    """Linear regression in the units of the fit, with what precisions are inferred.
-
-    Parameters
-    ----------
-    gammas : dict of str to GammaHyperprior
-        Hyperpriors of precisions: arguments of `HierarchicalTarget`.
-    prior : BuiltPrior or None
-        With a hyperprior of the coefficients' precisions over the intercept only.
-    marginal_prior : BuiltPrior
-        Over coefficients and intercept, their precisions integrated out.
-    """
-
-    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
-    marginal_prior: Any = None
-    is_centred: bool = True
-
-    def target(self, data):
-        """Log joint density of coefficients and precisions; see `Model.target`."""
-        _check_range(data.X)
-        rows, predictor = self.design(data.X)
-        y, weight, constant = self._columns(data)
-        return HierarchicalTarget(
-            predictor,
-            self.likelihood,
-            self.loss,
-            self.prior,
-            rows,
-            y,
-            weight,
-            constant,
-            **self.gammas,
-            is_centred=self.is_centred,
-        )
-
-    def design(self, X):
-        """Centred features, and their predictor; sparse ones are centred by that."""
-        origin = self.units.x_mean
-        if origin is None:
-            return as_rows(X), LinearPredictor(X.shape[1], 1, False)
-        if sparse.issparse(X):
-            return as_rows(X), CentredLinearPredictor(as_tensor(origin))
-        return as_tensor(X - origin), LinearPredictor(X.shape[1])
 
 
 class GaussianRegression(
@@ -134,7 +80,7 @@ class GaussianRegression(
         origin = None
         if self.fit_intercept:
             known = given is not None and np.shape(given.x_mean) == data.X.shape[1:]
-            origin = given.x_mean if known else _column_means(data.X, data.weight)
+            origin = given.x_mean if known else column_means(data.X, data.weight)
         standardizes = self.normalize_y and given is None
         return replace(units, x_mean=origin), standardizes
 
@@ -373,25 +319,6 @@ def _build_prior(prior, layout):
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
-
-
-def _check_range(X):
-    """Raise where squares of features leave the range of floats."""
-    largest = float(abs(X).max())
-    if largest > LARGEST_FEATURE:
-        raise ValueError(
-            f"X has values up to {largest:.2g}; their squares leave the range of "
-            "floats. Standardize the features, with "
-            "sklearn.preprocessing.StandardScaler or by a power of ten."
-        )
-
-
-def _column_means(X, weight):
-    """Weighted means of the features, in float64."""
-    w = np.ones(X.shape[0]) if weight is None else weight
-    if sparse.issparse(X):
-        return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
-    return np.asarray(w @ X, dtype=np.float64) / w.sum()
 
 
 def _coefficients(posterior):

@@ -63,14 +63,14 @@ VARIANTS = [
     ),
     _v(
         "linear-std-without-noise",
-        "_linear.py",
+        "_regression_predictions.py",
         "total = (variance + self._noise_variance()).sqrt()",
         "total = variance.sqrt()",
         "predictive deviations without the noise",
     ),
     _v(
         "linear-draws-without-noise",
-        "_linear.py",
+        "_regression_predictions.py",
         "noise = self._noise_draws(theta) * randn",
         "noise = 0.5 * self._noise_draws(theta) * randn",
         "half of the noise in the draws of y",
@@ -127,8 +127,8 @@ VARIANTS = [
     _v(
         "origin-of-second-data",
         "_regression.py",
-        "origin = given.x_mean if known else _column_means(data.X, data.weight)",
-        "origin = _column_means(data.X, data.weight)",
+        "origin = given.x_mean if known else column_means(data.X, data.weight)",
+        "origin = column_means(data.X, data.weight)",
         "features centered by the second data, under the first ones' posterior",
     ),
     _v(
