@@ -96,7 +96,7 @@ class ELBO(Objective):
         """Check the order of the divergence, and what `gradient` needs."""
         self.validate()
         divergence.check_regularizer()
-        divergence.check_prior(target.prior)
+        _check_prior(divergence, target)
         if self.gradient == "stl" and not divergence.is_standard:
             raise IncompatibleComponentsError(
                 f"ELBO(gradient='stl') holds for KL(weight=1) only, not for "
@@ -105,12 +105,12 @@ class ELBO(Objective):
 
         self._check_variance_reduction()
         if self.gradient == "score":
-            self._check_score(None, divergence, target.prior)
+            self._check_score(None, divergence, target.reference)
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
         """Check what the score form needs; see `Objective.check_posterior`."""
         if self.gradient == "score":
-            self._check_score(posterior, divergence, target.prior)
+            self._check_score(posterior, divergence, target.reference)
 
     def _check_variance_reduction(self) -> None:
         defaults = {"rao_blackwell": False, "control_variate": "auto"}
@@ -141,8 +141,8 @@ class ELBO(Objective):
         n_draws = min(GAIN_DRAWS, max(2, GAIN_ELEMENTS // len(posterior.params)))
         theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
         form = ScoreFunction(posterior, theta, False, True)
-        loss = target.prior.log_prob(theta) - target.log_joint_batched(theta)
-        return form.remaining_gain(form.reward(loss, weight, target.prior))
+        loss = target.reference.log_prob(theta) - target.log_joint_batched(theta)
+        return form.remaining_gain(form.reward(loss, weight, target.reference))
 
     def surrogate(
         self,
@@ -158,7 +158,7 @@ class ELBO(Objective):
             divergence, target, posterior
         ):
             value = target.expected_loss(posterior, rows, n_draws, generator)
-            value = value + divergence.closed_form(posterior.normal(), target.prior)
+            value = value + divergence.closed_form(posterior.normal(), target.reference)
             return value, value.detach()
         theta, log_q = posterior.rsample_with_log_prob(n_draws, generator)
         if self.gradient == "score":
@@ -166,11 +166,13 @@ class ELBO(Objective):
             return self._score(target, posterior, divergence, rows, *draws)
         if self.gradient == "stl":
             log_q = posterior.log_prob(theta, posterior.params.detach())
-        log_prior = target.prior.log_prob(theta)
+        log_prior = target.reference.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = (log_prior - target.log_joint(theta, rows)).mean()
         logs = (log_q, log_prior)
-        value = loss + divergence.estimate(posterior, target.prior, *logs, generator)
+        value = loss + divergence.estimate(
+            posterior, target.reference, *logs, generator
+        )
         return value, value.detach()
 
     def _score(
@@ -183,7 +185,7 @@ class ELBO(Objective):
         log_q: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Score form: theta is fixed, and only hyperparameters see the value."""
-        prior, weight = target.prior, divergence.kl_weight
+        prior, weight = target.reference, divergence.kl_weight
         self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
         loss = log_prior - target.log_joint(theta, rows)
@@ -197,7 +199,19 @@ class ELBO(Objective):
         return value + surrogate, value.detach()
 
 
+def _check_prior(divergence: Any, target: Any) -> None:
+    """Raise where there is no prior that this divergence could be one from."""
+    if target.prior is not None:
+        divergence.check_prior(target.prior)
+    elif not divergence.is_standard:
+        raise IncompatibleComponentsError(
+            f"{divergence!r} compares the posterior with the prior, and this target has "
+            "none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with weight "
+            "1, or a target with a prior."
+        )
+
+
 def _closed_divergence(divergence: Any, target: Any, posterior: Any) -> bool:
     return posterior.as_normal() is not None and divergence.has_closed_form(
-        target.prior
+        target.reference
     )

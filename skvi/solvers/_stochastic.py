@@ -350,7 +350,7 @@ def _non_finite(problem: Problem) -> str:
         theta, log_q = posterior.rsample_with_log_prob(1, problem.generator)
         parts = {
             "log q": log_q,
-            "log prior": problem.target.prior.log_prob(theta),
+            "log prior": problem.target.reference.log_prob(theta),
             "log joint": problem.target.log_joint(theta),
         }
     bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
