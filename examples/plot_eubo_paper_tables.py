@@ -151,7 +151,8 @@ def self_normalised(model, X, y, n_draws=10):
     generator = torch.Generator().manual_seed(0)
     values = []
     for _ in range(100):
-        theta, log_q = model.posterior_.rsample_with_log_prob(n_draws, generator)
+        draw = model.posterior_.draw(n_draws, generator)
+        theta, log_q = draw.theta, draw.log_q
         theta, log_q = theta.detach().numpy(), log_q.detach().numpy()
         margins = (theta[:, :-1] @ X.T + theta[:, -1:]) * (2 * y - 1)
         log_prior = -0.5 * (theta**2 + math.log(2 * math.pi)).sum(1)

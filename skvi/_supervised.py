@@ -159,4 +159,4 @@ class BaseSupervised(BaseVariational):
             {"n_samples": [Interval(Integral, 1, None, closed="left")]},
         )
         generator = make_generator(random_state)
-        return self.posterior_.rsample_with_log_prob(n_samples, generator)[0]
+        return self.posterior_.draw(n_samples, generator).theta

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm
 from skvi.divergences import Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
@@ -244,11 +244,11 @@ class _Heavy(Posterior):
         log_sigmoid = torch.nn.functional.logsigmoid
         return (log_sigmoid(z) + log_sigmoid(-z) - log_scale).sum(1)
 
-    def rsample_with_log_prob(self, n_draws, generator):
+    def draw(self, n_draws, generator):
         mean, log_scale = self.params.reshape(2, -1)
         u = torch.rand(n_draws, len(mean), generator=generator, dtype=mean.dtype)
         theta = mean + log_scale.exp() * torch.logit(u)
-        return theta, self.log_prob(theta)
+        return Draw(theta, self.log_prob(theta))
 
 
 class HeavyFamily(Family):
@@ -263,7 +263,7 @@ class BoundFamily(Family):
 
     def build(self, layout, generator=None):
         posterior = FullRankNormal().build(layout)
-        posterior.log_prob_kind = "lower"
+        posterior.side = "lower"
         posterior.as_normal = lambda: None
         return posterior
 

@@ -234,7 +234,8 @@ class Evaluation:
         self.posterior.params, self.target.hyper = self.start, self.hyper
         generator = torch.Generator().manual_seed(9)
         with torch.no_grad():
-            theta, log_q = self.posterior.rsample_with_log_prob(8000, generator)
+            draw = self.posterior.draw(8000, generator)
+            theta, log_q = draw.theta, draw.log_q
             log_prior = self.target.prior.log_prob(theta)
             loss = log_prior - self.target.log_joint(theta)
             if self.divergence.kl_weight is not None:
@@ -256,7 +257,7 @@ class Evaluation:
         generator = torch.Generator().manual_seed(7)
         self.posterior.params = self.start
         with torch.no_grad():
-            theta, _ = self.posterior.rsample_with_log_prob(200, generator)
+            theta = self.posterior.draw(200, generator).theta
         leaf = self.start.clone().requires_grad_()
         log_q = self.posterior.log_prob(theta, leaf)
         (score,) = torch.autograd.grad(

@@ -83,5 +83,6 @@ def draw_logs(
     posterior: Any, prior: Any, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log densities of posterior and prior at draws of the posterior, (S,)."""
-    theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, generator)
+    draw = posterior.draw(N_DRAWS, generator)
+    theta, log_q = draw.theta, draw.log_q
     return log_q.double(), prior.log_prob(theta).double()

@@ -124,7 +124,7 @@ def _normal_near(target: Any, posterior: Any, generator: torch.Generator) -> Nor
     normal = posterior.as_normal()
     if normal is not None and normal.factor is None:
         return normal
-    theta, _ = posterior.rsample_with_log_prob(N_MOMENTS, generator)
+    theta = posterior.draw(N_MOMENTS, generator).theta
     theta = theta.double()
     return NormalForm(theta.mean(0), theta.std(0))
 

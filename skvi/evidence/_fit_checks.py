@@ -79,7 +79,8 @@ def _log_weights(
     parts = []
     for start in range(0, n_draws, block):
         size = min(block, n_draws - start)
-        theta, log_q = posterior.rsample_with_log_prob(size, generator)
+        draw = posterior.draw(size, generator)
+        theta, log_q = draw.theta, draw.log_q
         parts.append(target.log_joint_batched(theta) - log_q)
     return torch.cat(parts).double()
 

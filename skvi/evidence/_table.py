@@ -139,7 +139,8 @@ def _rows_of_q(
     target: Any, posterior: Any, generator: torch.Generator
 ) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
     """Functions of the weights of q, below and above; the last two are the same one."""
-    theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, generator)
+    draw = posterior.draw(N_DRAWS, generator)
+    theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint_batched(theta) - log_q
     below, above = {}, {}
     objectives = {

@@ -197,7 +197,8 @@ def _posterior_draws(
 def _bound_one(
     target: Any, posterior: Any, chains: Chains | None, generator: torch.Generator
 ) -> dict[str, NamedBound]:
-    theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, generator)
+    draw = posterior.draw(N_DRAWS, generator)
+    theta, log_q = draw.theta, draw.log_q
     forward = (target.log_joint_batched(theta) - log_q).double()
     rows = {"ELBO": elbo_row(lower_bound(target, posterior, generator, N_DRAWS))}
     value = forward_bound(forward, K)

@@ -115,9 +115,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         found = super()._posterior_attributes()
         generator = make_generator(self._draw_seed)
         with torch.no_grad():
-            theta, _ = found["posterior_"].rsample_with_log_prob(
-                self.n_predict_draws, generator
-            )
+            theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
         found["_theta"] = theta.numpy()
         return found
 

@@ -173,7 +173,8 @@ class AlphaEnergy(Objective):
         n_draws: int,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        theta, log_q = posterior.rsample_with_log_prob(n_draws, generator)
+        draw = posterior.draw(n_draws, generator)
+        theta, log_q = draw.theta, draw.log_q
         log_prior = target.prior.log_prob(theta)
         losses, free = target.pointwise(theta, rows), self.training_target(target).loss
         if self.form == "exact":

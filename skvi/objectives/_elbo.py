@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives.base import Objective
@@ -76,6 +77,8 @@ class ELBO(Objective):
         "control_variate": [StrOptions({"auto"}), "boolean"],
     }
     kind, direction = "expectation", "lower"
+    #: E_q[log joint - upper bound of log q] is still below log p(D).
+    sides = frozenset({"exact", "upper"})
 
     def __init__(
         self,
@@ -109,8 +112,22 @@ class ELBO(Objective):
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
         """Check what the score form needs; see `Objective.check_posterior`."""
+        super().check_posterior(posterior, divergence, target)
+        if posterior.side == "upper":
+            self._check_bound(divergence)
         if self.gradient == "score":
             self._check_score(posterior, divergence, target.reference)
+
+    def _check_bound(self, divergence: Any) -> None:
+        """Refuse what an upper bound of log q does not keep a lower bound."""
+        if divergence.kl_weight is None or self.gradient in ("stl", "score"):
+            given = f"{self!r} and divergence={divergence!r}"
+            raise IncompatibleComponentsError(
+                "The log density of this posterior family is known up to an upper "
+                "bound, with which the gradient of the ELBO is unbiased along the path "
+                f"of the draws only, for KL; got {given}. Use ELBO(gradient='auto') "
+                "and divergence='kl', or a family with an exact density."
+            )
 
     def _check_variance_reduction(self) -> None:
         defaults = {"rao_blackwell": False, "control_variate": "auto"}
@@ -139,7 +156,7 @@ class ELBO(Objective):
         if self.gradient != "score" or weight is None:
             return 0.0
         n_draws = min(GAIN_DRAWS, max(2, GAIN_ELEMENTS // len(posterior.params)))
-        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        theta = posterior.draw(n_draws, generator).theta
         form = ScoreFunction(posterior, theta, False, True)
         loss = target.reference.log_prob(theta) - target.log_joint_batched(theta)
         return form.remaining_gain(form.reward(loss, weight, target.reference))
@@ -158,14 +175,15 @@ class ELBO(Objective):
             divergence, target, posterior
         ):
             value = target.expected_loss(posterior, rows, n_draws, generator)
-            value = value + divergence.closed_form(posterior.normal(), target.reference)
+            normal = posterior.normal()
+            value = value + divergence.closed_form(normal, target.reference)
             return value, value.detach()
-        theta, log_q = posterior.rsample_with_log_prob(n_draws, generator)
+        draw = posterior.draw(n_draws, generator)
         if self.gradient == "score":
-            draws = theta.detach(), log_q.detach()
-            return self._score(target, posterior, divergence, rows, *draws)
+            return self._score(target, posterior, divergence, rows, draw.detach())
+        theta, log_q = draw.theta, draw.log_q
         if self.gradient == "stl":
-            log_q = posterior.log_prob(theta, posterior.params.detach())
+            log_q = posterior.log_q(draw, posterior.params.detach())
         log_prior = target.reference.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = (log_prior - target.log_joint(theta, rows)).mean()
@@ -181,11 +199,11 @@ class ELBO(Objective):
         posterior: Any,
         divergence: Any,
         rows: torch.Tensor | None,
-        theta: torch.Tensor,
-        log_q: torch.Tensor,
+        draw: Draw,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Score form: theta is fixed, and only hyperparameters see the value."""
         prior, weight = target.reference, divergence.kl_weight
+        theta, log_q = draw.theta, draw.log_q
         self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
         loss = log_prior - target.log_joint(theta, rows)
@@ -205,9 +223,9 @@ def _check_prior(divergence: Any, target: Any) -> None:
         divergence.check_prior(target.prior)
     elif not divergence.is_standard:
         raise IncompatibleComponentsError(
-            f"{divergence!r} compares the posterior with the prior, and this target has "
-            "none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with weight "
-            "1, or a target with a prior."
+            f"{divergence!r} compares the posterior with the prior, and this target "
+            "has none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with "
+            "weight 1, or a target with a prior."
         )
 
 

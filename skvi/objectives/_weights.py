@@ -129,12 +129,13 @@ class WeightsObjective(Objective):
         """Minus a lower bound, or an upper one; see `Objective.surrogate`."""
         rule = "doubly_reparam" if self.gradient == "auto" else self.gradient
         shape = self.group_shape(n_draws)
-        theta, log_q = posterior.rsample_with_log_prob(math.prod(shape), generator)
+        draw = posterior.draw(math.prod(shape), generator)
+        theta, log_q = draw.theta, draw.log_q
         if rule == "score":
-            theta = theta.detach()
-            log_q = posterior.log_prob(theta)
+            draw = draw.detach()
+            theta, log_q = draw.theta, posterior.log_q(draw)
         elif rule == "doubly_reparam":
-            log_q = posterior.log_prob(theta, posterior.params.detach())
+            log_q = posterior.log_q(draw, posterior.params.detach())
         for_theta, for_hyper = target.log_joint_split(theta, rows)
         log_weights = (for_theta - log_q).reshape(shape)
         fixed = log_weights.detach()

@@ -1,10 +1,11 @@
-"""What every objective owes."""
+"""What every objective must implement."""
 
 from typing import Any
 
 import torch
 
 from skvi.base import Component
+from skvi.exceptions import IncompatibleComponentsError
 
 __all__ = ["Objective"]
 
@@ -34,6 +35,8 @@ class Objective(Component):
     #: covariance a normal q has at the optimum; None where there is none.
     tilt: float | None = None
     gradient: str
+    #: Sides of log q, of `Draw`, on which the objective keeps its meaning.
+    sides: frozenset[str] = frozenset({"exact"})
     #: Share of a solver's usual step size that the noise of the gradient allows.
     rate_share = 1.0
 
@@ -66,6 +69,8 @@ class Objective(Component):
         IncompatibleComponentsError
             Says which part to change, and to what.
         """
+        if posterior.side not in self.sides:
+            raise IncompatibleComponentsError(_refusal(self, posterior.side))
 
     @property
     def needs_draws(self) -> bool:
@@ -121,6 +126,50 @@ class Objective(Component):
         """
         return 0.0
 
+    def value_and_gradient(
+        self,
+        target: Any,
+        posterior: Any,
+        divergence: Any,
+        rows: torch.Tensor | None,
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Estimate what is minimized, and the gradient by which it is trained.
+
+        Parameters
+        ----------
+        target, posterior, divergence : Target, Posterior, Divergence
+            None of them is changed.
+        rows : Tensor of int or None
+            A minibatch, whose loss is scaled up to all rows; None is all rows.
+        n_draws : int
+            S, draws of q; unused where everything is in closed form.
+        generator : torch.Generator
+
+        Returns
+        -------
+        value : Tensor
+            A scalar in nats; see `surrogate`.
+        gradient : Tensor of shape (n_variational + H,)
+            In the variational parameters, and after them the hyperparameters of the
+            target: that of the surrogate.
+        """
+        split = len(posterior.params)
+        with torch.enable_grad():
+            leaf = torch.cat([posterior.params, target.hyper]).detach()
+            leaf.requires_grad_()
+            surrogate, value = self.surrogate(
+                target.at(leaf[split:]),
+                posterior.at(leaf[:split]),
+                divergence,
+                rows,
+                n_draws,
+                generator,
+            )
+            (gradient,) = torch.autograd.grad(surrogate, leaf)
+        return value, gradient
+
     def surrogate(
         self,
         target: Any,
@@ -152,3 +201,29 @@ class Objective(Component):
             not linear in means over draws (Rényi, EUBO) a bias that falls with S.
         """
         raise NotImplementedError
+
+
+#: What goes wrong where log q is not the log density itself.
+_WHY = {
+    "upper": "an upper bound of log q makes log p(D, theta) - log q too small, which "
+    "keeps the ELBO a lower bound and takes every meaning from this one",
+    "lower": "a lower bound of log q makes log p(D, theta) - log q too large, so that "
+    "no bound of the evidence is left",
+    "none": "it has no density to compare with the posterior's",
+}
+
+
+def _refusal(objective: Objective, side: str) -> str:
+    known = {
+        "upper": "known up to an upper bound",
+        "lower": "known up to a lower bound",
+        "none": "not known",
+    }
+    remedies = ["a family with an exact density, such as posterior='full_rank'"]
+    if side == "upper":
+        remedies.insert(0, "objective='elbo'")
+    return (
+        f"The log density of this posterior family is {known[side]}, and "
+        f"objective={objective!r} cannot be trained on it: {_WHY[side]}. Use "
+        f"{' or '.join(remedies)}."
+    )

@@ -2,7 +2,7 @@
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._random import randn
 
@@ -87,15 +87,15 @@ class NormalPosterior(Posterior):
         """Take over a normal's mean and those of its covariances that fit."""
         raise NotImplementedError
 
-    def rsample_with_log_prob(
-        self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         normal = self.normal()
         eps = randn(generator, n_draws, normal.n_noise, dtype=self.params.dtype)
         theta = normal.transform(eps)
         if normal.factor is not None:  # more noise than coordinates
-            return theta, normal.log_prob(theta)
-        return theta, normal.log_prob_whitened(eps)
+            log_q = normal.log_prob(theta)
+        else:
+            log_q = normal.log_prob_whitened(eps)
+        return Draw(theta, log_q, self.side, noise=eps)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Draw, Layout, NormalForm, Side
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
@@ -63,12 +63,10 @@ class _GammaPosterior(Posterior):
         """Take over shapes and rates, each of shape (P,)."""
         self.params = torch.cat([shape.log(), rate.log()])
 
-    def rsample_with_log_prob(
-        self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         shape, rate = self.moments()
         draws = log_gamma_draws(shape.expand(n_draws, -1), generator) - rate.log()
-        return draws.to(self.params.dtype), self.log_prob(draws)
+        return Draw(draws.to(self.params.dtype), self.log_prob(draws), self.side)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
@@ -160,14 +158,6 @@ def _sub_layout(layout: Layout, names: tuple[str, ...]) -> Layout:
     )
 
 
-def _rebind(part: Posterior, params: torch.Tensor) -> Posterior:
-    """Copy of a part at other variational parameters; `copy` would pickle it."""
-    other = object.__new__(type(part))
-    other.__dict__.update(part.__dict__)
-    other.params = params
-    return other
-
-
 class _ProductPosterior(Posterior):
     """Variational parameters: those of the parts, one after the other."""
 
@@ -180,21 +170,21 @@ class _ProductPosterior(Posterior):
         self.params = torch.cat([part.params for part in self._parts])
 
     @property
-    def log_prob_kind(self) -> str:  # type: ignore[override]
-        """The weakest of the parts' kinds."""
-        kinds = {part.log_prob_kind for part in self._parts} - {"exact"}
-        return "exact" if not kinds else kinds.pop() if len(kinds) == 1 else "none"
+    def side(self) -> Side:  # type: ignore[override]
+        """The side that all parts are on which are not exact; "none" if they differ."""
+        sides = {part.side for part in self._parts} - {"exact"}
+        return "exact" if not sides else sides.pop() if len(sides) == 1 else "none"
 
     def _bound(self, params: torch.Tensor | None = None) -> list[Posterior]:
         """Parts at these variational parameters."""
         params = self.params if params is None else params
         pairs = zip(self._parts, params.split(self.sizes), strict=True)
-        return [_rebind(part, values) for part, values in pairs]
+        return [part.at(values) for part, values in pairs]
 
     def part(self, name: str) -> Posterior:
         """Part that a block belongs to, over its own layout."""
         i = self._index(name)
-        return _rebind(self._parts[i], self.params.split(self.sizes)[i])
+        return self._parts[i].at(self.params.split(self.sizes)[i])
 
     def set_part(self, name: str, part: Posterior) -> None:
         """Take over the variational parameters of a part."""
@@ -243,13 +233,12 @@ class _ProductPosterior(Posterior):
         }
         return [torch.cat([positions[n] for n in names]) for names in self.names]
 
-    def rsample_with_log_prob(
-        self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        draws = [p.rsample_with_log_prob(n_draws, generator) for p in self._bound()]
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
+        draws = [part.draw(n_draws, generator) for part in self._bound()]
         order = torch.argsort(torch.cat(self._columns()))
-        theta = torch.cat([theta for theta, _ in draws], 1)[:, order]
-        return theta, torch.stack([log_q for _, log_q in draws]).sum(0)
+        theta = torch.cat([draw.theta for draw in draws], 1)[:, order]
+        log_q = torch.stack([draw.log_q for draw in draws]).sum(0)
+        return Draw(theta, log_q, self.side)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

@@ -1,8 +1,10 @@
-"""What every posterior and every family owes."""
+"""What every posterior and every family must implement."""
+
+from typing import Self
 
 import torch
 
-from skvi.base import Component, Layout, NormalForm, Units
+from skvi.base import Component, Draw, Layout, NormalForm, Side, Units
 from skvi.utils._arrays import NumpyState
 
 __all__ = ["Family", "Posterior"]
@@ -16,8 +18,14 @@ class Posterior(NumpyState):
     layout : Layout
     params : Tensor of shape (n_variational,)
         All variational parameters in one flat vector.
-    log_prob_kind : {"exact", "upper", "lower", "none"}
-        What `log_prob` is: the log density, or a bound on it.
+    side : {"exact", "upper", "lower", "none"}
+        What `log_prob` and the log densities of draws are: exact, a bound from that
+        side, or nothing.
+
+    Notes
+    -----
+    A posterior is not changed by what uses it: `at` gives one with other variational
+    parameters, `near` one that starts at a normal.
 
     Examples
     --------
@@ -28,7 +36,7 @@ class Posterior(NumpyState):
     torch.Size([9])
     """
 
-    log_prob_kind = "exact"
+    side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
     #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
@@ -39,10 +47,25 @@ class Posterior(NumpyState):
     layout: Layout
     params: torch.Tensor
 
-    def rsample_with_log_prob(
-        self, n_draws: int, generator: torch.Generator
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draws and their log density, differentiable in `params`.
+    def at(self, params: torch.Tensor) -> Self:
+        """Posterior of the same family with other variational parameters.
+
+        Parameters
+        ----------
+        params : Tensor of shape (n_variational,)
+
+        Returns
+        -------
+        Posterior
+            Everything but `params` is shared.
+        """
+        other = object.__new__(type(self))  # `copy` would go through the pickle
+        other.__dict__.update(self.__dict__)
+        other.params = params
+        return other
+
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
+        """Draw theta, with its log density, differentiable in `params`.
 
         Parameters
         ----------
@@ -52,12 +75,29 @@ class Posterior(NumpyState):
 
         Returns
         -------
-        theta : Tensor of shape (S, P)
-            Independent draws.
-        log_q : Tensor of shape (S,)
-            In nats; exact, or the bound that `log_prob_kind` names.
+        Draw
+            Independent draws, (S, P), and log q of each of them in nats: exact, or
+            the bound that `side` names.
         """
         raise NotImplementedError
+
+    def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
+        """Log density of draws, or the bound on it, at other variational parameters.
+
+        Parameters
+        ----------
+        draw : Draw
+            Of this family.
+        params : Tensor of shape (n_variational,), default=None
+            As in `log_prob`.
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats. `log_prob` by default; a family whose density is known only given
+            an auxiliary variable takes that of the draw.
+        """
+        return self.log_prob(draw.theta, params)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
@@ -73,7 +113,7 @@ class Posterior(NumpyState):
         Returns
         -------
         Tensor of shape (S,)
-            In nats, with all constants; see `log_prob_kind`.
+            In nats, with all constants; see `side`.
         """
         raise NotImplementedError
 

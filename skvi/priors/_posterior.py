@@ -38,7 +38,7 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
             f"this model has {layout}. Use a posterior of the same features, outputs "
             "and sizes."
         )
-    if posterior.log_prob_kind != "exact":
+    if posterior.side != "exact":
         raise IncompatibleComponentsError(
             "A posterior whose density is known up to a bound cannot be a prior. Use "
             "one of a normal family, such as posterior='full_rank'."
@@ -55,7 +55,7 @@ class _PosteriorAsPrior(BuiltPrior):
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         with torch.no_grad():
-            return self.posterior.rsample_with_log_prob(n_draws, generator)[0]
+            return self.posterior.draw(n_draws, generator).theta
 
     def as_normal(self) -> NormalForm | None:
         return self.posterior.as_normal()

@@ -25,9 +25,9 @@ class FlatReference(BuiltPrior):
     """
 
     is_proper = False
-    is_log_concave = True  # type: ignore[assignment]
-    has_log_prob_terms = True  # type: ignore[assignment]
-    has_expected_log_prob = True  # type: ignore[assignment]
+    is_log_concave = True
+    has_log_prob_terms = True
+    has_expected_log_prob = True
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Zeros, (S,)."""

@@ -70,8 +70,6 @@ class Stochastic:
         str
             Empty where the solver can be used.
         """
-        if problem.posterior.log_prob_kind != "exact":
-            return "the posterior family has no exact density"
         return ""
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
@@ -196,12 +194,16 @@ class _Training:
         return list(order.tensor_split(self.batches))
 
     def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        with torch.enable_grad():
-            leaf = self.params.clone().requires_grad_()
-            self._set(leaf)
-            surrogate, value = _surrogate(self.problem, self.options, rows)
-            (gradient,) = torch.autograd.grad(surrogate, leaf)
-        return value, gradient
+        self._set(self.params)
+        problem = self.problem
+        return problem.objective.value_and_gradient(
+            problem.target,
+            problem.posterior,
+            problem.divergence,
+            rows,
+            self.options.n_draws,
+            problem.generator,
+        )
 
     def _set(self, params: torch.Tensor) -> None:
         self.problem.posterior.params = params[: self.split]
@@ -325,7 +327,8 @@ def _weight_efficiency(problem: Problem) -> float:
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0
-    theta, log_q = problem.posterior.rsample_with_log_prob(1000, problem.generator)
+    draw = problem.posterior.draw(1000, problem.generator)
+    theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     weights = objective.training_weights(log_weights)
     return float(1 / weights.square().sum()) / len(theta)
@@ -347,7 +350,8 @@ def _surrogate(
 def _non_finite(problem: Problem) -> str:
     posterior = problem.posterior
     with torch.no_grad():
-        theta, log_q = posterior.rsample_with_log_prob(1, problem.generator)
+        draw = posterior.draw(1, problem.generator)
+        theta, log_q = draw.theta, draw.log_q
         parts = {
             "log q": log_q,
             "log prior": problem.target.reference.log_prob(theta),

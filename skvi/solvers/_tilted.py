@@ -270,7 +270,8 @@ def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, 
     The error is that of a jackknife over blocks of draws.
     """
     posterior, objective = problem.posterior, problem.objective
-    theta, log_q = posterior.rsample_with_log_prob(n_draws, problem.generator)
+    draw = posterior.draw(n_draws, problem.generator)
+    theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     value = float(objective.bound(log_weights))
     block = torch.arange(len(log_weights)) % N_JACKKNIFE

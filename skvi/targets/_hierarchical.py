@@ -264,7 +264,7 @@ class HierarchicalTarget(SupervisedTarget):
         """E_q[sum_i w_i loss_i]; from draws where theta holds precisions."""
         if self.is_linear:
             return super().expected_loss(posterior, rows, n_draws, generator)
-        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        theta = posterior.draw(n_draws, generator).theta
         return self._total(self.pointwise(theta, rows), rows).mean() - self.constant
 
     def conditional(

@@ -149,7 +149,7 @@ class SupervisedRows(Target):
         if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
             f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
         else:
-            theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+            theta = posterior.draw(n_draws, generator).theta
             f = self.predictor.forward(theta, X)
         return self.loss(self.likelihood, self._shift(f, rows), y)
 

@@ -1,6 +1,7 @@
 """What every target owes."""
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import torch
 
@@ -77,6 +78,23 @@ class Target:
         """
         return None
 
+    def at(self, hyper: torch.Tensor) -> Self:
+        """Target with other hyperparameters.
+
+        Parameters
+        ----------
+        hyper : Tensor of shape (H,)
+            Unconstrained.
+
+        Returns
+        -------
+        Target
+            Everything else is shared.
+        """
+        other = copy(self)
+        other.hyper = hyper
+        return other
+
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
@@ -143,7 +161,7 @@ class Target:
             posterior's parameters: ``E_q[log prior - log joint]``, an unbiased
             estimate from S draws.
         """
-        theta, _ = posterior.rsample_with_log_prob(n_draws, generator)
+        theta = posterior.draw(n_draws, generator).theta
         return (self.reference.log_prob(theta) - self.log_joint(theta, rows)).mean()
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:

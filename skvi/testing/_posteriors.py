@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import SIDES, Draw, Layout, NormalForm
 from skvi.posteriors import Family
 from skvi.testing._ensure import (
     N_SE,
@@ -19,7 +19,6 @@ from skvi.utils._random import make_generator, randn
 __all__ = ["check_family"]
 
 N_DRAWS = 50_000
-KINDS = ("exact", "upper", "lower", "none")
 
 
 def check_family(family: Family, random_state: int = 0) -> None:
@@ -53,13 +52,11 @@ def check_family(family: Family, random_state: int = 0) -> None:
     posterior = family.build(layout, generator)
     params = posterior.params
     ensure(params.ndim == 1, f"{name}: params must be one flat vector.")
-    posterior.params = params + 0.3 * randn(generator, len(params))
-    kind = posterior.log_prob_kind
-    ensure(
-        kind in KINDS, f"{name}: log_prob_kind must be one of {KINDS}; got {kind!r}."
-    )
+    posterior = posterior.at(params + 0.3 * randn(generator, len(params)))
+    side = posterior.side
+    ensure(side in SIDES, f"{name}: side must be one of {SIDES}; got {side!r}.")
     theta, log_q = _check_draws(posterior, layout.size, name)
-    if kind == "exact":
+    if side == "exact":
         _check_density(posterior, theta[:100], log_q[:100], name)
         _check_score(posterior, theta, name)
         _check_mass(posterior, theta, name, generator)
@@ -70,23 +67,28 @@ def _check_draws(
     posterior: Any, size: int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.no_grad():
-        theta, log_q = posterior.rsample_with_log_prob(N_DRAWS, make_generator(1))
-        again, _ = posterior.rsample_with_log_prob(N_DRAWS, make_generator(1))
-        copy = pickled(posterior)
-        copied, _ = copy.rsample_with_log_prob(N_DRAWS, make_generator(1))
+        draw, again, copied = (
+            source.draw(N_DRAWS, make_generator(1))
+            for source in (posterior, posterior, pickled(posterior))
+        )
+    ensure(
+        isinstance(draw, Draw) and draw.side == posterior.side,
+        f"{name}: draw must return a Draw whose side is {posterior.side!r}; "
+        f"got {draw!r}.",
+    )
+    theta, log_q = draw.theta, draw.log_q
     shapes = tuple(theta.shape), tuple(log_q.shape)
     ensure(
         shapes == ((N_DRAWS, size), (N_DRAWS,)),
-        f"{name}: rsample_with_log_prob must return shapes (S, P) and (S,); "
-        f"got {shapes}.",
+        f"{name}: draws must have the shapes (S, P) and (S,); got {shapes}.",
     )
     ensure(torch.isfinite(theta).all(), f"{name}: draws are not finite.")
-    ensure_close(again, theta, f"{name}: draws from the same generator state")
-    ensure_close(copied, theta, f"{name}: draws after pickling")
-    leaf, kept = posterior.params.clone().requires_grad_(), posterior.params
-    posterior.params = leaf
-    draws, log_density = posterior.rsample_with_log_prob(5, make_generator(1))
-    for value, what in ((draws.square().sum(), "draws"), (log_density.sum(), "log q")):
+    ensure_close(again.theta, theta, f"{name}: draws from the same generator state")
+    ensure_close(copied.theta, theta, f"{name}: draws after pickling")
+    leaf = posterior.params.clone().requires_grad_()
+    draw = posterior.at(leaf).draw(5, make_generator(1))
+    values = ((draw.theta.square().sum(), "draws"), (draw.log_q.sum(), "log q"))
+    for value, what in values:
         ensure(value.requires_grad, f"{name}: {what} must be differentiable in params.")
         (gradient,) = torch.autograd.grad(
             value, leaf, retain_graph=True, allow_unused=True
@@ -95,7 +97,6 @@ def _check_draws(
             gradient is not None and torch.isfinite(gradient).all(),
             f"{name}: {what} must be differentiable in params.",
         )
-    posterior.params = kept
     return theta, log_q
 
 

@@ -330,7 +330,8 @@ def test_estimates_with_draws_of_the_prior(spec, family, make_normal, generator)
 
     values, gradients = [], []
     for _ in range(60):
-        theta, log_q = posterior.rsample_with_log_prob(2000, generator)
+        draw = posterior.draw(2000, generator)
+        theta, log_q = draw.theta, draw.log_q
         log_prior = prior.log_prob(theta)
         value = spec.estimate(posterior, prior, log_q, log_prior, generator)
         values.append(value.detach())

@@ -142,7 +142,8 @@ def test_gibbs_posteriors_of_classifiers(loss):
     assert model.score(X, Y) > 0.88
     assert isinstance(model.loss_function_, CallableLoss)
     generator = torch.Generator().manual_seed(0)
-    theta, log_q = model.posterior_.rsample_with_log_prob(4000, generator)
+    draw = model.posterior_.draw(4000, generator)
+    theta, log_q = draw.theta, draw.log_q
     f = theta[:, :4] @ torch.from_numpy(X).T + theta[:, 4:]
     losses = loss(f, torch.from_numpy(Y).double()).sum(1)
     values = losses + log_q + 0.5 * (theta.square() + math.log(2 * math.pi)).sum(1)

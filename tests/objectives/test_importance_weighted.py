@@ -350,7 +350,8 @@ class LearntNoise(Target):
 def test_maximised_bounds_have_their_own_gradient_in_hyper(objective, numeric_gradient):
     """Away from the posterior. Wrong variant: softmax(lw) for every order."""
     target, posterior = LearntNoise(), make_posterior(MeanFieldNormal())
-    theta, log_q = posterior.rsample_with_log_prob(20, torch.Generator().manual_seed(4))
+    draw = posterior.draw(20, torch.Generator().manual_seed(4))
+    theta, log_q = draw.theta, draw.log_q
 
     def bound(hyper):
         return objective.bound(target._log_joint(theta, hyper) - log_q).detach()

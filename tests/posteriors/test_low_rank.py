@@ -42,14 +42,15 @@ def test_density_is_that_of_the_dense_normal(posterior, generator):
     theta = 3 * torch.randn(20, SIZE, generator=generator).double()
     reference = dense(normal).log_prob(theta)
     torch.testing.assert_close(posterior.log_prob(theta), reference)
-    draws, log_q = posterior.rsample_with_log_prob(20, generator)
+    draw = posterior.draw(20, generator)
+    draws, log_q = draw.theta, draw.log_q
     torch.testing.assert_close(log_q, dense(normal).log_prob(draws))
 
 
 def test_draws_have_the_moments(posterior, generator, z_score):
     """Wrong variant: one noise for own deviations and factor."""
     normal = posterior.as_normal()
-    theta, _ = posterior.rsample_with_log_prob(200_000, generator)
+    theta = posterior.draw(200_000, generator).theta
     deviation = theta - normal.mean
     products = deviation[:, :, None] * deviation[:, None]
     assert z_score(theta, normal.mean) < 5
@@ -64,7 +65,8 @@ def test_gradients_of_draws_and_density(posterior, numeric_gradient):
     def run(params):
         posterior.params = params
         noise = torch.Generator().manual_seed(3)
-        theta, log_q = posterior.rsample_with_log_prob(3, noise)
+        draw = posterior.draw(3, noise)
+        theta, log_q = draw.theta, draw.log_q
         return (theta**2).sum() + log_q.sum()
 
     leaf = start.clone().requires_grad_()

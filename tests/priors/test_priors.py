@@ -306,6 +306,6 @@ def test_posterior_of_another_layout():
     with pytest.raises(IncompatibleComponentsError, match="is over Layout"):
         build_prior(posterior, LAYOUT)
     inexact = FullRankNormal().build(LAYOUT)
-    inexact.log_prob_kind = "lower"
+    inexact.side = "lower"
     with pytest.raises(IncompatibleComponentsError, match="full_rank"):
         build_prior(inexact, LAYOUT)

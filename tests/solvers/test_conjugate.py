@@ -172,7 +172,8 @@ def test_gamma_posterior(a, generator, z_score):
     posterior = Gamma().build(layout)
     shape, rate = torch.tensor([[a, 2.0], [3.0, 0.5]], dtype=torch.float64)
     posterior.set_gamma(shape, rate)
-    theta, log_q = posterior.rsample_with_log_prob(100_000, generator)
+    draw = posterior.draw(100_000, generator)
+    theta, log_q = draw.theta, draw.log_q
     assert torch.isfinite(theta).all()
     expected = stats.gamma.logpdf(theta.exp().numpy(), shape, scale=1 / rate).sum(1)
     fine = (theta > -600).all(1)
@@ -194,7 +195,7 @@ def test_gamma_draws_are_differentiable(z_score):
         params = torch.tensor([math.log(a), 0.3]).double().requires_grad_()
         posterior.params = params
         generator = torch.Generator().manual_seed(seed)
-        theta, _ = posterior.rsample_with_log_prob(2000, generator)
+        theta = posterior.draw(2000, generator).theta
         gradients.append(torch.autograd.grad(theta.mean(), params)[0])
     found = torch.stack(gradients)
     assert z_score(found[:, 0], a * polygamma(1, a)) < 5
@@ -210,14 +211,15 @@ def test_product_is_a_product(generator):
     means = torch.tensor([10.0, 11.0, 12.0, -1.0, -2.0]).double()
     part.set_normal(NormalForm(means, torch.full((5,), 0.01, dtype=torch.float64)))
     posterior.set_part("a", part)
-    theta, log_q = posterior.rsample_with_log_prob(500, generator)
+    draw = posterior.draw(500, generator)
+    theta, log_q = draw.theta, draw.log_q
     centres = torch.tensor([-1.0, -2.0, 10.0, 11.0, 12.0]).double()
     assert (theta[:, [0, 1, 3, 4, 5]] - centres).abs().max() < 0.1
     torch.testing.assert_close(posterior.log_prob(theta), log_q)
     expected = stats.norm.logpdf(theta[:, [0, 1, 3, 4, 5]], centres, 0.01).sum(1)
     expected += stats.gamma.logpdf(theta[:, 2].exp().numpy(), 1.0) + theta[:, 2].numpy()
     np.testing.assert_allclose(log_q, expected, rtol=1e-10)
-    assert posterior.log_prob_kind == "exact"
+    assert posterior.side == "exact"
     assert posterior.as_normal() is None
     with pytest.raises(ValueError, match=r"at most once, out of \['a', 'b', 's'\]"):
         Product({"c": FullRankNormal()}).build(layout)
@@ -280,7 +282,8 @@ def test_coordinate_ascent(case, family, generator, z_score):
     solution = CoordinateAscent().solve(problem, TIGHT)
     assert solution.converged
     assert (np.diff(solution.history) <= 1e-10).all()
-    theta, log_q = problem.posterior.rsample_with_log_prob(50_000, generator)
+    draw = problem.posterior.draw(50_000, generator)
+    theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint(theta) - log_q
     assert z_score(log_weights, -solution.value, rounding=1e-9) < 5
 
@@ -304,7 +307,8 @@ def test_coordinate_ascent_ends_at_an_optimum(case, family):
         leaf = posterior.params.clone().requires_grad_()
         posterior.params = leaf
         generator = torch.Generator().manual_seed(seed)
-        theta, log_q = posterior.rsample_with_log_prob(1000, generator)
+        draw = posterior.draw(1000, generator)
+        theta, log_q = draw.theta, draw.log_q
         value = (target.log_joint(theta) - log_q).mean()
         gradients.append(torch.autograd.grad(value, leaf)[0])
         posterior.params = leaf.detach()

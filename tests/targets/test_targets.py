@@ -156,7 +156,7 @@ def test_expected_loss_is_an_expectation(
     target = make_target(likelihood, loss, weight=WEIGHT)
     posterior = make_posterior(FullRankNormal(), target, make_normal)
     with torch.no_grad():
-        theta, _ = posterior.rsample_with_log_prob(200_000, generator)
+        theta = posterior.draw(200_000, generator).theta
         draws = target.pointwise(theta) @ WEIGHT
         value = target.expected_loss(posterior)
     assert z_score(draws, value) < 5
@@ -258,7 +258,7 @@ def test_expected_loss_of_a_network(family, make_normal, generator, z_score):
     target = make_target(weight=WEIGHT, predictor=predictor)
     posterior = make_posterior(family, target, make_normal, width=0.6)
     with torch.no_grad():
-        theta, _ = posterior.rsample_with_log_prob(100_000, generator)
+        theta = posterior.draw(100_000, generator).theta
         draws = target.pointwise(theta) @ WEIGHT
         values = torch.stack(
             [target.expected_loss(posterior, None, 1000, generator) for _ in range(100)]

@@ -4,6 +4,7 @@ The wrong variants are the classes below, one for each statement of a contract.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -247,15 +248,15 @@ class HalfEntropy(_Diagonal):
     def log_prob(self, theta, params=None):
         return super().log_prob(theta, params) + 0.1
 
-    def rsample_with_log_prob(self, n_draws, generator):
-        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
-        return theta, log_q + 0.1
+    def draw(self, n_draws, generator):
+        draw = super().draw(n_draws, generator)
+        return replace(draw, log_q=draw.log_q + 0.1)
 
 
 class Fixed(_Diagonal):
-    def rsample_with_log_prob(self, n_draws, generator):
-        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
-        return theta.detach(), log_q
+    def draw(self, n_draws, generator):
+        draw = super().draw(n_draws, generator)
+        return replace(draw, theta=draw.theta.detach())
 
 
 class WideForm(_Diagonal):
@@ -265,9 +266,9 @@ class WideForm(_Diagonal):
 
 
 class OtherDraws(_Diagonal):
-    def rsample_with_log_prob(self, n_draws, generator):
-        theta, log_q = super().rsample_with_log_prob(n_draws, generator)
-        return theta + 0.5, log_q
+    def draw(self, n_draws, generator):
+        draw = super().draw(n_draws, generator)
+        return replace(draw, theta=draw.theta + 0.5)
 
 
 class LyingFamily(MeanFieldNormal):

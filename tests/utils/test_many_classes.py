@@ -54,7 +54,8 @@ def test_a_fit_with_thirty_five_classes():
     X, y = rng.normal(size=(72, 2)), np.arange(72) % 35
     model = BayesianLogisticRegression(prior=Normal(10.0)).fit(X, y)
     assert model.converged_
-    theta, log_q = model.posterior_.rsample_with_log_prob(1000, make_generator(0))
+    draw = model.posterior_.draw(1000, make_generator(0))
+    theta, log_q = draw.theta, draw.log_q
     coef, intercept = theta[:, :70].reshape(-1, 35, 2), theta[:, 70:]
     f = torch.from_numpy(X) @ coef.mT + intercept[:, None]
     fit = -torch.nn.functional.cross_entropy(

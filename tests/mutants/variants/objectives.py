@@ -50,15 +50,15 @@ VARIANTS = [
     _v(
         "doubly-reparam-not-detached",
         "_weights.py",
-        "log_q = posterior.log_prob(theta, posterior.params.detach())",
-        "log_q = posterior.log_prob(theta)",
+        "log_q = posterior.log_q(draw, posterior.params.detach())",
+        "log_q = posterior.log_q(draw)",
         "parameters of log q are not detached",
     ),
     _v(
         "score-draws-not-detached",
         "_weights.py",
-        "            theta = theta.detach()\n",
-        "            theta = theta + 0.0\n",
+        "            draw = draw.detach()\n",
+        "            draw = draw\n",
         "algorithm 1 read literally: log q differentiated along the path",
     ),
     _v(
@@ -78,8 +78,8 @@ VARIANTS = [
     _v(
         "stl-not-detached",
         "_elbo.py",
-        "log_q = posterior.log_prob(theta, posterior.params.detach())",
-        "log_q = posterior.log_prob(theta)",
+        "log_q = posterior.log_q(draw, posterior.params.detach())",
+        "log_q = posterior.log_q(draw)",
         "sticking the landing without its detached parameters",
     ),
     _v(
