@@ -110,8 +110,7 @@ class MomentMatching:
                 "the posterior family has covariances of low rank only, whose optimum "
                 "has not the moments of the tilted density"
             )
-        hyper = getattr(problem.target, "hyper", None)
-        if hyper is not None and len(hyper):
+        if len(problem.target.hyper):
             return "the target has hyperparameters to learn"
         return NaturalGradient.missing(_proposal_problem(problem.target))
 
@@ -310,8 +309,8 @@ def dispersed_starts(
     Parameters
     ----------
     target : Target
-        Its prior is drawn from; where precisions have hyperpriors, the normal with
-        three times its standard deviations instead.
+        Its prior is drawn from; where there is none, or where precisions have
+        hyperpriors, the normal with three times its standard deviations instead.
     normal : NormalForm
         Near the posterior.
     generator : torch.Generator
@@ -324,15 +323,19 @@ def dispersed_starts(
 
     Examples
     --------
-    >>> from types import SimpleNamespace
     >>> import torch
     >>> from skvi.base import Layout, NormalForm
     >>> from skvi.priors import Normal
     >>> from skvi.solvers import dispersed_starts
-    >>> prior = Normal().build(Layout({"coef": (1,)}))
-    >>> target = SimpleNamespace(prior=prior, log_joint=prior.log_prob)
+    >>> from skvi.targets import Target
+    >>> class NoData(Target):
+    ...     prior = Normal().build(Layout({"coef": (1,)}))
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return self.prior.log_prob(theta)
     >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
-    >>> starts = dispersed_starts(target, near, torch.Generator().manual_seed(0), 4)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> starts = dispersed_starts(NoData(), near, generator, 4)
     >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
     (torch.Size([4, 1]), True, True)
     """
@@ -340,8 +343,7 @@ def dispersed_starts(
         n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
     )
     n_rest = n_chains - n_chains // 2
-    if getattr(target, "starts_near_fit", False):
-        # Hyperpriors draw numbers that no chain returns from.
+    if target.starts_near_fit:
         wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
         return torch.cat([normal.transform(eps), wide])
     prior = target.prior.sample(n_rest, generator)
