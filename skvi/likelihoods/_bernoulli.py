@@ -10,6 +10,9 @@ from skvi.utils._random import rand
 
 __all__ = ["BernoulliLikelihood"]
 
+# As tensors: numbers in products with small tensors take longer than the products.
+ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64)
+
 
 class BernoulliLikelihood(Likelihood):
     """y in {0, 1} with log odds f.
@@ -53,9 +56,9 @@ class BernoulliLikelihood(Likelihood):
         """Residual y - p(1), (S, n)."""
         return y - torch.sigmoid(f[..., 0])
 
-    has_log_prob_sums = True
+    has_log_loss_sums = True
 
-    def log_prob_sums(
+    def log_loss_sums(
         self,
         hyper: torch.Tensor,
         f: torch.Tensor,
@@ -63,11 +66,11 @@ class BernoulliLikelihood(Likelihood):
         weight: torch.Tensor,
         out: torch.Tensor,
     ) -> RowSums:
-        """Closed form; see `Likelihood.log_prob_sums`."""
-        sign = 2 * y - 1
-        signed = f.squeeze(3) * sign
-        value = (logsigmoid(signed) * weight).sum((1, 2))
-        torch.mul(torch.sigmoid(-signed), sign * weight, out=out.squeeze(3))
+        """Closed form; see `Likelihood.log_loss_sums`."""
+        sign = torch.addcmul(ONE, y, MINUS_TWO)
+        signed = f.squeeze(3) * sign  # positive for what is wrong
+        value = (softplus(signed, threshold=40) * weight).sum((1, 2))
+        torch.mul(torch.sigmoid(signed), sign * weight, out=out.squeeze(3))
         return RowSums(value, hyper)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:

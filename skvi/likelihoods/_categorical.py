@@ -95,9 +95,9 @@ class CategoricalLikelihood(Likelihood):
         """Residual: one-hot y minus the class probabilities, (S, n, K)."""
         return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
 
-    has_log_prob_sums = True
+    has_log_loss_sums = True
 
-    def log_prob_sums(
+    def log_loss_sums(
         self,
         hyper: torch.Tensor,
         f: torch.Tensor,
@@ -105,11 +105,11 @@ class CategoricalLikelihood(Likelihood):
         weight: torch.Tensor,
         out: torch.Tensor,
     ) -> RowSums:
-        """Closed form; see `Likelihood.log_prob_sums`."""
+        """Closed form; see `Likelihood.log_loss_sums`."""
         own = _one_hot(y, self.n_classes, f.dtype) * weight[..., None]
         log_p = torch.log_softmax(f, 3)
-        value = (log_p * own).sum((1, 2, 3))
-        torch.addcmul(own, log_p.exp_(), weight[..., None], value=-1, out=out)
+        value = -(log_p * own).sum((1, 2, 3))
+        torch.addcmul(-own, log_p.exp_(), weight[..., None], out=out)
         return RowSums(value, hyper)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:

@@ -12,7 +12,7 @@ __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 # As tensors: numbers in products with small tensors take longer than the products.
-MINUS_HALF = torch.tensor(-0.5, dtype=torch.float64)
+MINUS_HALF, MINUS_TWO = torch.tensor([-0.5, -2.0], dtype=torch.float64)
 LEVEL = torch.tensor(HALF_LOG_2PI + 0.5, dtype=torch.float64)
 
 
@@ -55,9 +55,9 @@ class GaussianLikelihood(NoiseLikelihood):
         """Residual over the noise variance, (S, n)."""
         return (y - f[..., 0]) / self._scale**2
 
-    has_log_prob_sums = True
+    has_log_loss_sums = True
 
-    def log_prob_sums(
+    def log_loss_sums(
         self,
         hyper: torch.Tensor,
         f: torch.Tensor,
@@ -65,20 +65,20 @@ class GaussianLikelihood(NoiseLikelihood):
         weight: torch.Tensor,
         out: torch.Tensor,
     ) -> RowSums:
-        """Closed form; see `Likelihood.log_prob_sums`."""
+        """Closed form; see `Likelihood.log_loss_sums`."""
         log_scale = hyper
         if not self.learnt:
             log_scale = f.new_full((len(f), 1), math.log(float(self._scale)))
-        residual, slope = y - f.squeeze(3), out.squeeze(3)
-        precision = torch.exp(torch.neg(log_scale)).square()
-        torch.mul(residual, weight * precision.unsqueeze(1), out=slope)
+        residual, slope = f.squeeze(3) - y, out.squeeze(3)
+        precision = torch.exp(log_scale * MINUS_TWO).unsqueeze(1)
+        torch.mul(residual, weight * precision, out=slope)
         # Sums of squares in units of the noise, beside what they are on average.
         squares = torch.linalg.vecdot(slope.flatten(1), residual.flatten(1))
         count = weight.expand_as(residual).sum((1, 2))
-        excess = squares - count
+        shortfall = count - squares
         level = log_scale.squeeze(1) + LEVEL
-        value = torch.addcmul(excess * MINUS_HALF, count, level, value=-1)
-        return RowSums(value, excess.unsqueeze(1) if self.learnt else hyper)
+        value = torch.addcmul(shortfall * MINUS_HALF, count, level)
+        return RowSums(value, shortfall.unsqueeze(1) if self.learnt else hyper)
 
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1

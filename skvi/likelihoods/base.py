@@ -163,10 +163,10 @@ class Likelihood(Component):
         """
         return self.log_prob_derivatives(f, y)[1]
 
-    #: Whether `log_prob_sums` is there: training then needs no automatic derivative.
-    has_log_prob_sums = False
+    #: Whether `log_loss_sums` is there: training then needs no automatic derivative.
+    has_log_loss_sums = False
 
-    def log_prob_sums(
+    def log_loss_sums(
         self,
         hyper: torch.Tensor,
         f: torch.Tensor,
@@ -174,7 +174,7 @@ class Likelihood(Component):
         weight: torch.Tensor,
         out: torch.Tensor,
     ) -> RowSums:
-        """Weighted sum of the log density over draws and rows, with derivatives.
+        """Weighted sum of minus the log density over draws and rows, with derivatives.
 
         Parameters
         ----------
@@ -189,7 +189,7 @@ class Likelihood(Component):
         Returns
         -------
         RowSums
-            In nats, ``sum_si weight_i log p(y_i | f_si)`` for each member.
+            In nats, ``-sum_si weight_i log p(y_i | f_si)`` for each member.
         """
         raise NotImplementedError
 

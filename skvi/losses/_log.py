@@ -45,9 +45,9 @@ class LogLoss(Loss):
         out: torch.Tensor,
     ) -> RowSums:
         """In closed form where the likelihood has one; see `Loss.sums`."""
-        if not likelihood.has_log_prob_sums:
+        if not likelihood.has_log_loss_sums:
             return super().sums(likelihood, hyper, f, y, weight, out)
-        return likelihood.log_prob_sums(hyper, f, y, -weight, out)
+        return likelihood.log_loss_sums(hyper, f, y, weight, out)
 
     def expected(
         self,

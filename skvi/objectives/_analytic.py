@@ -93,11 +93,10 @@ class AnalyticSteps(Steps):
         self._mean, self._log_std = params[:, None, : 2 * size].split(size, 2)
         ends = [size, 2 * size, 2 * size + len(self.likelihood.learnt)]
         self._noise_scale = params[:, ends[1] : ends[2]]
-        self._gradient = torch.zeros_like(params)
-        self._parts = self._gradient.tensor_split(ends, 1)
+        self._parts = self.gradient.tensor_split(ends, 1)
         self._learns_noise = ends[2] > ends[1]
         self.divergence = divergence_part(
-            members, params, self._std[:, 0], self._gradient
+            members, params, self._std[:, 0], self.gradient
         )
         self._values: list[torch.Tensor] = []
 
@@ -110,7 +109,7 @@ class AnalyticSteps(Steps):
         self.divergence.forget()
         self._values = []
 
-    def gradient(self, step: int) -> torch.Tensor:
+    def differentiate(self, step: int) -> None:
         for_mean, for_std, for_noise, _ = self._parts
         inputs, y, weight, offset = self.batches.steps[step]
         passes, noise = self.passes, self.noise.next()
@@ -130,7 +129,6 @@ class AnalyticSteps(Steps):
         if self._learns_noise:
             for_noise.copy_(for_hyper)
         self.divergence.complete()
-        return self._gradient
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         losses = torch.stack(self._values).double() - self.batches.constant

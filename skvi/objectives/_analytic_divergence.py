@@ -69,14 +69,14 @@ class _Moments:
         gradient: torch.Tensor,
     ) -> None:
         size, dtype = std.shape[1], params.dtype
-        self.precision64 = torch.stack([form.precision for form in forms]).double()
-        self.center64 = torch.stack([form.center for form in forms]).double()
+        precision = torch.stack([form.precision for form in forms])
+        center = torch.stack([form.center for form in forms])
         numbers = [(form.weight, form.constant) for form in forms]
-        self.weight64, self.constant = torch.tensor(numbers, dtype=torch.float64).T
-        self.precision = self.precision64.to(dtype)
-        self.pull = (self.precision64 * self.center64).to(dtype)
-        self.minus_weight = -self.weight64[:, None].to(dtype).expand_as(std)
-        self.is_centred = not bool(self.center64.any())
+        self.weight, self.constant = torch.tensor(numbers, dtype=torch.float64).T
+        self.precision, self.center = precision.to(dtype), center.to(dtype)
+        self.pull = (precision * center).to(dtype)
+        self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
+        self.is_centred = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
@@ -92,10 +92,12 @@ class _Moments:
         torch.addcmul(self.minus_weight, slope, std, out=slope)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        mean, log_std = trail[..., : 2 * self.size].double().split(self.size, 2)
-        squares = (2 * log_std).exp_() + (mean - self.center64).square_()
-        moments = 0.5 * (squares * self.precision64).sum(2)
-        return moments - self.weight64 * log_std.sum(2) + self.constant
+        mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
+        shift = mean if self.is_centred else mean - self.center
+        squares = torch.exp(log_std).square_().addcmul_(shift, shift)
+        total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
+        entropy = log_std.sum(2, dtype=torch.float64)
+        return 0.5 * total - self.weight * entropy + self.constant
 
 
 class _ByAutograd:

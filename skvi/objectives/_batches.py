@@ -71,6 +71,7 @@ class MemberBatches:
         self._offset = None
         if first.offset is not None:
             self._offset = torch.zeros(shape, dtype=dtype)
+        self._sizes: list[list[int]] = [[] for _ in targets]
         self.steps = [self._step(k) for k in range(n_kept)]
         if batch_size is None:
             for m in range(len(targets)):
@@ -90,17 +91,27 @@ class MemberBatches:
             self._fill(m, [part for part in of_member if part is not None])
 
     def _fill(self, m: int, rows: list[torch.Tensor]) -> None:
-        target, count = self.targets[m], len(rows)
-        index = pad_sequence(rows, batch_first=True)
-        index = torch.nn.functional.pad(index, (0, self.n_rows - index.shape[1]))
-        flat, shape = index.view(-1), index.shape
-        sizes = torch.tensor([len(part) for part in rows])[:, None]
-        scale = target.n_rows / (sizes.double() * self.n_draws)
-        weight = torch.where(torch.arange(self.n_rows) < sizes, scale, 0.0)
+        target, sizes = self.targets[m], [len(part) for part in rows]
+        index = _padded(rows, sizes, self.n_rows)
+        flat, shape, steps = index.view(-1), index.shape, slice(len(rows))
+        self._X[steps, m, :, :-1] = target.X[flat].view(*shape, -1)
+        self._y[steps, m] = target.y[flat].view(shape)
+        if self._offset is not None:
+            self._offset[steps, m] = target.offset[flat].view(shape)
+        if target.sample_weight is None and self._sizes[m] == sizes:
+            return  # the weights are there
+        self._sizes[m] = sizes
+        scale = target.n_rows / (torch.tensor(sizes).double() * self.n_draws)
+        inside = torch.arange(self.n_rows) < torch.tensor(sizes)[:, None]
+        weight = torch.where(inside, scale[:, None], 0.0)
         if target.sample_weight is not None:
             weight = weight * target.sample_weight[flat].view(shape)
-        self._weight[:count, m] = weight
-        self._X[:count, m, :, :-1] = target.X[flat].view(*shape, -1)
-        self._y[:count, m] = target.y[flat].view(shape)
-        if self._offset is not None:
-            self._offset[:count, m] = target.offset[flat].view(shape)
+        self._weight[steps, m] = weight
+
+
+def _padded(rows: list[torch.Tensor], sizes: list[int], length: int) -> torch.Tensor:
+    """Positions of rows, (T, length); short parts are filled up with the first row."""
+    if min(sizes) == length:
+        return torch.stack(rows)
+    index = pad_sequence(rows, batch_first=True)
+    return torch.nn.functional.pad(index, (0, length - index.shape[1]))

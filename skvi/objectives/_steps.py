@@ -42,10 +42,15 @@ class Steps:
     params : Tensor of shape (M, V)
         Variational parameters of each member, then its hyperparameters. The owner
         changes it in place between steps.
+
+    Attributes
+    ----------
+    gradient : Tensor of shape (M, V)
+        That of the last step: a buffer.
     """
 
     def __init__(self, params: torch.Tensor) -> None:
-        self.params = params
+        self.params, self.gradient = params, torch.zeros_like(params)
 
     @property
     def max_steps(self) -> int:
@@ -56,8 +61,8 @@ class Steps:
         """Take over the rows of the next steps, of each member."""
         raise NotImplementedError
 
-    def gradient(self, step: int) -> torch.Tensor:
-        """Gradient at `params` with the rows of a prepared step, (M, V)."""
+    def differentiate(self, step: int) -> None:
+        """Put the gradient at `params`, with the rows of a prepared step, in place."""
         raise NotImplementedError
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
@@ -118,7 +123,7 @@ class SurrogateSteps(Steps):
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self._rows, self._values = rows, []
 
-    def gradient(self, step: int) -> torch.Tensor:
+    def differentiate(self, step: int) -> None:
         with torch.inference_mode(False):
             found = [
                 self._one(member, params.clone(), rows[step])
@@ -127,7 +132,7 @@ class SurrogateSteps(Steps):
                 )
             ]
         self._values.append(torch.stack([value.double() for value, _ in found]))
-        return torch.stack([gradient for _, gradient in found])
+        torch.stack([gradient for _, gradient in found], out=self.gradient)
 
     def _one(
         self, member: Member, params: torch.Tensor, rows: Rows

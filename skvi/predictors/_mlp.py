@@ -56,9 +56,6 @@ class MLPPredictor:
 
     #: Whether f is linear in theta, so that its moments are exact.
     is_linear = False
-    #: Whether `passes` is there.
-    has_passes = True
-
     def __init__(
         self,
         n_features: int,
@@ -80,6 +77,14 @@ class MLPPredictor:
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether draws of theta are the fastest way to train: with hidden layers.
+
+        Without one, f itself can be drawn, which takes fewer numbers with less noise.
+        """
+        return self.n_layers > 1
 
     @property
     def structure(self) -> tuple:

@@ -80,13 +80,16 @@ class _Stack:
         trail = self._trail[: count + 1]
         with torch.inference_mode():
             steps.prepare([training.take(count) for training in self.trainings])
-            adams = [training.adam.step for training in self.trainings]
-            states, rows = trail.unbind(), params.unbind()
+            states, pairs = trail.unbind(), zip(params, steps.gradient, strict=True)
+            updates = [
+                (training.adam.step, *pair)
+                for training, pair in zip(self.trainings, pairs, strict=True)
+            ]
             states[0].copy_(params)
             for k in range(count):
-                gradient = steps.gradient(k)
-                for update, own, slope in zip(adams, rows, gradient, strict=True):
-                    update(own, slope)
+                steps.differentiate(k)
+                for update, own, gradient in updates:
+                    update(own, gradient)
                 if self._hyper.shape[1]:
                     self._hyper.clamp_(self._floor, self._ceiling)
                 states[k + 1].copy_(params)

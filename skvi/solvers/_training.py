@@ -178,48 +178,44 @@ class Training:
         self._store()
         if self.stopped:
             return self._solution(Ending.STOPPED, "", *self._value())
-        converged = self.schedule.converged
         message = self._complaint()
-        return self._solution(
-            ending_of(converged and not message), message, *self._value()
-        )
+        ending = ending_of(self.schedule.converged and not message)
+        return self._solution(ending, message, *self._value())
 
     def _complaint(self) -> str:
         """Say what is wrong with the end, the worst first; empty where nothing is."""
-        options, problem = self.options, self._at(self.kept)
-        if self.message:
-            return self.message
+        problem = self._at(self.kept)
         # First: at an end other parameters may go on moving without limit.
-        if message := self._runaway_message():
-            return message
-        if self.schedule.drifted:
-            return (
+        message = self.message or self._runaway_message()
+        if self.schedule.drifted and not message:
+            message = (
                 f"the noise of the gradients drove the objective up, by more than "
                 f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
                 "or increase n_draws"
             )
-        if not self.schedule.converged:
+        if not self.schedule.converged and not message:
             message = (
-                f"the objective was still falling after max_iter={options.max_iter} "
-                f"iterations of {self.steps} gradient steps; increase max_iter"
+                "the objective was still falling after max_iter="
+                f"{self.options.max_iter} iterations of {self.steps} gradient steps; "
+                "increase max_iter"
             )
-            return message + suspicion(problem.target, self.kept[self.split :])
+            message += suspicion(problem.target, self.kept[self.split :])
         gain = problem.objective.remaining_gain(
             problem.target, problem.posterior, problem.divergence, problem.generator
         )
-        if gain > MAX_GAIN:
-            return (
+        if not message and gain > MAX_GAIN:
+            message = (
                 f"the gradient promises {gain:.2g} more nats, which its noise kept "
                 "from showing; increase n_draws, or use gradient='reparam'"
             )
         efficiency = _weight_efficiency(problem)
-        if efficiency < MIN_EFFICIENCY:
-            return (
+        if not message and efficiency < MIN_EFFICIENCY:
+            message = (
                 f"the weights that train {problem.objective!r} are degenerate "
                 f"(share of effective draws {efficiency:.3f}), so that its gradients "
                 "are biased; use objective='elbo' or more n_draws"
             )
-        return ""
+        return message
 
     def cut_short(self) -> Solution:
         """Keep the better one of the start and of what there is, after Ctrl-C.
