@@ -151,7 +151,7 @@ class Model:
     loss : Loss
     prior : BuiltPrior
         Over the parameters of the predictor.
-    dtype : dtype
+    dtype : str
         Of X in the fit, and of what is returned to the user.
     units : Units, default=None
         Origin and scale of the target; None where it is taken as it is.
@@ -164,7 +164,7 @@ class Model:
     likelihood: Any
     loss: Any
     prior: Any
-    dtype: np.dtype
+    dtype: str
     units: Units | None = None
     taken_from_y: tuple[str, ...] = ()
 

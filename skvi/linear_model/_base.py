@@ -102,7 +102,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
             data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )
         prior = build_prior(self.prior_, predictor.layout)
-        loss, dtype = self.loss_function_, data.X.dtype
+        loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(response, predictor, likelihood, loss, prior, dtype)
 
     def _predictive_moments(self, X):

@@ -249,7 +249,7 @@ Prior, Posterior or dict, default="normal"
         likelihood = labels.likelihood
         network = self._network(likelihood.n_outputs)
         prior = build_prior(self.prior_, network.layout)
-        loss, dtype = self.loss_function_, data.X.dtype
+        loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(labels, network, likelihood, loss, prior, dtype)
 
     def _log_mean(self, f):

@@ -297,7 +297,7 @@ Prior, Posterior or dict, default="normal"
             GaussianLikelihood(noise_in(units, self.noise_scale)),
             self.loss_function_,
             build_prior(self.prior_, network.layout),
-            data.X.dtype,
+            str(data.X.dtype),
             units,
             names_of_units(centred=True) if standardizes else (),
         )
