@@ -47,7 +47,7 @@ def hand_written(model, X):
     """Mean and standard deviation of the first rows' outputs, noise included."""
     theta, X = torch.from_numpy(model._theta), torch.from_numpy(X)
     n_draws, n_rows, dtype = len(theta), len(X), theta.dtype
-    blocks = model._fitted_predictor.layout.unpack(theta)
+    blocks = model._model.predictor.layout.unpack(theta)
     first = torch.cat([blocks["coef_0"], blocks["intercept_0"][:, None]], 1)
     last, shift = blocks["coef_1"][..., 0].clone(), blocks["intercept_1"][:, 0]
     shift = shift.tolist()
@@ -67,8 +67,9 @@ def hand_written(model, X):
                 q.addcmul_(f, f)
         mean = total / n_draws
         variance = (squares - n_draws * mean**2) / (n_draws - 1)
-        variance = variance * model._y_scale**2 + model.noise_scale_**2
-        mean = mean * model._y_scale + model._y_mean
+        units = model._model.units
+        variance = variance * units.y_scale**2 + model.noise_scale_**2
+        mean = mean * units.y_scale + units.y_mean
     return mean.numpy(), variance.sqrt().numpy()
 
 

@@ -41,8 +41,8 @@ COPIES = (
 class BayesianMLP(EvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()`, `_mean(f)` and
-    `_compare_with_constant(X, y, weight, rows_per_row)`.
+    A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
+    and `_compare_with_constant(X, y, weight, rows_per_row)`.
     """
 
     _parameter_constraints: dict = {
@@ -67,7 +67,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         n_rows = self._batch_size(target.n_rows) or target.n_rows
         return self.n_draws * n_rows * target.layout.size
 
-    def _predictor(self):
+    def _network(self, n_outputs):
+        """Predictor of the hidden layers that are asked for."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
         if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise ValueError(
@@ -80,11 +81,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             )
         hidden = tuple(int(size) for size in sizes)
         return MLPPredictor(
-            self.n_features_in_,
-            self._n_outputs(),
-            hidden,
-            self.activation,
-            *self._scales,
+            self.n_features_in_, n_outputs, hidden, self.activation, *self._scales
         )
 
     def _batch_size(self, n_rows):
@@ -135,7 +132,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _remedies(self):
-        hidden = self._fitted_predictor.sizes[1:-1]
+        hidden = self._model.predictor.sizes[1:-1]
         return remedies(hidden, self.activation, self.divergence_)
 
     def _bound_evidence(self, target, *options):
@@ -167,7 +164,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         theta = as_tensor(self._theta) if theta is None else theta
         arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
         with limit_threads(0):  # copies of the weights need no second thread
-            forward = self._fitted_predictor.block_forward(theta, ROW_BLOCK)
+            forward = self._model.predictor.block_forward(theta, ROW_BLOCK)
         result = None
         with torch.no_grad(), limit_threads(forward.work):
             for rows in gen_batches(len(X), ROW_BLOCK):
