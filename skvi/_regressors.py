@@ -1,10 +1,8 @@
 """What all regressors share: the units of the target, and what they predict."""
 
 from numbers import Real
-from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.base import Units
 from skvi.posteriors import Posterior
