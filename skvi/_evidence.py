@@ -140,7 +140,7 @@ class EvidenceMixin:
         target = self._build_target(
             X, target_values, weight, self._fitted_predictor, offset
         )
-        target.hyper = torch.from_numpy(self._hyper.copy())
+        target = target.at(torch.from_numpy(self._hyper.copy()))
         n_jobs = getattr(self, "n_jobs", None)
         work = 64 * X.shape[0] * target.layout.size
         with raising_interrupts(), limit_threads(work, n_jobs):
