@@ -41,7 +41,7 @@ class FitProgress:
     Parameters
     ----------
     estimator : estimator
-        With `_attributes_at(state)`, what a user's callback needs to predict.
+        With `_posterior_attributes(state)`, what a user's callback needs to predict.
     data : dict
         "X", "y" and "metadata", which callbacks may ask for.
     max_iter : int
@@ -73,7 +73,7 @@ class FitProgress:
         task.call_on_fit_task_begin(**hooks)
 
         def attributes() -> dict:
-            return self.estimator._attributes_at(state())
+            return self.estimator._posterior_attributes(state())
 
         return bool(
             task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)

@@ -229,12 +229,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             target, self.objective_, self.divergence_, posterior, generator
         )
         solver = self._choose_solver(problem)
-        self._problem = problem  # callbacks may ask for the attributes so far
-        try:
-            solution, progress = self._run(problem, solver, before, data)
-            solution, found = self._attributes(problem, solution)
-        finally:
-            del self._problem
+        solution, progress = self._run(problem, solver, before, data)
+        solution, found = self._attributes(problem, solution)
         vars(self).update(found)  # at once: fitted, or not at all
         if solution.interrupted:
             raise KeyboardInterrupt
@@ -292,7 +288,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Fitted attributes, after Ctrl-C without what takes time; how it ended."""
         if not solution.interrupted:
             try:
-                found = self._attributes_at(solution.state)
+                found = self._posterior_attributes(solution.state)
                 found |= judge_fit(problem, solution, self.n_draws)
                 category = self._compare_with_constant_fit(found, solution.target)
                 self._warn(found["diagnostics_"]["message"], category)
@@ -301,13 +297,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 solution = replace(
                     solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
                 )
-        found = self._attributes_at(solution.state)
+        found = self._posterior_attributes(solution.state)
         return solution, found | describe_fit(problem, solution, self.n_draws)
-
-    def _attributes_at(self, state: State) -> dict[str, Any]:
-        """Fitted attributes that follow from a posterior and learnt scales."""
-        self._problem = self._problem.at(state)
-        return self._posterior_attributes()
 
     def _compare_with_constant_fit(
         self, found: dict[str, Any], target: Any
@@ -400,13 +391,12 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             n_iter_no_change=getattr(self, "n_iter_no_change", None),
         )
 
-    def _posterior_attributes(self) -> dict[str, Any]:
-        """Fitted attributes that follow from the posterior as it is now."""
-        problem = self._problem
-        posterior = problem.posterior.at(problem.posterior.params.detach().clone())
-        hyper = problem.target.hyper.detach().double().numpy().copy()
+    def _posterior_attributes(self, state: State) -> dict[str, Any]:
+        """Fitted attributes that follow from a posterior and learnt scales."""
+        posterior = state.posterior.at(state.posterior.params.detach().clone())
+        hyper = state.target.hyper.detach().double().numpy().copy()
         found = {"posterior_": posterior, "_hyper": hyper}
-        scales = learnt_scales(problem.target, "prior_scale")
+        scales = learnt_scales(state.target, "prior_scale")
         if scales:
             # A number, or one for each entry of a mapping of priors.
             single = len(scales) == 1

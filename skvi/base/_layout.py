@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi.utils._device import CPU
+
 __all__ = ["Block", "Layout"]
 
 
@@ -145,7 +147,9 @@ class Layout(Mapping):
             The blocks' `scale`, in float64.
         """
         parts = [
-            torch.full((block.size,), float(block.scale), dtype=torch.float64)
+            torch.full(
+                (block.size,), float(block.scale), dtype=torch.float64, device=CPU
+            )
             for block in self._blocks.values()
         ]
         return torch.cat(parts)

@@ -39,6 +39,7 @@ def bound_evidence(
     Parameters
     ----------
     target : Target
+        Without a prior Z is the integral of its density, which has to be finite.
     posterior : Posterior
         The fitted one; it only enters the table's ELBO and EUBO.
     generator : torch.Generator
@@ -87,7 +88,7 @@ def bound_evidence(
     >>> round(bounds.estimate, 1)  # log p(D) is -4.72
     -4.7
     """
-    if not target.prior.is_proper:
+    if target.prior is not None and not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
     if normal is None:
         normal = _normal_near(target, posterior, generator)

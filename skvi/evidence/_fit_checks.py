@@ -132,8 +132,7 @@ def weight_diagnostics(
     >>> round(found["efficiency"], 3)
     1.0
     """
-    prior = getattr(target, "prior", None)
-    is_improper = prior is not None and not prior.is_proper
+    is_improper = target.prior is not None and not target.prior.is_proper
     # Coordinate ascent takes less time than the draws would.
     if is_improper or solver == "coordinate_ascent":
         return {"efficiency": None, "khat": None}

@@ -118,7 +118,7 @@ def summarise(
         ess=float(1 / weights.square().sum()),
         khat=max(khats),
         reliable=not reason,
-        reason=reason or MIXED + (CAPPED if is_coarse else ""),
+        reason=reason or _say_valid(target) + (CAPPED if is_coarse else ""),
         method=sides.method,
         quantity=quantity,
         table=build_table(
@@ -129,10 +129,16 @@ def summarise(
 
 
 CAPPED = "; a bound that is within the precision needs more draws than were taken"
-MIXED = (
-    "the upper side is valid if the chains have mixed: they start at the fit, in the "
-    "prior, and where the likelihood is large if the prior's spike may hide that"
+IF_MIXED = "the upper side is valid if the chains have mixed: they start at the fit, "
+FROM_PRIOR = (
+    "in the prior, and where the likelihood is large if the prior's spike may hide that"
 )
+FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
+
+
+def _say_valid(target: Any) -> str:
+    """What the upper side rests on: where the chains started."""
+    return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
 
 
 def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:

@@ -6,6 +6,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
+from sklearn.utils import gen_batches
 
 from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
@@ -23,8 +24,10 @@ __all__ = ["BayesianMLP", "SampledFunction"]
 
 # Rows that are predicted at once. The number never varies (a short block is filled
 # up), because matrix products of other sizes may round differently: what is predicted
-# for a row must not depend on the rows beside it.
-ROW_BLOCK = 64
+# for a row must not depend on the rows beside it. It is a multiple of the widths, 8,
+# 12, 16, 48 and 64, in which products and sums take rows together, so that all places
+# in a block are equal, too.
+ROW_BLOCK = 192
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
@@ -37,8 +40,8 @@ COPIES = (
 class BayesianMLP(EvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()`, `_mean(f)` and
-    `_compare_with_constant(X, y, weight, rows_per_row)`.
+    A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
+    and `_compare_with_constant(X, y, weight, rows_per_row)`.
     """
 
     _parameter_constraints: dict = {
@@ -63,7 +66,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         n_rows = self._batch_size(target.n_rows) or target.n_rows
         return self.n_draws * n_rows * target.layout.size
 
-    def _predictor(self):
+    def _network(self, n_outputs):
+        """Predictor of the hidden layers that are asked for."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
         if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise ValueError(
@@ -76,11 +80,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             )
         hidden = tuple(int(size) for size in sizes)
         return MLPPredictor(
-            self.n_features_in_,
-            self._n_outputs(),
-            hidden,
-            self.activation,
-            *self._scales,
+            self.n_features_in_, n_outputs, hidden, self.activation, *self._scales
         )
 
     def _batch_size(self, n_rows):
@@ -110,8 +110,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
     def _posterior_dtype(self, target):
         return target.X.dtype
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         generator = make_generator(self._draw_seed)
         with torch.no_grad():
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
@@ -131,7 +131,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _remedies(self):
-        hidden = self._fitted_predictor.sizes[1:-1]
+        hidden = self._model.predictor.sizes[1:-1]
         return remedies(hidden, self.activation, self.divergence_)
 
     def _bound_evidence(self, target, *options):
@@ -150,7 +150,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         X : ndarray of shape (n, d)
         function : callable
             f of shape (S, rows, K) in float64, and the rows of `columns`, to a
-            tensor whose first axis is the rows.
+            tensor whose first axis is the rows. It sees one block of rows at a time.
         *columns : ndarray of shape (n,)
         theta : Tensor of shape (S, P), default=None
             Weights; None is the draws of the fit.
@@ -161,15 +161,20 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             In float64.
         """
         theta = as_tensor(self._theta) if theta is None else theta
-        predictor, parts = self._fitted_predictor, []
         arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
-        with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
-            for blocks in zip(*(a.split(ROW_BLOCK) for a in arrays), strict=True):
-                n_rows = len(blocks[0])
-                filled = [_fill(block, ROW_BLOCK) for block in blocks]
-                f = predictor.forward(theta, filled[0]).double()
-                parts.append(function(f, *filled[1:])[:n_rows])
-        return torch.cat(parts).numpy()
+        with limit_threads(0):  # copies of the weights need no second thread
+            forward = self._model.predictor.block_forward(theta, ROW_BLOCK)
+        result = None
+        with torch.no_grad(), limit_threads(forward.work):
+            for rows in gen_batches(len(X), ROW_BLOCK):
+                block, *others = (array[rows] for array in arrays)
+                f = forward(block).double()
+                filled = (_fill(other, ROW_BLOCK) for other in others)
+                part = function(f, *filled)[: len(block)]
+                if result is None:
+                    result = part.new_empty(len(X), *part.shape[1:])
+                result[rows] = part
+        return result.numpy()
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.

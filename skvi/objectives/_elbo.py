@@ -99,7 +99,7 @@ class ELBO(Objective):
         """Check the order of the divergence, and what `gradient` needs."""
         self.validate()
         divergence.check_regularizer()
-        divergence.check_prior(target.prior)
+        _check_prior(divergence, target)
         if self.gradient == "stl" and not divergence.is_standard:
             raise IncompatibleComponentsError(
                 f"ELBO(gradient='stl') holds for KL(weight=1) only, not for "
@@ -108,7 +108,7 @@ class ELBO(Objective):
 
         self._check_variance_reduction()
         if self.gradient == "score":
-            self._check_score(None, divergence, target.prior)
+            self._check_score(None, divergence, target.reference)
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
         """Check what the score form needs; see `Objective.check_posterior`."""
@@ -116,7 +116,7 @@ class ELBO(Objective):
         if posterior.side == "upper":
             self._check_bound(divergence)
         if self.gradient == "score":
-            self._check_score(posterior, divergence, target.prior)
+            self._check_score(posterior, divergence, target.reference)
 
     def _check_bound(self, divergence: Any) -> None:
         """Refuse what an upper bound of log q does not keep a lower bound."""
@@ -158,8 +158,8 @@ class ELBO(Objective):
         n_draws = min(GAIN_DRAWS, max(2, GAIN_ELEMENTS // len(posterior.params)))
         theta = posterior.draw(n_draws, generator).theta
         form = ScoreFunction(posterior, theta, False, True)
-        loss = target.prior.log_prob(theta) - target.log_joint_batched(theta)
-        return form.remaining_gain(form.reward(loss, weight, target.prior))
+        loss = target.reference.log_prob(theta) - target.log_joint_batched(theta)
+        return form.remaining_gain(form.reward(loss, weight, target.reference))
 
     def surrogate(
         self,
@@ -175,7 +175,8 @@ class ELBO(Objective):
             divergence, target, posterior
         ):
             value = target.expected_loss(posterior, rows, n_draws, generator)
-            value = value + divergence.closed_form(posterior.normal(), target.prior)
+            normal = posterior.normal()
+            value = value + divergence.closed_form(normal, target.reference)
             return value, value.detach()
         draw = posterior.draw(n_draws, generator)
         if self.gradient == "score":
@@ -183,11 +184,13 @@ class ELBO(Objective):
         theta, log_q = draw.theta, draw.log_q
         if self.gradient == "stl":
             log_q = posterior.log_q(draw, posterior.params.detach())
-        log_prior = target.prior.log_prob(theta)
+        log_prior = target.reference.log_prob(theta)
         # The log joint holds loss and prior; D replaces the prior's part.
         loss = (log_prior - target.log_joint(theta, rows)).mean()
         logs = (log_q, log_prior)
-        value = loss + divergence.estimate(posterior, target.prior, *logs, generator)
+        value = loss + divergence.estimate(
+            posterior, target.reference, *logs, generator
+        )
         return value, value.detach()
 
     def _score(
@@ -199,7 +202,7 @@ class ELBO(Objective):
         draw: Draw,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Score form: theta is fixed, and only hyperparameters see the value."""
-        prior, weight = target.prior, divergence.kl_weight
+        prior, weight = target.reference, divergence.kl_weight
         theta, log_q = draw.theta, draw.log_q
         self._check_score(posterior, divergence, prior)
         log_prior = prior.log_prob(theta)
@@ -214,7 +217,19 @@ class ELBO(Objective):
         return value + surrogate, value.detach()
 
 
+def _check_prior(divergence: Any, target: Any) -> None:
+    """Raise where there is no prior that this divergence could be one from."""
+    if target.prior is not None:
+        divergence.check_prior(target.prior)
+    elif not divergence.is_standard:
+        raise IncompatibleComponentsError(
+            f"{divergence!r} compares the posterior with the prior, and this target "
+            "has none: its ELBO is E_q[log joint - log q]. Use divergence='kl' with "
+            "weight 1, or a target with a prior."
+        )
+
+
 def _closed_divergence(divergence: Any, target: Any, posterior: Any) -> bool:
     return posterior.as_normal() is not None and divergence.has_closed_form(
-        target.prior
+        target.reference
     )

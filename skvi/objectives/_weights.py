@@ -53,8 +53,7 @@ class WeightsObjective(Objective):
                 "divergence, or divergence='kl' with this objective."
             )
 
-        prior = getattr(target, "prior", None)
-        if prior is not None and not prior.is_proper:
+        if target.prior is not None and not target.prior.is_proper:
             raise IncompatibleComponentsError(
                 f"objective={type(self).__name__} compares q with the exact posterior, "
                 "which an improper prior such as LogUniform need not have. Use "

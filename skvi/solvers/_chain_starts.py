@@ -29,8 +29,8 @@ def dispersed_starts(
     Parameters
     ----------
     target : Target
-        Its prior is drawn from; where precisions have hyperpriors, the normal with
-        three times its standard deviations instead.
+        Its prior is drawn from; where there is none, or where precisions have
+        hyperpriors, the normal with three times its standard deviations instead.
     normal : NormalForm
         Near the posterior.
     generator : torch.Generator
@@ -48,11 +48,14 @@ def dispersed_starts(
     >>> from skvi.priors import Normal
     >>> from skvi.solvers import dispersed_starts
     >>> from skvi.targets import Target
-    >>> prior = Normal().build(Layout({"coef": (1,)}))
-    >>> target = Target()
-    >>> target.prior, target.log_joint = prior, prior.log_prob
+    >>> class NoData(Target):
+    ...     prior = Normal().build(Layout({"coef": (1,)}))
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return self.prior.log_prob(theta)
     >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
-    >>> starts = dispersed_starts(target, near, torch.Generator().manual_seed(0), 4)
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> starts = dispersed_starts(NoData(), near, generator, 4)
     >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
     (torch.Size([4, 1]), True, True)
     """
@@ -64,14 +67,14 @@ def dispersed_starts(
         # Hyperpriors draw numbers that no chain returns from.
         wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
         return torch.cat([normal.transform(eps), wide])
-    prior = target.prior.sample(n_rest, generator)
-    around = target.prior.matching_normal()
+    prior = target.reference.sample(n_rest, generator)
+    around = target.reference.matching_normal()
     if around is not None:
         # Chains do not come back from where heavy tails can reach.
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
     starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
-    if target.prior.is_log_concave:
+    if target.reference.is_log_concave:
         return starts
     likely = likelihood_normal(target)
     if likely is not None:

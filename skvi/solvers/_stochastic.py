@@ -353,7 +353,7 @@ def _non_finite(problem: Problem) -> str:
         theta, log_q = draw.theta, draw.log_q
         parts = {
             "log q": log_q,
-            "log prior": problem.target.prior.log_prob(theta),
+            "log prior": problem.target.reference.log_prob(theta),
             "log joint": problem.target.log_joint(theta),
         }
     bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]

@@ -108,8 +108,12 @@ class HierarchicalTarget(SupervisedTarget):
             self._prior = BuiltHierarchy(self.layout, prior, gammas)
         self._is_centred = is_centred or not predictor.fit_intercept
         self._data, self._form, self._is_summarised = None, None, False
-        #: Draws of vague hyperpriors are no place to start a chain from.
-        self.starts_near_fit = bool(gammas)
+        self._starts_near_fit = bool(gammas)
+
+    @property
+    def starts_near_fit(self) -> bool:
+        """Whether there are hyperpriors, from whose draws no chain returns."""
+        return self._starts_near_fit
 
     @property
     def data(self) -> LeastSquares | None:
@@ -325,7 +329,7 @@ class HierarchicalTarget(SupervisedTarget):
             is_centred=self._is_centred,
         )
         other._data, other._is_summarised = self._data, self._is_summarised
-        other.starts_near_fit = self.starts_near_fit
+        other._starts_near_fit = self._starts_near_fit
         return other
 
     def frozen(self) -> "HierarchicalTarget":

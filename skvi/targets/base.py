@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
 
 if TYPE_CHECKING:
@@ -15,16 +16,23 @@ __all__ = ["Target"]
 
 # Draws that are evaluated at once.
 BATCH_DRAWS = 256
+FLAT = FlatReference()
 
 
 class Target:
-    """Something with a log joint density over a layout.
+    """Something with a log joint density over a layout: all else is a capability.
+
+    A subclass owes `layout` and `log_joint`. What else it can do it says by the
+    attributes whose names begin with "has", and by what its methods return: whoever
+    uses a capability asks for it, and says what is missing where it is not there.
 
     Attributes
     ----------
     layout : Layout
         Of theta, with P parameters.
-    prior : BuiltPrior
+    prior : BuiltPrior or None
+        What the log joint density holds beside the data. Without one the ELBO is
+        ``E_q[log joint - log q]``; what needs a prior says so.
 
     Examples
     --------
@@ -41,7 +49,7 @@ class Target:
     """
 
     layout: Layout
-    prior: Any
+    prior: BuiltPrior | None = None
     #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
     #: Names of `hyper`.
@@ -50,8 +58,30 @@ class Target:
     is_linear = False
     #: Whether theta holds precisions beside the parameters of the predictor.
     is_extended = False
-    #: Whether chains start around the fit only: draws of the prior are no starts.
-    starts_near_fit = False
+
+    @property
+    def reference(self) -> BuiltPrior:
+        """Density that divergences compare q with: the prior, or 1 without one."""
+        return FLAT if self.prior is None else self.prior
+
+    @property
+    def starts_near_fit(self) -> bool:
+        """Whether chains start around the fit only, because the prior has no draws."""
+        return self.prior is None
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
+        """Where a fit may start.
+
+        Parameters
+        ----------
+        generator : torch.Generator
+
+        Returns
+        -------
+        NormalForm or None
+            Over theta. None where a family's own start will do: near 0.
+        """
+        return None
 
     def at(self, hyper: torch.Tensor) -> Self:
         """Target with other hyperparameters.
@@ -137,7 +167,7 @@ class Target:
             estimate from S draws.
         """
         theta = posterior.draw(n_draws, generator).theta
-        return (self.prior.log_prob(theta) - self.log_joint(theta, rows)).mean()
+        return (self.reference.log_prob(theta) - self.log_joint(theta, rows)).mean()
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Quadratic decay of the log joint density far out.

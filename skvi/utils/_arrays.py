@@ -7,6 +7,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from skvi.utils._device import Movable
+
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor that shares memory where torch allows it, else a copy."""
@@ -31,7 +33,7 @@ def like_rows(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return vector.reshape(-1, *[1] * (other.ndim - 1))
 
 
-class NumpyState:
+class NumpyState(Movable):
     """Mixin: tensors in the instance are pickled as numpy, rebuilt on the CPU.
 
     Those in lists, tuples and dictionaries, too, at every depth.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 # Halvings of the bracket: 2**-50 of its width is left.
 N_HALVINGS = 50
@@ -26,7 +27,7 @@ def normal_mixture_quantiles(
     columns = []
     for level in levels:
         # A mixture's quantile lies between those of its components.
-        shift = scale * float(torch.special.ndtri(torch.tensor(level)))
+        shift = scale * float(ndtri(level))
         low, high = means.min(0).values + shift, means.max(0).values + shift
         for _ in range(N_HALVINGS):
             middle = (low + high) / 2

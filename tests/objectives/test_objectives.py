@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
+from skvi.base import Layout
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.objectives import ELBO, EUBO
+from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace
+from skvi.targets import Target
 from tests.objectives.conjugate import (
     EXACT,
     LOG_Z,
@@ -290,3 +292,24 @@ def test_possible_pairs_pass():
     ELBO().check(Renyi(0.5), TARGET)
     with pytest.raises(ValueError, match="'gradient' parameter of EUBO must be"):
         EUBO("stl").check(KL(), TARGET)
+
+
+class Bell(Target):
+    layout = Layout({"coef": (1,)})
+
+    def log_joint(self, theta, rows=None):
+        return -0.5 * theta.square().sum(1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "divergence", "match"),
+    [
+        (ELBO(), KL(0.5), "this target has none"),
+        (ELBO(), Renyi(0.5), "this target has none"),
+        (AlphaEnergy(), KL(), "has no rows"),
+    ],
+)
+def test_what_needs_a_prior_or_rows_is_refused(objective, divergence, match):
+    with pytest.raises(IncompatibleComponentsError, match=match):
+        objective.check(divergence, Bell())
+    IWELBO().check(KL(), Bell())

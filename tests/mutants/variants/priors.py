@@ -124,4 +124,11 @@ VARIANTS = [
         "return True",
         "heavy tails count as log-concave",
     ),
+    _v(
+        "flat-reference-is-a-normal",
+        "_reference.py",
+        "return torch.zeros_like(theta[:, 0])",
+        "return -0.5 * theta.square().sum(1)",
+        "a standard normal where a target has no prior",
+    ),
 ]
