@@ -20,7 +20,7 @@ from skvi.solvers import (
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
-    choose_start,
+    solve_from_best,
 )
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
@@ -88,18 +88,18 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
-        if self.objective_.kind == "weights":
-            start = replace(problem, objective=ELBO(), divergence=KL())
-            for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
-                if not solver.missing(start):
-                    options = SolverOptions(tol=1e-3)
-                    warm = choose_start(solver(), start, options)
-                    options = replace(options, warm_start=warm)
-                    solver().solve(start, options).raise_interrupt()
-                    break
+        if self.objective_.kind != "weights":
+            return None
+        start = replace(problem, objective=ELBO(), divergence=KL())
+        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
+            if not solver.missing(start):
+                found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
+                found.raise_interrupt()
+                return found.state
+        return None
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         normal, layout = found["posterior_"].as_normal(), found["posterior_"].layout
         moments = torch.stack([normal.mean, normal.variance.sqrt()])
         for name, block in layout.unpack(moments).items():

@@ -318,8 +318,8 @@ default="auto"
             )
         return np.log(exposure)
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         for name in ("coef_", "coef_std_"):
             found[name] = found[name][0]
         for name in ("intercept_", "intercept_std_"):

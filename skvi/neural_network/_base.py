@@ -14,8 +14,7 @@ from skvi.divergences import KL
 from skvi.neural_network._flatness import remedies, spread_rows
 from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
-from skvi.solvers import Stochastic
-from skvi.solvers.base import no_progress
+from skvi.solvers import State, Stochastic
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
@@ -87,25 +86,25 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         return size if size < n_rows else None
 
     def _initialize(self, problem):
-        target, posterior, generator = (
-            problem.target,
-            problem.posterior,
-            problem.generator,
-        )
-        posterior.set_normal(target.predictor.initial_normal(generator))
-        posterior.params = posterior.params.to(self._posterior_dtype(target))
+        target, generator = problem.target, problem.generator
+        normal = target.predictor.initial_normal(generator)
+        posterior = problem.posterior.near(normal)
+        posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         self._draw_seed = int(torch.randint(2**31, (1,), generator=generator))
-        if self.objective_.kind == "weights":
-            # Draws of a random network all miss the posterior: start at the ELBO's.
-            start = replace(problem, objective=ELBO(), divergence=KL())
-            options = self._solver_options(target, no_progress)
-            Stochastic().solve(start, options).raise_interrupt()
+        state = State(posterior, target)
+        if self.objective_.kind != "weights":
+            return state
+        # Draws of a random network all miss the posterior: start at the ELBO's.
+        start = replace(problem.at(state), objective=ELBO(), divergence=KL())
+        found = Stochastic().solve(start, self._solver_options(target))
+        found.raise_interrupt()
+        return found.state
 
     def _posterior_dtype(self, target):
         return target.X.dtype
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         generator = make_generator(self._draw_seed)
         with torch.no_grad():
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta

@@ -299,8 +299,8 @@ Prior, Posterior or dict, default="normal"
             names_of_units(centred=True) if standardizes else (),
         )
 
-    def _posterior_attributes(self):
-        found, units = super()._posterior_attributes(), self._model.units
+    def _posterior_attributes(self, state):
+        found, units = super()._posterior_attributes(state), self._model.units
         noise = self.noise_scale
         if noise == "learn":
             noise = np.exp(found["_hyper"][0]) * units.y_scale

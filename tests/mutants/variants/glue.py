@@ -85,22 +85,22 @@ VARIANTS = [
     _v(
         "phase-kept-though-worse",
         "_variational.py",
-        "keep_better(problem, first)",
-        "pass",
+        "better_state(problem.state, phase.state)",
+        "phase.state",
         "what a phase found is kept, even where it is worse than the start",
     ),
     _v(
         "warm-start-forgotten",
         "_variational.py",
-        "start = posterior.params, target.hyper",
-        "start = None",
+        "state = start\n",
+        "raise\n",
         "after Ctrl-C a warm start is no state to go back to",
     ),
     _v(
         "worse-state-kept",
         "_outcome.py",
-        "best = first if value(now) < value(first) else now",
-        "best = first if value(now) > value(first) else now",
+        "first if value(second) < value(first) else second",
+        "first if value(second) > value(first) else second",
         "the state with the lower ELBO",
     ),
     _v(
