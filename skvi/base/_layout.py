@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from skvi.utils._device import CPU
+
 __all__ = ["Block", "Layout"]
 
 
@@ -111,20 +113,30 @@ class Layout(Mapping):
         shapes = {name: block.shape for name, block in self._blocks.items()}
         return f"Layout({shapes})"
 
-    def only(self, name: str) -> "Layout":
-        """Layout of one block alone.
+    @property
+    def positive(self) -> list[str]:
+        """Names of the blocks that are positive, such as precisions."""
+        return [name for name, b in self._blocks.items() if b.bijection == "exp"]
+
+    def only(self, *names: str) -> "Layout":
+        """Layout of some blocks alone.
 
         Parameters
         ----------
-        name : str
+        *names : str
+            In the order in which they lie in the new theta.
 
         Returns
         -------
         Layout
-            With the block's shape, bijection and scale, starting at 0.
+            With the blocks' shapes, bijections and scales, starting at 0.
         """
-        block = self._blocks[name]
-        return Layout({name: block.shape}, {name: block.bijection}, {name: block.scale})
+        blocks = {name: self._blocks[name] for name in names}
+        return Layout(
+            {name: block.shape for name, block in blocks.items()},
+            {name: block.bijection for name, block in blocks.items()},
+            {name: block.scale for name, block in blocks.items()},
+        )
 
     def natural_scales(self) -> torch.Tensor:
         """Natural size of every parameter.
@@ -135,7 +147,9 @@ class Layout(Mapping):
             The blocks' `scale`, in float64.
         """
         parts = [
-            torch.full((block.size,), float(block.scale), dtype=torch.float64)
+            torch.full(
+                (block.size,), float(block.scale), dtype=torch.float64, device=CPU
+            )
             for block in self._blocks.values()
         ]
         return torch.cat(parts)

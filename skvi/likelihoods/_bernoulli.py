@@ -4,9 +4,9 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.likelihoods.base import Expectations, Likelihood
-from skvi.utils._row_sums import RowSums
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["BernoulliLikelihood"]
 

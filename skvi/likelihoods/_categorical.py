@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 
 from skvi.likelihoods.base import Likelihood
-from skvi.utils._row_sums import RowSums
 from skvi.utils._expectations import Expectations
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._normal_points import is_too_wide
 from skvi.utils._random import rand
+from skvi.utils._row_sums import RowSums
 from skvi.utils._softmax import softmax_nodes
 from skvi.utils._validation import Interval
 

@@ -26,7 +26,7 @@ def structure_of(member: Member) -> Hashable | None:
         None where `AnalyticSteps` cannot train the member.
     """
     target, posterior = member.target, member.posterior
-    if not (target.has_row_slopes and posterior.is_diagonal):
+    if not (target.has_row_slopes and posterior.is_diagonal) or target.prior is None:
         return None
     if not member.divergence.has_closed_form(target.prior):
         return None
@@ -82,14 +82,15 @@ class AnalyticSteps(Steps):
             generators = [member.generator for member in members]
             noise = NoiseStream(generators, n_draws, size, dtype)
         self.noise = noise
-        self.batches = MemberBatches(targets, batch_size, n_draws, dtype)
+        self.batches = MemberBatches(targets, batch_size, n_draws, like=params)
         n_rows = self.batches.n_rows
-        self.passes = first.predictor.passes(count, n_draws, n_rows, dtype)
+        self.passes = first.predictor.passes(count, n_draws, n_rows, like=params)
         self.batches.steps = [
-            batch._replace(X=self.passes.inputs(batch.X)) for batch in self.batches.steps
+            batch._replace(X=self.passes.inputs(batch.X))
+            for batch in self.batches.steps
         ]
         self._scaled = torch.empty_like(self.passes.theta)
-        self._std = torch.empty(count, 1, size, dtype=dtype)
+        self._std = params.new_empty(count, 1, size)
         self._mean, self._log_std = params[:, None, : 2 * size].split(size, 2)
         ends = [size, 2 * size, 2 * size + len(self.likelihood.learnt)]
         self._noise_scale = params[:, ends[1] : ends[2]]

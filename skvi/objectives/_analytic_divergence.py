@@ -72,7 +72,7 @@ class _Moments:
         precision = torch.stack([form.precision for form in forms])
         center = torch.stack([form.center for form in forms])
         numbers = [(form.weight, form.constant) for form in forms]
-        self.weight, self.constant = torch.tensor(numbers, dtype=torch.float64).T
+        self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
         self.precision, self.center = precision.to(dtype), center.to(dtype)
         self.pull = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)

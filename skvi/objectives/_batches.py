@@ -38,7 +38,8 @@ class MemberBatches:
     batch_size : int or None
         Most rows of a step; None is all rows in every step.
     n_draws : int
-    dtype : torch.dtype
+    like : Tensor
+        Of the dtype and on the device of the buffers.
 
     Attributes
     ----------
@@ -52,11 +53,11 @@ class MemberBatches:
         targets: Sequence[Any],
         batch_size: int | None,
         n_draws: int,
-        dtype: torch.dtype,
+        like: torch.Tensor,
     ) -> None:
         self.targets, self.n_draws = targets, n_draws
         constants = [float(target.constant) for target in targets]
-        self.constant = torch.tensor(constants, dtype=torch.float64)
+        self.constant = like.new_tensor(constants, dtype=torch.float64)
         largest = max(target.n_rows for target in targets)
         self.n_rows = largest if batch_size is None else batch_size
         first = targets[0]
@@ -66,16 +67,17 @@ class MemberBatches:
             n_kept = max(1, min(MAX_STEPS, MAX_ELEMENTS // (batch_size * width)))
             self.max_steps = n_kept
         shape = (n_kept, len(targets), self.n_rows)
-        self._X = torch.ones(*shape, width, dtype=dtype)
-        self._y, self._weight = torch.zeros(2, *shape, dtype=dtype)
+        self._X = like.new_ones(*shape, width)
+        self._y, self._weight = like.new_zeros(2, *shape)
         self._offset = None
         if first.offset is not None:
-            self._offset = torch.zeros(shape, dtype=dtype)
+            self._offset = like.new_zeros(shape)
         self._sizes: list[list[int]] = [[] for _ in targets]
         self.steps = [self._step(k) for k in range(n_kept)]
         if batch_size is None:
             for m in range(len(targets)):
-                self._fill(m, [torch.arange(targets[m].n_rows)])
+                rows = torch.arange(targets[m].n_rows, device=like.device)
+                self._fill(m, [rows])
             self.steps *= MAX_STEPS
         self._is_full = batch_size is None
 
@@ -101,9 +103,10 @@ class MemberBatches:
         if target.sample_weight is None and self._sizes[m] == sizes:
             return  # the weights are there
         self._sizes[m] = sizes
-        scale = target.n_rows / (torch.tensor(sizes).double() * self.n_draws)
-        inside = torch.arange(self.n_rows) < torch.tensor(sizes)[:, None]
-        weight = torch.where(inside, scale[:, None], 0.0)
+        counts = torch.tensor(sizes, dtype=torch.float64, device=index.device)[:, None]
+        scale = target.n_rows / (counts * self.n_draws)
+        inside = torch.arange(self.n_rows, device=index.device) < counts
+        weight = torch.where(inside, scale, 0.0)
         if target.sample_weight is not None:
             weight = weight * target.sample_weight[flat].view(shape)
         self._weight[steps, m] = weight

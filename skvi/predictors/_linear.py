@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments
+from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import (
     Features,
@@ -28,7 +29,7 @@ CACHE_ELEMENTS = 2**18
 GRAM_WIDTH = 512
 
 
-class LinearPredictor:
+class LinearPredictor(Predictor):
     """A linear model, f = X coef' + intercept, with K columns.
 
     The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such
@@ -65,8 +66,6 @@ class LinearPredictor:
 
     #: f is a linear function of theta for each row: Newton and quadrature apply.
     is_linear = True
-    #: Whether f and its pullback go through buffers, as training a network does.
-    has_passes = False
 
     @property
     def row_width(self) -> int:

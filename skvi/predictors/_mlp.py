@@ -7,7 +7,9 @@ from itertools import pairwise
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._mlp_blocks import MLPBlocks
 from skvi.predictors._passes import MLPPasses
+from skvi.predictors.base import Predictor
 from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
@@ -25,7 +27,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
 INITIAL_SHARE = 0.01
 
 
-class MLPPredictor:
+class MLPPredictor(Predictor):
     """A multilayer perceptron with all weights in one flat vector.
 
     Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}``
@@ -56,6 +58,7 @@ class MLPPredictor:
 
     #: Whether f is linear in theta, so that its moments are exact.
     is_linear = False
+
     def __init__(
         self,
         n_features: int,
@@ -79,7 +82,7 @@ class MLPPredictor:
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
 
     @property
-    def has_passes(self) -> bool:
+    def has_passes(self) -> bool:  # type: ignore[override]
         """Whether draws of theta are the fastest way to train: with hidden layers.
 
         Without one, f itself can be drawn, which takes fewer numbers with less noise.
@@ -150,7 +153,7 @@ class MLPPredictor:
         return h
 
     def passes(
-        self, n_members: int, n_draws: int, n_rows: int, dtype: torch.dtype
+        self, n_members: int, n_draws: int, n_rows: int, like: torch.Tensor
     ) -> MLPPasses:
         """Make the buffers of many networks, evaluated and differentiated together.
 
@@ -158,14 +161,30 @@ class MLPPredictor:
         ----------
         n_members, n_draws, n_rows : int
             M, S and n: M data sets of n rows, S networks for each of them.
-        dtype : torch.dtype
+        like : Tensor
+            Of the dtype and on the device of the buffers.
 
         Returns
         -------
         MLPPasses
         """
         name = self._activation_name
-        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, dtype)
+        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
+
+    def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
+        """Return a function that evaluates f for many blocks of rows, in buffers.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        n_rows : int
+            Rows in a block.
+
+        Returns
+        -------
+        MLPBlocks
+        """
+        return MLPBlocks(self.layout, self.n_layers, self.activation, theta, n_rows)
 
     def sample_locally(
         self,

@@ -72,7 +72,8 @@ class MLPPasses:
     activation : {"identity", "logistic", "relu", "tanh"}
     n_members, n_draws, n_rows : int
         M, S and n.
-    dtype : torch.dtype
+    like : Tensor
+        Of the dtype and on the device of the buffers.
 
     Attributes
     ----------
@@ -86,12 +87,12 @@ class MLPPasses:
     >>> import torch
     >>> from skvi.predictors import MLPPredictor
     >>> predictor = MLPPredictor(2, 1, hidden_layer_sizes=(3,))
-    >>> passes = predictor.passes(1, 5, 4, torch.float64)
+    >>> passes = predictor.passes(1, 5, 4, like=torch.ones(()))
     >>> _ = passes.theta.zero_(), passes.slope.fill_(1.0)
-    >>> passes.forward(passes.inputs(torch.ones(1, 4, 3).double())).shape
+    >>> passes.forward(passes.inputs(torch.ones(1, 4, 3))).shape
     torch.Size([1, 5, 4, 1])
     >>> passes.pull_back()[0, 0, -1]
-    tensor(4., dtype=torch.float64)
+    tensor(4.)
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class MLPPasses:
         n_members: int,
         n_draws: int,
         n_rows: int,
-        dtype: torch.dtype,
+        like: torch.Tensor,
     ) -> None:
         self._activate, self._multiply = STEPS[activation]
         self._shape, self._last = (n_members, n_draws), len(sizes) - 2
         count, shapes = n_members * n_draws, [(a + 1, b) for a, b in pairwise(sizes)]
 
         def empty(*shape: int) -> torch.Tensor:
-            return torch.empty(count, *shape, dtype=dtype)
+            return like.new_empty(count, *shape)
 
         before = [empty(b, n_rows) for _, b in shapes]
         hidden = [torch.ones_like(empty(a, n_rows)) for a, _ in shapes[1:]]
@@ -195,9 +196,7 @@ class MLPPasses:
             weights, slope, out = to_units
             product(weights, slope, out=out)
             self._multiply(out, units)
-        for (slope, gradient), x in zip(
-            self._last_products, self._inputs, strict=True
-        ):
+        for (slope, gradient), x in zip(self._last_products, self._inputs, strict=True):
             torch.bmm(x, slope, out=gradient)
         for block, gradient in self._copies:
             block.copy_(gradient)

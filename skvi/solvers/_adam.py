@@ -30,7 +30,7 @@ class Adam:
     def __init__(self, params: torch.Tensor, rate: float) -> None:
         self.rate = rate
         self._moments = [torch.zeros_like(params)], [torch.zeros_like(params)]
-        self._count = torch.zeros((), dtype=torch.float32)
+        self._count = params.new_zeros((), dtype=torch.float32)
 
     def step(self, params: torch.Tensor, gradient: torch.Tensor) -> None:
         self._count.add_(ONE)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from skvi.solvers._members import train
 from skvi.solvers._training import Training
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers.base import Problem, Solution, Solver, SolverOptions
 
 __all__ = ["Stochastic"]
 
 
-class Stochastic:
+class Stochastic(Solver):
     """Adam with fresh draws in every step, decaying steps and averaging.
 
     An iteration is an epoch, one visit of every row in minibatches; where all rows
@@ -36,22 +36,12 @@ class Stochastic:
     name = "stochastic"
 
     @staticmethod
-    def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
-        return ""
+    def needs_start(problem: Problem) -> bool:
+        """Always: draws of a fresh posterior miss the data; see `Solver`."""
+        return True
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place.
+        """Fit the posterior and what the target learns beside it.
 
         Parameters
         ----------

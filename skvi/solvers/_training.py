@@ -15,6 +15,7 @@ from skvi.solvers.base import (
     Problem,
     Solution,
     SolverOptions,
+    State,
     ending_of,
 )
 
@@ -105,7 +106,7 @@ class Training:
         return ends or len(self.history) >= self.options.max_iter
 
     def pending(self) -> int:
-        """Steps that are left of this epoch; starts the next one where there are none."""
+        """Steps left of this epoch, or of the next one where there are none."""
         if not self._rows:
             self._rows = self._row_batches()
         return len(self._rows)
@@ -118,8 +119,8 @@ class Training:
     def _row_batches(self) -> list[torch.Tensor | None]:
         if not self.has_batches:
             return [None] * self.steps
-        n_rows, generator = self.problem.target.n_rows, self.problem.generator
-        order = torch.randperm(n_rows, generator=generator)
+        n_rows, generator = self.problem.target.n_rows, self.problem.source_of_draws
+        order = torch.randperm(n_rows, generator=generator, device=generator.device)
         # Batches of nearly equal size: a last one of two rows would be all noise.
         return list(order.tensor_split(self.steps))
 
@@ -153,7 +154,10 @@ class Training:
         average = self._total / sum(len(part) for part in self._sweep)
         self._end = _EpochEnd(average, self.params.clone(), self._sweep[:], len(values))
         self.history.append(float(values.mean()))
-        self.stopped = self.options.progress(self.history[-1], self._store)
+        end = self._end
+        self.stopped = self.options.progress(
+            self.history[-1], lambda: self._at(end.state).state
+        )
         is_last = len(self.history) == self.options.max_iter
         if self.stopped or not (is_last or len(self._sweep) == self.epochs_per_sweep):
             return
@@ -175,12 +179,11 @@ class Training:
         -------
         Solution
         """
-        self._store()
         if self.stopped:
-            return self._solution(Ending.STOPPED, "", *self._value())
+            return self._solution(Ending.STOPPED, "", self.kept, *self._value())
         message = self._complaint()
         ending = ending_of(self.schedule.converged and not message)
-        return self._solution(ending, message, *self._value())
+        return self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
         """Say what is wrong with the end, the worst first; empty where nothing is."""
@@ -201,7 +204,10 @@ class Training:
             )
             message += suspicion(problem.target, self.kept[self.split :])
         gain = problem.objective.remaining_gain(
-            problem.target, problem.posterior, problem.divergence, problem.generator
+            problem.target,
+            problem.posterior,
+            problem.divergence,
+            problem.source_of_draws,
         )
         if not message and gain > MAX_GAIN:
             message = (
@@ -234,15 +240,20 @@ class Training:
             value, error = self._value()
         elif not value < first:
             state, value = self.start, first
-        self._store(state)
-        return self._solution(Ending.INTERRUPTED, INTERRUPTED, value, error)
+        return self._solution(Ending.INTERRUPTED, INTERRUPTED, state, value, error)
 
     def _solution(
-        self, ending: Ending, message: str, value: float, value_se: float
+        self,
+        ending: Ending,
+        message: str,
+        params: torch.Tensor,
+        value: float,
+        value_se: float,
     ) -> Solution:
         unit = f"sweep of {self.steps} gradient steps"
         return Solution(
             solver="stochastic",
+            state=self._at(params.clone()).state,
             value=value,
             value_se=value_se,
             history=self.history,
@@ -263,15 +274,9 @@ class Training:
 
     def _at(self, params: torch.Tensor) -> Problem:
         """Problem at other variational parameters and hyperparameters."""
-        problem, (params, hyper) = self.problem, params.tensor_split([self.split])
-        posterior, target = problem.posterior.at(params), problem.target.at(hyper)
-        return replace(problem, posterior=posterior, target=target)
-
-    def _store(self, params: torch.Tensor | None = None) -> None:
-        """Put a state into the problem, by default what is kept."""
-        params = self.kept if params is None else params
-        self.problem.posterior.params = params[: self.split]
-        self.problem.target.hyper = params[self.split :]
+        (posterior, target), split = self.problem.state, self.split
+        state = State(posterior.at(params[:split]), target.at(params[split:]))
+        return self.problem.at(state)
 
     @torch.no_grad()
     def _value(self) -> tuple[float, float]:
@@ -295,10 +300,12 @@ class Training:
     @torch.no_grad()
     def _value_at(self, params: torch.Tensor) -> float:
         """The objective on draws and rows that are the same in every call."""
-        generator, rows = torch.Generator().manual_seed(0), None
+        device = params.device
+        generator, rows = torch.Generator(device).manual_seed(0), None
         n_rows = self.problem.target.n_rows
         if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
-            rows = torch.randperm(n_rows, generator=generator)[:JUDGE_ROWS]
+            order = torch.randperm(n_rows, generator=generator, device=device)
+            rows = order[:JUDGE_ROWS]
         problem = replace(self._at(params), generator=generator)
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
@@ -342,7 +349,7 @@ def _weight_efficiency(problem: Problem) -> float:
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0
-    draw = problem.posterior.draw(1000, problem.generator)
+    draw = problem.posterior.draw(1000, problem.source_of_draws)
     theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     weights = objective.training_weights(log_weights)
@@ -358,14 +365,14 @@ def _surrogate(
         problem.divergence,
         rows,
         options.n_draws,
-        problem.generator,
+        problem.source_of_draws,
     )
 
 
 def _non_finite(problem: Problem) -> str:
     posterior = problem.posterior
     with torch.no_grad():
-        draw = posterior.draw(1, problem.generator)
+        draw = posterior.draw(1, problem.source_of_draws)
         theta, log_q = draw.theta, draw.log_q
         parts = {
             "log q": log_q,
