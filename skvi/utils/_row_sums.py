@@ -23,9 +23,9 @@ class RowSums(NamedTuple):
     >>> f, y = torch.zeros(1, 1, 2, 1), torch.tensor([[[0.0, 1.0]]])
     >>> hyper, weight, slope = torch.zeros(1, 0), torch.ones(1, 1, 2), f.clone()
     >>> BernoulliLikelihood().log_loss_sums(hyper, f, y, weight, out=slope).value
-    tensor([-1.3863])
+    tensor([1.3863])
     >>> slope[0, 0, :, 0]
-    tensor([-0.5000,  0.5000])
+    tensor([ 0.5000, -0.5000])
     """
 
     value: torch.Tensor
