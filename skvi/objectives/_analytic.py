@@ -9,6 +9,7 @@ from skvi.objectives._analytic_divergence import divergence_part
 from skvi.objectives._batches import MemberBatches
 from skvi.objectives._steps import Member, Rows, Steps
 from skvi.utils._random import NoiseStream
+from skvi.utils._row_pass import RowBuffers
 
 __all__ = ["AnalyticSteps", "structure_of"]
 
@@ -77,7 +78,6 @@ class AnalyticSteps(Steps):
         self.members, self.n_draws, self.batch_size = members, n_draws, batch_size
         targets, count, dtype = [m.target for m in members], len(members), params.dtype
         first, size = targets[0], targets[0].layout.size
-        self.loss, self.likelihood = first.loss, first.likelihood_spec
         if noise is None:
             generators = [member.generator for member in members]
             noise = NoiseStream(generators, n_draws, size, dtype)
@@ -85,21 +85,23 @@ class AnalyticSteps(Steps):
         self.batches = MemberBatches(targets, batch_size, n_draws, like=params)
         n_rows = self.batches.n_rows
         self.passes = first.predictor.passes(count, n_draws, n_rows, like=params)
-        self.batches.steps = [
-            batch._replace(X=self.passes.inputs(batch.X))
-            for batch in self.batches.steps
-        ]
+        self._inputs = [self.passes.inputs(batch.X) for batch in self.batches.steps]
         self._scaled = torch.empty_like(self.passes.theta)
         self._std = params.new_empty(count, 1, size)
         self._mean, self._log_std = params[:, None, : 2 * size].split(size, 2)
-        ends = [size, 2 * size, 2 * size + len(self.likelihood.learnt)]
-        self._noise_scale = params[:, ends[1] : ends[2]]
-        self._parts = self.gradient.tensor_split(ends, 1)
-        self._learns_noise = ends[2] > ends[1]
+        self._for_mean, self._for_std = self.gradient[:, : 2 * size].split(size, 1)
+        end = 2 * size + len(first.likelihood_spec.learnt)
+        self._noise_slice = slice(2 * size, end)
+        buffers = RowBuffers(
+            self.passes.f,
+            self.passes.slope,
+            params[:, self._noise_slice],
+            self.gradient[:, self._noise_slice],
+        )
+        self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)
         self.divergence = divergence_part(
             members, params, self._std[:, 0], self.gradient
         )
-        self._values: list[torch.Tensor] = []
 
     @property
     def max_steps(self) -> int:
@@ -107,33 +109,25 @@ class AnalyticSteps(Steps):
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self.batches.fill(rows)
-        self.divergence.forget()
-        self._values = []
 
     def differentiate(self, step: int) -> None:
-        for_mean, for_std, for_noise, _ = self._parts
-        inputs, y, weight, offset = self.batches.steps[step]
-        passes, noise = self.passes, self.noise.next()
+        batch, noise, passes = self.batches.steps[step], self.noise.next(), self.passes
         torch.exp(self._log_std, out=self._std)
         torch.addcmul(self._mean, self._std, noise, out=passes.theta)
-        f = passes.forward(inputs)
-        if offset is not None:
-            f += offset
-        value, for_hyper = self.loss.sums(
-            self.likelihood, self._noise_scale, f, y, weight, out=passes.slope
-        )
-        self._values.append(value)
+        f = passes.forward(self._inputs[step])
+        if batch.offset is not None:
+            f += batch.offset
+        self.row_pass(batch.y, batch.weight, batch.count)
         pulled = passes.pull_back()
-        torch.sum(pulled, 1, out=for_mean)
+        torch.sum(pulled, 1, out=self._for_mean)
         torch.mul(pulled, noise, out=self._scaled)
-        torch.sum(self._scaled, 1, out=for_std)
-        if self._learns_noise:
-            for_noise.copy_(for_hyper)
+        torch.sum(self._scaled, 1, out=self._for_std)
         self.divergence.complete()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        losses = torch.stack(self._values).double() - self.batches.constant
-        return losses + self.divergence.values(trail)
+        losses = self.row_pass.values(trail[..., self._noise_slice])
+        divergences = self.divergence.values(trail)
+        return losses.double() - self.batches.constant + divergences
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
         self.noise.keep(members)
