@@ -13,6 +13,9 @@ from skvi.utils._row_pass import RowBuffers
 
 __all__ = ["AnalyticSteps", "structure_of"]
 
+# Multiply-adds of a step of which many may be made before anybody hears of them.
+QUICK_WORK = 2**26
+
 
 def structure_of(member: Member) -> Hashable | None:
     """What members must share to be trained in one stack.
@@ -106,6 +109,11 @@ class AnalyticSteps(Steps):
     @property
     def max_steps(self) -> int:
         return min(super().max_steps, self.batches.max_steps)
+
+    @property
+    def spans_epochs(self) -> bool:  # type: ignore[override]
+        """Where steps are quick: nobody waits for the report of an epoch."""
+        return self.passes.theta.numel() * self.batches.n_rows < QUICK_WORK
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self.batches.fill(rows)
