@@ -7,15 +7,12 @@ import numpy as np
 
 from skvi.evidence import FROM_TARGET, EvidenceBounds
 from skvi.model_selection._decision import Comparison, n_standard_errors
-from skvi.model_selection._results import training_bound
 from skvi.model_selection._work import Outcome, bound_all, report_failures
 from skvi.utils._warnings import warn_user
 
 # Precisions of the passes, in units of the tightest one. Costs grow with the inverse
 # square, so that the first two add about a tenth to the last.
 PASSES = (10.0, 3.0, 1.0)
-# Training bounds that are equal up to what solvers leave: the first candidate wins.
-SAME_BOUND = 1e-4
 
 
 @dataclass
@@ -167,18 +164,3 @@ def warn_mixed(models: list[Model]) -> None:
             "Fix them, or give them hyperpriors, to decide.",
             UserWarning,
         )
-
-
-def models_of(groups: list[list[int]], fits: list[Outcome]) -> list[Model]:
-    """Models whose candidates were fitted, with the fit of highest training bound."""
-    models = []
-    for group in groups:
-        rows = [row for row in group if not fits[row].error]
-        if not rows:
-            continue
-        found = np.array([training_bound(fits[row].value) for row in rows])
-        found = np.where(np.isnan(found), -np.inf, found)
-        near = found >= found.max() - SAME_BOUND
-        chosen = rows[int(np.argmax(near))]
-        models.append(Model(rows, chosen, fits[chosen].value))
-    return models

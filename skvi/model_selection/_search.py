@@ -21,8 +21,8 @@ from skvi.model_selection._candidates import (
     make_candidates,
 )
 from skvi.model_selection._delegates import ROUTED, Delegates
-from skvi.model_selection._race import PASSES, Race, models_of
-from skvi.model_selection._results import make_results
+from skvi.model_selection._race import PASSES, Race
+from skvi.model_selection._results import make_results, models_of
 from skvi.model_selection._verdict import describe
 from skvi.model_selection._work import evidence_data, fit_all, report_failures
 from skvi.utils._validation import Interval, StrOptions, _fit_context

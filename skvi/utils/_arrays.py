@@ -54,16 +54,19 @@ class NumpyState(Movable):
         self.__dict__.update(_map_nested(state, _Pickled, _to_tensor))
 
 
-class _Pickled(np.ndarray):
-    """A tensor on its way through a pickle."""
+class _Pickled:
+    """A tensor on its way through a pickle, as an array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
 
 
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy().copy().view(_Pickled)
+def _to_numpy(tensor: torch.Tensor) -> _Pickled:
+    return _Pickled(tensor.detach().cpu().numpy().copy())
 
 
-def _to_tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.array(array))
+def _to_tensor(pickled: _Pickled) -> torch.Tensor:
+    return torch.from_numpy(np.array(pickled.array))
 
 
 def _map_nested(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
