@@ -185,7 +185,7 @@ def tune_path(
     ----------
     target : Target
     normal : NormalForm
-        Where paths start, over all P parameters; factorised or full.
+        Where paths start, over all P parameters; factorized or full.
     generator : torch.Generator
     n_chains : int, default=128
         Size of the population.

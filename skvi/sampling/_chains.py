@@ -1,4 +1,4 @@
-"""Markov chains: whitened, Metropolis-corrected Hamiltonian moves, vectorised."""
+"""Markov chains: whitened, Metropolis-corrected Hamiltonian moves, vectorized."""
 
 import math
 from dataclasses import dataclass

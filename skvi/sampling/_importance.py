@@ -80,7 +80,7 @@ class StudentT:
         Returns
         -------
         Tensor of shape (S,)
-            In nats, with the normalising constant.
+            In nats, with the normalizing constant.
         """
         df, size = self.df, len(self.normal.mean)
         squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
@@ -118,7 +118,7 @@ class WeightedDraws:
 
     @property
     def weights(self) -> torch.Tensor:
-        """Self-normalised weights, of shape (S,) and sum 1."""
+        """Self-normalized weights, of shape (S,) and sum 1."""
         return torch.softmax(self.log_weights, 0)
 
     @property
@@ -137,13 +137,13 @@ class WeightedDraws:
         Returns
         -------
         NormalForm or None
-            Self-normalised estimates: consistent, with a bias of O(1/S). None
+            Self-normalized estimates: consistent, with a bias of O(1/S). None
             where the covariance is degenerate.
         """
         w = self.weights
         mean = w @ self.theta
-        centred = self.theta - mean
-        covariance = centred.T @ (w[:, None] * centred)
+        centered = self.theta - mean
+        covariance = centered.T @ (w[:, None] * centered)
         factor, info = torch.linalg.cholesky_ex(covariance)
         return None if int(info) else NormalForm(mean, factor)
 

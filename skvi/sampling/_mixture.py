@@ -212,7 +212,7 @@ def _edges(center: float, deviation: float) -> torch.Tensor:
 def fit_weights(
     log_terms: torch.Tensor, log_importance: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Weights of largest (weighted) likelihood, by expectation maximisation.
+    """Weights of largest (weighted) likelihood, by expectation maximization.
 
     Parameters
     ----------

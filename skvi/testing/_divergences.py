@@ -33,7 +33,7 @@ def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
     Parameters
     ----------
     divergence : Divergence
-        Of an order that can regularise a posterior.
+        Of an order that can regularize a posterior.
     random_state : int, default=0
 
     Raises
@@ -111,7 +111,7 @@ def _check_terms(divergence: Divergence, q: NormalForm, prior: Any, name: str) -
     ensure_close(terms.gradient, gradient, f"{name}: terms.gradient", 1e-5, 1e-6)
 
     def by_variance(variance: torch.Tensor) -> torch.Tensor:
-        # Along the diagonal of the covariance, for factorised and full q alike.
+        # Along the diagonal of the covariance, for factorized and full q alike.
         if q.is_diagonal:
             return divergence.closed_form(NormalForm(q.mean, variance.sqrt()), prior)
         covariance = q.covariance() + torch.diag(variance - q.variance)

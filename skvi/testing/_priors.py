@@ -22,7 +22,7 @@ __all__ = ["check_prior"]
 # The line of log abs(theta) on which densities are integrated: heavy tails and
 # singularities at 0 are no problem there.
 LOG_RANGE, N_LINE = 300.0, 60_001
-# Mass that may be missing before a density counts as not normalised, and the smallest
+# Mass that may be missing before a density counts as not normalized, and the smallest
 # p-value of a test that all is well.
 MASS_ERROR, P_VALUE = 1e-4, 1e-7
 N_DRAWS = 20_000
