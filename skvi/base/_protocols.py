@@ -15,6 +15,7 @@ __all__ = [
     "HasNormal",
     "PosteriorDensity",
     "PriorDensity",
+    "Proposal",
 ]
 
 
@@ -26,6 +27,14 @@ class Density(Protocol):
         ...
 
 
+class Proposal(Density, Protocol):
+    """A density that can be drawn from."""
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S, P)."""
+        ...
+
+
 class HasNormal(Protocol):
     """Something that may be a normal distribution."""
 
@@ -34,7 +43,7 @@ class HasNormal(Protocol):
         ...
 
 
-class PriorDensity(Density, HasNormal, Protocol):
+class PriorDensity(Proposal, HasNormal, Protocol):
     """What divergences need of a built prior: see `skvi.priors.BuiltPrior`."""
 
     @property
@@ -47,8 +56,6 @@ class PriorDensity(Density, HasNormal, Protocol):
     def has_expected_log_prob(self) -> bool: ...
 
     def matching_normal(self) -> NormalForm | None: ...
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor: ...
 
     def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor: ...
 

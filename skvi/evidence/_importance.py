@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Density, Proposal
 from skvi.evidence._estimates import block_size
 from skvi.evidence._modes import Modes, is_heavy_tailed
 from skvi.evidence._sides import Sides, error_of, n_draws_for
@@ -22,7 +23,6 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._importance import badness, tail_score
-from skvi.sampling._mixture import Density, Proposal
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
 from skvi.sampling._diagnostics import pareto_khat
+from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
 __all__ = [
@@ -170,14 +171,14 @@ def draw_limit(n_params: int) -> int:
 
 
 def draw_weighted(
-    target: Any, proposal: StudentT, n_draws: int, generator: torch.Generator
+    target: Target, proposal: Proposal, n_draws: int, generator: torch.Generator
 ) -> WeightedDraws:
     """Draw from a proposal and weight by the target's log joint density.
 
     Parameters
     ----------
     target : Target
-    proposal : StudentT
+    proposal : StudentT or another density with `sample`
     n_draws : int
         S.
     generator : torch.Generator
@@ -211,7 +212,7 @@ def draw_weighted(
 
 
 def adapt_proposal(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     generator: torch.Generator,
     n_draws: int = 4096,
