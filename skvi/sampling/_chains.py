@@ -84,7 +84,6 @@ class HamiltonianChains:
     --------
     >>> import torch
     >>> from skvi.base import NormalForm
-    from skvi.base._protocols import Proposal
     >>> from skvi.sampling import HamiltonianChains
     >>> from skvi.targets import Target
     >>> class StandardNormal(Target):
