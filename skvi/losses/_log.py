@@ -1,9 +1,8 @@
 """The likelihood itself."""
 
-from typing import Any
-
 import torch
 
+from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
 
@@ -25,18 +24,18 @@ class LogLoss(Loss):
     is_log_loss = True
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """What the likelihood says; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,

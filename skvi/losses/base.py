@@ -1,17 +1,16 @@
-"""What every loss owes."""
-
-from typing import Any
+"""What every loss must implement."""
 
 import torch
 
 from skvi.base import Component
+from skvi.base._protocols import ConditionalDensity
 from skvi.utils._expectations import Expectations, expect_derivatives
 
 __all__ = ["Loss"]
 
 
 class Loss(Component):
-    """Base class of losses: a subclass owes `__call__`.
+    """Base class of losses: a subclass must implement `__call__`.
 
     Examples
     --------
@@ -24,7 +23,7 @@ class Loss(Component):
     is_log_loss = False
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Evaluate the loss of every row.
 
@@ -41,7 +40,7 @@ class Loss(Component):
         """
         raise NotImplementedError
 
-    def check(self, likelihood: Any) -> None:
+    def check(self, likelihood: ConditionalDensity) -> None:
         """Refuse a likelihood that this loss cannot train; nothing by default.
 
         Parameters
@@ -54,7 +53,7 @@ class Loss(Component):
             Says what is missing and what to use instead.
         """
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """Quadratic growth of a row's loss in f.
 
         Parameters
@@ -71,7 +70,7 @@ class Loss(Component):
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,
