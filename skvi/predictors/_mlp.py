@@ -8,6 +8,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.predictors._mlp_blocks import MLPBlocks
+from skvi.predictors._passes import MLPPasses
 from skvi.predictors.base import Predictor
 from skvi.utils._random import randn
 
@@ -69,6 +70,7 @@ class MLPPredictor(Predictor):
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
         self.activation, gain = ACTIVATIONS[activation]
+        self._activation_name = activation
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
         shapes: dict[str, tuple[int, ...]] = {}
@@ -78,6 +80,19 @@ class MLPPredictor(Predictor):
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+
+    @property
+    def has_passes(self) -> bool:  # type: ignore[override]
+        """Whether draws of theta are the fastest way to train: with hidden layers.
+
+        Without one, f itself can be drawn, which takes fewer numbers with less noise.
+        """
+        return self.n_layers > 1
+
+    @property
+    def structure(self) -> tuple:
+        """What networks share that can be trained in one stack."""
+        return self.sizes, self._activation_name
 
     @property
     def row_width(self) -> int:
@@ -136,6 +151,25 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         return h
+
+    def passes(
+        self, n_members: int, n_draws: int, n_rows: int, like: torch.Tensor
+    ) -> MLPPasses:
+        """Make the buffers of many networks, evaluated and differentiated together.
+
+        Parameters
+        ----------
+        n_members, n_draws, n_rows : int
+            M, S and n: M data sets of n rows, S networks for each of them.
+        like : Tensor
+            Of the dtype and on the device of the buffers.
+
+        Returns
+        -------
+        MLPPasses
+        """
+        name = self._activation_name
+        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
         """Return a function that evaluates f for many blocks of rows, in buffers.

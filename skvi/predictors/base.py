@@ -20,6 +20,9 @@ class Predictor:
     torch.Size([5, 8, 1])
     """
 
+    #: Whether f and its pullback go through buffers, as training a network does.
+    has_passes = False
+
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Evaluate f.
 

@@ -52,6 +52,11 @@ class SupervisedRows(Target):
         return self._likelihood
 
     @property
+    def prior_spec(self) -> Any:
+        """The prior as it was given, before hyperparameters are bound."""
+        return self._prior
+
+    @property
     def likelihood(self) -> Any:
         """The likelihood at the current hyperparameters."""
         return self._likelihood.bind(self.hyper[: self._n_of_likelihood])
@@ -84,6 +89,11 @@ class SupervisedRows(Target):
     def is_linear(self) -> bool:  # type: ignore[override]
         """Whether f is a linear function of theta for each row."""
         return self.predictor.is_linear
+
+    @property
+    def has_row_slopes(self) -> bool:  # type: ignore[override]
+        """Whether the predictor pulls slopes back through buffers."""
+        return self.predictor.has_passes
 
     @property
     def n_rows(self) -> int:

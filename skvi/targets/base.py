@@ -56,6 +56,9 @@ class Target:
     learnt: tuple[str, ...] = ()
     #: Whether f is a linear function of theta for each row: Newton and quadrature.
     is_linear = False
+    #: Whether losses of rows and their slopes in f, and the pullback of these to
+    #: theta, are there without automatic differentiation.
+    has_row_slopes = False
     #: Whether theta holds precisions beside the parameters of the predictor.
     is_extended = False
 
