@@ -76,7 +76,7 @@ class KL(Divergence):
             return self.weight * (-q.entropy() - log_prior)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
-    def moment_form(self, prior: Any) -> MomentForm | None:
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """Of a normal prior with independent coordinates."""
         pi = prior.as_normal()
         if pi is None or not pi.is_diagonal:

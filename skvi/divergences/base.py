@@ -190,7 +190,7 @@ class Divergence(Component):
         """
         raise NotImplementedError
 
-    def moment_form(self, prior: Any) -> MomentForm | None:
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
         """Constants of D(q || prior) for a factorised normal q.
 
         Parameters

@@ -36,7 +36,7 @@ class LogLoss(Loss):
 
     def sums(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         hyper: torch.Tensor,
         f: torch.Tensor,
         y: torch.Tensor,

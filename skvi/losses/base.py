@@ -71,7 +71,7 @@ class Loss(Component):
 
     def sums(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         hyper: torch.Tensor,
         f: torch.Tensor,
         y: torch.Tensor,
@@ -108,7 +108,7 @@ class Loss(Component):
 
     def _sums_of_one(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         hyper: torch.Tensor,
         f: torch.Tensor,
         y: torch.Tensor,
