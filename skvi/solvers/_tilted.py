@@ -11,7 +11,8 @@ from skvi.base import NormalForm
 from skvi.divergences import log_power_integral
 from skvi.sampling import StudentT, adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Ending, Problem, Progress, Solution, State, ending_of
+from skvi.solvers._solution import Ending, Solution, State, ending_of
+from skvi.solvers.base import Problem, Progress
 from skvi.targets import Target
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
