@@ -299,7 +299,7 @@ default="auto"
 
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
-        return self._linear_model(data, counts, PoissonLikelihood())
+        return self._generalized_linear(data, counts, PoissonLikelihood())
 
     def _check_exposure(self, X, exposure):
         if exposure is None:

@@ -57,7 +57,7 @@ class GaussianRegression(
         gammas = self._hyperpriors()
         marginal = _build_prior(self.prior_, predictor.layout)
         if gammas and not isinstance(self.posterior_family_, Product):
-            blocks = tuple(predictor.layout)
+            blocks = ",".join(predictor.layout)  # `skops` stores no tuple as a key
             self.posterior_family_ = Product({blocks: self.posterior_family_})
         return GaussianLinearModel(
             response,
@@ -65,7 +65,7 @@ class GaussianRegression(
             GaussianLikelihood(noise_in(units, self.noise_scale)),
             self.loss_function_,
             self._own_prior(predictor.layout, marginal, gammas),
-            data.X.dtype,
+            str(data.X.dtype),
             units,
             taken,
             gammas,
@@ -188,7 +188,7 @@ class GaussianRegression(
 
     def _intercept_of(self, normal):
         """Intercept of the features and the target as they were given."""
-        units, kind = self._model.units, self._model.dtype.type
+        units, kind = self._model.units, np.dtype(self._model.dtype).type
         if units.x_mean is None:
             return {"intercept_": kind(0), "intercept_std_": kind(0)}
         move = torch.from_numpy(np.append(-units.x_mean, 1.0))

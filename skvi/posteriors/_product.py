@@ -78,9 +78,10 @@ class Product(Family):
     Parameters
     ----------
     blocks : dict, default=None
-        Family of a block by its name, or of several blocks together by a tuple of
-        names. Blocks that are not named get a family each: `FullRankNormal`, or
-        `Gamma` where the block is positive. None names none of them.
+        Family of a block by its name, or of several blocks together by their names
+        in a tuple, or in a string with commas between them. Blocks that are not named
+        get a family each: `FullRankNormal`, or `Gamma` where the block is positive.
+        None names none of them.
 
     Notes
     -----
@@ -142,7 +143,9 @@ class Product(Family):
 
 
 def _as_names(key: str | Iterable[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+    if isinstance(key, str):
+        return tuple(name.strip() for name in key.split(","))
+    return tuple(key)
 
 
 class _ProductPosterior(Posterior):
