@@ -10,7 +10,6 @@ from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._solution import (
     INTERRUPTED,
-    Ending,
     PhaseInterrupted,
     Solution,
     State,
@@ -25,7 +24,6 @@ __all__ = [
     "Alternating",
     "CoordinateAscent",
     "EmpiricalBayes",
-    "Ending",
     "MomentMatching",
     "NaturalGradient",
     "PhaseInterrupted",

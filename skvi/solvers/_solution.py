@@ -58,7 +58,7 @@ class Ending(Enum):
 
     Examples
     --------
-    >>> from skvi.solvers import Ending
+    >>> from skvi.solvers._solution import Ending
     >>> Ending.INTERRUPTED.value
     'interrupted'
     """
@@ -126,7 +126,8 @@ class Solution:
     --------
     >>> from skvi.base import Layout
     >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import Ending, Solution, State
+    >>> from skvi.solvers import Solution, State
+    >>> from skvi.solvers._solution import Ending
     >>> from skvi.targets import Target
     >>> state = State(MeanFieldNormal().build(Layout({"coef": (1, 3)})), Target())
     >>> found = Solution("lbfgs", state, 2.0, [3.0, 2.0], 2, Ending.CONVERGED)

@@ -25,12 +25,12 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
 from skvi.solvers import (
     EmpiricalBayes,
-    Ending,
     Problem,
     SolverOptions,
     State,
     choose_solver,
 )
+from skvi.solvers._solution import Ending
 from skvi.targets import SupervisedTarget
 
 RNG = np.random.default_rng(0)
