@@ -29,6 +29,7 @@ from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import (
     SOLVERS,
+    PhaseInterrupted,
     Problem,
     Solution,
     Solver,
@@ -37,7 +38,6 @@ from skvi.solvers import (
     choose_solver,
     choose_start,
 )
-from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
@@ -208,9 +208,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
-                solution = replace(
-                    solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
-                )
+                solution = solution.cut_short()
         found = self._posterior_attributes(solution.state)
         return solution, found | describe_fit(problem, solution, self.n_draws)
 

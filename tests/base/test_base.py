@@ -188,7 +188,7 @@ def test_numpy_state_round_trip():
     original = Stateful()
     state = original.__getstate__()
     assert not any(isinstance(v, torch.Tensor) for v in state.values())
-    state["leaf"].array[0] = 5.0  # a copy
+    state["leaf"][0] = 5.0  # a copy
     assert float(original.leaf.detach()[0]) == 1
     copy = Stateful.__new__(Stateful)
     copy.__setstate__(original.__getstate__())

@@ -225,8 +225,8 @@ VARIANTS = [
     _v(
         "scales-of-the-start-kept",
         "_empirical_bayes.py",
-        "self.problem.target.at(best.hyper)",
-        "self.problem.target",
+        "self.given.target.at(best.hyper)",
+        "self.given.target",
         "the posterior at the best scales with those of the start",
     ),
     _v(
