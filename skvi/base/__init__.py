@@ -1,18 +1,24 @@
 """Ground: components, the layout of the parameter vector, draws, normals, units."""
 
+from skvi.base._bijections import Bijection, Exp, Identity, Softplus
 from skvi.base._component import Component
 from skvi.base._draw import SIDES, Draw, Side
-from skvi.base._layout import Block, Layout
+from skvi.base._layout import ROLES, Block, Layout
 from skvi.base._normal_form import NormalForm
 from skvi.base._units import Units
 
 __all__ = [
+    "ROLES",
     "SIDES",
+    "Bijection",
     "Block",
     "Component",
     "Draw",
+    "Exp",
+    "Identity",
     "Layout",
     "NormalForm",
     "Side",
+    "Softplus",
     "Units",
 ]

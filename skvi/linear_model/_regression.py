@@ -105,7 +105,7 @@ class GaussianRegression(
             self._check_blocks(layout)
             prior = None
             if self.fit_intercept:
-                prior = self.prior_["intercept"].build(layout.only("intercept"))
+                prior = self.prior_["intercept"].build(layout.select(["intercept"]))
         else:
             prior = self._build_prior(layout)
         return HierarchicalTarget(
@@ -257,7 +257,7 @@ class GaussianRegression(
             return {}
         else:
             normal = build_prior(
-                self._coef_prior(), posterior.layout.only("coef")
+                self._coef_prior(), posterior.layout.select(["coef"])
             ).as_normal()
             if normal is None:
                 return {}

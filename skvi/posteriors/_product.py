@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from skvi.base import Draw, Layout, NormalForm, Side
+from skvi.base import Draw, Exp, Layout, NormalForm, Side
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
@@ -35,7 +35,7 @@ class Gamma(Family):
         self, layout: Layout, generator: torch.Generator | None = None
     ) -> Posterior:
         """Build the posterior at Gamma(1, 1); see `Family.build`."""
-        wrong = [name for name, block in layout.items() if block.bijection != "exp"]
+        wrong = [name for name, block in layout.items() if block.bijection != Exp()]
         if wrong:
             raise IncompatibleComponentsError(
                 f"Gamma is for positive blocks (bijection 'exp'); {wrong} are real. "
@@ -113,7 +113,7 @@ class Product(Family):
         """Build the posterior, each part at its own start; see `Family.build`."""
         self.validate()
         parts = [
-            (names, family.build(_sub_layout(layout, names), generator))
+            (names, family.build(layout.select(names), generator))
             for names, family in self._families(layout)
         ]
         return _ProductPosterior(layout, parts)
@@ -136,26 +136,17 @@ class Product(Family):
             raise ValueError(f"blocks must hold families. Got {wrong[0]!r}.")
         free = [name for name in layout if name not in named]
         defaults = {
-            (name,): Gamma() if layout[name].bijection == "exp" else FullRankNormal()
+            (name,): Gamma() if layout[name].bijection == Exp() else FullRankNormal()
             for name in free
         }
         pairs = [*given.items(), *defaults.items()]
         for names, family in pairs:
-            family.check_size(_sub_layout(layout, names).size)
+            family.check_size(layout.select(names).size)
         return pairs
 
 
 def _as_names(key: str | Iterable[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
-
-
-def _sub_layout(layout: Layout, names: tuple[str, ...]) -> Layout:
-    blocks = {name: layout[name] for name in names}
-    return Layout(
-        {name: block.shape for name, block in blocks.items()},
-        {name: block.bijection for name, block in blocks.items()},
-        {name: block.scale for name, block in blocks.items()},
-    )
 
 
 class _ProductPosterior(Posterior):
@@ -201,11 +192,11 @@ class _ProductPosterior(Posterior):
 
     def real_part(self) -> Posterior:
         """Part of the blocks that are not positive; normal where all of them are."""
-        names = [n for n, block in self.layout.items() if block.bijection != "exp"]
+        names = [n for n, block in self.layout.items() if block.bijection != Exp()]
         part = self.part(names[0])
         if part.layout.keys() == set(names):
             return part
-        layout = _sub_layout(self.layout, tuple(names))
+        layout = self.layout.select(names)
         forms = [self.part(name).as_normal() for name in names]
         roots = [torch.linalg.cholesky(f.covariance()) for f in forms if f is not None]
         if len(roots) < len(names) or sum(map(len, roots)) != layout.size:
@@ -227,11 +218,7 @@ class _ProductPosterior(Posterior):
 
     def _columns(self) -> list[torch.Tensor]:
         """Positions in theta of the parameters of every part."""
-        positions = {
-            name: torch.arange(block.slice.start, block.slice.stop)
-            for name, block in self.layout.items()
-        }
-        return [torch.cat([positions[n] for n in names]) for names in self.names]
+        return [self.layout.positions(names) for names in self.names]
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         draws = [part.draw(n_draws, generator) for part in self._bound()]

@@ -35,7 +35,7 @@ def make_data(n=12, d=3, seed=0):
 def make_target(n=12, d=3, noise=(2.0, 1.5), coef=(1.5, 0.8, True), loss=None, seed=0):
     X, y = make_data(n, d, seed)
     predictor = LinearPredictor(d)
-    only = predictor.layout.only("intercept")
+    only = predictor.layout.select(["intercept"])
     prior = Normal(2.0).build(only if coef else predictor.layout)
     return HierarchicalTarget(
         predictor,
