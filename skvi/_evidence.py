@@ -1,15 +1,14 @@
 """Glue of evidence bounds: that the data are those of the fit, and which target."""
 
-import zlib
 from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from skvi._progress import EvidenceProgress
+from skvi.base import Rows
 from skvi.evidence import bound_evidence
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -28,7 +27,7 @@ class EvidenceMixin:
     def _remember(self, X, targets, sample_weight, weight, offset):
         """Keep of the data what tells others apart."""
         self._had_weights = sample_weight is not None
-        self._fingerprint = _fingerprint(X, targets, weight, offset)
+        self._fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
         self._n_samples_fit = X.shape[0]
 
     def evidence_bounds(
@@ -128,15 +127,14 @@ class EvidenceMixin:
         sample_weight = self._check_weights(X, sample_weight)
         weight = self._row_weights(target_values, sample_weight)
         offset = self._check_exposure(X, exposure)
-        if _fingerprint(X, target_values, weight, offset) != self._fingerprint:
+        rows = Rows.of(X, target_values, weight, offset)
+        if rows.fingerprint() != self._fingerprint:
             raise ValueError(
                 f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
                 "are others. For other data use predict_log_density."
             )
         weighted = weight is not None and bool(np.any(weight != 1))
         plain = self.loss_function_.is_log_loss and not weighted
-        if X.dtype == np.float32:
-            X = X.astype(np.float64)
         target = self._build_target(
             X, target_values, weight, self._fitted_predictor, offset
         )
@@ -188,28 +186,3 @@ class EvidenceMixin:
                 "The model was fitted with sample_weight, which define the evidence: "
                 "pass the same sample_weight to evidence_bounds."
             )
-
-
-def _fingerprint(X, y, sample_weight, offset=None):
-    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply.
-
-    It is the same for a dense and a sparse matrix of the same numbers.
-    """
-    rows = np.linspace(0, X.shape[0] - 1, 32).astype(int)
-    parts = [*_stored(X[rows].astype(np.float64)), y]
-    if sample_weight is not None:
-        parts.append(sample_weight)
-    if offset is not None:
-        parts.append(offset)
-    return [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]
-
-
-def _stored(sample):
-    """Numbers that are not zero, their columns, and how many there are per row."""
-    if issparse(sample):
-        sample.sum_duplicates()
-        sample.eliminate_zeros()
-        counts = np.diff(sample.indptr)
-        return sample.data, sample.indices.astype(np.int64), counts.astype(np.int64)
-    filled = sample != 0
-    return sample[filled], np.nonzero(filled)[1], filled.sum(1)

@@ -1,10 +1,11 @@
-"""Ground: components, the layout of the parameter vector, draws, normals, units."""
+"""Ground: components, rows, the layout of the parameters, draws, normals, units."""
 
 from skvi.base._bijections import Bijection, Exp, Identity, Softplus
 from skvi.base._component import Component
 from skvi.base._draw import SIDES, Draw, Side
 from skvi.base._layout import ROLES, Block, Layout
 from skvi.base._normal_form import NormalForm
+from skvi.base._rows import Rows, deal
 from skvi.base._units import Units
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "Identity",
     "Layout",
     "NormalForm",
+    "Rows",
     "Side",
     "Softplus",
     "Units",
+    "deal",
 ]

@@ -126,8 +126,8 @@ class Softplus(Bijection):
     --------
     >>> import torch
     >>> from skvi.base import Softplus
-    >>> Softplus().forward(torch.tensor([-100.0, 0.0, 100.0]))
-    tensor([3.7835e-44, 6.9315e-01, 1.0000e+02])
+    >>> Softplus().forward(torch.tensor([-1.0, 0.0, 100.0]))
+    tensor([  0.3133,   0.6931, 100.0000])
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

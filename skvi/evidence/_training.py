@@ -172,7 +172,7 @@ def _bound_all(
     target: Any, posteriors: list, seed: int
 ) -> tuple[dict[str, tuple[NamedBound, ...]], bool]:
     chains = None
-    if not getattr(target, "is_extended", False):
+    if not target.has_precisions:
         chains = _posterior_draws(target, posteriors[-1], make_generator(seed))
     # The same noise for all of them: what changes is the posterior.
     rows = [_bound_one(target, q, chains, make_generator(seed)) for q in posteriors]
@@ -184,7 +184,7 @@ def _posterior_draws(
     target: Any, posterior: Any, generator: torch.Generator
 ) -> Chains | None:
     normal = posterior.as_normal()
-    if target.is_linear and hasattr(target, "predictor"):
+    if target.has_design:
         normal = fit_proposal_normal(target) or normal
     if normal is None:
         return None

@@ -183,7 +183,7 @@ class GaussianRegression(
         if solver.name == "stochastic":
             self._initialize(problem)
             return False
-        if solver.name == "alternating" and problem.target.is_extended:
+        if solver.name == "alternating" and problem.target.has_precisions:
             self._initialize(problem)
             return True
         if self.loss_function_.is_log_loss or solver.name != "natural_gradient":

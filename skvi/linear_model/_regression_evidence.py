@@ -35,7 +35,7 @@ class RegressionEvidenceMixin:
                 "method='exact' needs log loss and normal coefficients that share "
                 "their precision, or have given ones. Use method='auto'."
             )
-        if target.is_extended:
+        if target.has_precisions:
             # Draws of precisions beside their coefficients meet in funnels.
             target = target.marginal(self._marginal_prior(target.predictor.layout))
             posterior = posterior.marginal(target.layout)

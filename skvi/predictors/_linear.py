@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments
+from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import (
     Features,
@@ -28,7 +29,7 @@ CACHE_ELEMENTS = 2**18
 GRAM_WIDTH = 512
 
 
-class LinearPredictor:
+class LinearPredictor(Predictor):
     """A linear model, f = X coef' + intercept, with K columns.
 
     The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such
@@ -59,17 +60,12 @@ class LinearPredictor:
         shapes: dict[str, tuple[int, ...]] = {"coef": (n_outputs, n_features)}
         if fit_intercept:
             shapes["intercept"] = (n_outputs,)
-        self.layout = Layout(shapes)
+        roles = {"intercept": "intercept"} if fit_intercept else {}
+        self.layout = Layout(shapes, roles=roles)
         self.n_features, self.n_outputs = n_features, n_outputs
         self.fit_intercept = fit_intercept
 
-    #: f is a linear function of theta for each row: Newton and quadrature apply.
-    is_linear = True
-
-    @property
-    def row_width(self) -> int:
-        """Numbers that one row and one draw keep alive: K."""
-        return self.n_outputs
+    has_moments = has_design = True
 
     def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
         """Evaluate f.

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors.base import Predictor
 from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
@@ -24,7 +25,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
 INITIAL_SHARE = 0.01
 
 
-class MLPPredictor:
+class MLPPredictor(Predictor):
     """A multilayer perceptron with all weights in one flat vector.
 
     Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}``
@@ -53,8 +54,7 @@ class MLPPredictor:
     torch.Size([5, 4, 1])
     """
 
-    #: Whether f is linear in theta, so that its moments are exact.
-    is_linear = False
+    has_local_draws = True
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class MLPPredictor:
             shapes[f"coef_{i}"] = (fan_in, fan_out)
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
-        self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+        roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
+        self.layout, self.n_outputs = Layout(shapes, None, scales, roles), n_outputs
 
     @property
     def row_width(self) -> int:

@@ -59,7 +59,7 @@ class Alternating:
         target, posterior = problem.target, problem.posterior
         if problem.objective.kind != "expectation":
             return f"it minimises expectations, and {problem.objective!r} is none"
-        if getattr(target, "is_extended", False):
+        if target.has_precisions:
             if not problem.divergence.is_standard:
                 return f"{problem.divergence!r} does not split into its blocks"
             if not _is_normal_gamma(posterior):
@@ -95,7 +95,7 @@ class _Alternation:
         lowest = hyper_range(target)[0].double().numpy()
         self.floor = np.minimum(lowest, target.hyper.numpy())
         self.steps = None
-        if getattr(target, "is_extended", False):
+        if target.has_precisions:
             self.steps = GammaSteps(problem)
         self.history: list[float] = []
         self.gains: list[float] = []

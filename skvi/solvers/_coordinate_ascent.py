@@ -70,8 +70,7 @@ class CoordinateAscent:
             return f"the model is conjugate under KL(), not under {divergence!r}"
         if not _is_conjugate(problem.posterior):
             return "it needs a factorised or full-rank normal posterior"
-        find = getattr(problem.target, "conjugate_form", None)
-        if find is None or find() is None:
+        if problem.target.conjugate_form() is None:
             return (
                 "the model is not a linear regression with conjugate priors (and at "
                 "most 3000 columns or rows)"

@@ -89,7 +89,7 @@ class EmpiricalBayes:
         if not len(target.hyper):
             return "the target learns no hyperparameters"
         if objective.kind == "expectation" and objective.gradient == "auto":
-            if target.is_linear:
+            if target.has_moments:
                 problem = replace(problem, target=target.frozen())
         reasons = [solver.missing(problem) for solver in FIXED_SCALES]
         return "" if "" in reasons else reasons[0]

@@ -188,10 +188,7 @@ class _Training:
     def _row_batches(self) -> list:
         if self.batches == 1:
             return [None] * self.steps
-        n_rows, generator = self.problem.target.n_rows, self.problem.generator
-        order = torch.randperm(n_rows, generator=generator)
-        # Batches of nearly equal size: a last one of two rows would be all noise.
-        return list(order.tensor_split(self.batches))
+        return self.problem.target.batches(self.batches, self.problem.generator)
 
     def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         self._set(self.params)

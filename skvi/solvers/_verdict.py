@@ -31,7 +31,7 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
         return f"{problem.objective!r} asks for draws"
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
-    if not target.is_linear:
+    if not (target.has_moments and target.has_design):
         return (
             "the model is not linear in its parameters (precisions with hyperpriors "
             "are parameters, too)"

@@ -70,7 +70,7 @@ def likelihood_normal(
     >>> round(float(likelihood_normal(target).mean), 2)
     5.0
     """
-    if not target.is_linear or target.prior.is_log_concave:
+    if not target.has_design or target.prior.is_log_concave:
         return None
     prior = target.prior
     around = prior.matching_normal()

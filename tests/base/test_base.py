@@ -210,7 +210,7 @@ class TestNormalForm:
         (np.arange(6.0).reshape(2, 3).T, True),
         (np.arange(6.0)[::-1], False),
         (np.arange(6.0).astype(">f8"), False),
-        (np.broadcast_to(np.float64(3), 4), False),
+        (np.broadcast_to(np.float64(3), 4), True),
         (np.ones(4, dtype="f8,f4")["f0"], False),  # strides of 12 bytes
     ],
     ids=["plain", "transposed", "reversed", "big-endian", "read-only", "field"],

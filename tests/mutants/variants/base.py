@@ -68,4 +68,18 @@ VARIANTS = [
         "*(every[self[name].slice] for name in sorted(names))]",
         "positions of blocks in another order than asked for",
     ),
+    _v(
+        "fingerprint-without-features",
+        "_rows.py",
+        "parts = [*_stored(X), *(v",
+        "parts = [*(v",
+        "checksums of targets and weights alone",
+    ),
+    _v(
+        "chunks-by-results-alone",
+        "_rows.py",
+        "per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)",
+        "per_row = width",
+        "wide features widened in chunks of as many rows as narrow ones",
+    ),
 ]
