@@ -1,19 +1,124 @@
 """What all classifiers share: labels, class weights, averaged probabilities."""
 
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
+from skvi._model import Response
+from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
 from skvi.utils._validation import StrOptions
 
-__all__ = ["BayesianClassifierMixin"]
+__all__ = ["BayesianClassifierMixin", "Labels"]
+
+
+@dataclass(frozen=True, eq=False)
+class Labels(Response):
+    """Classes of the fit, as 0.0, 1.0, ..., and their weights.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (n_classes,)
+        Sorted.
+    class_weight : dict, "balanced" or None
+        As scikit-learn's classifiers take it.
+    """
+
+    classes: np.ndarray
+    class_weight: dict | str | None
+
+    @classmethod
+    def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
+        """Classes that there are in targets.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+        class_weight : dict, "balanced" or None
+
+        Returns
+        -------
+        Labels
+
+        Raises
+        ------
+        ValueError
+            These are no labels, or all the same.
+        """
+        check_classification_targets(y)
+        classes = np.unique(column_or_1d(y))
+        if len(classes) < 2:
+            raise ValueError(
+                "This solver needs samples of at least 2 classes in the data, but "
+                f"the data contains only one class: {classes[0]!r}"
+            )
+        return cls(classes, deepcopy(class_weight))
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Likelihood of so many classes."""
+        if len(self.classes) == 2:
+            return BernoulliLikelihood()
+        return CategoricalLikelihood(len(self.classes))
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Return the positions of labels in `classes`; see `Response.encode`."""
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        if not np.isin(y, self.classes).all():
+            raise ValueError(
+                f"y has labels that were not in the fit: "
+                f"{np.setdiff1d(y, self.classes)}; known are {self.classes}."
+            )
+        return np.searchsorted(self.classes, y).astype(np.float64)
+
+    def weights(
+        self, targets: np.ndarray, sample_weight: np.ndarray | None
+    ) -> np.ndarray | None:
+        """Sample weights times class weights; see `Response.weights`."""
+        if self.class_weight is None:
+            return sample_weight
+        codes = targets.astype(int)
+        per_class = self._per_class(codes, sample_weight)
+        if not np.all(np.isfinite(per_class) & (per_class >= 0)):
+            raise ValueError(
+                "class_weight must be finite and not negative. Got "
+                f"{self.class_weight!r}."
+            )
+        weight = per_class[codes].astype(np.float64)
+        return weight if sample_weight is None else weight * sample_weight
+
+    def _per_class(
+        self, codes: np.ndarray, sample_weight: np.ndarray | None
+    ) -> np.ndarray:
+        n_classes = len(self.classes)
+        if not isinstance(self.class_weight, str):
+            return compute_class_weight(
+                self.class_weight, classes=self.classes, y=self.classes[codes]
+            )
+        # As weights equal repetition, they count in the balance as well.
+        counts = np.bincount(codes, sample_weight, minlength=n_classes)
+        present = counts > 0
+        per_class = np.zeros(n_classes)
+        per_class[present] = counts.sum() / (n_classes * counts[present])
+        return per_class
+
+    def check_weighted(self, targets: np.ndarray) -> None:
+        """Raise where the rows with a positive weight have one class only."""
+        if len(np.unique(targets)) < 2:
+            raise ValueError(
+                "The rows with a positive sample_weight contain only one class; the "
+                "fit needs at least two."
+            )
 
 
 class BayesianClassifierMixin(ClassifierMixin):
-    """Mixin of classifiers: a subclass owes `_log_probabilities(X)`.
+    """Mixin of classifiers: a subclass must implement `_log_probabilities(X)`.
 
     It returns the log of the class probabilities, averaged over the posterior, as
     a tensor of shape (n, K), and the dtype of what the user gets.
@@ -23,60 +128,11 @@ class BayesianClassifierMixin(ClassifierMixin):
         "class_weight": [dict, StrOptions({"balanced"}), None]
     }
 
-    def _likelihood(self):
-        n_classes = len(self.classes_)
-        if n_classes == 2:
-            return BernoulliLikelihood()
-        return CategoricalLikelihood(n_classes)
-
-    def _encode(self, y, reset=True):
-        """Labels as 0.0, 1.0, ..., in the order of `classes_`."""
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        if reset:
-            classes = np.unique(y)
-            if len(classes) < 2:
-                raise ValueError(
-                    "This solver needs samples of at least 2 classes in the data, but "
-                    f"the data contains only one class: {classes[0]!r}"
-                )
-            self.classes_ = classes
-        elif not np.isin(y, self.classes_).all():
-            raise ValueError(
-                f"y has labels that were not in the fit: "
-                f"{np.setdiff1d(y, self.classes_)}; known are {self.classes_}."
-            )
-        return np.searchsorted(self.classes_, y).astype(np.float64)
-
-    def _row_weights(self, codes, sample_weight):
-        """Sample weights times class weights; None where all are 1."""
-        if self.class_weight is None:
-            return sample_weight
-        codes, n_classes = codes.astype(int), len(self.classes_)
-        if isinstance(self.class_weight, str):
-            # As weights equal repetition, they count in the balance as well.
-            counts = np.bincount(codes, sample_weight, minlength=n_classes)
-            present = counts > 0
-            per_class = np.zeros(n_classes)
-            per_class[present] = counts.sum() / (n_classes * counts[present])
-        else:
-            per_class = compute_class_weight(
-                self.class_weight, classes=self.classes_, y=self.classes_[codes]
-            )
-        if not np.all(np.isfinite(per_class) & (per_class >= 0)):
-            raise ValueError(
-                "class_weight must be finite and not negative. Got "
-                f"{self.class_weight!r}."
-            )
-        weight = per_class[codes].astype(np.float64)
-        return weight if sample_weight is None else weight * sample_weight
-
-    def _check_weighted(self, codes):
-        if len(np.unique(codes)) < 2:
-            raise ValueError(
-                "The rows with a positive sample_weight contain only one class; the "
-                "fit needs at least two."
-            )
+    def _response(self, y):
+        """Labels of the fit, with their weights."""
+        labels = Labels.find(y, self.class_weight)
+        self.classes_ = labels.classes
+        return labels
 
     def predict(self, X):
         """Most probable class, by `predict_proba`.
@@ -137,7 +193,7 @@ class BayesianClassifierMixin(ClassifierMixin):
             In nats, each row given the training data alone.
         """
         log_proba = self.predict_log_proba(X)
-        column = self._encode(y, reset=False).astype(int)
+        column = self._model.response.encode(y).astype(int)
         if len(column) != len(log_proba):
             raise ValueError(f"X has {len(log_proba)} rows, but y has {len(column)}.")
         return log_proba[np.arange(len(column)), column]

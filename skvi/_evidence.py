@@ -3,12 +3,11 @@
 from dataclasses import replace
 from numbers import Integral, Real
 
-import numpy as np
 import torch
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from skvi._model import TrainingData
 from skvi._progress import EvidenceProgress
-from skvi.base import Rows
 from skvi.evidence import bound_evidence
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -23,12 +22,6 @@ class EvidenceMixin:
 
     _row_data = " and sample_weight"
     _evidence_methods = frozenset({"auto", "importance", "annealing"})
-
-    def _remember(self, X, targets, sample_weight, weight, offset):
-        """Keep of the data what tells others apart."""
-        self._had_weights = sample_weight is not None
-        self._fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
-        self._n_samples_fit = X.shape[0]
 
     def evidence_bounds(
         self,
@@ -95,7 +88,8 @@ class EvidenceMixin:
         conditioned on, and named in ``plug_in``: learnt hyperparameters, and location
         and scale of y with ``normalize_y=True``.
         """
-        return self._as_fitted()._check_and_bound(
+        check_is_fitted(self)
+        return self._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state
         )
 
@@ -121,27 +115,11 @@ class EvidenceMixin:
         )
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
-        X, y = validate_data(self, X, y, **self._input, reset=False)
-        target_values = self._encode(y, reset=False)
-        self._check_size(X, sample_weight)
-        sample_weight = self._check_weights(X, sample_weight)
-        weight = self._row_weights(target_values, sample_weight)
-        offset = self._check_exposure(X, exposure)
-        rows = Rows.of(X, target_values, weight, offset)
-        if rows.fingerprint() != self._fingerprint:
-            raise ValueError(
-                f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
-                "are others. For other data use predict_log_density."
-            )
-        weighted = weight is not None and bool(np.any(weight != 1))
-        plain = self.loss_function_.is_log_loss and not weighted
-        target = self._build_target(
-            X, target_values, weight, self._fitted_predictor, offset
-        )
-        target.hyper = torch.from_numpy(self._hyper.copy())
-        n_jobs = getattr(self, "n_jobs", None)
-        work = 64 * X.shape[0] * target.layout.size
-        with raising_interrupts(), limit_threads(work, n_jobs):
+        model, data = self._model, self._data_of_fit(X, y, sample_weight, exposure)
+        plain = self.loss_function_.is_log_loss and not data.is_weighted
+        target = model.target(data).at(torch.from_numpy(self._hyper.copy()))
+        work = 64 * len(data.y) * target.layout.size
+        with raising_interrupts(), limit_threads(work, getattr(self, "n_jobs", None)):
             bounds = self._bound_evidence(
                 target.frozen(),
                 make_generator(random_state),
@@ -151,14 +129,35 @@ class EvidenceMixin:
                 "log evidence" if plain else "generalised log evidence",
                 EvidenceProgress(self),
             )
-        if self.loss_function_.is_log_loss and target.likelihood_spec.is_discrete:
+        if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
             # With weights, too: a power of a probability is at most 1.
             bounds = bounds.of_probability()
-        return replace(bounds, plug_in=target.learnt + self._taken_from_y())
+        return replace(bounds, plug_in=target.learnt + model.taken_from_y)
 
-    def _taken_from_y(self):
-        """Names of what the prior takes from y, some of `FROM_TARGET`."""
-        return ()
+    def _data_of_fit(self, X, y, sample_weight, exposure):
+        """Return the training data again; raise where they are others."""
+        X, y = validate_data(self, X, y, **self._input, reset=False)
+        n_rows = self._fingerprint[0]
+        if X.shape[0] != n_rows:
+            raise ValueError(
+                f"evidence_bounds needs the {n_rows} rows of the fit; "
+                f"got {X.shape[0]} rows. For other data use predict_log_density."
+            )
+        if self._had_weights and sample_weight is None:
+            raise ValueError(
+                "The model was fitted with sample_weight, which define the evidence: "
+                "pass the same sample_weight to evidence_bounds."
+            )
+        sample_weight = self._check_weights(X, sample_weight)
+        offset = self._check_exposure(X, exposure)
+        response = self._model.response
+        data = TrainingData.gather(response, X, y, sample_weight, offset)
+        if data.fingerprint != self._fingerprint:
+            raise ValueError(
+                f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
+                "are others. For other data use predict_log_density."
+            )
+        return data
 
     def _bound_evidence(
         self, target, generator, method, n_draws, precision, quantity, report
@@ -174,15 +173,3 @@ class EvidenceMixin:
             method=method,
             report=report,
         )
-
-    def _check_size(self, X, sample_weight):
-        if X.shape[0] != self._n_samples_fit:
-            raise ValueError(
-                f"evidence_bounds needs the {self._n_samples_fit} rows of the fit; "
-                f"got {X.shape[0]} rows. For other data use predict_log_density."
-            )
-        if self._had_weights and sample_weight is None:
-            raise ValueError(
-                "The model was fitted with sample_weight, which define the evidence: "
-                "pass the same sample_weight to evidence_bounds."
-            )

@@ -1,80 +1,109 @@
 """What all regressors share: the units of the target, and what they predict."""
 
-import math
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi._model import Response
+from skvi.base import Units
 from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
-__all__ = ["StandardizedTargetMixin"]
+__all__ = [
+    "Numbers",
+    "StandardizedTargetMixin",
+    "check_levels",
+    "check_rows",
+    "names_of_units",
+    "noise_in",
+    "units_of",
+]
 
 # Squares of larger targets, or of the inverses of smaller ones, are no floats.
 LARGEST = 1e150
 
 
-class StandardizedTargetMixin:
-    """Mixin: targets that are standardised for the fit, predictions in units of y.
+class Numbers(Response):
+    """Targets that are numbers, and stay what they are."""
 
-    The estimator owes `normalize_y`, `loss_function_` and `predict_quantiles`.
-    """
-
-    _reads_units = True
-    #: Whether losses other than log loss get the median and its deviations as units.
-    _robust_units = False
-
-    @property
-    def _centres_target(self):
-        """Without an intercept a shift of the target would stand for one."""
-        return getattr(self, "fit_intercept", True)
-
-    @property
-    def _has_robust_units(self):
-        return self._robust_units and not self.loss_function_.is_log_loss
-
-    def _encode(self, y, reset=True):
-        if reset and y.ndim == 1 and y.dtype == np.float64:
-            return y  # fits have checked it
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are numbers; see `Response.encode`."""
         y = check_array(y, ensure_2d=False, dtype=np.float64)
         return column_or_1d(y, warn=True)
 
-    def _standardize(self, y, sample_weight):
-        """Return the standardised target; remember how to go back."""
-        mean, scale, constant = 0.0, 1.0, 0.0
-        largest = float(np.abs(y).max())
-        if largest > LARGEST or 0 < largest < 1 / LARGEST:
-            raise ValueError(
-                f"y has values up to {largest:.2g}; their squares or inverse squares "
-                "leave the range of floats. Multiply y by a power of ten."
-            )
-        w = np.ones(len(y)) if sample_weight is None else sample_weight
-        given = self._prior_units()
-        if given is not None:
-            mean, scale = given.y_mean, given.y_scale
-        elif self.normalize_y:
-            units = _median_units if self._has_robust_units else _mean_units
-            mean, scale = units(y, w, self._centres_target)
-            # A constant target has no scale, up to rounding.
-            if scale <= 1e-12 * max(abs(mean), 1e-300):
-                scale = 1.0
-        # The density of y itself: the Jacobian of the standardisation. Other losses
-        # act on the standardised target.
-        if scale != 1 and self.loss_function_.is_log_loss:
-            constant = -float(w.sum()) * math.log(scale)
-        # At once: `evidence_bounds` comes here, too, and may be interrupted.
-        self._y_mean, self._y_scale, self._constant = mean, scale, constant
-        return (y - mean) / scale
 
-    def _taken_from_y(self):
-        """The prior refers to the standardised target: its units come from y."""
-        if not self.normalize_y or self._prior_units() is not None:
-            return ()
-        return ("y_mean", "y_scale") if self._centres_target else ("y_scale",)
+def units_of(
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    given: Units | None,
+    standardize: bool,
+    centred: bool,
+    robust: bool = False,
+) -> Units:
+    """Origin and scale that a target gets for a fit.
 
-    def _prior_units(self):
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,)
+    weight : ndarray of shape (n_samples,) or None
+    given : Units or None
+        Units of another fit, to take instead.
+    standardize : bool
+        False leaves the target as it is.
+    centred : bool
+        Whether there is an intercept; without one a shift would stand for it.
+    robust : bool, default=False
+        Whether they are the median and 1.4826 times the median distance from it, not
+        the mean and the standard deviation.
+
+    Returns
+    -------
+    Units
+
+    Raises
+    ------
+    ValueError
+        Squares of these numbers are no floats.
+    """
+    largest = float(np.abs(y).max())
+    if largest > LARGEST or 0 < largest < 1 / LARGEST:
+        raise ValueError(
+            f"y has values up to {largest:.2g}; their squares or inverse squares "
+            "leave the range of floats. Multiply y by a power of ten."
+        )
+    if given is not None or not standardize:
+        return given or Units(0.0, 1.0)
+    w = np.ones(len(y)) if weight is None else weight
+    mean, scale = (_median_units if robust else _mean_units)(y, w, centred)
+    # A constant target has no scale, up to rounding.
+    return Units(mean, 1.0 if scale <= 1e-12 * max(abs(mean), 1e-300) else scale)
+
+
+def names_of_units(centred: bool) -> tuple[str, ...]:
+    """What a prior takes from a target that is standardized, for ``plug_in``."""
+    return ("y_mean", "y_scale") if centred else ("y_scale",)
+
+
+def noise_in(units: Units, noise_scale: float | str) -> float | str:
+    """Scale of the noise in the units of a fit; "learn" where it is not a number."""
+    return "learn" if isinstance(noise_scale, str) else noise_scale / units.y_scale
+
+
+class StandardizedTargetMixin:
+    """Mixin: targets that may be standardized for the fit, intervals in units of y.
+
+    The estimator must implement `predict_quantiles`.
+    """
+
+    _reads_units = True
+
+    def _response(self, y):
+        return Numbers()
+
+    def _given_units(self):
         """Units of the fit whose posterior is the prior; None where there is none."""
         return self.prior_.units if isinstance(self.prior_, Posterior) else None
 

@@ -102,8 +102,7 @@ WARM = ("natural gradient", "coordinate ascent", "moment matching")
 
 def target_of(model, X, y):
     """The target of a fitted model, at its learnt scales."""
-    codes = model._encode(y, reset=False)
-    target = model._build_target(X, codes, None, model._fitted_predictor)
+    target = model._model.target(model._data_of_fit(X, y, None, None))
     target.hyper = torch.from_numpy(model._hyper.copy())
     return target.frozen()
 

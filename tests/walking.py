@@ -195,11 +195,7 @@ class Evaluation:
 
     def __init__(self, model, X, y):
         self.divergence, self.posterior = model.divergence_, copy(model.posterior_)
-        codes = model._encode(y)
-        offset = model._check_exposure(X, None)
-        self.target = model._build_target(
-            X, codes, None, model._fitted_predictor, offset
-        )
+        self.target = model._model.target(model._data_of_fit(X, y, None, None))
         self.objective = clone(model.objective_)
         if getattr(self.objective, "gradient", "auto") == "score":
             self.objective = ELBO()  # the same value, without the scores of all draws

@@ -130,20 +130,21 @@ class Rows:
         return deal(len(self), n_batches, generator)
 
     def fingerprint(self) -> tuple[int, ...]:
-        """Checksums that tell other data apart, cheaply.
+        """Numbers that tell other data apart, cheaply.
 
         Returns
         -------
         tuple of int
-            Of targets, weights, offsets, and the features of 32 rows: the same for a
-            dense and a sparse matrix of the same numbers, in single and double
-            precision.
+            The number of rows; then checksums of the features of 32 of them, of
+            targets, weights and offsets: the same for a dense and a sparse matrix of
+            the same numbers, in single and double precision.
         """
         sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
         X = self.X[torch.from_numpy(sampled)].to(torch.float64)
         columns = (self.y, self.weight, self.offset)
         parts = [*_stored(X), *(v.numpy() for v in columns if v is not None)]
-        return tuple(zlib.crc32(np.ascontiguousarray(part).data) for part in parts)
+        sums = (zlib.crc32(np.ascontiguousarray(part).data) for part in parts)
+        return len(self), *sums
 
 
 def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from skvi._evidence import EvidenceMixin
+from skvi._model import Model
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -13,6 +14,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
+from skvi.priors import build_prior
 from skvi.solvers import (
     EmpiricalBayes,
     NaturalGradient,
@@ -29,8 +31,7 @@ __all__ = ["BayesianLinearModel", "refuse_family"]
 class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     """Base class: a linear predictor with one or more columns, and a normal posterior.
 
-    A subclass owes `_encode(y)` and `_likelihood()`, and may multiply the weights of
-    rows in `_row_weights`.
+    A subclass must implement `_response(y)` and `_assemble(data, response)`.
     """
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
@@ -88,17 +89,21 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         normal, layout = found["posterior_"].as_normal(), found["posterior_"].layout
         moments = torch.stack([normal.mean, normal.variance.sqrt()])
         for name, block in layout.unpack(moments).items():
-            mean, std = block.numpy().astype(self._dtype)
+            mean, std = block.numpy().astype(self._model.dtype)
             found |= {f"{name}_": mean, f"{name}_std_": std}
-        if not self.fit_intercept:
-            zero = np.zeros(len(found["coef_"]), self._dtype)
+        if "intercept" not in layout:
+            zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
         return found
 
-    def _predictor(self):
-        return LinearPredictor(
-            self.n_features_in_, self._likelihood().n_outputs, self.fit_intercept
+    def _linear_model(self, data, response, likelihood):
+        """Return the model of log odds, or a log rate, that are linear in X."""
+        predictor = LinearPredictor(
+            data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )
+        prior = build_prior(self.prior_, predictor.layout)
+        loss, dtype = self.loss_function_, data.X.dtype
+        return Model(response, predictor, likelihood, loss, prior, dtype)
 
     def _predictive_moments(self, X):
         """Mean and (co)variance of f for every row, in float64; and a dtype."""
@@ -106,7 +111,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         normal: NormalForm = self.posterior_.as_normal()
         work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
-            mean, variance = self._fitted_predictor.moments(as_rows(X), normal)
+            mean, variance = self._model.predictor.moments(as_rows(X), normal)
         return mean, variance, X.dtype
 
 

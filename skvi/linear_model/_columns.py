@@ -150,7 +150,6 @@ class ColumnsMixin:
         found["converged_"] = all(o.converged_ for o in outputs)
         found["loss_curve_"] = self._sum_of_curves([o.loss_curve_ for o in outputs])
         found["diagnostics_"] = {"outputs": [o.diagnostics_ for o in outputs]}
-        found["_dtype"] = outputs[0]._dtype
         found["posterior_"] = tuple(o.posterior_ for o in outputs)
         found["outputs_"] = outputs
         return found

@@ -126,9 +126,9 @@ class CountPredictionMixin:
             The fit, or this call, was given rates instead of counts.
         """
         mean, std, _ = self._log_rate(X, exposure)
-        counts = self._encode(y, reset=False)
-        check_consistent_length(counts, mean)
-        self._refuse_rates("predict_log_density", counts)
+        response = self._model.response
+        check_consistent_length(response.encode(y), mean)
+        counts = response.check_counts(y, "predict_log_density")
         with torch.no_grad():
             return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
 
@@ -151,7 +151,7 @@ class CountPredictionMixin:
         X = self._check_X(X)
         random_state = check_random_state(random_state)
         theta = self._draw(n_samples, random_state)
-        f = self._fitted_predictor.forward(theta, as_rows(X).to(torch.float64))
+        f = self._model.predictor.forward(theta, as_rows(X).to(torch.float64))
         offset = self._check_exposure(X, exposure)
         if offset is not None:
             f = f + as_tensor(offset)[:, None]
@@ -175,7 +175,7 @@ class CountPredictionMixin:
             one rate per unit of exposure. At most 1; 0 where all rates are equal.
         """
         rate = self.predict(X, exposure=exposure).astype(np.float64)
-        y = self._encode(y, reset=False)
+        y = self._model.response.encode(y)
         check_consistent_length(y, rate)
         weight = self._check_weights(rate[:, None], sample_weight)
         weight = np.ones(len(y)) if weight is None else weight

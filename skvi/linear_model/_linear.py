@@ -4,17 +4,12 @@ from numbers import Real
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted
 
-from skvi._regressors import check_levels, check_rows
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
-from skvi.utils._arrays import as_tensor
+from skvi.linear_model._regression_predictions import RegressionPredictionMixin
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._random import make_generator, randn
-from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
 from skvi.utils._validation import (
     Interval,
     StrOptions,
@@ -24,7 +19,9 @@ from skvi.utils._validation import (
 __all__ = ["BayesianLinearRegression"]
 
 
-class BayesianLinearRegression(RegressorMixin, ColumnsMixin, GaussianRegression):
+class BayesianLinearRegression(
+    RegressorMixin, RegressionPredictionMixin, ColumnsMixin, GaussianRegression
+):
     """Linear regression with a posterior over coefficients, noise and precisions.
 
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
@@ -281,210 +278,3 @@ Divergence, default="kl"
             self._forget()
             del self.outputs_
         return self._fit(X, y, sample_weight)
-
-    def predict(self, X, return_std=False, return_cov=False):
-        """Predict the mean of the target.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-        return_std : bool, default=False
-            Whether to return standard deviations as well. They include the noise,
-            as those of `sklearn.linear_model.BayesianRidge` do.
-        return_cov : bool, default=False
-            Whether to return the covariance between the rows, noise included. Not
-            together with `return_std`.
-
-        Returns
-        -------
-        mean : ndarray of shape (n,) or (n, K)
-        std : ndarray of shape (n,) or (n, K)
-            Only with ``return_std=True``. Infinite where the noise has a hyperprior
-            and fewer than three rows to learn from.
-        cov : ndarray of shape (n, n) or (n, n, K)
-            Only with ``return_cov=True``.
-
-        Raises
-        ------
-        RuntimeError
-            Both are asked for.
-        """
-        if return_std and return_cov:
-            raise RuntimeError("Ask for return_std or return_cov, not for both.")
-        X = self._check_X(X)
-        if self._n_columns:
-            found = [o.predict(X, return_std, return_cov) for o in self.outputs_]
-            if not (return_std or return_cov):
-                return np.stack(found, 1)
-            means, spreads = zip(*found, strict=True)
-            return np.stack(means, 1), np.stack(spreads, -1)
-        mean, variance = self._function_moments(X)
-        mean = mean.numpy().astype(X.dtype)
-        if return_std:
-            total = (variance + self._noise_variance()).sqrt()
-            return mean, total.numpy().astype(X.dtype)
-        return (mean, self._covariance(X)) if return_cov else mean
-
-    def predict_quantiles(self, X, quantiles):
-        """Predict quantiles of a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-        quantiles : float or array-like of shape (q,)
-            Probabilities in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n, q), or (n, q, K)
-            One column for each of `quantiles`. With a fixed or learnt noise they are
-            normal; where the noise has a hyperprior they are those of the normal f
-            plus Student-t noise, integrated to rounding.
-        """
-        levels, X = check_levels(quantiles), self._check_X(X)
-        if self._n_columns:
-            return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
-        mean, variance = self._function_moments(X)
-        offsets = mixture_quantiles(variance, *self._noise_nodes(), levels)
-        return (mean[:, None] + offsets).numpy().astype(X.dtype)
-
-    def predict_log_density(self, X, y):
-        """Log predictive density of each target: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-        y : array-like of shape (n,) or (n, K)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            In nats, in units of y, each row given the training data alone; for K
-            targets their sum.
-        """
-        X = self._check_X(X)
-        if self._n_columns:
-            y = self._check_columns(y)
-            check_rows(X, y)
-            columns = zip(self.outputs_, y.T, strict=True)
-            return sum(o.predict_log_density(X, column) for o, column in columns)
-        y = self._encode(y, reset=False)
-        check_rows(X, y)
-        mean, variance = self._function_moments(X)
-        z = as_tensor(y) - mean
-        return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
-
-    def _predictive_normals(self, X):
-        """Normals whose mixture is the predictive distribution.
-
-        Means and standard deviations, (n, S), and weights, (S,); for K targets
-        (n, K, S) and (K, S).
-        """
-        X = self._check_X(X)
-        if self._n_columns:
-            found = [o._predictive_normals(X) for o in self.outputs_]
-            mean, std, weights = zip(*found, strict=True)
-            return np.stack(mean, 1), np.stack(std, 1), np.stack(weights)
-        mean, variance = self._function_moments(X)
-        noise, log_w = self._noise_nodes()
-        std = (variance[:, None] + noise).sqrt()
-        return mean[:, None].expand_as(std).numpy(), std.numpy(), log_w.exp().numpy()
-
-    def sample_y(self, X, n_samples=1, random_state=None):
-        """Draw new observations from the posterior predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n, n_samples), or (n, K, n_samples)
-            Every column comes from one draw of the coefficients and of the noise
-            precision, the same for all rows, plus independent noise.
-        """
-        X, random_state = self._check_X(X), check_random_state(random_state)
-        if self._n_columns:
-            draws = [o.sample_y(X, n_samples, random_state) for o in self.outputs_]
-            return np.stack(draws, 1)
-        theta = self._draw(n_samples, random_state)
-        generator = make_generator(random_state)
-        noise = self._noise_draws(theta) * randn(generator, n_samples, X.shape[0])
-        f = self._functions(X, theta)
-        return (f + noise).T.numpy().astype(X.dtype)
-
-    def sample_posterior(self, n_samples=1, random_state=None):
-        """Draw parameters from the fitted posterior.
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        dict of str to ndarray
-            In units of X and y: "coef" of shape (n_samples, d) or (n_samples, K, d),
-            "intercept" of shape (n_samples,) or (n_samples, K), and, where they have
-            hyperpriors, "noise_precision" and "coef_precision".
-        """
-        check_is_fitted(self)
-        if self._n_columns:
-            random_state = check_random_state(random_state)
-            draws = [o.sample_posterior(n_samples, random_state) for o in self.outputs_]
-            return {name: np.stack([d[name] for d in draws], 1) for name in draws[0]}
-        return self._in_units(self._draw(n_samples, random_state))
-
-    def sample_function(self, random_state=None):
-        """Draw one function from the posterior: the same coefficients for every X.
-
-        Parameters
-        ----------
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        callable
-            X of shape (n, d) -> values of shape (n,) or (n, K), without noise. Calls
-            agree with each other, so that the draw can be plotted, optimised, or
-            evaluated anywhere.
-        """
-        draws = self.sample_posterior(1, random_state)
-        intercept = draws["intercept"][0] if "intercept" in draws else 0.0
-        return SampledLinearFunction(draws["coef"][0], intercept)
-
-
-class SampledLinearFunction:
-    """One linear function, drawn from a posterior.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (d,) or (K, d)
-    intercept : float or ndarray of shape (K,)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.linear_model._linear import SampledLinearFunction
-    >>> SampledLinearFunction(np.array([1.0, 2.0]), 0.5)([[1.0, 1.0]])
-    array([3.5])
-    """
-
-    def __init__(self, coef, intercept):
-        self.coef, self.intercept = coef, intercept
-
-    def __call__(self, X):
-        """Evaluate the function.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n, d)
-
-        Returns
-        -------
-        ndarray of shape (n,) or (n, K)
-        """
-        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
-        return (X @ self.coef.T + self.intercept).astype(X.dtype)

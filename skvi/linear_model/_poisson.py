@@ -1,13 +1,18 @@
 """Bayesian Poisson regression."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi._model import Response
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import PoissonLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._count_predictions import CountPredictionMixin
+from skvi.losses import Loss
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -15,6 +20,59 @@ __all__ = ["BayesianPoissonRegressor"]
 
 # Above it not every integer is a float.
 MAX_COUNT = 2.0**53
+
+
+@dataclass(frozen=True, eq=False)
+class Counts(Response):
+    """Numbers that are not negative, and whether those of the fit were counts.
+
+    Parameters
+    ----------
+    are_counts : bool
+    """
+
+    are_counts: bool
+
+    @classmethod
+    def find(cls, y: Any) -> "Counts":
+        """Look at the targets of a fit."""
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        return cls(bool((y == np.floor(y)).all()))
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets may be counts or rates; see `Response.encode`."""
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
+        if (y < 0).any():
+            raise ValueError(
+                "Negative values in y: counts are needed, 0, 1, 2, ... "
+                f"Got {y.min():.6g}."
+            )
+        if y.max(initial=0.0) > MAX_COUNT:
+            raise ValueError(
+                f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
+                "no counts. Give counts in larger units, with exposure for their size."
+            )
+        return y
+
+    def check_loss(self, loss: Loss) -> None:
+        """Raise where a loss sums over counts, and there are none."""
+        if not (self.are_counts or loss.is_log_loss):
+            raise IncompatibleComponentsError(
+                f"loss={loss!r} needs counts, 0, 1, 2, ..., because it "
+                "sums over them; y has other values. Give counts and exposure, or use "
+                "loss='log'."
+            )
+
+    def check_counts(self, y: Any, name: str) -> np.ndarray:
+        """Encoded targets; raise where they, or those of the fit, are no counts."""
+        y = self.encode(y)
+        if self.are_counts and (y == np.floor(y)).all():
+            return y
+        raise ValueError(
+            f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
+            "values no probability. Fit counts with exposure=... instead of rates "
+            "with sample_weight=..., which has the same posterior."
+        )
 
 
 class BayesianPoissonRegressor(
@@ -236,30 +294,12 @@ default="auto"
         """
         return self._fit(X, y, sample_weight, exposure)
 
-    def _encode(self, y, reset=True):
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
-        if (y < 0).any():
-            raise ValueError(
-                "Negative values in y: counts are needed, 0, 1, 2, ... "
-                f"Got {y.min():.6g}."
-            )
-        if y.max(initial=0.0) > MAX_COUNT:
-            raise ValueError(
-                f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
-                "no counts. Give counts in larger units, with exposure for their size."
-            )
-        if reset:
-            self._is_counts = bool((y == np.floor(y)).all())
-        return y
+    def _response(self, y):
+        return Counts.find(y)
 
-    def _resolve_all(self):
-        super()._resolve_all()
-        if not (self._is_counts or self.loss_function_.is_log_loss):
-            raise IncompatibleComponentsError(
-                f"loss={self.loss_function_!r} needs counts, 0, 1, 2, ..., because it "
-                "sums over them; y has other values. Give counts and exposure, or use "
-                "loss='log'."
-            )
+    def _assemble(self, data, counts):
+        counts.check_loss(self.loss_function_)
+        return self._linear_model(data, counts, PoissonLikelihood())
 
     def _check_exposure(self, X, exposure):
         if exposure is None:
@@ -278,9 +318,6 @@ default="auto"
             )
         return np.log(exposure)
 
-    def _likelihood(self):
-        return PoissonLikelihood()
-
     def _posterior_attributes(self):
         found = super()._posterior_attributes()
         for name in ("coef_", "coef_std_"):
@@ -288,15 +325,6 @@ default="auto"
         for name in ("intercept_", "intercept_std_"):
             found[name] = float(found[name][0])
         return found
-
-    def _refuse_rates(self, name, y):
-        if self._is_counts and (y == np.floor(y)).all():
-            return
-        raise ValueError(
-            f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
-            "values no probability. Fit counts with exposure=... instead of rates "
-            "with sample_weight=..., which has the same posterior."
-        )
 
     def evidence_bounds(
         self,
@@ -346,7 +374,7 @@ default="auto"
             given, or y was not of counts.
         """
         self._check_X(X)
-        self._refuse_rates("evidence_bounds", self._encode(y, reset=False))
-        return self._as_fitted()._check_and_bound(
+        self._model.response.check_counts(y, "evidence_bounds")
+        return self._check_and_bound(
             X, y, sample_weight, method, n_draws, precision, random_state, exposure
         )

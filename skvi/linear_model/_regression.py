@@ -1,46 +1,42 @@
 """Linear regression with normal noise: model, units and attributes, for one target."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy import sparse
 
-from skvi._regressors import StandardizedTargetMixin
-from skvi.base import Units
+from skvi._regressors import (
+    StandardizedTargetMixin,
+    names_of_units,
+    noise_in,
+    units_of,
+)
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel, refuse_family
+from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import (
     RegressionEvidenceMixin,
     join_independent,
 )
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior, Product
-from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
-from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import as_tensor
 from skvi.utils._scale_mixture import noise_nodes
-from skvi.utils._sparse import as_rows
 from skvi.utils._threads import limit_threads
 
 __all__ = ["GaussianRegression"]
 
 # Hyperprior of the noise precision, as in scikit-learn's BayesianRidge.
 NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
-# Squares of larger features, times rows and precisions, are no floats.
-LARGEST_FEATURE = 1e140
 
 
 class GaussianRegression(
     RegressionEvidenceMixin, StandardizedTargetMixin, BayesianLinearModel
 ):
     """One target column: the model in the units of the fit, results in those of y."""
-
-    _robust_units = True
-    #: What the prior of the intercept takes from y; set where it takes something.
-    _intercept_from_y = ()
 
     def _resolve_prior(self):
         """Return priors by block; the intercept's may still need the data."""
@@ -50,13 +46,66 @@ class GaussianRegression(
             return {"coef": prior, "intercept": None}
         return super()._resolve_prior()
 
-    def _resolve_all(self):
-        super()._resolve_all()
-        self._intercept_from_y = ()
-        self._gammas = self._hyperpriors()
-        if self._gammas and not isinstance(self.posterior_family_, Product):
-            names = ("coef", "intercept") if self.fit_intercept else ("coef",)
-            self.posterior_family_ = Product({names: self.posterior_family_})
+    def _assemble(self, data, response):
+        """Return the model: units, centred features, noise, priors, precisions."""
+        units, standardizes = self._find_units(data)
+        predictor = LinearPredictor(data.X.shape[1], 1, self.fit_intercept)
+        taken = names_of_units(self.fit_intercept) if standardizes else ()
+        taken += self._set_intercept_prior(data, units)
+        gammas = self._hyperpriors()
+        marginal = _build_prior(self.prior_, predictor.layout)
+        if gammas and not isinstance(self.posterior_family_, Product):
+            blocks = tuple(predictor.layout)
+            self.posterior_family_ = Product({blocks: self.posterior_family_})
+        return GaussianLinearModel(
+            response,
+            predictor,
+            GaussianLikelihood(noise_in(units, self.noise_scale)),
+            self.loss_function_,
+            self._own_prior(predictor.layout, marginal, gammas),
+            data.X.dtype,
+            units,
+            taken,
+            gammas,
+            marginal,
+            is_centred=self._given_units() is None,
+        )
+
+    def _find_units(self, data):
+        """Units of the target and origin of the features; whether y sets the former."""
+        given, robust = self._given_units(), not self.loss_function_.is_log_loss
+        units = units_of(
+            data.y, data.weight, given, self.normalize_y, self.fit_intercept, robust
+        )
+        origin = None
+        if self.fit_intercept:
+            known = given is not None and np.shape(given.x_mean) == data.X.shape[1:]
+            origin = given.x_mean if known else column_means(data.X, data.weight)
+        standardizes = self.normalize_y and given is None
+        return replace(units, x_mean=origin), standardizes
+
+    def _own_prior(self, layout, marginal, gammas):
+        """Prior of what has no hyperprior; None where nothing is left."""
+        if "coef_hyperprior" not in gammas:
+            return marginal
+        if not self.fit_intercept:
+            return None
+        return self.prior_["intercept"].build(layout.select(["intercept"]))
+
+    def _set_intercept_prior(self, data, units):
+        """Give the intercept a normal prior as wide as the target is large.
+
+        Returns what that takes from y.
+        """
+        prior = self.prior_
+        if not isinstance(prior, dict) or prior.get("intercept", 0) is not None:
+            return ()
+        y = (data.y - units.y_mean) / units.y_scale
+        size = math.sqrt(float(np.average(y**2, weights=data.weight)))
+        prior["intercept"] = Normal(scale=size if size > 0 else 1.0)
+        # By mean and standard deviation a target has size 1, whatever it is.
+        is_one = self.normalize_y and self.loss_function_.is_log_loss
+        return () if is_one else ("intercept_scale",)
 
     def _coef_prior(self):
         # A dict without "coef" is refused when the prior is built.
@@ -78,92 +127,10 @@ class GaussianRegression(
         shape, rate = prior.part("noise_precision").moments()
         return GammaHyperprior(float(shape), float(rate))
 
-    def _likelihood(self):
-        if isinstance(self.noise_scale, str):
-            return GaussianLikelihood("learn")
-        return GaussianLikelihood(float(self.noise_scale) / self._y_scale)
-
     def _work(self, target):
         """Multiply-adds of a Gram matrix."""
         d = target.predictor.n_features
         return len(target.y) * d * min(len(target.y), d)
-
-    def _build_target(self, X, targets, weight, predictor=None, offset=None):
-        if weight is not None:
-            keep = weight > 0
-            if not keep.all():
-                X, targets, weight = X[keep], targets[keep], weight[keep]
-        _check_range(X)
-        y = self._standardize(targets, weight)
-        if predictor is None:
-            self._offset = self._find_offset(X, weight)
-        rows, predictor = self._rows(X)
-        hyperpriors = self._gammas
-        self._set_intercept_prior(y, weight)
-        layout = predictor.layout
-        if "coef_hyperprior" in hyperpriors:
-            self._check_blocks(layout)
-            prior = None
-            if self.fit_intercept:
-                prior = self.prior_["intercept"].build(layout.select(["intercept"]))
-        else:
-            prior = self._build_prior(layout)
-        return HierarchicalTarget(
-            predictor,
-            self._likelihood(),
-            self.loss_function_,
-            prior,
-            rows,
-            as_tensor(y),
-            None if weight is None else as_tensor(weight),
-            self._constant,
-            **hyperpriors,
-            is_centred=self._prior_units() is None,
-        )
-
-    def _find_offset(self, X, weight):
-        """Origin of the features, where the intercept is; None without intercept."""
-        if not self.fit_intercept:
-            return None
-        units = self._prior_units()
-        if units is not None and np.shape(units.x_mean) == X.shape[1:]:
-            return units.x_mean
-        return _column_means(X, weight)
-
-    def _build_prior(self, layout):
-        """Prior over the parameters of the predictor."""
-        if not isinstance(self.prior_, Posterior):
-            return build_prior(self.prior_, layout)
-        return build_prior(self.prior_.real_part(), layout)
-
-    def _set_intercept_prior(self, y, weight):
-        """Give the intercept a normal prior as wide as the target is large."""
-        if isinstance(self.prior_, dict) and self.prior_.get("intercept", 0) is None:
-            # By mean and standard deviation a target has size 1, whatever it is.
-            is_one = self.normalize_y and not self._has_robust_units
-            self._intercept_from_y = () if is_one else ("intercept_scale",)
-            size = math.sqrt(float(np.average(y**2, weights=weight)))
-            self.prior_["intercept"] = Normal(scale=size if size > 0 else 1.0)
-
-    def _taken_from_y(self):
-        return super()._taken_from_y() + self._intercept_from_y
-
-    def _check_blocks(self, layout):
-        names = sorted(self.prior_) if isinstance(self.prior_, dict) else ["coef"]
-        if names != sorted(layout):
-            raise IncompatibleComponentsError(
-                f"The prior names the blocks {names}, but this model has "
-                f"{sorted(layout)}. Give exactly one prior for each block."
-            )
-
-    def _rows(self, X):
-        """Centred features, and a predictor for them; sparse ones stay as they are."""
-        if self._offset is None:
-            return as_rows(X), LinearPredictor(X.shape[1], 1, False)
-        if sparse.issparse(X):
-            offset = as_tensor(self._offset)
-            return as_rows(X), CentredLinearPredictor(offset)
-        return as_tensor(X - self._offset), LinearPredictor(X.shape[1])
 
     def _continue(self, problem, before):
         last, target = before["posterior_"], problem.target
@@ -188,7 +155,7 @@ class GaussianRegression(
             return True
         if self.loss_function_.is_log_loss or solver.name != "natural_gradient":
             return False
-        return approach(problem, self._likelihood().length_scale)
+        return approach(problem, self._model.likelihood.length_scale)
 
     def _check_posterior(self, posterior):
         if not hasattr(posterior, "part"):
@@ -208,14 +175,14 @@ class GaussianRegression(
 
     def _initialize(self, problem):
         """Start draws at what closed forms and quadrature find for a model near it."""
-        start_near(problem, self._likelihood())
+        start_near(problem, self._model.likelihood)
 
     def _posterior_attributes(self):
         found = super(BayesianLinearModel, self)._posterior_attributes()
-        posterior, scale = found["posterior_"], self._y_scale
-        posterior.units = Units(self._y_mean, scale, self._offset)
+        posterior, units = found["posterior_"], self._model.units
+        posterior.units, scale = units, units.y_scale
         normal, noise = _coefficients(posterior), self._noise_of(found)
-        d, dtype = self.n_features_in_, self._dtype
+        d, dtype = self.n_features_in_, self._model.dtype
         mean, std = normal.mean.numpy(), normal.variance.sqrt().numpy()
         found |= {"coef_": (scale * mean[:d]).astype(dtype)}
         found |= {"coef_std_": (scale * std[:d]).astype(dtype)}
@@ -229,13 +196,12 @@ class GaussianRegression(
 
     def _intercept_of(self, normal):
         """Intercept of the features and the target as they were given."""
-        if self._offset is None:
-            zero = self._dtype.type(0)
-            return {"intercept_": zero, "intercept_std_": zero}
-        move = torch.from_numpy(np.append(-self._offset, 1.0))
-        mean = float(move @ normal.mean) * self._y_scale + self._y_mean
-        std = self._y_scale * math.sqrt(_quadratic(normal, move))
-        kind = self._dtype.type
+        units, kind = self._model.units, self._model.dtype.type
+        if units.x_mean is None:
+            return {"intercept_": kind(0), "intercept_std_": kind(0)}
+        move = torch.from_numpy(np.append(-units.x_mean, 1.0))
+        mean = float(move @ normal.mean) * units.y_scale + units.y_mean
+        std = units.y_scale * math.sqrt(_quadratic(normal, move))
         return {"intercept_": kind(mean), "intercept_std_": kind(std)}
 
     def _noise_of(self, found):
@@ -243,16 +209,16 @@ class GaussianRegression(
         posterior = found["posterior_"]
         if self.noise_scale == "hyperprior":
             shape, rate = posterior.part("noise_precision").moments()
-            return float((rate / shape).sqrt()) * self._y_scale
+            return float((rate / shape).sqrt()) * self._model.units.y_scale
         if self.noise_scale == "learn":
-            return float(np.exp(found["_hyper"][0])) * self._y_scale
+            return float(np.exp(found["_hyper"][0])) * self._model.units.y_scale
         return float(self.noise_scale)
 
     def _precisions_of(self, posterior):
         """Mean precisions of the coefficients, where their prior is normal."""
         if "coef_precision" in posterior.layout:
             shape, rate = posterior.part("coef_precision").moments()
-            value = (shape / rate).numpy() / self._y_scale**2
+            value = (shape / rate).numpy() / self._model.units.y_scale**2
         elif isinstance(self.prior_, Posterior):
             return {}
         else:
@@ -261,7 +227,7 @@ class GaussianRegression(
             ).as_normal()
             if normal is None:
                 return {}
-            value = (1 / normal.variance).numpy() / self._y_scale**2
+            value = (1 / normal.variance).numpy() / self._model.units.y_scale**2
         shared = bool((value == value[0]).all())
         if shared and len(posterior.layout["coef"].shape) and self._is_shared():
             return {"lambda_": float(value[0])}
@@ -273,20 +239,20 @@ class GaussianRegression(
 
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""
-        rows, predictor = self._rows(X)
+        rows, predictor = self._model.design(X)
         normal = self._normal
         work = X.shape[0] * len(normal.mean) ** normal.scale.ndim
         with torch.no_grad(), limit_threads(work, self.n_jobs):
             mean, variance = predictor.moments(rows, normal)
-        scale = self._y_scale
-        return mean * scale + self._y_mean, variance * scale**2
+        scale = self._model.units.y_scale
+        return mean * scale + self._model.units.y_mean, variance * scale**2
 
     def _noise_nodes(self):
         """Noise variances in units of y, and their log weights."""
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").moments()
             noise, log_w = noise_nodes(float(shape), float(rate))
-            return noise * self._y_scale**2, log_w
+            return noise * self._model.units.y_scale**2, log_w
         noise = torch.tensor([self.noise_scale_**2], dtype=torch.float64)
         return noise, torch.zeros_like(noise)
 
@@ -295,47 +261,47 @@ class GaussianRegression(
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").moments()
             mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf
-            return mean * self._y_scale**2
+            return mean * self._model.units.y_scale**2
         return self.noise_scale_**2
 
     def _covariance(self, X):
         """Covariance of new observations in the rows of X, (n, n)."""
-        rows, predictor = self._rows(X)
+        rows, predictor = self._model.design(X)
         normal, d = self._normal, X.shape[0]
         root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
         if normal.factor is not None:
             root = torch.cat([root, normal.factor], 1)
         with torch.no_grad(), limit_threads(d * root.numel(), self.n_jobs):
-            f = predictor.project(rows, root) * self._y_scale
+            f = predictor.project(rows, root) * self._model.units.y_scale
             covariance = f @ f.T + self._noise_variance() * torch.eye(d).double()
         return covariance.numpy().astype(X.dtype)
 
     @torch.no_grad()
     def _functions(self, X, theta):
         """Values of f in units of y, one row for each draw, (S, n)."""
-        rows, predictor = self._rows(X)
+        rows, predictor = self._model.design(X)
         f = predictor.forward(theta, rows.to(torch.float64))[..., 0]
-        return f * self._y_scale + self._y_mean
+        return f * self._model.units.y_scale + self._model.units.y_mean
 
     def _noise_draws(self, theta):
         """Standard deviation of the noise of every draw, (S, 1), in units of y."""
         layout = self.posterior_.layout
         if "noise_precision" in layout:
             log_precision = theta[:, layout["noise_precision"].slice]
-            return torch.exp(-0.5 * log_precision) * self._y_scale
+            return torch.exp(-0.5 * log_precision) * self._model.units.y_scale
         return self.noise_scale_
 
     def _in_units(self, theta):
         """Draws as blocks, in units of X and y."""
-        blocks = self.posterior_.layout.unpack(theta)
+        blocks, units = self.posterior_.layout.unpack(theta), self._model.units
         coef = blocks["coef"][:, 0].numpy()
-        found = {"coef": coef * self._y_scale}
+        found = {"coef": coef * units.y_scale}
         if "intercept" in blocks:
-            at_zero = blocks["intercept"][:, 0].numpy() - coef @ self._offset
-            found["intercept"] = at_zero * self._y_scale + self._y_mean
+            at_zero = blocks["intercept"][:, 0].numpy() - coef @ units.x_mean
+            found["intercept"] = at_zero * units.y_scale + units.y_mean
         for name in ("noise_precision", "coef_precision"):
             if name in blocks:
-                value = blocks[name].numpy() / self._y_scale**2
+                value = blocks[name].numpy() / units.y_scale**2
                 found[name] = value[:, 0] if value.shape[1] == 1 else value
         return found
 
@@ -343,28 +309,16 @@ class GaussianRegression(
         return _coefficients(posterior)
 
 
+def _build_prior(prior, layout):
+    """Prior over the parameters of the predictor, given or integrated precisions."""
+    if isinstance(prior, Posterior):
+        prior = prior.real_part()
+    return build_prior(prior, layout)
+
+
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
-
-
-def _check_range(X):
-    """Raise where squares of features leave the range of floats."""
-    largest = float(abs(X).max())
-    if largest > LARGEST_FEATURE:
-        raise ValueError(
-            f"X has values up to {largest:.2g}; their squares leave the range of "
-            "floats. Standardize the features, with "
-            "sklearn.preprocessing.StandardScaler or by a power of ten."
-        )
-
-
-def _column_means(X, weight):
-    """Weighted means of the features, in float64."""
-    w = np.ones(X.shape[0]) if weight is None else weight
-    if sparse.issparse(X):
-        return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
-    return np.asarray(w @ X, dtype=np.float64) / w.sum()
 
 
 def _coefficients(posterior):

@@ -37,7 +37,7 @@ class RegressionEvidenceMixin:
             )
         if target.has_precisions:
             # Draws of precisions beside their coefficients meet in funnels.
-            target = target.marginal(self._marginal_prior(target.predictor.layout))
+            target = target.marginal(self._marginal_prior())
             posterior = posterior.marginal(target.layout)
             normal = self._log_normal(target.layout)
         found = bound_evidence(
@@ -53,9 +53,9 @@ class RegressionEvidenceMixin:
         )
         return self._with_own_bound(found)
 
-    def _marginal_prior(self, layout):
+    def _marginal_prior(self):
         """Prior of coefficients and intercept, the coefficients' precisions gone."""
-        prior = self._build_prior(layout)
+        prior = self._model.marginal_prior
         first = len(self._hyper) - len(prior.learnt)
         return prior.bind(torch.from_numpy(self._hyper[first:]))
 
@@ -79,7 +79,7 @@ class RegressionEvidenceMixin:
         """Say what hyperpriors that say nothing cost."""
         vague = [
             (1 if gamma.is_shared else self.n_features_in_, gamma.shape)
-            for gamma in self._gammas.values()
+            for gamma in self._model.gammas.values()
             if gamma.shape < VAGUE_SHAPE
         ]
         if vague:

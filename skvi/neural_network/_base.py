@@ -38,8 +38,8 @@ COPIES = (
 class BayesianMLP(EvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass owes `_encode(y)`, `_n_outputs()`, `_likelihood()`, `_mean(f)` and
-    `_compare_with_constant(X, y, weight, rows_per_row)`.
+    A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
+    and `_compare_with_constant(X, y, weight, rows_per_row)`.
     """
 
     _parameter_constraints: dict = {
@@ -64,7 +64,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         n_rows = self._batch_size(target.n_rows) or target.n_rows
         return self.n_draws * n_rows * target.layout.size
 
-    def _predictor(self):
+    def _network(self, n_outputs):
+        """Predictor of the hidden layers that are asked for."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
         if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise ValueError(
@@ -77,11 +78,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             )
         hidden = tuple(int(size) for size in sizes)
         return MLPPredictor(
-            self.n_features_in_,
-            self._n_outputs(),
-            hidden,
-            self.activation,
-            *self._scales,
+            self.n_features_in_, n_outputs, hidden, self.activation, *self._scales
         )
 
     def _batch_size(self, n_rows):
@@ -132,7 +129,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _remedies(self):
-        hidden = self._fitted_predictor.sizes[1:-1]
+        hidden = self._model.predictor.sizes[1:-1]
         return remedies(hidden, self.activation, self.divergence_)
 
     def _bound_evidence(self, target, *options):
@@ -162,7 +159,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             In float64.
         """
         theta = as_tensor(self._theta) if theta is None else theta
-        predictor, parts = self._fitted_predictor, []
+        predictor, parts = self._model.predictor, []
         arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
         with torch.no_grad(), limit_threads(ROW_BLOCK * theta.numel()):
             for blocks in zip(*(a.split(ROW_BLOCK) for a in arrays), strict=True):

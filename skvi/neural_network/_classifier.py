@@ -6,8 +6,10 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from skvi._classes import BayesianClassifierMixin
+from skvi._model import Model
 from skvi.neural_network._base import BayesianMLP
 from skvi.neural_network._flatness import explained_log_loss, flat_message
+from skvi.priors import build_prior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -242,8 +244,13 @@ Prior, Posterior or dict, default="normal"
         """
         return self._fit(X, y, sample_weight)
 
-    def _n_outputs(self):
-        return self._likelihood().n_outputs
+    def _assemble(self, data, labels):
+        """Return the model: a network for the log odds of the labels."""
+        likelihood = labels.likelihood
+        network = self._network(likelihood.n_outputs)
+        prior = build_prior(self.prior_, network.layout)
+        loss, dtype = self.loss_function_, data.X.dtype
+        return Model(labels, network, likelihood, loss, prior, dtype)
 
     def _log_mean(self, f):
         """Log class probabilities of every network, (S, rows, K)."""

@@ -9,8 +9,15 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._regressors import StandardizedTargetMixin, check_levels, check_rows
-from skvi.base import Units
+from skvi._model import Model
+from skvi._regressors import (
+    StandardizedTargetMixin,
+    check_levels,
+    check_rows,
+    names_of_units,
+    noise_in,
+    units_of,
+)
 from skvi.likelihoods import GaussianLikelihood
 from skvi.neural_network._base import BayesianMLP
 from skvi.neural_network._flatness import (
@@ -19,6 +26,7 @@ from skvi.neural_network._flatness import (
     missed_message,
     missed_variance,
 )
+from skvi.priors import build_prior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._random import make_generator, randn
@@ -277,26 +285,35 @@ Prior, Posterior or dict, default="normal"
         """
         return self._fit(X, y, sample_weight)
 
-    def _n_outputs(self):
-        return 1
-
-    def _likelihood(self):
-        if self.noise_scale == "learn":
-            return GaussianLikelihood("learn")
-        return GaussianLikelihood(float(self.noise_scale) / self._y_scale)
+    def _assemble(self, data, response):
+        """Return the model: a network for the target in its units, and noise."""
+        given = self._given_units()
+        units = units_of(data.y, data.weight, given, self.normalize_y, centred=True)
+        standardizes = self.normalize_y and given is None
+        network = self._network(n_outputs=1)
+        return Model(
+            response,
+            network,
+            GaussianLikelihood(noise_in(units, self.noise_scale)),
+            self.loss_function_,
+            build_prior(self.prior_, network.layout),
+            data.X.dtype,
+            units,
+            names_of_units(centred=True) if standardizes else (),
+        )
 
     def _posterior_attributes(self):
-        found = super()._posterior_attributes()
-        if self.noise_scale == "learn":
-            noise = float(np.exp(found["_hyper"][0])) * self._y_scale
-        else:
-            noise = float(self.noise_scale)
-        found["posterior_"].units = Units(self._y_mean, self._y_scale)
-        return found | {"noise_scale_": noise}
+        found, units = super()._posterior_attributes(), self._model.units
+        noise = self.noise_scale
+        if noise == "learn":
+            noise = np.exp(found["_hyper"][0]) * units.y_scale
+        found["posterior_"].units = units
+        return found | {"noise_scale_": float(noise)}
 
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows)."""
-        return f[..., 0] * self._y_scale + self._y_mean
+        units = self._model.units
+        return f[..., 0] * units.y_scale + units.y_mean
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
         """Shares of the variance that the fit explains, and that it misses."""

@@ -223,7 +223,8 @@ def _choose(names: list, strength: np.ndarray, coefficients: Any) -> np.ndarray:
 def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     """Marginal density of a coefficient before the data, in its own units."""
     # Priors of regressions refer to the standardised target.
-    unit = getattr(fitted, "_y_scale", 1.0)
+    units = fitted.posterior_.units
+    unit = 1.0 if units is None else units.y_scale
     theta = torch.from_numpy(grid / unit)
     prior = fitted.prior_
     prior = prior["coef"] if isinstance(prior, dict) else prior

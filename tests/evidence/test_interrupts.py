@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from skvi import _regressors
+from skvi._model import Model
 from skvi.evidence import _bounds
 from skvi.linear_model import _regression_evidence
 from skvi.model_selection import EvidenceSearch, _search
@@ -34,7 +34,7 @@ def state_of(model):
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        (_regressors, "_mean_units"),
+        (Model, "_columns"),
         (_regression_evidence, "bound_evidence"),
         (HamiltonianChains, "run"),
     ],
@@ -42,7 +42,7 @@ def state_of(model):
 def test_interrupted_evidence_bounds(owner, method, monkeypatch):
     """Nothing is returned, and the estimator is as before.
 
-    Wrong variant: units that are set to 0 and 1 before they are found.
+    Wrong variant: a target that is built from the estimator, which it changes.
     """
     X, y = numbers()
     model = Linear(prior="laplace", noise_scale=50.0).fit(X, y)

@@ -54,8 +54,9 @@ def test_balanced_counts_weights_as_repetitions(data):
         (np.repeat(X, weight, 0), np.repeat(y, weight)), class_weight="balanced"
     )
     assert_same(weighted, repeated)
+    labels = weighted._model.response
     totals = [
-        weighted._row_weights(weighted._encode(y, reset=False), weight)[y == c].sum()
+        labels.weights(labels.encode(y), weight)[y == c].sum()
         for c in weighted.classes_
     ]
     assert totals == pytest.approx([weight.sum() / len(totals)] * len(totals))

@@ -60,7 +60,7 @@ def test_fits_are_optimal(prior, posterior, data):
     model = BayesianLogisticRegression(prior=prior, posterior=posterior).fit(*data)
     assert model.converged_
     assert np.isfinite(model.lower_bound_)
-    target = model._build_target(data[0], data[1], None)
+    target = model._model.target(model._data_of_fit(*data, None, None))
     problem = Problem(target, ELBO(), KL(), model.posterior_, None)
     start = point_of(problem, model.posterior_.as_normal())
     assert start.value == pytest.approx(-model.lower_bound_, abs=1e-8)

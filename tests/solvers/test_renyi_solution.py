@@ -333,7 +333,7 @@ def test_infinite_bounds_are_reported():
 def test_breast_cancer_has_no_chi_bound():
     model = fit("breast_cancer")
     X, y = real_data("breast_cancer")
-    target = model._build_target(X, y.astype(float), None)
+    target = model._model.target(model._data_of_fit(X, y, None, None))
     for objective in (ChiBound(2), RenyiBound(-1), ChiBound(1.1)):
         assert objective.exists(target, model.posterior_) is False
     for objective in (RenyiBound(0.5), RenyiBound(3.0)):

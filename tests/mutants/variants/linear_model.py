@@ -36,15 +36,15 @@ VARIANTS = [
     _v(
         "intercept-moved-the-wrong-way",
         "_regression.py",
-        "np.append(-self._offset, 1.0)",
-        "np.append(self._offset, 1.0)",
+        "np.append(-units.x_mean, 1.0)",
+        "np.append(units.x_mean, 1.0)",
         "the intercept moved by + offset' coef",
     ),
     _v(
         "regression-variance-units",
         "_regression.py",
-        "return mean * scale + self._y_mean, variance * scale**2",
-        "return mean * scale + self._y_mean, variance * scale",
+        "return mean * scale + self._model.units.y_mean, variance * scale**2",
+        "return mean * scale + self._model.units.y_mean, variance * scale",
         "the variance in units of y instead of y squared",
     ),
     _v(
@@ -57,20 +57,20 @@ VARIANTS = [
     _v(
         "precision-units",
         "_regression.py",
-        "value = (shape / rate).numpy() / self._y_scale**2",
-        "value = (shape / rate).numpy() * self._y_scale**2",
+        "value = (shape / rate).numpy() / self._model.units.y_scale**2",
+        "value = (shape / rate).numpy() * self._model.units.y_scale**2",
         "precisions in the inverse units",
     ),
     _v(
         "linear-std-without-noise",
-        "_linear.py",
+        "_regression_predictions.py",
         "total = (variance + self._noise_variance()).sqrt()",
         "total = variance.sqrt()",
         "predictive deviations without the noise",
     ),
     _v(
         "linear-draws-without-noise",
-        "_linear.py",
+        "_regression_predictions.py",
         "noise = self._noise_draws(theta) * randn",
         "noise = 0.5 * self._noise_draws(theta) * randn",
         "half of the noise in the draws of y",
@@ -120,15 +120,15 @@ VARIANTS = [
     _v(
         "intercept-scale-not-named",
         "_regression.py",
-        "is_one = self.normalize_y and not self._has_robust_units",
+        "is_one = self.normalize_y and self.loss_function_.is_log_loss",
         "is_one = True",
         "an intercept prior as wide as y that does not say so",
     ),
     _v(
         "origin-of-second-data",
         "_regression.py",
-        "return units.x_mean",
-        "return _column_means(X, weight)",
+        "origin = given.x_mean if known else column_means(data.X, data.weight)",
+        "origin = column_means(data.X, data.weight)",
         "features centered by the second data, under the first ones' posterior",
     ),
     _v(
@@ -141,7 +141,7 @@ VARIANTS = [
     _v(
         "features-taken-for-centred",
         "_regression.py",
-        "is_centred=self._prior_units() is None",
+        "is_centred=self._given_units() is None",
         "is_centred=True",
         "features with the origin of other data count as centered",
     ),

@@ -22,8 +22,8 @@ VARIANTS = [
     _v(
         "network-noise-not-in-units",
         "_regressor.py",
-        "return GaussianLikelihood(float(self.noise_scale) / self._y_scale)",
-        "return GaussianLikelihood(float(self.noise_scale))",
+        "GaussianLikelihood(noise_in(units, self.noise_scale)),",
+        "GaussianLikelihood(self.noise_scale),",
         "a given noise that is not divided by the unit of y",
     ),
     _v(

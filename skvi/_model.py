@@ -1,0 +1,196 @@
+"""What a fit fixes: how data become a target, and in which units it works."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from skvi.base import Rows, Units
+from skvi.targets import SupervisedTarget, Target
+from skvi.utils._arrays import as_tensor
+from skvi.utils._sparse import as_rows
+
+__all__ = ["Model", "Response", "TrainingData"]
+
+
+class Response:
+    """How targets as a user gives them become numbers; nothing changes it.
+
+    A subclass is a frozen dataclass of what the targets of the fit determine, such as
+    the classes.
+    """
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Numbers for targets, in float64.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+
+        Raises
+        ------
+        ValueError
+            These are no targets of this model.
+        """
+        raise NotImplementedError
+
+    def weights(
+        self, targets: np.ndarray, sample_weight: np.ndarray | None
+    ) -> np.ndarray | None:
+        """Weights by which the losses of rows count.
+
+        Parameters
+        ----------
+        targets : ndarray of shape (n_samples,)
+            Encoded.
+        sample_weight : ndarray of shape (n_samples,) or None
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or None
+            None where all of them are 1. The sample weights, by default.
+        """
+        return sample_weight
+
+    def check_weighted(self, targets: np.ndarray) -> None:
+        """Raise where the rows with a positive weight cannot be fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """Rows with a positive weight, as numpy arrays, and what tells others apart.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n_samples, n_features)
+    y : ndarray of shape (n_samples,)
+        Encoded targets.
+    weight : ndarray of shape (n_samples,) or None
+        Sample weights times class weights; None where all are 1.
+    offset : ndarray of shape (n_samples,) or None
+        Added to the linear predictor, such as the log of an exposure.
+    fingerprint : tuple of int
+        Checksum of all that was given.
+    """
+
+    X: Any
+    y: np.ndarray
+    weight: np.ndarray | None
+    offset: np.ndarray | None
+    fingerprint: tuple[int, ...]
+
+    @classmethod
+    def gather(
+        cls,
+        response: Response,
+        X: Any,
+        y: Any,
+        sample_weight: np.ndarray | None,
+        offset: np.ndarray | None,
+    ) -> "TrainingData":
+        """Encode targets, weigh rows, and drop those of weight zero.
+
+        They must not influence anything: classes in a batch, units, quadrature nodes.
+
+        Parameters
+        ----------
+        response : Response
+        X : ndarray or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight, offset : ndarray of shape (n_samples,) or None
+
+        Returns
+        -------
+        TrainingData
+        """
+        targets = response.encode(y)
+        weight = response.weights(targets, sample_weight)
+        fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
+        if weight is not None:
+            keep = weight > 0
+            response.check_weighted(targets[keep])
+            if not keep.all():
+                X, targets, weight = X[keep], targets[keep], weight[keep]
+                offset = None if offset is None else offset[keep]
+        return cls(X, targets, weight, offset, fingerprint)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether some row counts otherwise than once."""
+        return self.weight is not None and bool(np.any(self.weight != 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Everything about a fit but the posterior: nothing that follows changes it.
+
+    Queries such as `evidence_bounds` build their target from it, whatever parameters
+    the estimator was given since.
+
+    Parameters
+    ----------
+    response : Response
+    predictor : predictor
+    likelihood : Likelihood
+        In the units of the fit.
+    loss : Loss
+    prior : BuiltPrior
+        Over the parameters of the predictor.
+    dtype : dtype
+        Of X in the fit, and of what is returned to the user.
+    units : Units, default=None
+        Origin and scale of the target; None where it is taken as it is.
+    taken_from_y : tuple of str, default=()
+        Names of what the prior takes from the target.
+    """
+
+    response: Response
+    predictor: Any
+    likelihood: Any
+    loss: Any
+    prior: Any
+    dtype: np.dtype
+    units: Units | None = None
+    taken_from_y: tuple[str, ...] = ()
+
+    def target(self, data: TrainingData) -> Target:
+        """Log joint density of these data and theta.
+
+        Parameters
+        ----------
+        data : TrainingData
+
+        Returns
+        -------
+        Target
+        """
+        return SupervisedTarget(
+            self.predictor,
+            self.likelihood,
+            self.loss,
+            self.prior,
+            as_rows(data.X),
+            *self._columns(data),
+            None if data.offset is None else as_tensor(data.offset),
+        )
+
+    def _columns(
+        self, data: TrainingData
+    ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+        """Targets in the units of the fit, weights, and the log Jacobian of the units.
+
+        Other losses than log loss are of the standardized target and have none.
+        """
+        y, constant = data.y, 0.0
+        if self.units is not None:
+            y = (y - self.units.y_mean) / self.units.y_scale
+            if self.units.y_scale != 1 and self.loss.is_log_loss:
+                total = len(y) if data.weight is None else float(data.weight.sum())
+                constant = -total * float(np.log(self.units.y_scale))
+        weight = None if data.weight is None else as_tensor(data.weight)
+        return as_tensor(y), weight, constant

@@ -1,0 +1,85 @@
+"""The model of linear regression: units, centred features, inferred precisions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skvi._model import Model
+from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.priors import GammaHyperprior
+from skvi.targets import HierarchicalTarget
+from skvi.utils._arrays import as_tensor
+from skvi.utils._sparse import as_rows
+
+__all__ = ["GaussianLinearModel", "column_means"]
+
+# Squares of larger features, times rows and precisions, are no floats.
+LARGEST_FEATURE = 1e140
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianLinearModel(Model):
+    """Linear regression in the units of the fit, with what precisions are inferred.
+
+    Parameters
+    ----------
+    gammas : dict of str to GammaHyperprior
+        Hyperpriors of precisions: arguments of `HierarchicalTarget`.
+    prior : BuiltPrior or None
+        With a hyperprior of the coefficients' precisions over the intercept only.
+    marginal_prior : BuiltPrior
+        Over coefficients and intercept, their precisions integrated out.
+    """
+
+    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
+    marginal_prior: Any = None
+    is_centred: bool = True
+
+    def target(self, data):
+        """Log joint density of coefficients and precisions; see `Model.target`."""
+        _check_range(data.X)
+        rows, predictor = self.design(data.X)
+        y, weight, constant = self._columns(data)
+        return HierarchicalTarget(
+            predictor,
+            self.likelihood,
+            self.loss,
+            self.prior,
+            rows,
+            y,
+            weight,
+            constant,
+            **self.gammas,
+            is_centred=self.is_centred,
+        )
+
+    def design(self, X):
+        """Centred features, and their predictor; sparse ones are centred by that."""
+        origin = self.units.x_mean
+        if origin is None:
+            return as_rows(X), LinearPredictor(X.shape[1], 1, False)
+        if sparse.issparse(X):
+            return as_rows(X), CentredLinearPredictor(as_tensor(origin))
+        return as_tensor(X - origin), LinearPredictor(X.shape[1])
+
+
+def column_means(X, weight):
+    """Weighted means of the features, in float64."""
+    w = np.ones(X.shape[0]) if weight is None else weight
+    if sparse.issparse(X):
+        return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
+    return np.asarray(w @ X, dtype=np.float64) / w.sum()
+
+
+def _check_range(X):
+    """Raise where squares of features leave the range of floats."""
+    largest = float(abs(X).max())
+    if largest > LARGEST_FEATURE:
+        raise ValueError(
+            f"X has values up to {largest:.2g}; their squares leave the range of "
+            "floats. Standardize the features, with "
+            "sklearn.preprocessing.StandardScaler or by a power of ten."
+        )
