@@ -117,7 +117,7 @@ def elbo_of_start(model, X, y):
     posterior = model.posterior_family_.build(target.layout, generator)
     start = target.initial_normal(generator)
     if start is not None:
-        posterior.set_normal(start)
+        posterior = posterior.near(start)
     return elbo(target, posterior)[0]
 
 

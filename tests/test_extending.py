@@ -107,7 +107,7 @@ def test_convolution_with_a_deterministic_normalization():
     y = f / f.std() + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
     X, points = Z * torch.tensor([[1.0], [8.0]]), ("norm.weight", "norm.bias")
     spec = {"conv1.weight": Normal(), "head.weight": Normal(2.0), "intercept": Normal()}
-    prior = build_prior(spec, net.layout.without(points))
+    prior = build_prior(spec, net.layout.without(*points))
     parts = net, GaussianLikelihood("learn"), LogLoss(), prior
     target = SupervisedTarget(*parts, X[:200], y[:200], deterministic=points)
     posterior = MeanFieldNormal().build(target.layout)

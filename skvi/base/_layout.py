@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.base._bijections import BIJECTIONS, Bijection, Identity
+from skvi.base._bijections import BIJECTIONS, Bijection, Exp, Identity
+from skvi.utils._device import CPU
 
 __all__ = ["ROLES", "Block", "Layout"]
 
@@ -147,12 +148,17 @@ default=None
             raise ValueError(f"{self} and {other} share names.")
         return _layout_of(both)
 
-    def select(self, names: Iterable[str]) -> "Layout":
+    @property
+    def positive(self) -> list[str]:
+        """Names of the blocks whose logarithms are in theta, such as precisions."""
+        return [name for name, b in self._blocks.items() if b.bijection == Exp()]
+
+    def only(self, *names: str) -> "Layout":
         """Layout of some blocks alone.
 
         Parameters
         ----------
-        names : iterable of str
+        *names : str
             In the order that the blocks shall have.
 
         Returns
@@ -165,16 +171,15 @@ default=None
         ValueError
             There is no block of one of these names.
         """
-        names = list(names)
         _check_names(names, self._blocks)
         return _layout_of({name: self._blocks[name] for name in names})
 
-    def without(self, names: Iterable[str]) -> "Layout":
+    def without(self, *names: str) -> "Layout":
         """Layout of all other blocks, in their order.
 
         Parameters
         ----------
-        names : iterable of str
+        *names : str
 
         Returns
         -------
@@ -185,9 +190,8 @@ default=None
         ValueError
             There is no block of one of these names.
         """
-        names = set(names)
         _check_names(names, self._blocks)
-        return self.select(name for name in self if name not in names)
+        return self.only(*(name for name in self if name not in names))
 
     def positions(self, names: Iterable[str]) -> torch.Tensor:
         """Positions of blocks in theta.
@@ -200,9 +204,9 @@ default=None
         -------
         Tensor of int of shape (m,)
             In the order of `names`: ``theta[:, positions]`` has the layout
-            ``select(names)``.
+            ``only(*names)``.
         """
-        every = torch.arange(self.size)
+        every = torch.arange(self.size, device=CPU)
         return torch.cat([every[:0], *(every[self[name].slice] for name in names)])
 
     def natural_scales(self) -> torch.Tensor:
@@ -230,8 +234,11 @@ default=None
 
     def _fill(self, numbers: list[float]) -> torch.Tensor:
         """One number of each block for all of its parameters."""
-        sizes = torch.tensor([b.size for b in self._blocks.values()], dtype=torch.int64)
-        return torch.tensor(numbers, dtype=torch.float64).repeat_interleave(sizes)
+        parts = [
+            torch.full((block.size,), float(number), dtype=torch.float64, device=CPU)
+            for block, number in zip(self._blocks.values(), numbers, strict=True)
+        ]
+        return torch.cat([torch.zeros(0, dtype=torch.float64, device=CPU), *parts])
 
     def unpack(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """Split theta into blocks, in constrained coordinates.

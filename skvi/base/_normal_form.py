@@ -234,5 +234,5 @@ class NormalForm(NumpyState):
 
 def _capacity_factor(unit: torch.Tensor) -> torch.Tensor:
     """Lower Cholesky factor of ``I + G' G``, (r, r)."""
-    identity = torch.eye(unit.shape[1], dtype=unit.dtype)
+    identity = torch.eye(unit.shape[1], dtype=unit.dtype, device=unit.device)
     return torch.linalg.cholesky(identity + unit.T @ unit)

@@ -149,7 +149,7 @@ def log_det_ratio(x: float, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _identity(matrix: torch.Tensor) -> torch.Tensor:
-    return torch.eye(matrix.shape[1], dtype=matrix.dtype)
+    return torch.eye(matrix.shape[1], dtype=matrix.dtype, device=matrix.device)
 
 
 def _root(normal: NormalForm) -> torch.Tensor:

@@ -15,6 +15,7 @@ from skvi.divergences._verdicts import (
 )
 from skvi.divergences.base import Divergence
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._device import CPU
 from skvi.utils._validation import StrOptions
 
 __all__ = ["FDivergence"]
@@ -89,7 +90,8 @@ class FDivergence(Divergence):
     def check_regularizer(self) -> None:
         """Refuse what is not a convex function with f(1) = 0."""
         self.validate()
-        t = torch.tensor([1.0, 0.05, 0.5, 0.9, 1.1, 2.0, 20.0], dtype=torch.float64)
+        at = [1.0, 0.05, 0.5, 0.9, 1.1, 2.0, 20.0]
+        t = torch.tensor(at, dtype=torch.float64, device=CPU)
         one, *rest = self._weighted(t.log()) * t
         # Above a tangent at 1; the least slope that will do.
         slopes = torch.stack(rest) / (t[1:] - 1)
@@ -124,7 +126,8 @@ class FDivergence(Divergence):
     def _finite_ends(self) -> tuple[bool, bool]:
         """Whether f(0) is finite, and whether the slope of f at infinity is."""
         with torch.no_grad():
-            r = torch.tensor([-300.0, -150.0, 150.0, 300.0], dtype=torch.float64)
+            at = [-300.0, -150.0, 150.0, 300.0]
+            r = torch.tensor(at, dtype=torch.float64, device=CPU)
             low, lower, high, higher = self._weighted(r) * r.clamp(max=0).exp()
         gaps = (
             (low - lower).abs() / (1 + low.abs()),

@@ -13,7 +13,9 @@ def precision_of(normal: NormalForm) -> torch.Tensor:
         return 1 / normal.variance
     if normal.factor is None:
         return torch.cholesky_inverse(normal.scale)
-    rows = normal.whiten(torch.eye(len(normal.mean), dtype=normal.mean.dtype))
+    mean = normal.mean
+    identity = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+    rows = normal.whiten(identity)
     return rows @ rows.T
 
 

@@ -6,6 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences._covariance import log1p_ratio, log_det_growth, mixture
+from skvi.utils._device import CPU
 
 # Nearer than this to an order with a limit, differences are replaced by series.
 NEAR = 1e-3
@@ -80,7 +81,7 @@ def renyi(pair: Pair, a: float) -> torch.Tensor:
         return 0.5 * squared - (b * own + a * prior - log_det) / (a * b)
     near, far, base, sign = (b, a, "pi", 1) if abs(b) <= abs(a) else (a, b, "q", -1)
     # The determinant is that of the base, a power of `far`, and the growth.
-    constant = float(log1p_ratio(-near, torch.ones(()).double()))
+    constant = float(log1p_ratio(-near, torch.ones((), device=CPU).double()))
     growth = pair.growth(near / far, base) / far
     return (
         0.5 * squared
@@ -105,7 +106,7 @@ def power_parts(
     if mixed is None:
         return None
     growth, squared = pair.growth(b), mixed[1]
-    constant = float(log1p_ratio(b, torch.ones(()).double()))
+    constant = float(log1p_ratio(b, torch.ones((), device=CPU).double()))
     prior = 0.5 * (growth - pair.size * constant + squared)
     prior_log_norm = 0.5 * pair.size * LOG_2PI + pair.half_log_det(pair.pi)
     log_cross = -b * (prior_log_norm + 0.5 * (growth + squared))

@@ -93,7 +93,7 @@ def _sampler(
     """
     starts = dispersed_starts(target, path.normal, generator, N_CHAINS)
     # Those of `dispersed_starts` where the likelihood is large stay.
-    is_end = torch.arange(N_CHAINS) < N_CHAINS // 2
+    is_end = torch.arange(N_CHAINS, device=ends.device) < N_CHAINS // 2
     if likelihood_normal(target) is not None:
         is_end[::3] = False
     starts[is_end] = ends[:N_CHAINS][is_end]

@@ -12,6 +12,7 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import elbo_row
+from skvi.utils._device import CPU
 from skvi.utils._gamma import log_gamma_density
 
 __all__ = ["conjugate_evidence"]
@@ -191,8 +192,8 @@ def _integrate(form: Any, free: list[int]) -> tuple[float, float]:
             columns[i] = x[:, j]
         total = _log_evidence(form, *columns)
         for j, gamma in enumerate(gammas):
-            shape = torch.tensor(gamma.shape, dtype=torch.float64)
-            rate = torch.tensor(gamma.rate, dtype=torch.float64)
+            shape = torch.tensor(gamma.shape, dtype=torch.float64, device=CPU)
+            rate = torch.tensor(gamma.rate, dtype=torch.float64, device=CPU)
             column = torch.from_numpy(np.ascontiguousarray(x[:, j]))
             total = total + log_gamma_density(column, shape, rate.log()).numpy()
         return total

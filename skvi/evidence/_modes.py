@@ -92,8 +92,9 @@ class Modes:
         ]
         normals = [NormalForm(n.mean, factor * n.scale) for n in normals]
         components = [*normals, *spikes]
-        equal = torch.ones(len(components)).double()
-        terms = Mixture(components, equal).log_terms(pilot.theta.flatten(0, 1))
+        theta = pilot.theta.flatten(0, 1)
+        equal = theta.new_ones(len(components), dtype=torch.float64)
+        terms = Mixture(components, equal).log_terms(theta)
         weights = fit_weights(terms)
         return Mixture(components, weights)
 

@@ -88,12 +88,13 @@ class CountLikelihood(Likelihood):
         if key is None or c > TABLE_POWER:
             return self._log_power_sum(f[..., 0], c)
         kind: Any = type(self)
-        return _table(kind, key, float(c))(f[..., 0])
+        return _table(kind, key, float(c), f.device)(f[..., 0])
 
     def _log_power_sum(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Sum below 128, and an integral with Euler-Maclaurin corrections above."""
         shape = [-1] + [1] * f.ndim
-        first = torch.arange(N_TERMS + 1, dtype=f.dtype).reshape(shape)
+        first = torch.arange(N_TERMS + 1, dtype=f.dtype, device=f.device)
+        first = first.reshape(shape)
         terms = c * self._log_mass(f, first)
         n = first[-1]
         share = _end_share([c * slope for slope in self._mass_slopes(f, n)])
@@ -104,7 +105,7 @@ class CountLikelihood(Likelihood):
 
         low = torch.full_like(f, math.log(N_TERMS)).detach()
         low, high = zoom_to_peak(log_tail, low, self._largest(f, c).log().detach())
-        nodes, weights = _legendre()
+        nodes, weights = _legendre(f.device)
         v = low + (high - low) * nodes.reshape(shape)
         tail = log_tail(v) + (weights.reshape(shape) * (high - low)).log()
         return torch.logsumexp(torch.cat([terms, tail]), 0)
@@ -150,18 +151,21 @@ def _end_share(slopes: list[torch.Tensor]) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def _table(kind: Any, key: tuple, c: float) -> SmoothTable:
+def _table(kind: Any, key: tuple, c: float, device: torch.device) -> SmoothTable:
     """Log sum of p^c as a function of f: flat on the left, linear on the right."""
     likelihood = kind(*key)
     step = min(0.08, 0.16 / c)
     low = -25 / min(c, 1.0)
-    return SmoothTable(lambda f: likelihood._log_power_sum(f, c), low, 30.0, step)
+    return SmoothTable(
+        lambda f: likelihood._log_power_sum(f, c), low, 30.0, step, device
+    )
 
 
-@lru_cache(maxsize=1)
-def _legendre() -> tuple[torch.Tensor, torch.Tensor]:
+@lru_cache(maxsize=4)
+def _legendre(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
-    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
+    both = torch.from_numpy(np.stack([nodes + 1, weights]) / 2).to(device)
+    return both[0], both[1]
 
 
 def safe_exp(f: torch.Tensor) -> torch.Tensor:

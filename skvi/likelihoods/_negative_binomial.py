@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import softplus
 
 from skvi.likelihoods._counts import CountLikelihood
+from skvi.utils._device import CPU
 from skvi.utils._expectations import Expectations
 from skvi.utils._quadrature import expect_softplus
 from skvi.utils._validation import Interval, StrOptions
@@ -78,7 +79,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
             return super().initial_hyper(y)
         mean, variance = float(y.mean()), float(y.var(correction=0))
         start = max((variance - mean) / max(mean, 1e-300) ** 2, MIN_START)
-        return torch.tensor([math.log(start)], dtype=torch.float64)
+        return y.new_tensor([math.log(start)], dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> "NegativeBinomialLikelihood":
         """Return the likelihood whose dispersion is ``exp(hyper)``."""
@@ -97,7 +98,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
                 "NegativeBinomialLikelihood(dispersion='learn') has no value before a "
                 "fit binds one; give a number."
             )
-        return torch.tensor(float(self.dispersion), dtype=torch.float64)
+        # A scalar on the CPU goes with tensors on any device.
+        return torch.tensor(float(self.dispersion), dtype=torch.float64, device=CPU)
 
     def _table_key(self) -> tuple | None:
         return None if self._alpha.requires_grad else (float(self._alpha),)
@@ -120,7 +122,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw counts as floats, (S, n): Poisson with Gamma-distributed rates."""
-        r = (1 / self._alpha).to(torch.float64).expand(f.shape[:-1])
+        r = (1 / self._alpha).to(f.device, torch.float64).expand(f.shape[:-1])
         rate = torch._standard_gamma(r, generator=generator) / r * self.mean(f)
         return torch.poisson(rate, generator=generator).to(f.dtype)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skvi.likelihoods.base import Likelihood
+from skvi.utils._device import CPU
 from skvi.utils._random import randn
 from skvi.utils._validation import Interval, StrOptions
 
@@ -57,7 +58,8 @@ class NoiseLikelihood(Likelihood):
                 f"{type(self).__name__}(noise_scale='learn') has no value before a fit "
                 "binds one; give a number."
             )
-        return torch.tensor(float(self.noise_scale), dtype=torch.float64)
+        # A scalar on the CPU goes with tensors on any device.
+        return torch.tensor(float(self.noise_scale), dtype=torch.float64, device=CPU)
 
     @property
     def length_scale(self) -> float:

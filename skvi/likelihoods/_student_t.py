@@ -113,7 +113,7 @@ class StudentTLikelihood(NoiseLikelihood):
         self, generator: torch.Generator, shape: torch.Size
     ) -> torch.Tensor:
         normal = super()._standard_noise(generator, shape)
-        half = torch.full(shape, self.df / 2, dtype=torch.float64)
+        half = torch.full_like(normal, self.df / 2)
         gamma = torch._standard_gamma(half, generator=generator)
         return normal * (half / gamma.clamp(min=1e-300)).sqrt()
 
@@ -158,7 +158,7 @@ class StudentTLikelihood(NoiseLikelihood):
         step = 2 * math.pi / (21 + a) / refine
         low = -(37 + math.log(largest)) / (1 + a) - max(math.lgamma(a + 1), 0.0)
         high = math.log(40 + 3 * a)
-        w = torch.arange(low, high, step, dtype=torch.float64)
+        w = torch.arange(low, high, step, dtype=torch.float64, device=mean.device)
         norm = math.lgamma(a) if a > 0 else 0.0
         weights = torch.exp(a * w - w.exp() + math.log(step) - norm)
         u, totals = w.exp(), [torch.zeros_like(mean) for _ in range(3)]

@@ -45,7 +45,7 @@ class Likelihood(Component):
         Tensor of shape (H,)
             One number for each name in `learnt`, in float64; empty by default.
         """
-        return torch.zeros(0, dtype=torch.float64)
+        return y.new_zeros(0, dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> "Likelihood":
         """Return the likelihood with these hyperparameters in place of "learn".

@@ -35,7 +35,7 @@ class RegressionEvidenceMixin:
                 "method='exact' needs log loss and normal coefficients that share "
                 "their precision, or have given ones. Use method='auto'."
             )
-        if target.has_precisions:
+        if target.is_extended:
             # Draws of precisions beside their coefficients meet in funnels.
             target = target.marginal(self._marginal_prior())
             posterior = posterior.marginal(target.layout)
@@ -63,7 +63,7 @@ class RegressionEvidenceMixin:
         """Normal with the moments of the posterior, a log noise precision included."""
         if "noise_precision" not in layout:
             return self._normal
-        shape, rate = self.posterior_.part("noise_precision").moments()
+        shape, rate = self.posterior_.part("noise_precision").as_gamma()
         mean = torch.digamma(shape) - rate.log()
         noise = NormalForm(mean, torch.polygamma(1, shape).sqrt())
         return join_independent([self._normal, noise])

@@ -118,7 +118,7 @@ class CallableLoss(Loss):
                 "(which trains on draws), or loss='beta'."
             )
         smooth = torch.where(spread > 0, spread, SMOOTHING)
-        out = torch.empty(3, len(mean), dtype=torch.float64)
+        out = mean.new_empty(3, len(mean), dtype=torch.float64)
         width = refine * math.ceil(2 * REACH / STEPS[-1])
         for rows in row_chunks(len(mean), width, CHUNK_ELEMENTS):
             out[:, rows] = self._integrate(mean[rows], smooth[rows], y[rows], refine)
@@ -137,7 +137,7 @@ class CallableLoss(Loss):
         center = self(None, mean[None, :, None], y)[0]
         before: torch.Tensor | None = None
         for step in STEPS:
-            z, weights = _rule(step / refine)
+            z, weights = _rule(step / refine, mean.device)
             f = torch.addcmul(mean, z[:, None], std)
             # The centre's value is taken out: Stein's identities divide by s.
             loss = self(None, f[..., None], y) - center
@@ -152,9 +152,9 @@ class CallableLoss(Loss):
 
 
 @lru_cache(maxsize=16)
-def _rule(step: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _rule(step: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     half = math.ceil(REACH / step)
-    z = torch.arange(-half, half + 1, dtype=torch.float64) * step
+    z = torch.arange(-half, half + 1, dtype=torch.float64, device=device) * step
     weights = torch.exp(-0.5 * z.square())
     return z, weights / weights.sum()
 

@@ -99,7 +99,7 @@ class ScoreFunction:
 
 def _per_draw(values: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """Gradient of each value, (S,), in all parameters: (S, n_variational)."""
-    each = torch.eye(len(values), dtype=values.dtype)
+    each = torch.eye(len(values), dtype=values.dtype, device=values.device)
     found = torch.autograd.grad(
         values, leaf, each, retain_graph=True, is_grads_batched=True
     )

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._mlp_blocks import MLPBlocks
 from skvi.predictors.base import Predictor
 from skvi.utils._random import randn
 
@@ -135,6 +136,21 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         return h
+
+    def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
+        """Return a function that evaluates f for many blocks of rows, in buffers.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        n_rows : int
+            Rows in a block.
+
+        Returns
+        -------
+        MLPBlocks
+        """
+        return MLPBlocks(self.layout, self.n_layers, self.activation, theta, n_rows)
 
     def sample_locally(
         self,

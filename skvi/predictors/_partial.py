@@ -55,8 +55,8 @@ class PartialPredictor(Predictor):
                 f"predictor, which has {list(full)}."
             )
         self.predictor, self.n_outputs = predictor, predictor.n_outputs
-        self.layout = full.without(names)
-        self.point_layout = full.select(names)
+        self.layout = full.without(*names)
+        self.point_layout = full.only(*names)
         self._random = full.positions(self.layout)
         self._fixed = full.positions(names)
         self._point = self.initial_point()

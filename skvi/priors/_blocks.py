@@ -166,7 +166,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
             f"{sorted(layout)}. Give exactly one prior for each block."
         )
     blocks = [layout[name] for name in layout]
-    priors = [spec[names[name]].build(layout.select([name])) for name in layout]
+    priors = [spec[names[name]].build(layout.only(name)) for name in layout]
     entries = [names[name] for name in layout]
     return _BuiltBlocks([block.slice for block in blocks], priors, entries)
 

@@ -81,7 +81,7 @@ class _BuiltStudentT(BuiltPrior):
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         log_precision = log_gamma_draws(
-            torch.full((n_draws, 1), self.shape, dtype=torch.float64), generator
+            self.scale.new_full((n_draws, 1), self.shape), generator
         ) - math.log(self.rate)
         width = torch.exp(-0.5 * log_precision.clamp(-2 * MAX_LOG, 2 * MAX_LOG))
         return self.scale * width * randn(generator, n_draws, len(self.scale))

@@ -45,7 +45,7 @@ class _LearntScale(BuiltPrior):
 
     def initial_hyper(self) -> torch.Tensor:
         """Scale 1."""
-        return torch.zeros(1, dtype=torch.float64)
+        return torch.zeros_like(self.natural[:1])
 
     @property
     def is_log_concave(self) -> bool:

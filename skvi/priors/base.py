@@ -5,6 +5,7 @@ import torch
 from skvi.base import Component, Layout, NormalForm
 from skvi.priors._hyperprior import GammaHyperprior
 from skvi.utils._arrays import NumpyState
+from skvi.utils._device import CPU
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
 
@@ -36,7 +37,7 @@ class BuiltPrior(NumpyState):
         Tensor of shape (H,)
             One number for each name in `learnt`, in float64; empty by default.
         """
-        return torch.zeros(0, dtype=torch.float64)
+        return torch.zeros(0, dtype=torch.float64, device=CPU)
 
     def bind(self, hyper: torch.Tensor) -> "BuiltPrior":
         """Return the prior with these hyperparameters in place of "learn".

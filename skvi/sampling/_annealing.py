@@ -263,7 +263,8 @@ def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
 def _resample(state: State, weights: torch.Tensor, generator: torch.Generator) -> None:
     """Systematic resampling."""
     n = len(weights)
-    points = (torch.arange(n, dtype=torch.float64) + rand(generator, 1)) / n
+    order = torch.arange(n, dtype=torch.float64, device=weights.device)
+    points = (order + rand(generator, 1)) / n
     chosen = torch.searchsorted(weights.double().cumsum(0), points).clamp(max=n - 1)
     state.position = state.position[chosen]
     state.value, state.slope = state.value[chosen], state.slope[chosen]

@@ -67,7 +67,7 @@ def _fit_pareto_shape(x: torch.Tensor) -> float:
     n = len(x)
     n_grid = 30 + int(math.sqrt(n))
     quartile = x[int(n / 4 + 0.5) - 1]
-    grid = torch.arange(1, n_grid + 1, dtype=torch.float64)
+    grid = torch.arange(1, n_grid + 1, dtype=torch.float64, device=x.device)
     b = 1 / x[-1] + (1 - (n_grid / (grid - 0.5)).sqrt()) / (3 * quartile)
     k = torch.log1p(-b[:, None] * x).mean(1)
     log_likelihood = n * (torch.log(-b / k) - k - 1)

@@ -9,6 +9,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.sampling._importance import StudentT, WeightedDraws, draw_weighted
+from skvi.utils._device import CPU
 from skvi.utils._random import rand
 
 __all__ = [
@@ -140,7 +141,7 @@ class SpikeAndNormal:
     ) -> None:
         self.where, self.mean, self.size = where, normal.mean, len(normal.mean)
         covariance = normal.covariance()
-        is_rest = torch.ones(self.size, dtype=torch.bool)
+        is_rest = torch.ones_like(self.mean, dtype=torch.bool)
         is_rest[where] = False
         self.rest = is_rest.nonzero()[:, 0]
         cross = covariance[self.rest][:, where]
@@ -163,7 +164,7 @@ class SpikeAndNormal:
     def _cells(
         self, prior: Any, column: int, center: float, deviation: float
     ) -> CellDensity:
-        edges = _edges(center, deviation)
+        edges = _edges(center, deviation).to(self.mean.device)
         middles = 0.5 * (edges[1:] + edges[:-1])
         middles = torch.where(middles == 0, edges[1:], middles)  # may be infinite there
         theta = middles[:, None].expand(-1, self.size)
@@ -173,7 +174,7 @@ class SpikeAndNormal:
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         """Independent draws, (S, P)."""
-        theta = torch.empty(n_draws, self.size, dtype=torch.float64)
+        theta = self.mean.new_empty(n_draws, self.size, dtype=torch.float64)
         for j, cells in zip(self.where, self.cells, strict=True):
             theta[:, j] = cells.sample(n_draws, generator)
         if len(self.rest):
@@ -198,9 +199,11 @@ class SpikeAndNormal:
 def _edges(center: float, deviation: float) -> torch.Tensor:
     """Edges of cells for a normal factor times a density with a peak at 0."""
     reach = abs(center) + N_DEVIATIONS * deviation
-    powers = torch.arange(N_HALVES * N_CELLS + 1, dtype=torch.float64) / N_CELLS
+    powers = torch.arange(N_HALVES * N_CELLS + 1, dtype=torch.float64, device=CPU)
+    powers = powers / N_CELLS
     halves = reach * 0.5**powers
-    steps = torch.arange(-N_DEVIATIONS * N_CELLS, N_DEVIATIONS * N_CELLS + 1)
+    most = N_DEVIATIONS * N_CELLS
+    steps = torch.arange(-most, most + 1, device=CPU)
     near = center + deviation * steps.double() / N_CELLS
     edges = torch.cat([-halves, halves, near])
     return torch.unique(edges.clamp(-reach, reach))
@@ -219,10 +222,10 @@ def fit_weights(
         Log weights of the draws; None weighs them equally.
     """
     n, n_components = log_terms.shape
-    importance = torch.full((n,), 1 / n, dtype=torch.float64)
+    importance = log_terms.new_full((n,), 1 / n, dtype=torch.float64)
     if log_importance is not None:
         importance = torch.softmax(log_importance, 0)
-    weights = torch.full((n_components,), 1 / n_components, dtype=torch.float64)
+    weights = importance.new_full((n_components,), 1 / n_components)
     terms = torch.exp(log_terms - log_terms.amax(1, keepdim=True))
     for _ in range(N_EM):
         last = weights
@@ -263,7 +266,8 @@ def adapt_mixture(
     Cappé, Douc, Guillin, Marin and Robert (2008), *Adaptive importance sampling in
     general mixture classes*.
     """
-    equal = torch.full((len(components),), 1 / len(components), dtype=torch.float64)
+    n, device = len(components), generator.device
+    equal = torch.full((n,), 1 / n, dtype=torch.float64, device=device)
     mixture = Mixture(components, equal)
     pilot = draw_weighted(target, mixture, n_draws, generator)
     for _ in range(n_rounds):

@@ -1,11 +1,12 @@
 """Learnt scales: how far they may run, and what to say where they do."""
 
 import math
-from typing import Any
 
 import torch
 
+from skvi.base import NormalForm
 from skvi.exceptions import NoOptimumError
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["check_noise", "hyper_range", "runaway_message", "suspicion"]
 
@@ -18,7 +19,7 @@ INSIDE, EXACT, MAX_EXACT = 3.0, 0.1, 0.5
 
 
 def hyper_range(
-    target: Any, has_small_steps: bool = False
+    target: Target, has_small_steps: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Least and largest values of the point parameters of a target, (H,) each.
 
@@ -32,7 +33,7 @@ def hyper_range(
     return low, high
 
 
-def suspicion(target: Any, hyper: torch.Tensor) -> str:
+def suspicion(target: Target, hyper: torch.Tensor) -> str:
     """Say that a scale of the noise falls with a robust loss, as a run away does."""
     fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
     layout = target.point_layout
@@ -42,7 +43,7 @@ def suspicion(target: Any, hyper: torch.Tensor) -> str:
 
 
 def runaway_message(
-    target: Any, to_zero: torch.Tensor, to_infinity: torch.Tensor
+    target: Target, to_zero: torch.Tensor, to_infinity: torch.Tensor
 ) -> str:
     """Say which learnt scales have no optimum, and what to change.
 
@@ -76,7 +77,9 @@ def runaway_message(
     return "; ".join(parts)
 
 
-def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
+def check_noise(
+    target: SupervisedTarget, normal: NormalForm, scale: torch.Tensor
+) -> None:
     """Raise where a robust loss has settled on rows that are fitted exactly.
 
     A hyperprior of the noise precision stops the noise from reaching zero, so that it
@@ -84,7 +87,7 @@ def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
 
     Parameters
     ----------
-    target : Target
+    target : SupervisedTarget
         Of a linear model with a noise that is not given.
     normal : NormalForm
         Posterior of its coefficients.
@@ -110,8 +113,8 @@ def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
         )
 
 
-def _check_loss(target: Any, name: str, kind: str) -> None:
-    if kind == "noise" and target.is_robust:
+def _check_loss(target: Target, name: str, kind: str) -> None:
+    if kind == "noise" and isinstance(target, SupervisedTarget) and target.is_robust:
         raise NoOptimumError(
             f"With loss={target.loss!r} the {name} runs to 0: {RUNAWAY}."
         )

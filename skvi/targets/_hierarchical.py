@@ -177,22 +177,28 @@ class HierarchicalTarget(SupervisedTarget):
     def base_prior(self) -> Any:
         """Prior of all that has no hyperprior; None where there is nothing left."""
         prior = self.prior
-        return prior.prior if self.has_precisions else prior
+        return prior.prior if self.is_extended else prior
+
+    def at(self, hyper: torch.Tensor) -> "HierarchicalTarget":
+        """Target with other hyperparameters, which shares the sums of squares."""
+        if not self._is_summarised:
+            _ = self.data  # once, and not in every copy
+        return super().at(hyper)
 
     @property
-    def has_precisions(self) -> bool:  # type: ignore[override]
-        """Whether theta holds precisions, which are no parameters of the predictor."""
+    def is_extended(self) -> bool:  # type: ignore[override]
+        """Whether theta holds precisions."""
         return self.layout.size > self.predictor.layout.size
 
     @property
     def has_moments(self) -> bool:  # type: ignore[override]
         """False with precisions: the loss depends on more than f."""
-        return not self.has_precisions
+        return not self.is_extended
 
     @property
     def has_design(self) -> bool:  # type: ignore[override]
         """False with precisions: theta is more than what the design maps to f."""
-        return not self.has_precisions
+        return not self.is_extended
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
         """Likelihood with the noise of every draw."""
@@ -258,7 +264,7 @@ class HierarchicalTarget(SupervisedTarget):
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         """E_q[sum_i w_i loss_i]; from draws where theta holds precisions."""
-        if not self.has_precisions:
+        if not self.is_extended:
             return super().expected_loss(posterior, rows, n_draws, generator)
         theta = posterior.draw(n_draws, generator).theta
         return self._total(self.pointwise(theta, rows), rows).mean() - self.constant
@@ -279,7 +285,7 @@ class HierarchicalTarget(SupervisedTarget):
         HierarchicalTarget
             Without the blocks of precisions.
         """
-        prior = self._prior.prior if self.has_precisions else self._prior
+        prior = self._prior.prior if self.is_extended else self._prior
         if coef_precision is not None:
             block = self.predictor.layout["coef"]
             scale = coef_precision.rsqrt().expand(block.size)

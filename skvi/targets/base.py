@@ -1,13 +1,16 @@
 """What every target owes."""
 
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from skvi.base import Layout, NormalForm, deal
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
+
+if TYPE_CHECKING:
+    from skvi.targets._precisions import ConjugateForm
 
 __all__ = ["Target"]
 
@@ -60,7 +63,7 @@ class Target:
     #: `total_loss`, `total_weight` and `with_free_energy`.
     has_pointwise = False
     #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
-    has_precisions = False
+    is_extended = False
     #: Whether rows have another loss than the log loss: with it a learnt noise may
     #: have no optimum.
     is_robust = False
@@ -271,8 +274,14 @@ class Target:
         """Names of the blocks of `hyper`."""
         return tuple(self.point_layout)
 
-    def conjugate_form(self) -> Any:
-        """Return what coordinate ascent needs; None, the default, where it is not."""
+    def conjugate_form(self) -> "ConjugateForm | None":
+        """Return what coordinate ascent needs.
+
+        Returns
+        -------
+        ConjugateForm or None
+            By default None: the model is not conjugate.
+        """
         return None
 
     def initial_hyper(self) -> torch.Tensor:

@@ -36,7 +36,7 @@ def pairwise_split(
     n = len(mean)
     each = covariance.diagonal(dim1=1, dim2=2)
     between = each[:, :, None] + each[:, None] - 2 * covariance
-    rows, pivot = torch.arange(n), mean.argmax(1)
+    rows, pivot = torch.arange(n, device=mean.device), mean.argmax(1)
     variance = between[rows, pivot].clamp(min=0)
     joint = 0.5 * (variance[:, :, None] + variance[:, None] - between)
     odds = (mean - mean.amax(1, keepdim=True)) / (1 + math.pi / 8 * variance).sqrt()
@@ -72,8 +72,8 @@ def definite_split(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     if not bool((covariance - torch.diag_embed(diagonal)).any()):
         return diagonal, covariance[:, :, :0]
     k = covariance.shape[1]
-    basis, reduced = contrasts(k), reduce_covariance(covariance)
-    identity = torch.eye(k - 1, dtype=covariance.dtype)
+    basis, reduced = contrasts(k, covariance.device), reduce_covariance(covariance)
+    identity = torch.eye(k - 1, dtype=covariance.dtype, device=covariance.device)
     smallest = torch.linalg.eigvalsh(reduced)[:, 0].clamp(min=0)
     tiny = 1e-12 * reduced.diagonal(dim1=1, dim2=2).mean(1) + 1e-200
     own = (0.5 * smallest)[:, None].repeat(1, k)

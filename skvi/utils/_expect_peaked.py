@@ -49,7 +49,7 @@ def expect_peaked(
         Exact to about 1e-9 of the peak while the product is narrower than 1400, which
         it is for every standard deviation below 80.
     """
-    out = torch.empty(3, len(mean), dtype=torch.float64)
+    out = mean.new_empty(3, len(mean), dtype=torch.float64)
     for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
         out[:, rows] = _expect_rows(
             log_function, mean[rows], std[rows], y[rows], refine
@@ -125,7 +125,9 @@ def _nodes(
     low, high = zoom_to_peak(log_product, low, high)
     width = float(((high - low) * std).max())
     n_nodes = refine * max(MIN_NODES, min(math.ceil(width / STEP), MAX_NODES))
-    grid = torch.linspace(0, 1, n_nodes + 1, dtype=torch.float64)[:, None]
+    grid = torch.linspace(0, 1, n_nodes + 1, dtype=torch.float64, device=low.device)[
+        :, None
+    ]
     z = low + (high - low) * grid
     log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
     log_weight = log_weight - 0.5 * math.log(2 * math.pi)

@@ -42,7 +42,8 @@ def expect_derivatives(
         Of shapes (n,), that of `mean` and that of `spread`.
     """
     if mean.ndim == 1:
-        nodes, weights = normal_rule(float(spread.max()) / length_scale, refine)
+        width = float(spread.max()) / length_scale
+        nodes, weights = normal_rule(width, refine, spread.device)
         f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
         parts = scalar_derivatives(lambda g: function(g, y), f)
         return weights @ parts[0], weights @ parts[1], weights @ parts[2]

@@ -71,7 +71,7 @@ def expect_logsumexp(
     if len(strong):
         own, root = definite_split(covariance[strong])
         n_points = N_MANY if root.shape[2] > 3 else N_FEW
-        nodes, _ = quasi_random_rule(root.shape[2], n_points * refine)
+        nodes, _ = quasi_random_rule(root.shape[2], n_points * refine, root.device)
         parts = (value[strong], first[strong], out[2][strong])
         at = mean[strong, :, None] + root @ nodes
         _fill(parts, _Rows(at, own, None), refine)
@@ -82,7 +82,7 @@ def expect_logsumexp(
 
 def _is_indefinite(second: torch.Tensor) -> torch.Tensor:
     """Which Hessians are not positive: the series does not hold there, (n,)."""
-    identity = torch.eye(second.shape[1], dtype=second.dtype)
+    identity = torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
     _, info = torch.linalg.cholesky_ex(second + DEFINITE * identity)
     return info > 0
 
@@ -123,7 +123,7 @@ def _integrate(
     rows: _Rows, low: torch.Tensor, high: torch.Tensor, n_line: int, refine: int
 ) -> tuple[torch.Tensor, ...]:
     n_points, step = rows.mean.shape[2], (high - low) / n_line
-    line = torch.arange(n_line, dtype=low.dtype) + 0.5
+    line = torch.arange(n_line, dtype=low.dtype, device=low.device) + 0.5
     t = low[..., None] + step[..., None] * line
     x = (t[:, None] - rows.mean[..., None]).flatten(2)
     order = 1 if rows.rest is None else 2 + (refine > 1)

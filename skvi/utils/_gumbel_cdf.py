@@ -31,8 +31,9 @@ class LogCdf:
     def __init__(self, std: torch.Tensor) -> None:
         total = (std.square() + _GUMBEL_STD**2).sqrt()
         shape = (2 * _GUMBEL_STD / total - 1).clamp_(-1, 1)
-        angles = torch.arccos(shape)[..., None] * torch.arange(_SHAPE_DEGREE + 1)
-        self.coefficients = torch.cos(angles) @ _coefficients()
+        degrees = torch.arange(_SHAPE_DEGREE + 1, device=std.device)
+        angles = torch.arccos(shape)[..., None] * degrees
+        self.coefficients = torch.cos(angles) @ _coefficients(std.device)
         middle, half = _range(_GUMBEL_STD / total)
         self.middle, self.half = EULER + total * middle, total * half
 
@@ -67,12 +68,13 @@ def _range(shape: Any) -> tuple[Any, Any]:
     return (low + high) / 2, (high - low) / 2
 
 
-@lru_cache(maxsize=1)
-def _coefficients() -> torch.Tensor:
+@lru_cache(maxsize=4)
+def _coefficients(device: torch.device) -> torch.Tensor:
     """Chebyshev coefficients in the shape, (Q, P), of powers of v."""
     nodes = chebyshev.chebpts1(_SHAPE_DEGREE + 1)
     rows = np.array([_fit((node + 1) / 2) for node in nodes])
-    return torch.from_numpy(chebyshev.chebfit(nodes, rows, _SHAPE_DEGREE))
+    found = chebyshev.chebfit(nodes, rows, _SHAPE_DEGREE)
+    return torch.from_numpy(found).to(device)
 
 
 def _fit(shape: float) -> np.ndarray:

@@ -19,6 +19,8 @@ import torch
 from scipy.special import expi
 from torch.utils.checkpoint import checkpoint
 
+from skvi.utils._device import CPU
+
 __all__ = ["HORSESHOE", "ONE", "ZERO", "expected_inverse", "expected_log"]
 
 STEP = 0.35  # an error of 6e-13
@@ -64,7 +66,7 @@ def _transform(law: Law) -> torch.Tensor:
     """E[exp(-tau lambda)] at ``tau = exp(k STEP)`` for k from FIRST to LAST."""
     tau = np.exp(STEP * np.arange(FIRST, LAST + 1))
     if law.name == "zero":
-        return torch.ones(len(tau), dtype=torch.float64)
+        return torch.ones(len(tau), dtype=torch.float64, device=CPU)
     if law.name == "one":
         return torch.from_numpy(np.exp(-tau))
     # By parts: the distribution function is arccot(-Ei(x) / pi) / pi.
@@ -103,16 +105,17 @@ def _indices(squared: torch.Tensor, variance: torch.Tensor, law: Law) -> tuple:
 
 
 @lru_cache(maxsize=64)
-def _grid(low: int, high: int, law: Law) -> _Grid:
+def _grid(low: int, high: int, law: Law, device: torch.device) -> _Grid:
     table = _transform(law)
-    tau = torch.exp(STEP * torch.arange(low, high + 1, dtype=torch.float64))
+    steps = torch.arange(low, high + 1, dtype=torch.float64, device=CPU)
+    tau = torch.exp(STEP * steps)
     transform = table[low - FIRST : high + 1 - FIRST]
     rest = table[high + 1 - FIRST :]
-    j = torch.arange(1, len(rest) + 1, dtype=torch.float64)
+    j = torch.arange(1, len(rest) + 1, dtype=torch.float64, device=CPU)
     first = float(tau[0])
     return _Grid(
-        tau,
-        transform,
+        tau.to(device),
+        transform.to(device),
         STEP * float((torch.exp(-tau) - transform).sum()),
         tuple(STEP * first**p / math.expm1(p * STEP) for p in (1, 2)),
         tuple(STEP * float(rest @ torch.exp(-(p + 0.5) * STEP * j)) for p in (0, 1, 2)),
@@ -193,7 +196,8 @@ def expected_inverse(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 def _apply(rule: Any, mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.Tensor:
     squared = mean.double().square()
     variance = std.double().square().clamp(min=1e-290)
-    grid = _grid(*_indices(squared.detach(), variance.detach(), law), law)
+    ends = _indices(squared.detach(), variance.detach(), law)
+    grid = _grid(*ends, law, squared.device)
     width = max(1, CHUNK // len(grid.tau))
     parts = zip(squared.split(width), variance.split(width), strict=True)
     keeps = torch.is_grad_enabled() and (squared + variance).requires_grad

@@ -13,6 +13,7 @@ import torch
 from scipy.stats import norm, qmc
 
 from skvi.utils._arrays import row_chunks
+from skvi.utils._device import CPU
 from skvi.utils._quadrature import _HERMITE, hermite_rule
 
 # Nodes times rows times outputs that are held at once.
@@ -25,9 +26,10 @@ _RADIUS = 6.4
 
 
 @lru_cache(maxsize=64)
-def contrasts(n_outputs: int) -> torch.Tensor:
+def contrasts(n_outputs: int, device: torch.device = CPU) -> torch.Tensor:
     """Orthonormal basis, (K, K - 1), of the vectors that sum to zero."""
-    basis = torch.zeros(n_outputs, n_outputs - 1, dtype=torch.float64)
+    shape = n_outputs, n_outputs - 1
+    basis = torch.zeros(shape, dtype=torch.float64, device=device)
     for k in range(1, n_outputs):
         basis[:k, k - 1], basis[k, k - 1] = 1.0, -float(k)
     return basis / basis.norm(dim=0)
@@ -35,14 +37,16 @@ def contrasts(n_outputs: int) -> torch.Tensor:
 
 def reduce_covariance(covariance: torch.Tensor) -> torch.Tensor:
     """Covariance of the contrasts, (n, K - 1, K - 1), from that of f, (n, K, K)."""
-    basis = contrasts(covariance.shape[-1])
+    basis = contrasts(covariance.shape[-1], covariance.device)
     return basis.T @ covariance @ basis
 
 
 def factorise_rows(matrices: torch.Tensor) -> torch.Tensor:
     """Lower Cholesky factors of positive semi-definite matrices, (n, D, D)."""
     size = matrices.diagonal(dim1=1, dim2=2).mean(1)
-    identity = torch.eye(matrices.shape[1], dtype=matrices.dtype)
+    identity = torch.eye(
+        matrices.shape[1], dtype=matrices.dtype, device=matrices.device
+    )
     # Rounding can make a singular matrix slightly indefinite; 0 gets a factor too.
     for jitter in (1e-15, 1e-13, 1e-11, 1e-9):
         shift = (jitter * size + 1e-290)[:, None, None] * identity
@@ -101,7 +105,8 @@ def node_groups(
     """
     reduced = reduce_covariance(covariance)
     dimension = reduced.shape[1]
-    factor = contrasts(covariance.shape[1]) @ factorise_rows(reduced)
+    factor = contrasts(covariance.shape[1], covariance.device)
+    factor = factor @ factorise_rows(reduced)
     for rows, nodes, weights in _rules(reduced, refine):
         width = len(weights) * (dimension + 1)
         for chunk in row_chunks(len(rows), width, NODE_ELEMENTS):
@@ -120,17 +125,18 @@ def _rules(
     for level in levels.unique().tolist():
         rows = (levels == level).nonzero()[:, 0]
         if level == 0:
-            nodes, weights = hermite_rule(1)
+            nodes, weights = hermite_rule(1, reduced.device)
             yield rows, nodes.expand(dimension, 1), weights
         elif dimension in _MAX_TENSOR:
-            yield rows, *tensor_rule(dimension, level, refine)
+            yield rows, *tensor_rule(dimension, level, refine, reduced.device)
         else:
-            yield rows, *quasi_random_rule(dimension, N_POINTS * refine)
+            n_points = N_POINTS * refine
+            yield rows, *quasi_random_rule(dimension, n_points, reduced.device)
 
 
 def _level(spread: torch.Tensor) -> torch.Tensor:
     """0 without spread, then one for each Gauss-Hermite rule, then half octaves."""
-    edges = torch.tensor([limit for _, limit in _HERMITE], dtype=spread.dtype)
+    edges = spread.new_tensor([limit for _, limit in _HERMITE])
     low = torch.bucketize(spread, edges) + 1
     octaves = torch.ceil(2 * torch.log2(spread.clamp(min=1e-9) / edges[-1]))
     level = low + octaves.clamp(min=1, max=20).to(torch.int64) - 1
@@ -139,18 +145,19 @@ def _level(spread: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def tensor_rule(
-    dimension: int, level: int, refine: int = 1
+    dimension: int, level: int, refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Product of one-dimensional rules; see `node_groups`."""
     more = refine ** (1 / dimension)  # along each axis
     if level <= len(_HERMITE):
-        line, w = hermite_rule(math.ceil(_HERMITE[level - 1][0] * more))
+        line, w = hermite_rule(math.ceil(_HERMITE[level - 1][0] * more), device)
     else:
         spread = _HERMITE[-1][1] * 2 ** ((level - len(_HERMITE)) / 2)
         step = 1.3 / math.sqrt(1 + spread**2)
         most = _MAX_TENSOR[dimension] ** (1 / dimension)
         half = math.ceil(_RADIUS / max(step, 2 * _RADIUS / most) * more)
-        line = torch.arange(-half, half + 1, dtype=torch.float64) * (_RADIUS / half)
+        line = torch.arange(-half, half + 1, dtype=torch.float64, device=device)
+        line = line * (_RADIUS / half)
         w = torch.exp(-0.5 * line.square())
     nodes = torch.cartesian_prod(*[line] * dimension).reshape(-1, dimension)
     weights = torch.cartesian_prod(*[w / w.sum()] * dimension).reshape(-1, dimension)
@@ -162,7 +169,7 @@ def tensor_rule(
 
 @lru_cache(maxsize=16)
 def quasi_random_rule(
-    dimension: int, n_points: int
+    dimension: int, n_points: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scrambled Sobol points with a fixed seed, antithetic, of exact covariance.
 
@@ -173,6 +180,8 @@ def quasi_random_rule(
     n_points : int
         A power of 2. Pairs z and -z span no more dimensions than there are pairs, so
         that more points are taken where D is above half of it.
+    device : torch.device, default=CPU
+        Where the points are kept.
 
     Returns
     -------
@@ -189,5 +198,5 @@ def quasi_random_rule(
     # With as many pairs as dimensions z'z is too ill-conditioned for a Cholesky factor.
     basis, root = torch.linalg.qr(z)
     half = basis * root.diagonal().sign() * math.sqrt(n_points / 2)
-    nodes = torch.cat([half, -half]).T.contiguous()
-    return nodes, torch.full((n_points,), 1 / n_points, dtype=torch.float64)
+    nodes = torch.cat([half, -half]).T.contiguous().to(device)
+    return nodes, nodes.new_full((n_points,), 1 / n_points)

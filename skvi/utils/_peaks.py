@@ -30,7 +30,7 @@ def zoom_to_peak(
     -------
     low, high : Tensor
     """
-    grid = torch.linspace(0, 1, POINTS, dtype=low.dtype)
+    grid = torch.linspace(0, 1, POINTS, dtype=low.dtype, device=low.device)
     grid = grid.reshape([-1] + [1] * low.ndim)
     best = torch.full_like(low, -math.inf)
     for _ in range(ROUNDS):

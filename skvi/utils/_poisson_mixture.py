@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from skvi.utils._arrays import row_chunks
 from skvi.utils._expect_peaked import log_expect_peaked
@@ -95,7 +96,7 @@ def poisson_mixture_quantiles(
 
 
 def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tensor:
-    z = float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    z = float(ndtri(level))
     rate = torch.exp((mean + std * max(z, 0.0)).clamp(max=300))
     low, high = torch.full_like(mean, -1), (rate + 5 * (rate + 1).sqrt()).ceil()
     while True:
@@ -114,14 +115,15 @@ def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tens
 
 
 def _over_f(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    z, weights = _normal_nodes()
+    z, weights = _normal_nodes(mean.device)
     rate = torch.exp((mean + std * z[:, None]).clamp(max=300))
     return weights @ torch.special.gammaincc((k + 1).expand_as(rate), rate)
 
 
 def _over_t(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     shape = k + 1
-    u = torch.arange(*GAMMA_REACH, STEP, dtype=torch.float64)[:, None]
+    u = torch.arange(*GAMMA_REACH, STEP, dtype=torch.float64, device=mean.device)
+    u = u[:, None]
     offset = u * shape.rsqrt()
     # Density of log T at log(shape) + offset, relative to its peak.
     weights = torch.exp(shape * (offset - torch.expm1(offset)))
@@ -129,9 +131,9 @@ def _over_t(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Ten
     return (weights * cdf).sum(0) / weights.sum(0)
 
 
-@lru_cache(maxsize=1)
-def _normal_nodes() -> tuple[torch.Tensor, torch.Tensor]:
+@lru_cache(maxsize=4)
+def _normal_nodes(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     half = round(NORMAL_REACH / STEP)
-    z = torch.arange(-half, half + 1, dtype=torch.float64) * STEP
+    z = torch.arange(-half, half + 1, dtype=torch.float64, device=device) * STEP
     weights = torch.exp(-0.5 * z.square())
     return z, weights / weights.sum()

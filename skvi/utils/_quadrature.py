@@ -8,13 +8,17 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid, softplus
 
+from skvi.utils._device import CPU
+
 # Largest spread of f for which Gauss-Hermite with so many nodes is exact to
 # 1e-9 for the logistic loss and its first two derivatives (poles at distance pi).
 _HERMITE = ((3, 0.068), (5, 0.22), (7, 0.37), (9, 0.5), (12, 0.65))
 MAX_NODES = 1025
 
 
-def normal_rule(spread: float, refine: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def normal_rule(
+    spread: float, refine: int = 1, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + spread z.
 
     Small spreads use Gauss-Hermite; larger ones the trapezoidal rule, which for
@@ -28,6 +32,8 @@ def normal_rule(spread: float, refine: int = 1) -> tuple[torch.Tensor, torch.Ten
         integrand bends (1 for the logistic loss).
     refine : int, default=1
         Multiplies the number of nodes; 2 serves to verify a result.
+    device : torch.device, default=CPU
+        Where the nodes are kept.
 
     Returns
     -------
@@ -35,37 +41,44 @@ def normal_rule(spread: float, refine: int = 1) -> tuple[torch.Tensor, torch.Ten
         The weights sum to 1.
     """
     if spread == 0 or not math.isfinite(spread):
-        return hermite_rule(1)  # what is not finite stays so in the result
+        return hermite_rule(1, device)  # what is not finite stays so in the result
     for n_nodes, limit in _HERMITE:
         if spread <= limit:
-            return hermite_rule(n_nodes * refine)
+            return hermite_rule(n_nodes * refine, device)
     step = 1.1 / math.sqrt(1 + spread**2) / refine
     # Steps are rounded down to powers of 2^(1/8): few distinct rules, all cached.
     step = 2.0 ** (math.floor(8 * math.log2(step)) / 8)
-    return trapezoid_rule(max(step, 12.8 / (MAX_NODES * refine)))
+    return trapezoid_rule(max(step, 12.8 / (MAX_NODES * refine)), device)
 
 
 @lru_cache(maxsize=64)
-def hermite_rule(n_nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def hermite_rule(
+    n_nodes: int, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Gauss-Hermite nodes and weights for a standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-    return torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
+    weights = weights / weights.sum()
+    return torch.from_numpy(nodes).to(device), torch.from_numpy(weights).to(device)
 
 
 @lru_cache(maxsize=64)
-def trapezoid_rule(step: float) -> tuple[torch.Tensor, torch.Tensor]:
+def trapezoid_rule(
+    step: float, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Trapezoidal nodes on [-6.4, 6.4] and weights for a standard normal."""
     half = math.ceil(6.4 / step)
-    nodes = torch.arange(-half, half + 1, dtype=torch.float64) * step
+    nodes = torch.arange(-half, half + 1, dtype=torch.float64, device=device) * step
     weights = torch.exp(-0.5 * nodes.square())
     return nodes, weights / weights.sum()
 
 
 @lru_cache(maxsize=4)
-def logistic_rule(refine: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def logistic_rule(
+    refine: int = 1, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Trapezoidal nodes and weights for a standard logistic variable."""
     half = 22 * refine
-    nodes = torch.arange(-half, half + 1, dtype=torch.float64) / refine
+    nodes = torch.arange(-half, half + 1, dtype=torch.float64, device=device) / refine
     weights = torch.sigmoid(nodes) * torch.sigmoid(-nodes)
     return nodes, weights / weights.sum()
 
@@ -124,7 +137,7 @@ def expect_sigmoid_power(
     """
 
     def narrow(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-        nodes, weights = normal_rule(float(std.max()), refine)
+        nodes, weights = normal_rule(float(std.max()), refine, std.device)
         f = torch.addcmul(mean, nodes[:, None], std)
         value, q = torch.exp(c * logsigmoid(f)), torch.sigmoid(-f)
         first = c * value * q
@@ -132,7 +145,7 @@ def expect_sigmoid_power(
         return weights @ value, weights @ first, weights @ second
 
     def smoothed(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-        nodes, weights = step_rule(c, refine)
+        nodes, weights = step_rule(c, refine, std.device)
         u = (mean - nodes[:, None]) / std
         pdf = torch.exp(-0.5 * u.square()) / (math.sqrt(2 * math.pi) * std)
         value = weights @ torch.special.ndtr(u)
@@ -142,12 +155,14 @@ def expect_sigmoid_power(
 
 
 @lru_cache(maxsize=16)
-def step_rule(c: float, refine: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def step_rule(
+    c: float, refine: int = 1, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Trapezoidal nodes and weights for the density c sigmoid^c (1 - sigmoid)."""
     # It falls like exp(c t) on the left and exp(-t) on the right.
     step = 0.6 / refine
     left, right = math.ceil(22 / min(1.0, max(c, 0.01)) / step), math.ceil(22 / step)
-    nodes = torch.arange(-left, right + 1, dtype=torch.float64) * step
+    nodes = torch.arange(-left, right + 1, dtype=torch.float64, device=device) * step
     weights = torch.exp(c * logsigmoid(nodes) + logsigmoid(-nodes))
     return nodes, weights / weights.sum()
 
@@ -168,14 +183,14 @@ def _by_width(
     if n_wide == len(std):
         return wide_rule(mean, std, refine)
     rows, others = is_wide.nonzero()[:, 0], (~is_wide).nonzero()[:, 0]
-    out = torch.empty(3, len(mean), dtype=mean.dtype)
+    out = mean.new_empty(3, len(mean))
     out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))
     out[:, others] = torch.stack(narrow_rule(mean[others], std[others], refine))
     return out[0], out[1], out[2]
 
 
 def _narrow_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-    nodes, weights = normal_rule(float(std.max()), refine)
+    nodes, weights = normal_rule(float(std.max()), refine, std.device)
     f = torch.addcmul(mean, nodes[:, None], std)
     p = torch.sigmoid(f)
     # The weights multiply from the left: one matrix-vector product each.
@@ -185,7 +200,7 @@ def _narrow_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Mome
 
 
 def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-    nodes, weights = logistic_rule(refine)
+    nodes, weights = logistic_rule(refine, std.device)
     u = (mean - nodes[:, None]) / std
     cdf = torch.special.ndtr(u)
     pdf = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
@@ -216,12 +231,12 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         if len(rows) == 0:
             continue
         if upper == math.inf:
-            nodes, weights = logistic_rule(2)
+            nodes, weights = logistic_rule(2, std.device)
             # erfc, not ndtr: it keeps its relative accuracy far out in the tail.
             u = (nodes[:, None] - mean[rows]) / (math.sqrt(2) * std[rows])
             out[rows] = weights @ (0.5 * torch.special.erfc(u))
         else:
-            nodes, weights = normal_rule(upper)
+            nodes, weights = normal_rule(upper, device=std.device)
             f = torch.addcmul(mean[rows], nodes[:, None], std[rows])
             out[rows] = weights @ torch.sigmoid(f)
     return out
@@ -263,7 +278,7 @@ def _slow_tail(mean: float, std: float) -> float:
     normal: nodes must reach as far as the normal does.
     """
     half = math.ceil(22 + min(8 * std, 10_000))
-    nodes = torch.arange(-half, 23, dtype=torch.float64)
+    nodes = torch.arange(-half, 23, dtype=torch.float64, device=CPU)
     log_weights = logsigmoid(nodes) + logsigmoid(-nodes)
     log_cdf = torch.special.log_ndtr((mean - nodes) / std)
     return float(torch.exp(torch.logsumexp(log_weights + log_cdf, 0)))

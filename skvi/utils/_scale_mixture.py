@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import gammainccinv, gammaincinv, gammaln
+from scipy.special import gammainccinv, gammaincinv, gammaln, ndtri
 
 # Nodes, and the probability that is left out on each side.
 N_NODES, TAIL = 64, 1e-15
@@ -57,7 +57,7 @@ def mixture_quantiles(
     for level in levels:
         # The distribution is symmetric: lower quantiles suffice.
         sign, tail = (1.0, level) if level <= 0.5 else (-1.0, 1.0 - level)
-        unit = float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64)))
+        unit = float(ndtri(tail))
         # The quantile lies between those of the components.
         low, high = unit * ends.max, unit * ends.min
         columns.append(sign * _bracketed_quantile(scales, w, float(tail), low, high))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from skvi.utils._derivatives import scalar_derivatives
+from skvi.utils._device import CPU
 
 __all__ = ["SmoothTable"]
 
@@ -21,6 +22,8 @@ class SmoothTable:
         Maps a tensor elementwise, and can be differentiated twice.
     low, high, step : float
         Range and spacing; the error is ``step^6 / 46080`` times the sixth derivative.
+    device : torch.device, default=CPU
+        Where the table is kept.
     """
 
     def __init__(
@@ -29,9 +32,12 @@ class SmoothTable:
         low: float,
         high: float,
         step: float,
+        device: torch.device = CPU,
     ) -> None:
         n_steps = max(1, round((high - low) / step))
-        grid = torch.linspace(low, high, n_steps + 1, dtype=torch.float64)
+        grid = torch.linspace(
+            low, high, n_steps + 1, dtype=torch.float64, device=device
+        )
         self.low, self.step = low, (high - low) / n_steps
         parts = [
             torch.stack(scalar_derivatives(lambda t: function(t[..., 0]), x[:, None]))

@@ -147,7 +147,7 @@ def weighted_gram(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor
     d = X.shape[1]
     if not with_ones:
         return X.gram(h) if isinstance(X, SparseRows) else X.T @ (X * h[:, None])
-    out = torch.empty(d + 1, d + 1, dtype=torch.float64)
+    out = h.new_empty(d + 1, d + 1)
     if isinstance(X, SparseRows):
         out[:d, :d], edge = X.gram(h), X.T @ h
     else:
@@ -165,7 +165,7 @@ def weighted_grams(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tenso
         grams = [weighted_gram(X, column, with_ones) for column in h.T.contiguous()]
         return torch.stack(grams, 2)
     columns = torch.nn.functional.pad(X.T, (0, 0, 0, int(with_ones)), value=1.0)
-    out = torch.empty(len(columns), len(columns), h.shape[1], dtype=torch.float64)
+    out = h.new_empty(len(columns), len(columns), h.shape[1])
     # Products of two features do not depend on the weights.
     for i, column in enumerate(columns):
         torch.mm(columns[: i + 1] * column, h, out=out[i, : i + 1])

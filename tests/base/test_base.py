@@ -116,9 +116,9 @@ def test_layout_packs_what_it_unpacks():
 
 def test_parts_of_a_layout():
     # Wrong variants: positions in the order of the layout; roles and limits lost.
-    part = LAYOUT.select(["scale", "coef"])
+    part = LAYOUT.only("scale", "coef")
     assert LAYOUT.positions(part).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]
-    rest = LAYOUT.without(["scale", "coef"])
+    rest = LAYOUT.without("scale", "coef")
     assert list(rest) == ["noise"]
     both = part + rest
     theta = torch.arange(9.0)[None]
@@ -143,8 +143,8 @@ def test_parts_of_a_layout():
         (lambda: Layout({"a": ()}, {"a": "log"}), r"block 'a' .* Got 'log' instead"),
         (lambda: Layout({"a": ()}, roles={"a": "bias"}), "role of block 'a'"),
         (lambda: Layout({"a": ()}, roles={"b": "weight"}), "no blocks .'b'."),
-        (lambda: LAYOUT.select(["bias"]), "no blocks .'bias'."),
-        (lambda: LAYOUT + LAYOUT.select(["coef"]), "share names"),
+        (lambda: LAYOUT.only("bias"), "no blocks .'bias'."),
+        (lambda: LAYOUT + LAYOUT.only("coef"), "share names"),
     ],
 )
 def test_layout_refuses_what_it_does_not_know(make, match):

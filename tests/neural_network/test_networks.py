@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def fitted():
 
 def mixture(model, X):
     """Means of the drawn networks in units of y, (S, n)."""
-    return model._by_rows(X, lambda f: model._mean(f).T).T
+    return model._drawn().by_rows(X, lambda f: model._mean(f).T).T
 
 
 @quick
@@ -67,6 +68,47 @@ def test_mean_and_standard_deviation(fitted):
     assert model.score(X, y) > 0.8
     far = model.predict([[12.0]], return_std=True)[1]
     assert far[0] > 2 * std.max()
+
+
+@quick
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_predictions_do_not_depend_on_neighbors(dtype):
+    """To the last bit, alone, in another place, or in a batch.
+
+    Wrong variants: a short block is not filled up; blocks of 256 rows, for float64.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 3)).astype(dtype)
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    options = {"hidden_layer_sizes": (11, 5), "max_iter": 2, "random_state": 0}
+    regressor = BayesianMLPRegressor(**options).fit(X, y)
+    classifier = BayesianMLPClassifier(**options).fit(X, y)
+    order = rng.permutation(len(X))
+    for predict in (
+        lambda rows: np.stack(regressor.predict(X[rows], return_std=True), 1),
+        lambda rows: regressor.predict_log_density(X[rows], y[rows]),
+        lambda rows: regressor.predict_quantiles(X[rows], 0.3),
+        lambda rows: classifier.predict_proba(X[rows]),
+    ):
+        together = predict(np.arange(len(X)))
+        assert np.array_equal(predict(order), together[order])
+        assert np.array_equal(predict(order[:7]), together[order[:7]])
+        for i in (0, 191, 255, 499):
+            assert np.array_equal(predict([i]), together[[i]])
+
+
+@quick
+def test_moments_far_from_zero(fitted):
+    """Wrong variant: variances as differences of mean squares."""
+    model, X, _ = fitted
+    far = copy.copy(model)
+    units = replace(model._model.units, y_mean=1e9)
+    far._model = replace(model._model, units=units)
+    assert np.allclose(
+        far.predict(X, return_std=True)[1],
+        model.predict(X, return_std=True)[1],
+        rtol=1e-6,
+    )
 
 
 @quick
@@ -140,7 +182,8 @@ def test_probabilities_are_averages(n_classes):
     X, names = scale(X[keep]), np.array(["b", "a", "c"])[y[keep]]
     model = BayesianMLPClassifier(hidden_layer_sizes=5, max_iter=80, random_state=0)
     model.fit(X, names)
-    f = model._by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
+    f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))
+    f = f.transpose(1, 0, 2)
     if n_classes == 2:
         p = (1 / (1 + np.exp(-f[..., 0]))).mean(0)
         expected = np.stack([1 - p, p], 1)

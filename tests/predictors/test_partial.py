@@ -16,7 +16,7 @@ from skvi.targets import SupervisedTarget
 
 FULL = MLPPredictor(2, 1, (3,), "tanh")
 NAMES = ["intercept_1", "coef_0"]
-REST = FULL.layout.without(NAMES)
+REST = FULL.layout.without(*NAMES)
 
 
 def randn(*shape, seed=0):
@@ -28,7 +28,10 @@ X, Y, WEIGHT = randn(6, 2), randn(6, seed=1), randn(6, seed=2).abs()
 
 
 def make_target(deterministic=NAMES, prior=None):
-    likelihood, layout = GaussianLikelihood("learn"), FULL.layout.without(deterministic)
+    likelihood, layout = (
+        GaussianLikelihood("learn"),
+        FULL.layout.without(*deterministic),
+    )
     prior = (prior or Normal("learn")).build(layout)
     parts = FULL, likelihood, LogLoss(), prior
     return SupervisedTarget(*parts, X, Y, WEIGHT, deterministic=deterministic)

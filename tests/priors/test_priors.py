@@ -257,7 +257,7 @@ def test_blocks_by_role():
     scale = build_prior(spec, layout).as_normal().scale
     assert scale.tolist() == [1.0, 1.0, 3.0, 2.0, 3.0]
     spec = {"weight": Normal(1.0), "affine": Normal("learn"), "intercept": Normal(3.0)}
-    layout = layout.without(["intercept"])
+    layout = layout.without("intercept")
     prior = build_prior(spec, layout)
     assert prior.learnt == ("prior_scale",)
     scale = prior.bind(torch.tensor([math.log(5.0)]).double()).as_normal().scale
@@ -302,7 +302,7 @@ def test_pickle(spec):
 @pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
 def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
     posterior = family.build(LAYOUT)
-    posterior.set_normal(make_normal(3, "full"))
+    posterior = posterior.near(make_normal(3, "full"))
     prior = build_prior(posterior, LAYOUT)
     expected = posterior.log_prob(THETA)
     torch.testing.assert_close(prior.log_prob(THETA), expected)
@@ -315,7 +315,7 @@ def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
     torch.testing.assert_close(around.variance, normal.variance)
     assert prior.sample(5, generator).shape == (5, 3)
     # A copy: what happens to the posterior later does not matter.
-    posterior.set_normal(make_normal(3, "diag", seed=1))
+    posterior = posterior.near(make_normal(3, "diag", seed=1))
     torch.testing.assert_close(prior.log_prob(THETA), expected)
 
 

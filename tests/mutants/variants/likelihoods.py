@@ -113,8 +113,8 @@ VARIANTS = [
     _v(
         "student-t-draws",
         "_student_t.py",
-        "half = torch.full(shape, self.df / 2, dtype=torch.float64)",
-        "half = torch.full(shape, self.df, dtype=torch.float64)",
+        "half = torch.full_like(normal, self.df / 2)",
+        "half = torch.full_like(normal, self.df)",
         "twice the degrees of freedom",
     ),
     _v(

@@ -6,6 +6,27 @@ _v = variants_of("predictors/")
 
 VARIANTS = [
     _v(
+        "blocks-keep-old-rows",
+        "_mlp_blocks.py",
+        "        self.features[:-1, len(X) :] = 0\n",
+        "",
+        "rows of an earlier block stay in a short one",
+    ),
+    _v(
+        "blocks-without-first-intercept",
+        "_mlp_blocks.py",
+        "self.features = theta.new_ones(",
+        "self.features = theta.new_zeros(",
+        "the first layer of a network without intercepts",
+    ),
+    _v(
+        "blocks-not-filled",
+        "base.py",
+        "self.n_rows - len(X)]",
+        "0]",
+        "a short block is not filled up",
+    ),
+    _v(
         "linear-variance-without-square",
         "_linear.py",
         "self.project_chunk(X.square(), normal.variance[:, None])",

@@ -1,0 +1,83 @@
+"""Outputs of many drawn networks, for blocks of rows of one constant size."""
+
+from collections.abc import Callable
+
+import torch
+
+from skvi.base import Layout
+from skvi.predictors.base import BlockForward
+
+__all__ = ["MLPBlocks"]
+
+# Numbers in the buffer of a layer, which should stay in the cache: so many draws go
+# through the network together.
+CACHE_ELEMENTS = 2**17
+#: Activations, and what does the same in place.
+IN_PLACE: dict[Callable, Callable[[torch.Tensor], torch.Tensor]] = {
+    torch.relu: torch.relu_,
+    torch.sigmoid: torch.sigmoid_,
+    torch.tanh: torch.tanh_,
+}
+
+
+class MLPBlocks(BlockForward):
+    """Multilayer perceptrons at fixed weights; buffers are kept from call to call.
+
+    Rows are the last axis of all products, so that the first layers of several
+    draws are one product, and every result is contiguous.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of theta.
+    n_layers : int
+    activation : callable
+        Applied after every layer but the last.
+    theta : Tensor of shape (S, P)
+    n_rows : int
+        Rows in a block. With a multiple of 192 the result for a row does not depend
+        on its place: matrix products treat the rows that a multiple of 8, 12 or 48
+        leaves over in another way, with other rounding errors.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        n_layers: int,
+        activation: Callable[[torch.Tensor], torch.Tensor],
+        theta: torch.Tensor,
+        n_rows: int,
+    ) -> None:
+        self.activation = IN_PLACE.get(activation, activation)
+        blocks = layout.unpack(theta)
+        coefs = [blocks[f"coef_{i}"].transpose(1, 2) for i in range(n_layers)]
+        shifts = [blocks[f"intercept_{i}"][..., None] for i in range(n_layers)]
+        sizes = [shift.shape[1] for shift in shifts]
+        step = min(len(theta), max(1, CACHE_ELEMENTS // (n_rows * max(sizes))))
+        self.work = step * n_rows * theta.shape[1]
+        # A last feature of ones carries the intercepts of the first layer.
+        first = torch.cat([coefs[0], shifts[0]], 2)
+        self.features = theta.new_ones(first.shape[2], n_rows)
+        self.outputs = theta.new_empty(len(theta), sizes[-1], n_rows)
+        hidden = [theta.new_empty(step, size, n_rows) for size in sizes[:-1]]
+        self.passes = []
+        for i in range(0, len(theta), step):
+            draws = slice(i, i + step)
+            results = [*(h[: len(theta) - i] for h in hidden), self.outputs[draws]]
+            upper = [
+                (b[draws], W[draws], below, above)
+                for b, W, below, above in zip(
+                    shifts[1:], coefs[1:], results[:-1], results[1:], strict=True
+                )
+            ]
+            self.passes.append((first[draws].flatten(0, 1), results[0], upper))
+
+    def __call__(self, X: torch.Tensor) -> torch.Tensor:
+        """Evaluate f; see `BlockForward`."""
+        self.features[:-1, : len(X)] = X.T
+        self.features[:-1, len(X) :] = 0
+        for first, result, upper in self.passes:
+            torch.mm(first, self.features, out=result.flatten(0, 1))
+            for shift, coef, below, above in upper:
+                torch.baddbmm(shift, coef, self.activation(below), out=above)
+        return self.outputs.transpose(1, 2)

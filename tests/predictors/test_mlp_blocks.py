@@ -1,0 +1,57 @@
+"""Networks in blocks of rows of one size, against the network that is one product."""
+
+import pytest
+import torch
+
+from skvi._draws import ROW_BLOCK
+from skvi.predictors import ACTIVATIONS, LinearPredictor, MLPPredictor, _mlp_blocks
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+layers = pytest.mark.parametrize("hidden", [(), (11,), (20, 7)])
+
+
+def draw(hidden, activation="relu", dtype=torch.float64, n_draws=9, n_outputs=3):
+    predictor = MLPPredictor(5, n_outputs, hidden, activation)
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(n_draws, predictor.layout.size, generator=generator)
+    X = torch.randn(40, 5, generator=generator)
+    return predictor, theta.to(dtype), X.to(dtype)
+
+
+@layers
+@dtypes
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_blocks_agree_with_the_network(hidden, activation, dtype, monkeypatch):
+    """Whatever came before. Wrong variants: no intercepts; rows left from a block."""
+    monkeypatch.setattr(_mlp_blocks, "CACHE_ELEMENTS", 4 * 64 * 20)
+    predictor, theta, X = draw(hidden, activation, dtype)
+    forward = predictor.block_forward(theta, 64)
+    rtol = 1e-5 if dtype == torch.float32 else 1e-12
+    for block in (X, X[:7]):
+        f = forward(block)
+        assert f.shape == (9, 64, 3)
+        expected = predictor.forward(theta, block)
+        torch.testing.assert_close(f[:, : len(block)], expected, rtol=rtol, atol=rtol)
+        nothing = predictor.forward(theta, torch.zeros(1, 5, dtype=dtype))
+        rest = f[:, len(block) :]
+        torch.testing.assert_close(rest, nothing.expand_as(rest), rtol=rtol, atol=rtol)
+
+
+@layers
+@dtypes
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_all_places_in_a_block_are_equal(hidden, dtype, n_outputs):
+    """To the last bit. Wrong variant: blocks of 256 rows, for float64."""
+    for n_draws in (1, 9, 40):
+        predictor, theta, X = draw(hidden, "relu", dtype, n_draws, n_outputs)
+        f = predictor.block_forward(theta, ROW_BLOCK)(X[:1].expand(ROW_BLOCK, 5))
+        assert torch.equal(f, f[:, :1].expand_as(f))
+
+
+def test_any_predictor_has_blocks():
+    """Wrong variant: a short block is not filled up."""
+    predictor, X = LinearPredictor(5, 2), torch.randn(3, 5, dtype=torch.float64)
+    theta = torch.randn(4, predictor.layout.size, dtype=torch.float64)
+    f = predictor.block_forward(theta, 8)(X)
+    assert f.shape == (4, 8, 2)
+    assert torch.allclose(f[:, :3], predictor.forward(theta, X), rtol=1e-12)
