@@ -46,14 +46,14 @@ def test_density_without_prior_and_rows(gradient):
     options = SolverOptions(20, n_draws=20, learning_rate=rate, early_stopping=False)
     fit = choose_solver(problem)().solve(problem, options)
     v = (math.sqrt(0.25 + 16 * BEND**2) - 0.5) / (16 * BEND**2)
-    q = posterior.as_normal()
+    q = fit.posterior.as_normal()
     expected = torch.tensor([[v, 0.0], [0.0, 0.25]]).double()
     torch.testing.assert_close(q.covariance(), expected, rtol=0, atol=0.05)
     assert float(q.mean[1]) == pytest.approx(BEND * v, abs=0.03)
     loss = 0.5 * v + 0.5 + 4 * (BEND * v) ** 2 + math.log(math.pi) + 3
     loss -= 0.5 * math.log(v / 4) + 1 + math.log(2 * math.pi)
     assert fit.value == pytest.approx(loss, abs=5 * fit.value_se)
-    bounds = bound_evidence(target, posterior, generator, n_draws=2000)
+    bounds = bound_evidence(target, fit.posterior, generator, n_draws=2000)
     low, high = bounds.interval()
     assert bounds.reliable
     assert high - 0.15 < low < -3 < high
@@ -111,16 +111,17 @@ def test_convolution_with_a_deterministic_normalization():
     parts = net, GaussianLikelihood("learn"), LogLoss(), prior
     target = SupervisedTarget(*parts, X[:200], y[:200], deterministic=points)
     posterior = MeanFieldNormal().build(target.layout)
-    posterior.set_normal(target.initial_normal(generator))
+    posterior = posterior.near(target.initial_normal(generator))
     assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
     assert target.learnt == ("noise_scale", *points)
     problem = Problem(target, ELBO(), KL(), posterior, generator)
     options = SolverOptions(max_iter=10, n_draws=3, learning_rate=0.05)
-    choose_solver(problem)().solve(problem, options)
-    f = target.predictor.forward(posterior.draw(50, generator).theta, X[200:])
-    residual = y[200:] - f.detach().mean(0)[:, 0]
-    learnt = target.point_layout.unpack(target.hyper[None])
-    weight = learnt["norm.weight"].detach().flatten()
+    fit = choose_solver(problem)().solve(problem, options)
+    theta = fit.posterior.draw(50, generator).theta
+    f = fit.target.predictor.forward(theta, X[200:])
+    residual = y[200:] - f.mean(0)[:, 0]
+    learnt = target.point_layout.unpack(fit.target.hyper[None])
+    weight = learnt["norm.weight"].flatten()
     assert float(residual.var() / y[200:].var()) < 0.05
     assert float(weight[0] / weight[1]) == pytest.approx(8, rel=0.6)
     assert float(learnt["noise_scale"]) == pytest.approx(0.1, rel=0.5)

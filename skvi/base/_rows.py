@@ -126,7 +126,18 @@ class Rows:
         return row_chunks(len(self), per_row, CACHE_ELEMENTS)
 
     def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Deal all rows out at random; see `deal`."""
+        """Deal all rows out at random.
+
+        Parameters
+        ----------
+        n_batches : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        list of Tensor of int
+            Rows of every batch, on the device of the generator; see `deal`.
+        """
         return deal(len(self), n_batches, generator)
 
     def fingerprint(self) -> tuple[int, ...]:
@@ -168,7 +179,7 @@ def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.
     >>> [len(batch) for batch in deal(8, 3, torch.Generator())]
     [3, 3, 2]
     """
-    order = torch.randperm(n_rows, generator=generator)
+    order = torch.randperm(n_rows, generator=generator, device=generator.device)
     return list(order.tensor_split(n_batches))
 
 

@@ -156,14 +156,14 @@ class HierarchicalTarget(SupervisedTarget):
         float
             In the units of the fit: 1 where features and target are standardised.
         """
-        y, w, d = self.y, self.sample_weight, self.predictor.n_features
+        y, w, d = self.y, self.sample_weight, self._predictor.n_features
         w = torch.ones_like(y) if w is None else w
         size = median_distance(y.numpy(), w.numpy(), 0.0)
-        scale = torch.full((self.predictor.layout.size,), 1e-150, dtype=torch.float64)
+        scale = torch.full((self._predictor.layout.size,), 1e-150, dtype=torch.float64)
         scale[:d] = 1.0
         normal = NormalForm(torch.zeros_like(scale), scale)
         with torch.no_grad():
-            variance = self.predictor.moments(self.X, normal)[1]
+            variance = self._predictor.moments(self.X, normal)[1]
         spread = math.sqrt(float(w @ variance) / (d * float(w.sum())))
         ratio = size / spread if spread > 0 else 0.0
         return ratio if 0 < ratio < math.inf else 1.0
