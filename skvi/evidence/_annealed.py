@@ -1,7 +1,6 @@
 """Annealed importance sampling below, the same path backwards above."""
 
 import math
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from skvi.sampling import (
 )
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts, likelihood_normal
+from skvi.targets import Target
 
 __all__ = ["annealed_sides"]
 
@@ -43,7 +43,7 @@ MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
 
 
 def annealed_sides(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     generator: torch.Generator,
     n_draws: int | None,
@@ -81,7 +81,7 @@ def annealed_sides(
 
 
 def _sampler(
-    target: Any,
+    target: Target,
     path: AnnealedPath,
     ends: torch.Tensor,
     generator: torch.Generator,

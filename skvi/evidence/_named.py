@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 __all__ = ["ALWAYS", "MEAN", "NEVER", "PROBABLE", "BoundsTable", "NamedBound"]
 
@@ -58,7 +58,7 @@ default="in expectation"
 
     def __post_init__(self) -> None:
         """Be a dict of the fields, too."""
-        self.update((f.name, getattr(self, f.name)) for f in fields(self))
+        self.update(vars(self))
 
     @property
     def is_certificate(self) -> bool:
