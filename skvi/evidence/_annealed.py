@@ -54,7 +54,7 @@ def annealed_sides(
     path, ends = tune_path(target, normal, generator)
     sampler = _sampler(target, path, ends, generator, report)
     path = _improve(path, sampler.pilot, generator)
-    # Of chains that do not meet a finer path would only cost more.
+    # For chains that have not mixed a finer path would only cost more.
     is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
     path, variance = _refine(path, sampler, generator, 1 if is_hopeless else 16)
     relative = math.expm1(min(variance, 20.0))

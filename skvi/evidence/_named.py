@@ -109,9 +109,9 @@ class BoundsTable(dict):
         Returns
         -------
         BoundsTable
-            Of the names that all tables have. Errors add as if draws were independent.
-            Rows that hold with 95 % probability are left out: each of them does, all
-            together do not.
+            Sums of the bounds that all tables have. Errors add as if draws were
+            independent. Rows that hold with 95 % probability are left out: each of them
+            does, all together do not.
         """
         found = cls()
         for name in tables[0]:

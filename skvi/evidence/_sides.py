@@ -20,10 +20,10 @@ class Sides:
     ----------
     method : str
     forward : Tensor of shape (S,)
-        Of independent draws.
+        Log weights of independent draws.
     reverse, bridge : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws: for the upper bound, and with respect to the proposal of
-        the forward draws.
+        Log weights of posterior draws: for the upper bound, and with respect to the
+        proposal of the forward draws.
     k_below, k_above : int
         Draws in a block of each side.
     chains : Chains

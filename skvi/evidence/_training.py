@@ -45,7 +45,7 @@ class TrainingRecord:
         "ELBO", "IW-ELBO", and, where there are posterior draws, "IW-EUBO" and "EUBO":
         one for each of `iterations`.
     final : EvidenceBounds
-        Of the fitted model.
+        Bounds of the fitted model.
     unit : str
         What an iteration is.
     reliable : bool
@@ -85,14 +85,14 @@ def record_training(
     Parameters
     ----------
     estimator : estimator
-        Of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
+        One of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
     X : array-like of shape (n, d)
     y : array-like of shape (n,)
     sample_weight : array-like of shape (n,), default=None
     n_points : int, default=25
         Iterations to record at most, ever farther apart.
     random_state : int, RandomState instance or None, default=None
-        Of the draws behind the bounds; that of the fit is the estimator's own.
+        Seeds the draws behind the bounds; the fit has the estimator's own.
     **options : dict
         Passed to ``evidence_bounds`` after the fit.
 

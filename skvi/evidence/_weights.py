@@ -37,7 +37,7 @@ class WeightSummary:
     ranks : ndarray of shape (m,)
         Ranks of the tail, from 1.
     edges : ndarray of shape (61,)
-        Of a histogram of log weights, in nats; the same for both sides.
+        Edges of a histogram of log weights, in nats; the same for both sides.
     density : ndarray of shape (60,)
         Density of the log weights, per nat.
 
@@ -69,11 +69,11 @@ def summarize_weights(
     Parameters
     ----------
     forward : Tensor of shape (S,)
-        Of independent draws of the proposal: the lower side.
+        Log weights of independent draws of the proposal: the lower side.
     reverse : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws: the upper side.
+        Log weights of posterior draws: the upper side.
     bridge : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws, with respect to the proposal of the forward ones.
+        Log weights of posterior draws, with respect to the proposal of `forward`.
 
     Returns
     -------

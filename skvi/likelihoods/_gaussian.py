@@ -6,10 +6,11 @@ import torch
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
+from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["GaussianLikelihood"]
 
-HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+HALF_LOG_2PI = 0.5 * LOG_2PI
 
 
 class GaussianLikelihood(NoiseLikelihood):

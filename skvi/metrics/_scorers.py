@@ -86,7 +86,7 @@ class NegCRPS(RowScorer):
     n_samples : int, default=1000
         Draws for each row, only where the forecast is not a mixture of normals.
     random_state : int, RandomState instance or None, default=0
-        Of these draws. An int gives every candidate of a search the same noise.
+        Seeds these draws. An int gives every candidate of a search the same noise.
 
     See Also
     --------
@@ -147,7 +147,7 @@ class NegIntervalScore(RowScorer):
     Parameters
     ----------
     coverage : float, default=0.9
-        Of the intervals, in (0, 1).
+        Probability of the intervals, in (0, 1).
 
     See Also
     --------
@@ -200,7 +200,7 @@ class IntervalCoverage(RowScorer):
     Parameters
     ----------
     coverage : float, default=0.9
-        Of the intervals, in (0, 1).
+        Probability of the intervals, in (0, 1).
 
     See Also
     --------

@@ -33,11 +33,11 @@ def normal_crps(
     y : array-like of shape (n,) or (n, K)
         Observations.
     mean, std : array-like of the shape of y, or with another axis of length S
-        Of the normals, or of the S components of a mixture. A standard deviation
-        of 0 is a certain forecast.
+        Moments of the normals, or of the S components of a mixture. A standard
+        deviation of 0 is a certain forecast.
     weights : array-like of shape (S,), default=None
-        Of the components, with sum 1, or of any shape that fits `mean`; None weights
-        them equally. Only for mixtures.
+        Weights of the components, with sum 1, or of any shape that fits `mean`; None
+        is equal weights. Only for mixtures.
 
     Returns
     -------

@@ -236,7 +236,7 @@ class EvidenceBoundsDisplay:
         Parameters
         ----------
         bounds : EvidenceBounds or dict of str to EvidenceBounds
-            Of one model, or of several ones by name.
+            Bounds of one model, or of several ones by name.
         name : str, default="model"
             Name of a single model.
         ax : matplotlib Axes, default=None

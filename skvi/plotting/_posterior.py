@@ -34,7 +34,7 @@ class PosteriorDisplay:
     Parameters
     ----------
     names : list of str
-        Of the coefficients, from top to bottom.
+        Names of the coefficients, from top to bottom.
     grid : ndarray of shape (m,)
         Values of the coefficients.
     posterior, prior : ndarray of shape (len(names), m)

@@ -48,7 +48,7 @@ class TrainingSandwichDisplay:
     lines_ : dict of str to matplotlib Line2D
         By the names of the bounds.
     bands_ : dict of str to matplotlib PolyCollection
-        Of the bounds that have errors.
+        Bands of the bounds that have errors.
     interval_ : matplotlib Rectangle or None
         ``final.interval(2)``; None where the final bounds are not reliable.
     ax_ : matplotlib Axes
@@ -216,11 +216,11 @@ class TrainingSandwichDisplay:
         y : array-like of shape (n,)
             The training target.
         sample_weight : array-like of shape (n,), default=None
-            Of the fit.
+            Weights of rows in the fit.
         n_points : int, default=25
             Iterations to record at most, ever farther apart.
         random_state : int, RandomState instance or None, default=None
-            Of the draws behind the bounds.
+            Seeds the draws behind the bounds.
         allow_supervised_transformers : bool, default=False
             See `skvi.evidence_bounds`.
         ax : matplotlib Axes, default=None
