@@ -120,7 +120,7 @@ def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
 def _normal_near(
     target: Target, posterior: Posterior, generator: torch.Generator
 ) -> NormalForm:
-    if target.is_linear and hasattr(target, "predictor"):
+    if target.has_design:
         found = fit_proposal_normal(target)
         if found is not None:
             return found

@@ -65,7 +65,7 @@ def lower_bound(
     (-4.7205, 0.0)
     """
     normal, kl = posterior.as_normal(), KL()
-    if target.is_linear and normal is not None:
+    if target.has_moments and normal is not None:
         if kl.has_closed_form(target.reference):
             linear = cast(SupervisedTarget, target)
             loss = linear.expected_loss_terms(normal)[0]

@@ -105,7 +105,7 @@ class Modes:
 
 def is_heavy_tailed(target: Target) -> TypeGuard[SupervisedTarget]:
     """Whether a linear model of few parameters has a prior that is not log-concave."""
-    is_small = target.is_linear and target.layout.size <= MAX_PARAMS
+    is_small = target.has_design and target.layout.size <= MAX_PARAMS
     return is_small and not target.reference.is_log_concave
 
 
