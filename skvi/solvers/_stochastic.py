@@ -194,7 +194,7 @@ class _Training:
         return self.problem.at(State(posterior.at(params), target.at(hyper)))
 
     def _state(self, params: torch.Tensor) -> State:
-        return self._at(params.clone()).state
+        return self._at(params).state
 
     def _finish(self, message: str) -> Solution:
         options = self.options
