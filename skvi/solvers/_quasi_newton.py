@@ -53,7 +53,7 @@ def quasi_newton_run(
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal
-    rows, columns = torch.tril_indices(size, size, -1)
+    rows, columns = torch.tril_indices(size, size, -1, device=normal.mean.device)
     best = start
 
     def unpack(x: torch.Tensor) -> tuple[NormalForm, torch.Tensor]:
@@ -84,7 +84,7 @@ def quasi_newton_run(
         return point.value, gradient
 
     n_free = 2 * size if diagonal else 2 * size + len(rows)
-    state = LBFGS(objective, torch.zeros(n_free, dtype=normal.mean.dtype))
+    state = LBFGS(objective, normal.mean.new_zeros(n_free))
     for _ in range(STEPS_PER_RUN):
         moved = state.step()
         yield best

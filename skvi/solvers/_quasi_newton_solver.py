@@ -125,7 +125,7 @@ class _Run(Run):
 
     def _restart(self, normal: NormalForm, curvature: Curvature) -> None:
         coordinates = coordinates_of(normal, curvature)
-        start = torch.zeros(coordinates.n_free, dtype=torch.float64)
+        start = normal.mean.new_zeros(coordinates.n_free, dtype=torch.float64)
         lbfgs = LBFGS(partial(self._evaluate, coordinates), start)
         # Together: Ctrl-C may come between any two statements.
         self.place = coordinates, lbfgs

@@ -10,7 +10,7 @@ from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal
-from skvi.solvers import SOLVERS, Problem, SolverOptions, Stochastic
+from skvi.solvers import SOLVERS, MomentMatching, Problem, SolverOptions
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 
 GAMMA = GammaHyperprior(1.0, 1.0)
@@ -106,4 +106,4 @@ def test_draws_need_a_source():
     posterior = FullRankNormal().build(target.layout)
     problem = Problem(target, EUBO(), KL(), posterior, None)
     with pytest.raises(ValueError, match="give Problem a generator"):
-        Stochastic().solve(problem, SolverOptions(max_iter=1))
+        MomentMatching().solve(problem, SolverOptions(max_iter=1))
