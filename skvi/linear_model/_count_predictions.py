@@ -143,12 +143,12 @@ class CountPredictionMixin:
         ValueError
             The fit, or this call, was given rates instead of counts.
         """
-        X, offset = self._with_offset(X, exposure)
+        rows, offset = self._with_offset(X, exposure)
         response = self._model.response
         check_consistent_length(response.encode(y), offset)
         counts = response.check_counts(y, "predict_log_density")
         if self._is_drawn():
-            return self._drawn().log_mass(X, counts, offset)
+            return self._drawn().log_mass(rows, counts, offset)
         mean, std, _ = self._log_rate(X, exposure)
         with torch.no_grad():
             return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
