@@ -8,6 +8,7 @@ from skvi.base._draw import Draw
 from skvi.base._layout import Layout
 from skvi.base._normal_form import NormalForm
 from skvi.utils._expectations import Expectations
+from skvi.utils._row_sums import RowSums
 
 __all__ = [
     "ConditionalDensity",
@@ -89,6 +90,20 @@ class ConditionalDensity(Protocol):
 
     @property
     def tail_curvature(self) -> float | None: ...
+
+    @property
+    def has_log_loss_sums(self) -> bool: ...
+
+    def bind(self, hyper: torch.Tensor) -> "ConditionalDensity": ...
+
+    def log_loss_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums: ...
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
 

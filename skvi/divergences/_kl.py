@@ -8,7 +8,7 @@ from skvi.base import NormalForm
 from skvi.base._protocols import PriorDensity
 from skvi.divergences._linalg import apply, precision_of, subtract
 from skvi.divergences._pair import Pair, renyi
-from skvi.divergences.base import Divergence, DivergenceTerms
+from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 from skvi.utils._validation import Interval
 
 __all__ = ["KL"]
@@ -75,6 +75,15 @@ class KL(Divergence):
             log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum()
             return self.weight * (-q.entropy() - log_prior)
         return self.weight * renyi(Pair(q, pi), 1.0)
+
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """Of a normal prior with independent coordinates."""
+        pi = prior.as_normal()
+        if pi is None or not pi.is_diagonal:
+            return None
+        constant = self.weight * float((pi.scale.log() - 0.5).sum())
+        precision = self.weight / pi.variance
+        return MomentForm(precision, pi.mean, float(self.weight), constant)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Mean log ratio: unbiased."""

@@ -8,7 +8,36 @@ from skvi.base import Component, NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.exceptions import IncompatibleComponentsError
 
-__all__ = ["Divergence", "DivergenceTerms"]
+__all__ = ["Divergence", "DivergenceTerms", "MomentForm"]
+
+
+@dataclass(frozen=True, eq=False)
+class MomentForm:
+    """A divergence of factorised normals that is linear in second moments and entropy.
+
+    ``D = sum(precision * (std^2 + (mean - center)^2) / 2 - weight * log(std))
+    + constant``
+
+    Parameters
+    ----------
+    precision, center : Tensor of shape (P,)
+    weight : float
+    constant : float
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import KL
+    >>> from skvi.priors import Normal
+    >>> prior = Normal().build(Layout({"coef": (1, 2)}))
+    >>> KL(weight=0.5).moment_form(prior).precision
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    precision: torch.Tensor
+    center: torch.Tensor
+    weight: float
+    constant: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +189,20 @@ class Divergence(Component):
             KL, in general biased for the others.
         """
         raise NotImplementedError
+
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """Constants of D(q || prior) for a factorised normal q.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+
+        Returns
+        -------
+        MomentForm or None
+            None where D is not of this form, as for all but KL.
+        """
+        return None
 
     def terms(
         self,

@@ -5,6 +5,7 @@ import torch
 from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["LogLoss"]
 
@@ -32,6 +33,20 @@ class LogLoss(Loss):
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """What the likelihood says; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
+
+    def sums(
+        self,
+        likelihood: ConditionalDensity,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """In closed form where the likelihood has one; see `Loss.sums`."""
+        if not likelihood.has_log_loss_sums:
+            return super().sums(likelihood, hyper, f, y, weight, out)
+        return likelihood.log_loss_sums(hyper, f, y, weight, out)
 
     def expected(
         self,

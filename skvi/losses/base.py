@@ -5,6 +5,7 @@ import torch
 from skvi.base import Component
 from skvi.base._protocols import ConditionalDensity
 from skvi.utils._expectations import Expectations, expect_derivatives
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["Loss"]
 
@@ -67,6 +68,62 @@ class Loss(Component):
             sign; None where it is not known to be of this form.
         """
         return None
+
+    def sums(
+        self,
+        likelihood: ConditionalDensity,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Weighted sum of the loss over draws and rows, with its derivatives.
+
+        Automatic derivatives in f and in the hyperparameters, which are few numbers
+        beside those of a network, one member after the other.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+            Before hyperparameters are bound.
+        hyper : Tensor of shape (M, H)
+            Those of each of M members.
+        f : Tensor of shape (M, S, n, K)
+        y, weight : Tensor of shape (M, 1, n)
+            In the dtype of `f`.
+        out : Tensor of shape (M, S, n, K)
+            Receives the derivatives in `f`.
+
+        Returns
+        -------
+        RowSums
+            ``sum_si weight_i loss(f_si, y_i)`` for each member, in nats.
+        """
+        found = [
+            self._sums_of_one(likelihood, *arguments)
+            for arguments in zip(hyper, f, y, weight, out, strict=True)
+        ]
+        return RowSums(*(torch.stack(part) for part in zip(*found, strict=True)))
+
+    def _sums_of_one(
+        self,
+        likelihood: ConditionalDensity,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [x.clone().requires_grad_() for x in (f, hyper)]
+            losses = self(likelihood.bind(leaves[1]), leaves[0], y[0].clone())
+            value = losses.sum(0) @ weight[0].to(losses.dtype)
+            slope, for_hyper = torch.autograd.grad(
+                value, leaves, materialize_grads=True
+            )
+        out.copy_(slope)
+        return RowSums(value.detach(), for_hyper)
 
     def expected(
         self,

@@ -84,7 +84,7 @@ class FreeEnergy:
         if mean.ndim == 2:
             return self._vector(likelihood, mean, spread, y, refine)
         reach = likelihood.length_scale / math.sqrt(max(self.alpha, 1.0))
-        nodes, weights = normal_rule(float(spread.max()) / reach, refine)
+        nodes, weights = normal_rule(float(spread.max()) / reach, refine, spread.device)
         shift = self._centre(likelihood, mean, spread, y)
         f = mean + spread * (nodes[:, None] + shift)
         # The normal density around its own mean, at nodes that are spaced elsewhere.
