@@ -38,6 +38,7 @@ import torch
 
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
+from skvi.utils._threads import limit_threads
 
 HIDDEN, BATCH, DRAWS, RATE = 50, 100, 10, 0.02
 SHAPES = [(1_000, 8), (9_000, 8), (45_000, 9)]
@@ -321,9 +322,13 @@ def table_members(args):
                 )
                 for seed in range(count)
             ]
-            start = time.perf_counter()
-            Stochastic().solve_members(members, [options] * count)
-            found.setdefault(count, []).append(time.perf_counter() - start)
+            work = count * DRAWS * BATCH * problem.target.layout.size
+            torch.set_num_threads(os.cpu_count())
+            with limit_threads(work):  # as a fit does
+                start = time.perf_counter()
+                Stochastic().solve_members(members, [options] * count)
+                found.setdefault(count, []).append(time.perf_counter() - start)
+            torch.set_num_threads(1)
     one = statistics.median(found[1])
     for count, seconds in found.items():
         ratio = statistics.median(seconds) / one

@@ -1,9 +1,8 @@
 """The likelihood itself."""
 
-from typing import Any
-
 import torch
 
+from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
 from skvi.utils._row_pass import RowBuffers, RowPass
@@ -26,23 +25,23 @@ class LogLoss(Loss):
     is_log_loss = True
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """What the likelihood says; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
-    def row_pass(self, likelihood: Any, buffers: RowBuffers) -> RowPass:
+    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
         """In closed form where the likelihood has one; see `Loss.row_pass`."""
         closed = likelihood.row_pass(buffers)
         return super().row_pass(likelihood, buffers) if closed is None else closed
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,

@@ -1,10 +1,9 @@
-"""What every loss owes."""
-
-from typing import Any
+"""What every loss must implement."""
 
 import torch
 
 from skvi.base import Component
+from skvi.base._protocols import ConditionalDensity
 from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
 
@@ -12,7 +11,7 @@ __all__ = ["Loss"]
 
 
 class Loss(Component):
-    """Base class of losses: a subclass owes `__call__`.
+    """Base class of losses: a subclass must implement `__call__`.
 
     Examples
     --------
@@ -25,7 +24,7 @@ class Loss(Component):
     is_log_loss = False
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Evaluate the loss of every row.
 
@@ -42,7 +41,7 @@ class Loss(Component):
         """
         raise NotImplementedError
 
-    def check(self, likelihood: Any) -> None:
+    def check(self, likelihood: ConditionalDensity) -> None:
         """Refuse a likelihood that this loss cannot train; nothing by default.
 
         Parameters
@@ -55,7 +54,7 @@ class Loss(Component):
             Says what is missing and what to use instead.
         """
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """Quadratic growth of a row's loss in f.
 
         Parameters
@@ -70,7 +69,7 @@ class Loss(Component):
         """
         return None
 
-    def row_pass(self, likelihood: Any, buffers: RowBuffers) -> RowPass:
+    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
         """Weighted sums over rows with their derivatives, step after step.
 
         Parameters
@@ -89,7 +88,7 @@ class Loss(Component):
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,
@@ -101,7 +100,7 @@ class Loss(Component):
         ----------
         likelihood : Likelihood
         mean : Tensor of shape (n,) or (n, K)
-            Of f; with K columns the loss must not change when all of them move
+            Mean of f; with K columns the loss must not change when all of them move
             together, as that of a softmax does not.
         spread : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
@@ -128,7 +127,9 @@ class Loss(Component):
 
 
 class _AutogradPass(RowPass):
-    def __init__(self, loss: Loss, likelihood: Any, buffers: RowBuffers) -> None:
+    def __init__(
+        self, loss: Loss, likelihood: ConditionalDensity, buffers: RowBuffers
+    ) -> None:
         super().__init__()
         self._loss, self._likelihood, self._buffers = loss, likelihood, buffers
 

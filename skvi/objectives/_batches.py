@@ -20,7 +20,7 @@ class Batch(NamedTuple):
         The last column is one.
     y, weight : Tensor of shape (M, 1, n)
         The weights scale a minibatch up to all rows, and average over draws.
-    count : Tensor of shape (M,)
+    total : Tensor of shape (M,)
         Sum of the weights over rows and draws.
     offset : Tensor of shape (M, 1, n, 1) or None
     """
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     X: torch.Tensor
     y: torch.Tensor
     weight: torch.Tensor
-    count: torch.Tensor
+    total: torch.Tensor
     offset: torch.Tensor | None
 
 

@@ -85,7 +85,7 @@ class Objective(Component):
         Parameters
         ----------
         target : Target
-            Linear.
+            One that `has_moments`.
 
         Returns
         -------

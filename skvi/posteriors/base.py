@@ -41,6 +41,9 @@ class Posterior(NumpyState):
     side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
+    #: Whether `params` are the means and the logs of the standard deviations of
+    #: independent normals: slopes in draws are then gradients in them in closed form.
+    is_mean_field = False
     #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
     has_log_prob_terms = False
     #: Units of the data of the fit, where it standardized the target: a fit that takes
@@ -48,6 +51,11 @@ class Posterior(NumpyState):
     units: Units | None = None
     layout: Layout
     params: torch.Tensor
+
+    def __repr__(self) -> str:
+        """Name the blocks; the same text for the same kind of posterior."""
+        blocks = ", ".join(f"{name}{b.shape}" for name, b in self.layout.items())
+        return f"<{type(self).__name__.strip('_')} of {blocks}>"
 
     def at(self, params: torch.Tensor) -> Self:
         """Posterior of the same family with other variational parameters.
@@ -117,6 +125,23 @@ class Posterior(NumpyState):
             In nats, with all constants; see `side`.
         """
         raise NotImplementedError
+
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        """Normal of these variational parameters, differentiable in them.
+
+        A family whose `as_normal` is not None must implement it.
+
+        Parameters
+        ----------
+        params : Tensor of shape (n_variational,), default=None
+            As in `log_prob`.
+
+        Returns
+        -------
+        NormalForm
+            Over all P parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement normal.")
 
     def log_prob_terms(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

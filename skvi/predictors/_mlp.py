@@ -56,8 +56,7 @@ class MLPPredictor(Predictor):
     torch.Size([5, 4, 1])
     """
 
-    #: Whether f is linear in theta, so that its moments are exact.
-    is_linear = False
+    has_local_draws = True
 
     def __init__(
         self,
@@ -69,8 +68,7 @@ class MLPPredictor(Predictor):
         output_scale: float = 1.0,
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
-        self.activation, gain = ACTIVATIONS[activation]
-        self._activation_name = activation
+        self.activation_name, gain = activation, ACTIVATIONS[activation][1]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
         shapes: dict[str, tuple[int, ...]] = {}
@@ -79,7 +77,8 @@ class MLPPredictor(Predictor):
             shapes[f"coef_{i}"] = (fan_in, fan_out)
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
-        self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+        roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
+        self.layout, self.n_outputs = Layout(shapes, None, scales, roles), n_outputs
 
     @property
     def has_passes(self) -> bool:  # type: ignore[override]
@@ -90,9 +89,14 @@ class MLPPredictor(Predictor):
         return self.n_layers > 1
 
     @property
+    def activation(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What is applied after every layer but the last."""
+        return ACTIVATIONS[self.activation_name][0]
+
+    @property
     def structure(self) -> tuple:
         """What networks share that can be trained in one stack."""
-        return self.sizes, self._activation_name
+        return self.sizes, self.activation_name
 
     @property
     def row_width(self) -> int:
@@ -110,7 +114,7 @@ class MLPPredictor(Predictor):
 
         For "tanh" their signs may be flipped, too.
         """
-        flip = math.log(2) if self.activation is torch.tanh else 0.0
+        flip = math.log(2) if self.activation_name == "tanh" else 0.0
         return sum(math.lgamma(size + 1) + size * flip for size in self.sizes[1:-1])
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
@@ -168,7 +172,7 @@ class MLPPredictor(Predictor):
         -------
         MLPPasses
         """
-        name = self._activation_name
+        name = self.activation_name
         return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from skvi.solvers._members import train
+from skvi.solvers._solution import Solution
 from skvi.solvers._training import Training
-from skvi.solvers.base import Problem, Solution, Solver, SolverOptions
+from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["Stochastic"]
 

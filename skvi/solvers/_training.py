@@ -9,15 +9,8 @@ import torch
 
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
-from skvi.solvers.base import (
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    SolverOptions,
-    State,
-    ending_of,
-)
+from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
+from skvi.solvers.base import Problem, SolverOptions
 
 __all__ = ["Training"]
 

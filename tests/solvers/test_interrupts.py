@@ -84,7 +84,7 @@ PLACES = {
     # While the result is judged.
     "quadrature": ("natural gradient", _natural_gradient, "refined_value", 1, True),
     "verdict": ("quasi-Newton", _quasi_newton_solver, "judge_quadrature", 1, True),
-    "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, False),
+    "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
     "bound": ("weighted", _outcome, "lower_bound", 1, True),

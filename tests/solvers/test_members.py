@@ -16,7 +16,7 @@ from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
 from skvi.solvers._adam import Adam
-from skvi.solvers.base import Ending
+from skvi.solvers._solution import Ending
 from skvi.targets import SupervisedTarget
 
 OPTIONS = SolverOptions(

@@ -225,8 +225,8 @@ VARIANTS = [
     _v(
         "scales-of-the-start-kept",
         "_empirical_bayes.py",
-        "self.problem.target.at(best.hyper)",
-        "self.problem.target",
+        "self.given.target.at(best.hyper)",
+        "self.given.target",
         "the posterior at the best scales with those of the start",
     ),
     _v(
@@ -270,5 +270,12 @@ VARIANTS = [
         "third = len(starts[::3])",
         "return starts",
         "no chain starts where the likelihood is large",
+    ),
+    _v(
+        "callbacks-see-the-start",
+        "_run.py",
+        "self.options.progress(self.value, self.state)",
+        "self.options.progress(self.value, lambda: self.given.state)",
+        "callbacks are shown where the run began",
     ),
 ]
