@@ -103,4 +103,18 @@ VARIANTS = [
         "self._random = torch.arange(self.layout.size)",
         "random blocks taken to come first in theta",
     ),
+    _v(
+        "passes-activation-slope",
+        "_passes.py",
+        "self._multiply(out, units)",
+        "pass",
+        "the derivative of the activation left out",
+    ),
+    _v(
+        "passes-tanh-of-half",
+        "_passes.py",
+        "torch.sigmoid(x.mul_(2), out=out)",
+        "torch.sigmoid(x, out=out)",
+        "tanh of half the argument",
+    ),
 ]

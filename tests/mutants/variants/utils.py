@@ -271,4 +271,11 @@ VARIANTS = [
         "if type(value) is tuple:",
         "parts of a part stay where they are",
     ),
+    _v(
+        "noise-not-mirrored",
+        "_random.py",
+        "torch.neg(block[:, :n_second], out=block[:, n_first:])",
+        "block[:, n_first:] = block[:, :n_second]",
+        "the same noise twice",
+    ),
 ]
