@@ -6,11 +6,12 @@ from functools import partial, reduce
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.predictors._moments import FactorMoments
+from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import (
     Features,
+    SparseRows,
     affine,
     row_width,
     rows_times,
@@ -21,10 +22,9 @@ from skvi.utils._sparse import (
 
 __all__ = ["LinearPredictor"]
 
-# Rows are visited in chunks so that temporaries stay near this many elements.
-CHUNK_ELEMENTS = 2**21
-# The same where a chunk is read more than once, so that it should stay in the cache.
-CACHE_ELEMENTS = 2**18
+# Rows are visited in chunks whose copy in double precision stays in the cache; where
+# results are large, or rows are sparse, in chunks of up to so many elements.
+CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
 
@@ -172,7 +172,8 @@ class LinearPredictor(Predictor):
         n_draws = len(rows)
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
-        parts = [rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows))]
+        # One at a time: each is as large as the result.
+        parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows)))
         out = reduce(torch.add, parts).reshape(n_draws, -1)
         if not self.fit_intercept:
             return out
@@ -193,18 +194,16 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
-            # One at a time: each is as large as the result.
-            parts = (
-                weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
-            )
+            chunks = _chunks(X, 1, self.layout.size**2)
+            parts = (weighted_gram(x, h[i], self.fit_intercept) for i, x in chunks)
             return reduce(torch.Tensor.add_, parts)
         pairs = torch.tril_indices(self.n_outputs, self.n_outputs)
         weights = h[:, pairs[0], pairs[1]]
-        blocks = [
+        blocks = (
             weighted_grams(x, weights[rows], self.fit_intercept)
-            for rows, x in _chunks(X, GRAM_WIDTH)
-        ]
-        return self._assemble(reduce(torch.add, blocks), pairs)
+            for rows, x in _chunks(X, GRAM_WIDTH, CHUNK_ELEMENTS)
+        )
+        return self._assemble(reduce(torch.Tensor.add_, blocks), pairs)
 
     def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
@@ -262,29 +261,25 @@ class LinearPredictor(Predictor):
             Marginal moments of each row's f, exact, in float64: for K > 1 its
             covariance matrix.
         """
-        if normal.factor is not None:
-            width = self.n_outputs * (1 + normal.factor.shape[1])
-            chunks = partial(_chunks, X, width, CACHE_ELEMENTS)
-            q = normal.mean, normal.scale, normal.factor
-            return FactorMoments.apply(*q, self, chunks)
-        mean = self.project(X, normal.mean[:, None])[..., 0]
-        spread = self._variance if normal.is_diagonal else self._covariance
-        width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)
-        parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
-        return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        out = self.project_chunk(X.square(), normal.variance[:, None])[..., 0]
-        return out if self.n_outputs == 1 else torch.diag_embed(out)
-
-    def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
-        root = self.project_chunk(X, normal.scale)
-        return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
+        mean, scale, factor = normal.mean, normal.scale, normal.factor
+        if scale.ndim == 2:
+            width = self.n_outputs * (1 + len(mean))
+            chunks = partial(_chunks, X, width)
+            return FullMoments.apply(mean, scale, self, X, chunks)
+        factor = scale.new_empty(len(scale), 0) if factor is None else factor
+        chunks = partial(_chunks, X, self.n_outputs * (1 + factor.shape[1]))
+        return FactorMoments.apply(mean, scale, factor, self, chunks)
 
 
 def _chunks(
-    X: Features, width: int, elements: int = CHUNK_ELEMENTS
+    X: Features, width: int, least: int = 0
 ) -> Iterator[tuple[slice, Features]]:
-    """Rows in chunks, as float64: float32 features are kept, not computed with."""
+    """Rows in chunks, as float64: float32 features are kept, not computed with.
+
+    `least` elements of a chunk are worth it although they leave the cache.
+    """
+    if isinstance(X, SparseRows):
+        least = CHUNK_ELEMENTS
+    elements = min(max(CACHE_ELEMENTS, least), CHUNK_ELEMENTS)
     for rows in row_chunks(len(X), max(width, row_width(X)), elements):
         yield rows, X[rows].to(torch.float64)
