@@ -59,7 +59,8 @@ def hyper_path(
     mean, spread = mean.detach(), spread_of(variance.detach())
     value = loss.expected(likelihood, mean, spread, y)[0]
     if not value.requires_grad:
-        nodes, weights = normal_rule(float(spread.max()) / likelihood.length_scale)
+        width = float(spread.max()) / likelihood.length_scale
+        nodes, weights = normal_rule(width, device=spread.device)
         f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
         value = weights @ loss(likelihood, f, y)
     return value - value.detach()
