@@ -153,7 +153,7 @@ class SupervisedRows(Target):
         fixed.hyper = self.hyper.detach()
         parts = fixed.likelihood, fixed.prior, fixed.predictor
         fixed._likelihood, fixed._prior, fixed._predictor = parts
-        fixed.hyper = torch.zeros(0, dtype=torch.float64)
+        fixed.hyper = self.hyper.new_zeros(0, dtype=torch.float64)
         return fixed
 
     @property
