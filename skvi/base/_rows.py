@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._device import Movable
 from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
 
 __all__ = ["Rows", "deal"]
@@ -19,7 +20,7 @@ SAMPLED_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Movable):
     """Features, targets, weights and offsets of n rows.
 
     X is kept as it is given: float32 is never widened, and a memory map never read, as

@@ -147,7 +147,7 @@ def _taken_over(problem, near):
     parts = {}
     for names, part in posterior.parts.items():
         if part.as_gamma() is None:
-            where = torch.cat([_positions(near.target.layout, name) for name in names])
+            where = near.target.layout.positions(names)
             parts[names] = part.near(normal.marginal(where))
         else:
             gamma = _precisions(names[0], part.layout.size, normal, near.target)
@@ -166,8 +166,3 @@ def _precisions(name, size, normal, near):
         half = torch.full((size,), 0.5 * d / size).double()
         mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
     return GammaForm(half, half / mean)
-
-
-def _positions(layout, name):
-    block = layout[name].slice
-    return torch.arange(block.start, block.stop)

@@ -5,11 +5,12 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.utils._device import Movable
 
 __all__ = ["BlockForward", "Predictor"]
 
 
-class Predictor:
+class Predictor(Movable):
     """Base class of predictors: a subclass owes `layout`, `n_outputs` and `forward`.
 
     What else a predictor can do it says by the attributes whose names begin with

@@ -8,6 +8,7 @@ import torch
 from skvi.base import Layout, NormalForm, deal
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._device import Movable
 
 if TYPE_CHECKING:
     from skvi.targets._precisions import ConjugateForm
@@ -19,7 +20,7 @@ BATCH_DRAWS = 256
 FLAT = FlatReference()
 
 
-class Target:
+class Target(Movable):
     """Something with a log joint density over a layout: all else is a capability.
 
     A subclass owes `layout` and `log_joint`. What else it can do it says by the

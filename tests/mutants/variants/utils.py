@@ -271,4 +271,11 @@ VARIANTS = [
         "if type(value) is tuple:",
         "parts of a part stay where they are",
     ),
+    _v(
+        "copies-through-pickles",
+        "_device.py",
+        "other.__dict__.update(self.__dict__)",
+        "other.__setstate__(self.__getstate__())",
+        "a copy loses the gradients of its tensors",
+    ),
 ]
