@@ -9,6 +9,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
 from skvi.utils._sparse import (
     Features,
     affine,
@@ -27,6 +28,7 @@ CHUNK_ELEMENTS = 2**21
 CACHE_ELEMENTS = 2**18
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
+ALL_ROWS = slice(None)
 
 
 class LinearPredictor(Predictor):
@@ -198,6 +200,8 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
+            if is_dense(X) and float(h.min()) >= 0:
+                return dense_gram(X, h, self.fit_intercept)
             # One at a time: each is as large as the result.
             parts = (
                 weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
@@ -272,6 +276,9 @@ class LinearPredictor(Predictor):
             chunks = partial(_chunks, X, width, CACHE_ELEMENTS)
             q = normal.mean, normal.scale, normal.factor
             return FactorMoments.apply(*q, self, chunks)
+        is_plain = self.n_outputs == 1 and not normal.scale.requires_grad
+        if is_plain and not normal.is_diagonal and is_dense(X):
+            return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         spread = self._variance if normal.is_diagonal else self._covariance
         width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)
@@ -291,5 +298,8 @@ def _chunks(
     X: Features, width: int, elements: int = CHUNK_ELEMENTS
 ) -> Iterator[tuple[slice, Features]]:
     """Rows in chunks, as float64: float32 features are kept, not computed with."""
-    for rows in row_chunks(len(X), max(width, row_width(X)), elements):
-        yield rows, X[rows].to(torch.float64)
+    n_rows, width = X.shape[0], max(width, row_width(X))
+    if n_rows * width <= elements:
+        return iter([(ALL_ROWS, X.to(torch.float64))])
+    chunks = row_chunks(n_rows, width, elements)
+    return ((rows, X[rows].to(torch.float64)) for rows in chunks)
