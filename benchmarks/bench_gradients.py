@@ -75,7 +75,7 @@ def make_points(target, X, y):
     posteriors = {}
     for name, normal in points.items():
         posteriors[name] = MeanFieldNormal().build(target.layout)
-        posteriors[name].set_normal(normal)
+        posteriors[name] = posteriors[name].near(normal)
         posteriors[name].params.requires_grad_()
     return posteriors
 

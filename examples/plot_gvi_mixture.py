@@ -67,12 +67,13 @@ grid = torch.cartesian_prod(axis, axis)
 def fit(target, objective, divergence, mean, scale):
     """Mean-field fit from one start: minimised value in nats, means, widths."""
     posterior = MeanFieldNormal().build(target.layout)
-    posterior.set_normal(NormalForm(mean, torch.full_like(mean, scale)))
+    posterior = posterior.near(NormalForm(mean, torch.full_like(mean, scale)))
     generator = torch.Generator().manual_seed(0)
     problem = Problem(target, objective, divergence, posterior, generator)
     options = SolverOptions(max_iter=8, n_draws=50, early_stopping=False)
     solution = Stochastic().solve(problem, options)
-    return solution.value, posterior.as_normal().mean, posterior.as_normal().scale
+    found = solution.posterior.as_normal()
+    return solution.value, found.mean, found.scale
 
 
 # %%

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import issparse
+from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.base import Units
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
 
-__all__ = ["Model", "Response", "TrainingData"]
+__all__ = ["Model", "Numbers", "Response", "TrainingData"]
 
 # Rows of X whose numbers tell other data apart.
 FINGERPRINT_ROWS = 32
@@ -64,6 +65,15 @@ class Response:
 
     def check_weighted(self, targets: np.ndarray) -> None:
         """Raise where the rows with a positive weight cannot be fitted."""
+
+
+class Numbers(Response):
+    """Targets that are numbers, and stay what they are."""
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are numbers; see `Response.encode`."""
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        return column_or_1d(y, warn=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +161,7 @@ class Model:
     loss : Loss
     prior : BuiltPrior
         Over the parameters of the predictor.
-    dtype : dtype
+    dtype : str
         Of X in the fit, and of what is returned to the user.
     units : Units, default=None
         Origin and scale of the target; None where it is taken as it is.
@@ -164,7 +174,7 @@ class Model:
     likelihood: Any
     loss: Any
     prior: Any
-    dtype: np.dtype
+    dtype: str
     units: Units | None = None
     taken_from_y: tuple[str, ...] = ()
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
-from skvi.solvers import Problem, Solution
+from skvi.solvers import Problem, Solution, State
 from skvi.solvers.base import INTERRUPTED, Ending
 
-__all__ = ["cut_short", "describe_fit", "judge_fit", "keep_better", "learnt_scales"]
+__all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learnt_scales"]
 
 # Draws for the bound after Ctrl-C, when nobody wants to wait.
 FEW_DRAWS = 100
@@ -22,7 +22,7 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
     Parameters
     ----------
     problem : Problem
-        With the fitted posterior.
+        Of the fit.
     solution : Solution
     n_draws : int
         Of each gradient step.
@@ -32,7 +32,7 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
     dict
         Attributes by name; "message" in "diagnostics_" is what to warn of.
     """
-    target, posterior, generator = problem.target, problem.posterior, problem.generator
+    (posterior, target), generator = solution.state, problem.generator
     found = describe_fit(problem, solution, n_draws)
     lost = problem.divergence.collapse(posterior, target.prior, generator)
     converged = solution.converged and not lost
@@ -57,7 +57,7 @@ def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str
     Parameters
     ----------
     problem : Problem
-        With the fitted posterior.
+        Of the fit.
     solution : Solution
     n_draws : int
         Of each gradient step.
@@ -74,8 +74,8 @@ def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str
     bound = objective_value, 0.0
     if not (solution.is_exact and is_elbo):
         bound = lower_bound(
-            problem.target,
-            problem.posterior,
+            solution.target,
+            solution.posterior,
             problem.generator,
             _bound_draws(solution, n_draws),
         )
@@ -86,7 +86,7 @@ def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str
         **solution.diagnostics,
         "efficiency": None,
         "khat": None,
-        "learnt": learnt_scales(problem.target),
+        "learnt": learnt_scales(solution.target),
         "bound_exists": None,
         "message": solution.message,
     }
@@ -118,7 +118,7 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
     Parameters
     ----------
     problem : Problem
-        With a usable posterior.
+        At a usable posterior.
     solver : str
         Name of the one that would have been used.
     n_draws : int
@@ -138,31 +138,37 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
     )
     # One estimate does not tell its error.
     return Solution(
-        solver, float(value), [], 0, Ending.INTERRUPTED, INTERRUPTED, value_se=math.nan
+        solver=solver,
+        state=problem.state,
+        value=float(value),
+        history=[],
+        n_iter=0,
+        ending=Ending.INTERRUPTED,
+        message=INTERRUPTED,
+        value_se=math.nan,
     )
 
 
-def keep_better(problem: Problem, first: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Go back to a first state if the present one has a lower ELBO on the same draws.
+def better_state(first: State, second: State) -> State:
+    """Return the state with the larger ELBO, each at its own scales; same draws.
 
     What a phase found for another problem need not be better for this one.
 
     Parameters
     ----------
-    problem : Problem
-    first : tuple of Tensor
-        Variational parameters and hyperparameters.
+    first, second : State
+
+    Returns
+    -------
+    State
+        One of them; the second where they are equal.
     """
-    target, posterior = problem.target, problem.posterior
-    now = posterior.params, target.hyper
 
-    def value(state: tuple[torch.Tensor, torch.Tensor]) -> float:
-        posterior.params, target.hyper = state
+    def value(state: State) -> float:
         generator = torch.Generator().manual_seed(0)
-        return lower_bound(target, posterior, generator, FEW_DRAWS)[0]
+        return lower_bound(state.target, state.posterior, generator, FEW_DRAWS)[0]
 
-    best = first if value(now) < value(first) else now
-    posterior.params, target.hyper = best
+    return first if value(second) < value(first) else second
 
 
 def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:

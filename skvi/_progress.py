@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from skvi.solvers import State
 from skvi.utils._callbacks import has_callbacks
 
 __all__ = ["EvidenceProgress", "FitProgress"]
@@ -40,7 +41,7 @@ class FitProgress:
     Parameters
     ----------
     estimator : estimator
-        With `_posterior_attributes()`, what a user's callback needs to predict.
+        With `_posterior_attributes(state)`, what a user's callback needs to predict.
     data : dict
         "X", "y" and "metadata", which callbacks may ask for.
     max_iter : int
@@ -58,13 +59,13 @@ class FitProgress:
             self.context = estimator._init_callback_context(max_subtasks=self.max_iter)
             self.context.call_on_fit_task_begin(estimator=estimator, **data)
 
-    def __call__(self, value: float, update: Callable[[], None]) -> bool:
+    def __call__(self, value: float, state: Callable[[], State]) -> bool:
         """Report one iteration; return whether a callback asks to stop."""
         self.n_iter += 1
         if self.verbose:
             self._write(value)
         if self.record is not None:
-            self.record(self.n_iter, self.max_iter, update)
+            self.record(self.n_iter, self.max_iter, state)
         if self.context is None:
             return False
         hooks = {"estimator": self.estimator, **self.data}
@@ -72,8 +73,7 @@ class FitProgress:
         task.call_on_fit_task_begin(**hooks)
 
         def attributes() -> dict:
-            update()
-            return self.estimator._posterior_attributes()
+            return self.estimator._posterior_attributes(state())
 
         return bool(
             task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)

@@ -1,19 +1,15 @@
 """What all regressors share: the units of the target, and what they predict."""
 
 from numbers import Real
-from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Response
 from skvi.base import Units
 from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = [
-    "Numbers",
     "StandardizedTargetMixin",
     "check_levels",
     "check_rows",
@@ -24,15 +20,6 @@ __all__ = [
 
 # Squares of larger targets, or of the inverses of smaller ones, are no floats.
 LARGEST = 1e150
-
-
-class Numbers(Response):
-    """Targets that are numbers, and stay what they are."""
-
-    def encode(self, y: Any) -> np.ndarray:
-        """Check that targets are numbers; see `Response.encode`."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
-        return column_or_1d(y, warn=True)
 
 
 def units_of(
@@ -99,9 +86,6 @@ class StandardizedTargetMixin:
     """
 
     _reads_units = True
-
-    def _response(self, y):
-        return Numbers()
 
     def _given_units(self):
         """Units of the fit whose posterior is the prior; None where there is none."""

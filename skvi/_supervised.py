@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skvi._model import TrainingData
+from skvi._model import Numbers, TrainingData
 from skvi._variational import BaseVariational
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
@@ -19,9 +19,9 @@ __all__ = ["BaseSupervised"]
 class BaseSupervised(BaseVariational):
     """Base class of estimators with features and targets.
 
-    A subclass must implement `_response(y)`, what the targets are, `_assemble(data,
-    response)`, the `Model` that these data and the parameters make, and
-    `_work(target)`, the multiply-adds of one pass.
+    A subclass must implement `_assemble(data, response)`, the `Model` that these data
+    and the parameters make, and `_work(target)`, the multiply-adds of one pass; where
+    targets are no plain numbers, also `_response(y)`, which says what they are.
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}
@@ -46,6 +46,10 @@ class BaseSupervised(BaseVariational):
                 metadata = {"sample_weight": sample_weight}
                 self._solve(target, before, X=X, y=y, metadata=metadata)
         return self
+
+    def _response(self, y):
+        """Return what the targets are: numbers, by default."""
+        return Numbers()
 
     def _check_weights(self, X, sample_weight):
         if sample_weight is None:

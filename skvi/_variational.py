@@ -12,10 +12,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi._outcome import (
+    better_state,
     cut_short,
     describe_fit,
     judge_fit,
-    keep_better,
     learnt_scales,
 )
 from skvi._parameters import expand_parameters
@@ -31,17 +31,19 @@ from skvi.solvers import (
     SOLVERS,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     choose_solver,
     choose_start,
 )
-from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted, no_progress
+from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 from skvi.utils._warnings import warn_user
 
-__all__ = ["BaseVariational"]
+__all__ = ["BaseVariational", "at_last_scales"]
 
 
 class BaseVariational(CallbackSupportMixin, BaseEstimator):
@@ -227,26 +229,22 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             target, self.objective_, self.divergence_, posterior, generator
         )
         solver = self._choose_solver(problem)
-        self._problem = problem  # callbacks may ask for the attributes so far
-        try:
-            solution, progress = self._run(problem, solver, before, data)
-            solution, found = self._attributes(problem, solution)
-        finally:
-            del self._problem
+        solution, progress = self._run(problem, solver, before, data)
+        solution, found = self._attributes(problem, solution)
         vars(self).update(found)  # at once: fitted, or not at all
         if solution.interrupted:
             raise KeyboardInterrupt
         progress.finish(self.lower_bound_)
 
     def _run(
-        self, problem: Problem, solver: Any, before: dict[str, Any], data: dict
+        self, problem: Problem, solver: Solver, before: dict[str, Any], data: dict
     ) -> tuple[Solution, FitProgress]:
         """Find a start and solve; after Ctrl-C with what the phase that it hit found.
 
         Parameters
         ----------
         problem : Problem
-        solver : solver
+        solver : Solver
         before : dict
             As in `_solve`.
         data : dict
@@ -260,32 +258,29 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         Raises
         ------
         KeyboardInterrupt
-            The posterior holds nothing yet.
+            There is nothing to keep yet.
         """
-        target, posterior, start = problem.target, problem.posterior, None
-        first = posterior.params, target.hyper
-        count = getattr(solver, "count_iterations", None)
-        progress = FitProgress(self, data, count(problem) if count else self.max_iter)
+        start, options = None, self._solver_options(problem.target)
+        n_iter = solver.count_iterations(problem, options)
+        progress = FitProgress(self, data, n_iter)
         try:
-            warm = self.warm_start and bool(before)
-            if warm:
-                self._continue(problem, before)
+            if self.warm_start and before:
+                start = self._continue(problem, before)
             else:
-                warm = self._prepare(problem, solver)
-                rough = self._solver_options(target, no_progress)
-                warm = choose_start(solver, problem, rough, warm)
-            if warm:
-                start = posterior.params, target.hyper
-            options = self._solver_options(target, progress, warm)
-            return solver.solve(problem, options), progress
-        except PhaseInterrupted:
-            # The posterior holds what that phase found.
-            keep_better(problem, first)
+                start = self._prepare(problem, solver)
+                start = choose_start(solver, problem, options, start)
+            options = replace(options, progress=progress)
+            if start is None:
+                return solver.solve(problem, options), progress
+            options = replace(options, warm_start=True)
+            return solver.solve(problem.at(start), options), progress
+        except PhaseInterrupted as phase:
+            state = better_state(problem.state, phase.state)
         except KeyboardInterrupt:
             if start is None:
                 raise
-            posterior.params, target.hyper = start
-        return cut_short(problem, solver.name, self.n_draws), progress
+            state = start
+        return cut_short(problem.at(state), solver.name, self.n_draws), progress
 
     def _attributes(
         self, problem: Problem, solution: Solution
@@ -293,16 +288,16 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         """Fitted attributes, after Ctrl-C without what takes time; how it ended."""
         if not solution.interrupted:
             try:
-                found = self._posterior_attributes()
+                found = self._posterior_attributes(solution.state)
                 found |= judge_fit(problem, solution, self.n_draws)
-                category = self._compare_with_constant_fit(found, problem.target)
+                category = self._compare_with_constant_fit(found, solution.target)
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
                 solution = replace(
                     solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
                 )
-        found = self._posterior_attributes()
+        found = self._posterior_attributes(solution.state)
         return solution, found | describe_fit(problem, solution, self.n_draws)
 
     def _compare_with_constant_fit(
@@ -330,8 +325,8 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise where this estimator cannot predict from such a posterior."""
 
-    def _continue(self, problem: Problem, before: dict[str, Any]) -> None:
-        """Start where the last fit ended."""
+    def _continue(self, problem: Problem, before: dict[str, Any]) -> State:
+        """Where the last fit ended, as a start."""
         target, posterior = problem.target, problem.posterior
         last = before["posterior_"].layout
         same_classes = np.array_equal(
@@ -345,26 +340,24 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             )
         normal = before["posterior_"].as_normal()
         if normal is not None:
-            posterior.set_normal(normal)
+            posterior = posterior.near(normal)
         elif len(before["posterior_"].params) == len(posterior.params):
-            posterior.params = before["posterior_"].params.clone()
-        posterior.params = posterior.params.to(self._posterior_dtype(target))
-        if len(target.hyper) == len(before["_hyper"]):
-            target.hyper = torch.from_numpy(before["_hyper"].copy())
+            posterior = posterior.at(before["posterior_"].params.clone())
+        posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
+        return State(posterior, at_last_scales(target, before))
 
     def _posterior_dtype(self, target: Any) -> torch.dtype:
         return torch.float64
 
-    def _prepare(self, problem: Problem, solver: Any) -> bool:
-        """Move a fresh posterior to a good start; whether the solver is to use it."""
-        if solver.name == "stochastic":
-            self._initialize(problem)
-        return False
+    def _prepare(self, problem: Problem, solver: Solver) -> State | None:
+        """Find a good start where the solver does not do so by itself."""
+        return self._initialize(problem) if solver.needs_start(problem) else None
 
-    def _initialize(self, problem: Problem) -> None:
-        """Move a fresh posterior to a good start for the stochastic solver."""
+    def _initialize(self, problem: Problem) -> State | None:
+        """Start from which draws find the data; None where the family's own will do."""
+        return None
 
-    def _choose_solver(self, problem: Problem) -> Any:
+    def _choose_solver(self, problem: Problem) -> Solver:
         """Return the solver; rows in batches are for the stochastic one."""
         if self._batch_size(problem.target.n_rows) is None:
             return choose_solver(problem, self.solver)()
@@ -383,9 +376,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             return None
         return int(self.batch_size)
 
-    def _solver_options(
-        self, target: Any, progress: Any, warm: bool = False
-    ) -> SolverOptions:
+    def _solver_options(self, target: Any) -> SolverOptions:
         rate = self.learning_rate
         if rate == "auto":
             rate = self._default_learning_rate * self.objective_.rate_share
@@ -398,18 +389,14 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
             steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),
             n_iter_no_change=getattr(self, "n_iter_no_change", None),
-            warm_start=warm,
-            progress=progress,
         )
 
-    def _posterior_attributes(self) -> dict[str, Any]:
-        """Fitted attributes that follow from the posterior as it is now."""
-        problem = self._problem
-        posterior = copy(problem.posterior)
-        posterior.params = posterior.params.detach()
-        hyper = problem.target.hyper.detach().double().numpy().copy()
+    def _posterior_attributes(self, state: State) -> dict[str, Any]:
+        """Fitted attributes that follow from a posterior and learnt scales."""
+        posterior = state.posterior.at(state.posterior.params.detach().clone())
+        hyper = state.target.hyper.detach().double().numpy().copy()
         found = {"posterior_": posterior, "_hyper": hyper}
-        scales = learnt_scales(problem.target, "prior_scale")
+        scales = learnt_scales(state.target, "prior_scale")
         if scales:
             # A number, or one for each entry of a mapping of priors.
             single = len(scales) == 1
@@ -422,3 +409,9 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         Empty for models whose flat fits are usually right.
         """
         return {}, ""
+
+
+def at_last_scales(target: Any, before: dict[str, Any]) -> Any:
+    """Target at what the last fit learnt, where it learns as many scales."""
+    hyper = torch.from_numpy(before["_hyper"].copy())
+    return target.at(hyper) if len(hyper) == len(target.hyper) else target

@@ -11,11 +11,19 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
+from skvi.utils import _device
+from tests.devices import META, DefaultDevice, emulated_device
 
 
 def pytest_addoption(parser):
     parser.addoption(
         "--random-seed", type=int, default=0, help="seed of the Monte Carlo tests"
+    )
+    parser.addoption(
+        "--device",
+        help="'meta': tensors that skvi makes without naming a device have no numbers; "
+        "'emulated': device='auto' is a device in main memory that refuses tensors of "
+        "the host; 'cuda' or any other: device='auto' is that one",
     )
 
 
@@ -35,6 +43,26 @@ def _default_dtype_stays():
     after = torch.get_default_dtype()
     torch.set_default_dtype(before)
     assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _on_device(request, monkeypatch):
+    """What `--device` asks for; without it, nothing."""
+    device = request.config.getoption("--device")
+    if device is None:
+        yield
+    elif device == "meta":
+        with DefaultDevice("meta"):
+            yield
+    elif device == "emulated":
+        monkeypatch.setattr(_device, "_best_device", lambda: META)
+        monkeypatch.setattr(_device, "WORTH_MOVING", 0)
+        with emulated_device():
+            yield
+    else:
+        monkeypatch.setattr(_device, "_best_device", lambda: torch.device(device))
+        monkeypatch.setattr(_device, "WORTH_MOVING", 0)
+        yield
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def elbo_of_start(model, X, y):
     target, generator = target_of(model, X, y), make_generator(model.random_state)
     posterior = model.posterior_family_.build(target.layout, generator)
     if hasattr(target.predictor, "initial_normal"):
-        posterior.set_normal(target.predictor.initial_normal(generator))
+        posterior = posterior.near(target.predictor.initial_normal(generator))
     return elbo(target, posterior)[0]
 
 

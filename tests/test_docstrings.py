@@ -64,6 +64,7 @@ def documentation_of(cls, method):
     owner, arguments = method, list(inspect.signature(method).parameters)
     for base in reversed(cls.__mro__ if "\n" not in (method.__doc__ or "\n") else ()):
         other = vars(base).get(method.__name__)
+        other = getattr(other, "__func__", other)  # of a static method
         if inspect.isfunction(other) and base.__module__.split(".")[0] == "skvi":
             if list(inspect.signature(other).parameters) == arguments:
                 owner = other

@@ -318,7 +318,7 @@ def test_product_takes_marginals(make_normal):
     layout = Layout({"a": (2,), "b": (1,), "c": (1,)})
     posterior = Product({("a", "c"): FullRankNormal()}).build(layout)
     normal = make_normal(4, "full")
-    posterior.set_normal(normal)
+    posterior = posterior.near(normal)
     where = torch.tensor([0, 1, 3])
     part = posterior.part("a").as_normal()
     expected = normal.covariance()[where][:, where]

@@ -1,7 +1,8 @@
-"""Ground: components, the layout of the parameter vector, draws, normals, units."""
+"""Ground: components, layouts of the parameter vector, draws, normals, units."""
 
 from skvi.base._component import Component
 from skvi.base._draw import SIDES, Draw, Side
+from skvi.base._gamma_form import GammaForm
 from skvi.base._layout import Block, Layout
 from skvi.base._normal_form import NormalForm
 from skvi.base._units import Units
@@ -11,6 +12,7 @@ __all__ = [
     "Block",
     "Component",
     "Draw",
+    "GammaForm",
     "Layout",
     "NormalForm",
     "Side",

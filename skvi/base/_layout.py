@@ -113,20 +113,30 @@ class Layout(Mapping):
         shapes = {name: block.shape for name, block in self._blocks.items()}
         return f"Layout({shapes})"
 
-    def only(self, name: str) -> "Layout":
-        """Layout of one block alone.
+    @property
+    def positive(self) -> list[str]:
+        """Names of the blocks that are positive, such as precisions."""
+        return [name for name, b in self._blocks.items() if b.bijection == "exp"]
+
+    def only(self, *names: str) -> "Layout":
+        """Layout of some blocks alone.
 
         Parameters
         ----------
-        name : str
+        *names : str
+            In the order in which they lie in the new theta.
 
         Returns
         -------
         Layout
-            With the block's shape, bijection and scale, starting at 0.
+            With the blocks' shapes, bijections and scales, starting at 0.
         """
-        block = self._blocks[name]
-        return Layout({name: block.shape}, {name: block.bijection}, {name: block.scale})
+        blocks = {name: self._blocks[name] for name in names}
+        return Layout(
+            {name: block.shape for name, block in blocks.items()},
+            {name: block.bijection for name, block in blocks.items()},
+            {name: block.scale for name, block in blocks.items()},
+        )
 
     def natural_scales(self) -> torch.Tensor:
         """Natural size of every parameter.

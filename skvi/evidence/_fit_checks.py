@@ -57,7 +57,7 @@ def lower_bound(
     >>> exact = NormalForm(
     ...     torch.ones(1).double() * 4 / 3, torch.ones(1).double() / 3**0.5
     ... )
-    >>> posterior.set_normal(exact)
+    >>> posterior = posterior.near(exact)
     >>> lower_bound(target, posterior, torch.Generator())  # log p(D)
     (-4.7205, 0.0)
     """
@@ -127,7 +127,7 @@ def weight_diagnostics(
     ...     def log_joint(self, theta, rows=None):
     ...         return -0.5 * theta.square().sum(1)
     >>> posterior = MeanFieldNormal().build(Bell.layout)
-    >>> posterior.set_normal(NormalForm(torch.zeros(1), torch.ones(1)))
+    >>> posterior = posterior.near(NormalForm(torch.zeros(1), torch.ones(1)))
     >>> found = weight_diagnostics(Bell(), posterior, 10, torch.Generator())
     >>> round(found["efficiency"], 3)
     1.0

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,10 @@ from skvi.evidence._named import NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
 from skvi.exceptions import SkviWarning
+from skvi.posteriors import Posterior
 from skvi.sampling import Chains, HamiltonianChains, adapt_proposal
-from skvi.solvers import dispersed_starts, fit_proposal_normal
+from skvi.solvers import State, dispersed_starts, fit_proposal_normal
+from skvi.targets import Target
 from skvi.utils._random import make_generator
 
 __all__ = ["TrainingRecord", "record_training"]
@@ -122,7 +123,7 @@ def record_training(
             "estimator of skvi, and X as it goes into it."
         )
     model: Any = clone(estimator)
-    recorder = _Recorder(model, n_points)
+    recorder = _Recorder(n_points)
     model._record = recorder
     with warnings.catch_warnings():
         # Of the estimator itself the user knows it.
@@ -139,8 +140,7 @@ def record_training(
         )
     found = recorder.posteriors
     found[model.n_iter_] = model.posterior_
-    target = recorder.target
-    target.hyper = torch.from_numpy(model._hyper.copy())
+    target = recorder.target.at(torch.from_numpy(model._hyper.copy()))
     bounds, reliable = _bound_all(target.frozen(), list(found.values()), seed)
     unit = model.diagnostics_.get("unit", "iteration")
     return TrainingRecord(tuple(found), bounds, final, unit, reliable)
@@ -149,22 +149,20 @@ def record_training(
 class _Recorder:
     """Copies the posterior at iterations that are ever farther apart."""
 
-    def __init__(self, model: Any, n_points: int) -> None:
-        self.model, self.n_points = model, n_points
-        self.posteriors: dict[int, Any] = {}
-        self.target: Any = None
+    def __init__(self, n_points: int) -> None:
+        self.n_points = n_points
+        self.posteriors: dict[int, Posterior] = {}
+        self.target: Target | None = None
         self.wanted: set[int] = set()
 
-    def __call__(self, n_iter: int, max_iter: int, update: Callable[[], None]) -> None:
-        if self.target is None:
+    def __call__(self, n_iter: int, max_iter: int, state: Callable[[], State]) -> None:
+        if not self.wanted:
             points = np.geomspace(1, max(max_iter, 1), self.n_points)
             self.wanted = set(points.round().astype(int).tolist())
-            self.target = copy(self.model._problem.target)
         if n_iter in self.wanted:
-            update()
-            posterior = copy(self.model._problem.posterior)
-            posterior.params = posterior.params.detach().clone()
-            self.posteriors[n_iter] = posterior
+            posterior, self.target = state()
+            params = posterior.params.detach().clone()
+            self.posteriors[n_iter] = posterior.at(params)
 
 
 @torch.no_grad()
@@ -172,7 +170,7 @@ def _bound_all(
     target: Any, posteriors: list, seed: int
 ) -> tuple[dict[str, tuple[NamedBound, ...]], bool]:
     chains = None
-    if not getattr(target, "is_extended", False):
+    if not target.is_extended:
         chains = _posterior_draws(target, posteriors[-1], make_generator(seed))
     # The same noise for all of them: what changes is the posterior.
     rows = [_bound_one(target, q, chains, make_generator(seed)) for q in posteriors]

@@ -20,7 +20,7 @@ from skvi.solvers import (
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
-    choose_start,
+    solve_from_best,
 )
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
@@ -31,8 +31,22 @@ __all__ = ["BayesianLinearModel", "refuse_family"]
 class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     """Base class: a linear predictor with one or more columns, and a normal posterior.
 
-    A subclass must implement `_response(y)` and `_assemble(data, response)`.
+    A subclass must implement `_assemble(data, response)`, with `_generalized_linear`
+    and a likelihood, a `fit` that calls `_fit`, and `predict`, for which
+    `_predictive_moments` gives the moments of the linear predictor. Parameters of the
+    estimators here that its constructor leaves out have their defaults.
+
+    Examples
+    --------
+    See the page on adding parts of your own.
     """
+
+    #: What a subclass has whose constructor leaves these parameters out.
+    objective, divergence, loss, posterior = "elbo", "kl", "log", "full_rank"
+    prior, intercept_prior, fit_intercept = "normal", None, True
+    solver, n_draws, batch_size, learning_rate = "auto", 10, "auto", "auto"
+    max_iter, tol, warm_start, n_jobs = 100, 1e-5, False, None
+    verbose, random_state = 0, None
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 
@@ -74,18 +88,18 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
-        if self.objective_.kind == "weights":
-            start = replace(problem, objective=ELBO(), divergence=KL())
-            for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
-                if not solver.missing(start):
-                    options = SolverOptions(tol=1e-3)
-                    warm = choose_start(solver(), start, options)
-                    options = replace(options, warm_start=warm)
-                    solver().solve(start, options).raise_interrupt()
-                    break
+        if self.objective_.kind != "weights":
+            return None
+        start = replace(problem, objective=ELBO(), divergence=KL())
+        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
+            if not solver.missing(start):
+                found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
+                found.raise_interrupt()
+                return found.state
+        return None
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         normal, layout = found["posterior_"].as_normal(), found["posterior_"].layout
         moments = torch.stack([normal.mean, normal.variance.sqrt()])
         for name, block in layout.unpack(moments).items():
@@ -96,13 +110,13 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
             found |= {"intercept_": zero, "intercept_std_": zero}
         return found
 
-    def _linear_model(self, data, response, likelihood):
+    def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""
         predictor = LinearPredictor(
             data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )
         prior = build_prior(self.prior_, predictor.layout)
-        loss, dtype = self.loss_function_, data.X.dtype
+        loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(response, predictor, likelihood, loss, prior, dtype)
 
     def _predictive_moments(self, X):

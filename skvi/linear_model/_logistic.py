@@ -264,7 +264,7 @@ Prior, Posterior or dict, default="normal"
         return self._fit(X, y, sample_weight)
 
     def _assemble(self, data, labels):
-        return self._linear_model(data, labels, labels.likelihood)
+        return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):
         """Log odds, or centred log probabilities, averaged over the posterior.

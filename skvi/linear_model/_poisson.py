@@ -299,7 +299,7 @@ default="auto"
 
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
-        return self._linear_model(data, counts, PoissonLikelihood())
+        return self._generalized_linear(data, counts, PoissonLikelihood())
 
     def _check_exposure(self, X, exposure):
         if exposure is None:
@@ -318,8 +318,8 @@ default="auto"
             )
         return np.log(exposure)
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         for name in ("coef_", "coef_std_"):
             found[name] = found[name][0]
         for name in ("intercept_", "intercept_std_"):

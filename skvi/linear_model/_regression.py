@@ -12,6 +12,7 @@ from skvi._regressors import (
     noise_in,
     units_of,
 )
+from skvi._variational import at_last_scales
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel, refuse_family
@@ -24,6 +25,7 @@ from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
+from skvi.solvers import NaturalGradient, State
 from skvi.utils._scale_mixture import noise_nodes
 from skvi.utils._threads import limit_threads
 
@@ -55,7 +57,7 @@ class GaussianRegression(
         gammas = self._hyperpriors()
         marginal = _build_prior(self.prior_, predictor.layout)
         if gammas and not isinstance(self.posterior_family_, Product):
-            blocks = tuple(predictor.layout)
+            blocks = ",".join(predictor.layout)  # `skops` stores no tuple as a key
             self.posterior_family_ = Product({blocks: self.posterior_family_})
         return GaussianLinearModel(
             response,
@@ -63,7 +65,7 @@ class GaussianRegression(
             GaussianLikelihood(noise_in(units, self.noise_scale)),
             self.loss_function_,
             self._own_prior(predictor.layout, marginal, gammas),
-            data.X.dtype,
+            str(data.X.dtype),
             units,
             taken,
             gammas,
@@ -124,7 +126,7 @@ class GaussianRegression(
         prior = self.prior_
         if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
             return NOISE_HYPERPRIOR
-        shape, rate = prior.part("noise_precision").moments()
+        shape, rate = prior.part("noise_precision").as_gamma()
         return GammaHyperprior(float(shape), float(rate))
 
     def _work(self, target):
@@ -142,43 +144,33 @@ class GaussianRegression(
                 f"and parameters need {target.layout}, or another family. Use the "
                 "same features and parts, or warm_start=False."
             )
-        problem.posterior.params = last.params.clone()
-        if len(target.hyper) == len(before["_hyper"]):
-            target.hyper = torch.from_numpy(before["_hyper"].copy())
+        posterior = problem.posterior.at(last.params.clone())
+        return State(posterior, at_last_scales(target, before))
 
     def _prepare(self, problem, solver):
-        if solver.name == "stochastic":
-            self._initialize(problem)
-            return False
-        if solver.name == "alternating" and problem.target.is_extended:
-            self._initialize(problem)
-            return True
-        if self.loss_function_.is_log_loss or solver.name != "natural_gradient":
-            return False
-        return approach(problem, self._model.likelihood.length_scale)
+        robust = not self.loss_function_.is_log_loss
+        if robust and solver.continues and not NaturalGradient.missing(problem):
+            return approach(problem, self._model.likelihood.length_scale)
+        return super()._prepare(problem, solver)
 
     def _check_posterior(self, posterior):
-        if not hasattr(posterior, "part"):
-            return super()._check_posterior(posterior)
-        for names in posterior.names:
-            part = posterior.part(names[0])
-            if not any(name.endswith("_precision") for name in names):
+        for names, part in posterior.parts.items():
+            if not any(name in posterior.layout.positive for name in names):
                 if part.as_normal() is None:
                     refuse_family(self.posterior_family_)
-            elif not hasattr(part, "set_gamma"):
+            elif part.as_gamma() is None:
                 raise IncompatibleComponentsError(
                     f"Precisions with hyperpriors have Gamma posteriors, each of its "
                     f"own; posterior={self.posterior_family_!r} gives {names} another "
                     "one. Leave these blocks out of Product(blocks), or use Gamma()."
                 )
-        return None
 
     def _initialize(self, problem):
         """Start draws at what closed forms and quadrature find for a model near it."""
-        start_near(problem, self._model.likelihood)
+        return start_near(problem, self._model.likelihood)
 
-    def _posterior_attributes(self):
-        found = super(BayesianLinearModel, self)._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super(BayesianLinearModel, self)._posterior_attributes(state)
         posterior, units = found["posterior_"], self._model.units
         posterior.units, scale = units, units.y_scale
         normal, noise = _coefficients(posterior), self._noise_of(found)
@@ -196,7 +188,7 @@ class GaussianRegression(
 
     def _intercept_of(self, normal):
         """Intercept of the features and the target as they were given."""
-        units, kind = self._model.units, self._model.dtype.type
+        units, kind = self._model.units, np.dtype(self._model.dtype).type
         if units.x_mean is None:
             return {"intercept_": kind(0), "intercept_std_": kind(0)}
         move = torch.from_numpy(np.append(-units.x_mean, 1.0))
@@ -208,7 +200,7 @@ class GaussianRegression(
         """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
         posterior = found["posterior_"]
         if self.noise_scale == "hyperprior":
-            shape, rate = posterior.part("noise_precision").moments()
+            shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * self._model.units.y_scale
         if self.noise_scale == "learn":
             return float(np.exp(found["_hyper"][0])) * self._model.units.y_scale
@@ -217,7 +209,7 @@ class GaussianRegression(
     def _precisions_of(self, posterior):
         """Mean precisions of the coefficients, where their prior is normal."""
         if "coef_precision" in posterior.layout:
-            shape, rate = posterior.part("coef_precision").moments()
+            shape, rate = posterior.part("coef_precision").as_gamma()
             value = (shape / rate).numpy() / self._model.units.y_scale**2
         elif isinstance(self.prior_, Posterior):
             return {}
@@ -250,7 +242,7 @@ class GaussianRegression(
     def _noise_nodes(self):
         """Noise variances in units of y, and their log weights."""
         if "noise_precision" in self.posterior_.layout:
-            shape, rate = self.posterior_.part("noise_precision").moments()
+            shape, rate = self.posterior_.part("noise_precision").as_gamma()
             noise, log_w = noise_nodes(float(shape), float(rate))
             return noise * self._model.units.y_scale**2, log_w
         noise = torch.tensor([self.noise_scale_**2], dtype=torch.float64)
@@ -259,7 +251,7 @@ class GaussianRegression(
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
         if "noise_precision" in self.posterior_.layout:
-            shape, rate = self.posterior_.part("noise_precision").moments()
+            shape, rate = self.posterior_.part("noise_precision").as_gamma()
             mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf
             return mean * self._model.units.y_scale**2
         return self.noise_scale_**2
@@ -323,9 +315,7 @@ def _hyperprior(prior):
 
 def _coefficients(posterior):
     """Normal of the coefficients and the intercept."""
-    if not hasattr(posterior, "part"):
-        return posterior.as_normal()
-    names = [name for name in posterior.layout if not name.endswith("_precision")]
+    names = [name for name in posterior.layout if name not in posterior.layout.positive]
     parts = [posterior.part(name) for name in names]
     if len(names) == 1 or parts[0].layout.keys() == set(names):
         return parts[0].as_normal()

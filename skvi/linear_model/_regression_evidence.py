@@ -63,7 +63,7 @@ class RegressionEvidenceMixin:
         """Normal with the moments of the posterior, a log noise precision included."""
         if "noise_precision" not in layout:
             return self._normal
-        shape, rate = self.posterior_.part("noise_precision").moments()
+        shape, rate = self.posterior_.part("noise_precision").as_gamma()
         mean = torch.digamma(shape) - rate.log()
         noise = NormalForm(mean, torch.polygamma(1, shape).sqrt())
         return join_independent([self._normal, noise])

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import torch
 
+from skvi.base import GammaForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions
+from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions, State
 from skvi.solvers._hyper import check_noise
 from skvi.solvers.base import PhaseInterrupted
 from skvi.targets import HierarchicalTarget
@@ -41,21 +42,24 @@ def approach(problem, noise_scale):
 
     Returns
     -------
-    bool
-        Whether the posterior was moved.
+    State or None
+        None where the rows are near enough already.
     """
     y, w = problem.target.y, problem.target.sample_weight
     w = torch.ones_like(y) if w is None else w
     spread = median_distance(y.numpy(), w.numpy(), 0.0)
     if not spread > noise_scale:
-        return False
-    scale, options = spread, ROUGH
+        return None
+    state, scale, options = problem.state, spread, ROUGH
     while scale > 1.5 * noise_scale:
         wider = _with_noise(problem.target, GaussianLikelihood(scale))
-        found = NaturalGradient().solve(replace(problem, target=wider), options)
-        found.raise_interrupt()
+        near = problem.at(State(state.posterior, wider))
+        found = NaturalGradient().solve(near, options)
+        state = State(found.posterior, problem.target)
+        if found.interrupted:
+            raise PhaseInterrupted(state)
         options, scale = replace(ROUGH, warm_start=True), scale / SHRINK
-    return True
+    return state
 
 
 def _with_noise(target, likelihood):
@@ -67,7 +71,7 @@ def _with_noise(target, likelihood):
 
 
 def start_near(problem, likelihood):
-    """Move a posterior to the fit with learnt noise and N(0, s^2) coefficients.
+    """State near the fit with learnt noise and N(0, s^2) coefficients.
 
     s is such that each feature alone would explain the target.
 
@@ -80,10 +84,14 @@ def start_near(problem, likelihood):
     likelihood : GaussianLikelihood
         Of the fit.
 
+    Returns
+    -------
+    State
+
     Raises
     ------
     PhaseInterrupted
-        On Ctrl-C, with the posterior moved to what was found.
+        On Ctrl-C, with the state near what was found.
     NoOptimumError
         A robust loss fits some rows exactly there, and draws would lead nowhere.
     """
@@ -103,54 +111,55 @@ def start_near(problem, likelihood):
     )
     start = Problem(near, ELBO(), KL(), family.build(layout), None)
     try:
-        _solve_near(start, likelihood)
-    except PhaseInterrupted:
-        _take_over(problem, start)
-        raise
-    _take_over(problem, start)
+        found = _solve_near(start, likelihood)
+    except PhaseInterrupted as phase:
+        raise PhaseInterrupted(_taken_over(problem, phase.state)) from None
+    return _taken_over(problem, found)
 
 
 def _solve_near(start, likelihood):
     if likelihood.learnt == ():
         moved = approach(start, likelihood.length_scale)
-        options = replace(ROUGH, warm_start=moved)
-        NaturalGradient().solve(start, options).raise_interrupt()
+        options = replace(ROUGH, warm_start=moved is not None)
+        found = NaturalGradient().solve(start.at(moved or start.state), options)
     else:
-        Alternating().solve(start, ROUGH).raise_interrupt()
-        near = start.target
-        check_noise(near, start.posterior.as_normal(), near.likelihood._scale)
+        found = Alternating().solve(start, ROUGH)
+    found.raise_interrupt()
+    if likelihood.learnt:
+        scale = found.target.likelihood._scale
+        check_noise(found.target, found.posterior.as_normal(), scale)
+    return found.state
 
 
-def _take_over(problem, start):
-    """Move posterior and learnt noise to where the start is."""
-    near, target = start.target, problem.target
-    _fill(problem.posterior, start.posterior.as_normal(), near)
-    if len(near.hyper) and target.learnt[: len(near.hyper)] == near.learnt:
+def _taken_over(problem, near):
+    """State of a problem with the coefficients and the learnt noise of another one."""
+    hyper, target = near.target.hyper, problem.target
+    if len(hyper) and target.learnt[: len(hyper)] == near.target.learnt:
         # Learnt prior scales come after the noise, and stay at their start.
-        target.hyper = torch.cat([near.hyper.detach(), target.hyper[len(near.hyper) :]])
-
-
-def _fill(posterior, normal, near):
-    if not hasattr(posterior, "part"):
-        posterior.set_normal(normal)
-        return
-    d, n = near.predictor.n_features, len(near.y)
-    noise = float(near.likelihood._scale) ** -2
-    squares = normal.mean[:d].square() + normal.variance[:d]
-    for names in posterior.names:
-        part = posterior.part(names[0])
-        if hasattr(part, "set_gamma"):
-            size = part.layout.size
-            if names[0] == "noise_precision":
-                half, mean = torch.full((1,), 0.5 * n), torch.full((1,), noise)
-            else:
-                half = torch.full((size,), 0.5 * d / size)
-                mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
-            part.set_gamma(half.double(), half / mean.double())
+        target = target.at(torch.cat([hyper.detach(), target.hyper[len(hyper) :]]))
+    normal, posterior = near.posterior.as_normal(), problem.posterior
+    parts = {}
+    for names, part in posterior.parts.items():
+        if part.as_gamma() is None:
+            where = torch.cat([_positions(near.target.layout, name) for name in names])
+            parts[names] = part.near(normal.marginal(where))
         else:
-            where = torch.cat([_positions(near.layout, name) for name in names])
-            part.set_normal(normal.marginal(where))
-        posterior.set_part(names[0], part)
+            gamma = _precisions(names[0], part.layout.size, normal, near.target)
+            parts[names] = part.near_gamma(gamma)
+    return State(posterior.with_parts(parts), target)
+
+
+def _precisions(name, size, normal, near):
+    """Gamma distributions with the precisions of a fit as means."""
+    d, n = near.predictor.n_features, len(near.y)
+    if name == "noise_precision":
+        half = torch.full((1,), 0.5 * n).double()
+        mean = near.likelihood._scale.detach().reshape(1) ** -2
+    else:
+        squares = normal.mean[:d].square() + normal.variance[:d]
+        half = torch.full((size,), 0.5 * d / size).double()
+        mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
+    return GammaForm(half, half / mean)
 
 
 def _positions(layout, name):

@@ -6,29 +6,21 @@ from numbers import Integral
 
 import numpy as np
 import torch
-from sklearn.utils import gen_batches
 
+from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._flatness import remedies, spread_rows
 from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
-from skvi.solvers import Stochastic
-from skvi.solvers.base import no_progress
+from skvi.solvers import State, Stochastic
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
-from skvi.utils._threads import limit_threads
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BayesianMLP", "SampledFunction"]
 
-# Rows that are predicted at once. The number never varies (a short block is filled
-# up), because matrix products of other sizes may round differently: what is predicted
-# for a row must not depend on the rows beside it. It is a multiple of the widths, 8,
-# 12, 16, 48 and 64, in which products and sums take rows together, so that all places
-# in a block are equal, too.
-ROW_BLOCK = 192
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
@@ -94,25 +86,25 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         return size if size < n_rows else None
 
     def _initialize(self, problem):
-        target, posterior, generator = (
-            problem.target,
-            problem.posterior,
-            problem.generator,
-        )
-        posterior.set_normal(target.predictor.initial_normal(generator))
-        posterior.params = posterior.params.to(self._posterior_dtype(target))
+        target, generator = problem.target, problem.generator
+        normal = target.predictor.initial_normal(generator)
+        posterior = problem.posterior.near(normal)
+        posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         self._draw_seed = int(torch.randint(2**31, (1,), generator=generator))
-        if self.objective_.kind == "weights":
-            # Draws of a random network all miss the posterior: start at the ELBO's.
-            start = replace(problem, objective=ELBO(), divergence=KL())
-            options = self._solver_options(target, no_progress)
-            Stochastic().solve(start, options).raise_interrupt()
+        state = State(posterior, target)
+        if self.objective_.kind != "weights":
+            return state
+        # Draws of a random network all miss the posterior: start at the ELBO's.
+        start = replace(problem.at(state), objective=ELBO(), divergence=KL())
+        found = Stochastic().solve(start, self._solver_options(target))
+        found.raise_interrupt()
+        return found.state
 
     def _posterior_dtype(self, target):
         return target.X.dtype
 
-    def _posterior_attributes(self):
-        found = super()._posterior_attributes()
+    def _posterior_attributes(self, state):
+        found = super()._posterior_attributes(state)
         generator = make_generator(self._draw_seed)
         with torch.no_grad():
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
@@ -143,39 +135,10 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             return bounds
         return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
 
-    def _by_rows(self, X, function, *columns, theta=None):
-        """Apply a function to the outputs of all drawn networks, in blocks of rows.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-        function : callable
-            f of shape (S, rows, K) in float64, and the rows of `columns`, to a
-            tensor whose first axis is the rows. It sees one block of rows at a time.
-        *columns : ndarray of shape (n,)
-        theta : Tensor of shape (S, P), default=None
-            Weights; None is the draws of the fit.
-
-        Returns
-        -------
-        ndarray of shape (n, ...)
-            In float64.
-        """
+    def _drawn(self, theta=None):
+        """Networks that predictions average over; `theta` in the place of the fit's."""
         theta = as_tensor(self._theta) if theta is None else theta
-        arrays = [as_tensor(X), *(as_tensor(column) for column in columns)]
-        with limit_threads(0):  # copies of the weights need no second thread
-            forward = self._model.predictor.block_forward(theta, ROW_BLOCK)
-        result = None
-        with torch.no_grad(), limit_threads(forward.work):
-            for rows in gen_batches(len(X), ROW_BLOCK):
-                block, *others = (array[rows] for array in arrays)
-                f = forward(block).double()
-                filled = (_fill(other, ROW_BLOCK) for other in others)
-                part = function(f, *filled)[: len(block)]
-                if result is None:
-                    result = part.new_empty(len(X), *part.shape[1:])
-                result[rows] = part
-        return result.numpy()
+        return Draws(self._model.predictor, theta)
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.
@@ -192,9 +155,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             calls agree with each other, so that the draw can be plotted,
             optimised, or evaluated anywhere.
         """
-        frozen = copy(self)  # a later fit must not change the function
-        frozen._theta = self._draw(1, random_state).numpy()
-        return SampledFunction(frozen)
+        # A later fit must not change the function.
+        return SampledFunction(copy(self), self._draw(1, random_state))
 
 
 class SampledFunction:
@@ -203,7 +165,9 @@ class SampledFunction:
     Parameters
     ----------
     estimator : BayesianMLP
-        Fitted, with one draw of the weights.
+        Fitted.
+    theta : Tensor of shape (1, n_params)
+        Its weights.
 
     Examples
     --------
@@ -223,8 +187,8 @@ class SampledFunction:
     True
     """
 
-    def __init__(self, estimator):
-        self.estimator = estimator
+    def __init__(self, estimator, theta):
+        self.estimator, self.draws = estimator, estimator._drawn(theta)
 
     def __call__(self, X):
         """Evaluate the network.
@@ -239,13 +203,5 @@ class SampledFunction:
             Targets in units of y without noise, or class probabilities.
         """
         X = self.estimator._check_X(X)
-        return self.estimator._by_rows(X, self._only).astype(X.dtype)
-
-    def _only(self, f):
-        return self.estimator._mean(f)[0]
-
-
-def _fill(block, n_rows):
-    """Append rows of zeros."""
-    padding = [0, 0] * (block.ndim - 1) + [0, n_rows - len(block)]
-    return torch.nn.functional.pad(block, padding)
+        values = self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])
+        return values.astype(X.dtype)

@@ -1,11 +1,9 @@
 """Bayesian classification with a multilayer perceptron."""
 
-import math
-
 import torch
-from torch.nn.functional import logsigmoid
 
 from skvi._classes import BayesianClassifierMixin
+from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._model import Model
 from skvi.neural_network._base import BayesianMLP
 from skvi.neural_network._flatness import explained_log_loss, flat_message
@@ -249,30 +247,22 @@ Prior, Posterior or dict, default="normal"
         likelihood = labels.likelihood
         network = self._network(likelihood.n_outputs)
         prior = build_prior(self.prior_, network.layout)
-        loss, dtype = self.loss_function_, data.X.dtype
+        loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(labels, network, likelihood, loss, prior, dtype)
-
-    def _log_mean(self, f):
-        """Log class probabilities of every network, (S, rows, K)."""
-        if f.shape[2] > 1:
-            return torch.log_softmax(f, 2)
-        return torch.cat([logsigmoid(-f), logsigmoid(f)], 2)
 
     def _mean(self, f):
         """Class probabilities of every network, (S, rows, K)."""
-        return self._log_mean(f).exp()
-
-    def _average(self, f):
-        """Log of the class probabilities averaged over networks, (rows, K)."""
-        return torch.logsumexp(self._log_mean(f), 0) - math.log(len(f))
+        return log_class_probabilities(f).exp()
 
     def _log_probabilities(self, X):
         X = self._check_X(X)
-        return torch.from_numpy(self._by_rows(X, self._average)), X.dtype
+        log_p = self._drawn().by_rows(X, average_log_probabilities)
+        return torch.from_numpy(log_p), X.dtype
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
         """Share of the log loss of the class frequencies that the fit saves."""
-        log_proba, codes = self._by_rows(X, self._average), y.astype(int)
+        log_proba = self._drawn().by_rows(X, average_log_probabilities)
+        codes = y.astype(int)
         explained, entropy = explained_log_loss(log_proba, codes, weight)
         message = flat_message(
             explained,

@@ -1,19 +1,15 @@
 """Bayesian regression with a multilayer perceptron."""
 
-import math
 from numbers import Real
 
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, column_or_1d
 
+from skvi._draws import NormalDraws
 from skvi._model import Model
 from skvi._regressors import (
     StandardizedTargetMixin,
-    check_levels,
-    check_rows,
     names_of_units,
     noise_in,
     units_of,
@@ -26,16 +22,17 @@ from skvi.neural_network._flatness import (
     missed_message,
     missed_variance,
 )
+from skvi.neural_network._predictions import NormalPredictionMixin
 from skvi.priors import build_prior
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._mixture import normal_mixture_quantiles
-from skvi.utils._random import make_generator, randn
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["BayesianMLPRegressor"]
 
 
-class BayesianMLPRegressor(RegressorMixin, StandardizedTargetMixin, BayesianMLP):
+class BayesianMLPRegressor(
+    RegressorMixin, NormalPredictionMixin, StandardizedTargetMixin, BayesianMLP
+):
     """Neural network regression that knows how sure it is.
 
     Where `sklearn.neural_network.MLPRegressor` finds one set of weights, this
@@ -297,27 +294,31 @@ Prior, Posterior or dict, default="normal"
             GaussianLikelihood(noise_in(units, self.noise_scale)),
             self.loss_function_,
             build_prior(self.prior_, network.layout),
-            data.X.dtype,
+            str(data.X.dtype),
             units,
             names_of_units(centred=True) if standardizes else (),
         )
 
-    def _posterior_attributes(self):
-        found, units = super()._posterior_attributes(), self._model.units
+    def _posterior_attributes(self, state):
+        found, units = super()._posterior_attributes(state), self._model.units
         noise = self.noise_scale
         if noise == "learn":
             noise = np.exp(found["_hyper"][0]) * units.y_scale
         found["posterior_"].units = units
         return found | {"noise_scale_": float(noise)}
 
+    def _drawn(self, theta=None):
+        draws = super()._drawn(theta)
+        noise = torch.full((len(draws.theta), 1), self.noise_scale_).double()
+        return NormalDraws(draws.predictor, draws.theta, noise, self._model.units)
+
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows)."""
-        units = self._model.units
-        return f[..., 0] * units.y_scale + units.y_mean
+        return self._drawn().functions(f)
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
         """Shares of the variance that the fit explains, and that it misses."""
-        mean = self._by_rows(X, lambda f: f[..., 0].mean(0))
+        mean = self._drawn().by_rows(X, lambda f: f[..., 0].mean(0))
         explained = explained_variance(mean, y, weight)
         missed, n_pairs = missed_variance(X, y, mean, weight)
         found = {"explained": explained, "missed": missed}
@@ -328,109 +329,3 @@ Prior, Posterior or dict, default="normal"
         # A share is worth half as many nats of log likelihood per row.
         flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
         return found, message or flat
-
-    def predict(self, X, return_std=False):
-        """Predict the mean of the target, averaged over networks.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        return_std : bool, default=False
-            Whether to return standard deviations as well. They include the noise,
-            as those of `sklearn.linear_model.BayesianRidge` do.
-
-        Returns
-        -------
-        mean : ndarray of shape (n,)
-        std : ndarray of shape (n,)
-            Only with ``return_std=True``: the root of the variance between the
-            networks plus that of the noise.
-        """
-        X = self._check_X(X)
-        mean, std = self._by_rows(X, self._moments).T.astype(X.dtype)
-        return (mean, std) if return_std else mean
-
-    def _moments(self, f):
-        f = self._mean(f)
-        mean = f.mean(0)
-        # Nine times as fast as `var`.
-        variance = (f - mean).square_().sum(0) / (len(f) - 1)
-        return torch.stack([mean, (variance + self.noise_scale_**2).sqrt()], 1)
-
-    def predict_quantiles(self, X, quantiles):
-        """Predict quantiles of a new observation, noise included.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        quantiles : float or array-like of shape (q,)
-            Probabilities in (0, 1).
-
-        Returns
-        -------
-        ndarray of shape (n, q)
-            One column for each of `quantiles`, exact for the mixture of normals
-            that the drawn networks make.
-        """
-        X = self._check_X(X)
-        levels = check_levels(quantiles)
-
-        def invert(f):
-            return normal_mixture_quantiles(self._mean(f), self.noise_scale_, levels)
-
-        return self._by_rows(X, invert).astype(X.dtype)
-
-    def predict_log_density(self, X, y):
-        """Log predictive density of each target: the proper score of a forecast.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
-
-        Returns
-        -------
-        ndarray of shape (n,)
-            In nats, in units of y, each row given the training data alone.
-        """
-        X = self._check_X(X)
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64))
-        check_rows(X, y)
-        likelihood = GaussianLikelihood(self.noise_scale_)
-
-        def log_density(f, y):
-            values = likelihood.log_prob(self._mean(f)[..., None], y)
-            return torch.logsumexp(values, 0) - math.log(len(f))
-
-        return self._by_rows(X, log_density, y)
-
-    def _predictive_normals(self, X):
-        """Normals whose mixture is the predictive distribution.
-
-        Means and standard deviations, (n, S), and None: equal weights.
-        """
-        mean = self._by_rows(self._check_X(X), lambda f: self._mean(f).T)
-        return mean, np.full_like(mean, self.noise_scale_), None
-
-    def sample_y(self, X, n_samples=1, random_state=None):
-        """Draw new observations from the posterior predictive distribution.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, d)
-        n_samples : int, default=1
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        ndarray of shape (n, n_samples)
-            Every column comes from one fresh network, the same for all rows, plus
-            independent noise.
-        """
-        X = self._check_X(X)
-        random_state = check_random_state(random_state)
-        theta = self._draw(n_samples, random_state)
-        generator = make_generator(random_state)
-        f = self._by_rows(X, lambda f: self._mean(f).T, theta=theta)
-        noise = self.noise_scale_ * randn(generator, n_samples, len(X)).numpy()
-        return (f + noise.T).astype(X.dtype)

@@ -265,7 +265,7 @@ class IWELBO(_PowerBound):
         "n_importance": [Interval(Integral, 1, None, closed="left")],
         "gradient": [StrOptions({"auto", "reparam", "doubly_reparam"})],
     }
-    _order = 0.0  # type: ignore[assignment]
+    _order = 0.0
 
     def __init__(self, n_importance: int = 10, gradient: str = "auto") -> None:
         self.n_importance = n_importance

@@ -238,7 +238,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     if built.learnt:
         learnt = fitted.prior_scale_
         scale = learnt["coef"] if isinstance(learnt, dict) else learnt
-        built = built.bind(torch.tensor([math.log(scale)], dtype=torch.float64))
+        built = built.bind(torch.from_numpy(np.log([scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
 
 

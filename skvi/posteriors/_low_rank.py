@@ -80,10 +80,10 @@ class _LowRankPosterior(NormalPosterior):
         scale = log_scale.exp()
         return NormalForm(mean, scale, scale[:, None] * loadings.reshape(size, -1))
 
-    def set_normal(self, normal: NormalForm) -> None:
+    def _params_of(self, normal: NormalForm) -> torch.Tensor:
         scale, factor = self._nearest(normal)
         loadings, scale = _avoid_zero(factor / scale[:, None], scale)
-        self.params = torch.cat([normal.mean, scale.log(), loadings.reshape(-1)])
+        return torch.cat([normal.mean, scale.log(), loadings.reshape(-1)])
 
     def _nearest(self, normal: NormalForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Own deviations and factor of the q with the smallest KL(normal || q)."""

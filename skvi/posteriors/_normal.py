@@ -1,5 +1,7 @@
 """Normal posteriors: factorised, and with a full covariance."""
 
+from typing import Self
+
 import torch
 
 from skvi.base import Draw, Layout, NormalForm
@@ -65,7 +67,7 @@ class FullRankNormal(Family):
 
 
 class NormalPosterior(Posterior):
-    """A posterior that is a normal; a subclass owes `normal` and `set_normal`.
+    """A posterior that is a normal; a subclass implements `normal` and `_params_of`.
 
     Parameters
     ----------
@@ -77,15 +79,19 @@ class NormalPosterior(Posterior):
         self.layout = layout
         size = layout.size
         scale = torch.full((size,), INITIAL_SCALE, dtype=torch.float64)
-        self.set_normal(NormalForm(torch.zeros_like(scale), scale))
+        self.params = self._params_of(NormalForm(torch.zeros_like(scale), scale))
 
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
         """Return the normal of these variational parameters, differentiable."""
         raise NotImplementedError
 
-    def set_normal(self, normal: NormalForm) -> None:
-        """Take over a normal's mean and those of its covariances that fit."""
+    def _params_of(self, normal: NormalForm) -> torch.Tensor:
+        """Variational parameters at a normal, or at the nearest one of the family."""
         raise NotImplementedError
+
+    def near(self, normal: NormalForm) -> Self:
+        """Posterior at a normal's mean and those of its covariances that fit."""
+        return self.at(self._params_of(normal))
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         normal = self.normal()
@@ -122,8 +128,8 @@ class _DiagonalPosterior(NormalPosterior):
         mean, log_std = params.split(self.layout.size)
         return NormalForm(mean, log_std.exp())
 
-    def set_normal(self, normal: NormalForm) -> None:
-        self.params = torch.cat([normal.mean, 0.5 * normal.variance.log()])
+    def _params_of(self, normal: NormalForm) -> torch.Tensor:
+        return torch.cat([normal.mean, 0.5 * normal.variance.log()])
 
 
 class _FullPosterior(NormalPosterior):
@@ -146,11 +152,11 @@ class _FullPosterior(NormalPosterior):
         diagonal = log_diagonal.exp()
         return NormalForm(mean, diagonal[:, None] * unit + torch.diag(diagonal))
 
-    def set_normal(self, normal: NormalForm) -> None:
+    def _params_of(self, normal: NormalForm) -> torch.Tensor:
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
         if normal.factor is not None:
             scale = torch.linalg.cholesky(normal.covariance())
         rows, columns = torch.tril_indices(len(scale), len(scale), offset=-1)
         diagonal = scale.diagonal()
         unit = scale / diagonal[:, None]
-        self.params = torch.cat([normal.mean, diagonal.log(), unit[rows, columns]])
+        return torch.cat([normal.mean, diagonal.log(), unit[rows, columns]])

@@ -1,10 +1,11 @@
 """Independent posteriors of the blocks of a layout, and Gamma posteriors."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 import torch
 
-from skvi.base import Draw, Layout, NormalForm, Side
+from skvi.base import Draw, GammaForm, Layout, NormalForm, Side
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
@@ -35,7 +36,7 @@ class Gamma(Family):
         self, layout: Layout, generator: torch.Generator | None = None
     ) -> Posterior:
         """Build the posterior at Gamma(1, 1); see `Family.build`."""
-        wrong = [name for name, block in layout.items() if block.bijection != "exp"]
+        wrong = [name for name in layout if name not in layout.positive]
         if wrong:
             raise IncompatibleComponentsError(
                 f"Gamma is for positive blocks (bijection 'exp'); {wrong} are real. "
@@ -51,21 +52,16 @@ class _GammaPosterior(Posterior):
         self.layout = layout
         self.params = torch.zeros(2 * layout.size, dtype=torch.float64)
 
-    def moments(
-        self, params: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Shapes and rates, each of shape (P,)."""
-        params = self.params if params is None else params
-        log_shape, log_rate = params.split(self.layout.size)
-        return log_shape.exp(), log_rate.exp()
+    def as_gamma(self) -> GammaForm:
+        return GammaForm(*self.params.detach().exp().split(self.layout.size))
 
-    def set_gamma(self, shape: torch.Tensor, rate: torch.Tensor) -> None:
-        """Take over shapes and rates, each of shape (P,)."""
-        self.params = torch.cat([shape.log(), rate.log()])
+    def near_gamma(self, gamma: GammaForm) -> Self:
+        return self.at(torch.cat(gamma).log())
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        shape, rate = self.moments()
-        draws = log_gamma_draws(shape.expand(n_draws, -1), generator) - rate.log()
+        log_shape, log_rate = self.params.split(self.layout.size)
+        shape = log_shape.exp().expand(n_draws, -1)
+        draws = log_gamma_draws(shape, generator) - log_rate
         return Draw(draws.to(self.params.dtype), self.log_prob(draws), self.side)
 
     def log_prob(
@@ -82,9 +78,10 @@ class Product(Family):
     Parameters
     ----------
     blocks : dict, default=None
-        Family of a block by its name, or of several blocks together by a tuple of
-        names. Blocks that are not named get a family each: `FullRankNormal`, or
-        `Gamma` where the block is positive. None names none of them.
+        Family of a block by its name, or of several blocks together by their names
+        in a tuple, or in a string with commas between them. Blocks that are not named
+        get a family each: `FullRankNormal`, or `Gamma` where the block is positive.
+        None names none of them.
 
     Notes
     -----
@@ -113,7 +110,7 @@ class Product(Family):
         """Build the posterior, each part at its own start; see `Family.build`."""
         self.validate()
         parts = [
-            (names, family.build(_sub_layout(layout, names), generator))
+            (names, family.build(layout.only(*names), generator))
             for names, family in self._families(layout)
         ]
         return _ProductPosterior(layout, parts)
@@ -136,26 +133,19 @@ class Product(Family):
             raise ValueError(f"blocks must hold families. Got {wrong[0]!r}.")
         free = [name for name in layout if name not in named]
         defaults = {
-            (name,): Gamma() if layout[name].bijection == "exp" else FullRankNormal()
+            (name,): Gamma() if name in layout.positive else FullRankNormal()
             for name in free
         }
         pairs = [*given.items(), *defaults.items()]
         for names, family in pairs:
-            family.check_size(_sub_layout(layout, names).size)
+            family.check_size(layout.only(*names).size)
         return pairs
 
 
 def _as_names(key: str | Iterable[str]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
-
-
-def _sub_layout(layout: Layout, names: tuple[str, ...]) -> Layout:
-    blocks = {name: layout[name] for name in names}
-    return Layout(
-        {name: block.shape for name, block in blocks.items()},
-        {name: block.bijection for name, block in blocks.items()},
-        {name: block.scale for name, block in blocks.items()},
-    )
+    if isinstance(key, str):
+        return tuple(name.strip() for name in key.split(","))
+    return tuple(key)
 
 
 class _ProductPosterior(Posterior):
@@ -181,49 +171,39 @@ class _ProductPosterior(Posterior):
         pairs = zip(self._parts, params.split(self.sizes), strict=True)
         return [part.at(values) for part, values in pairs]
 
-    def part(self, name: str) -> Posterior:
-        """Part that a block belongs to, over its own layout."""
-        i = self._index(name)
-        return self._parts[i].at(self.params.split(self.sizes)[i])
+    @property
+    def parts(self) -> Mapping[tuple[str, ...], Posterior]:
+        return dict(zip(self.names, self._bound(), strict=True))
 
-    def set_part(self, name: str, part: Posterior) -> None:
-        """Take over the variational parameters of a part."""
-        pieces = list(self.params.split(self.sizes))
-        pieces[self._index(name)] = part.params.to(self.params.dtype)
-        self.params = torch.cat(pieces)
+    def with_parts(self, parts: Mapping[tuple[str, ...], Posterior]) -> Self:
+        pieces = [parts.get(names, part).params for names, part in self.parts.items()]
+        return self.at(torch.cat([piece.to(self.params.dtype) for piece in pieces]))
 
     def marginal(self, layout: Layout) -> "_ProductPosterior":
         """Posterior of the parts that belong to the blocks of a layout."""
-        pairs = zip(self.names, self._bound(), strict=True)
-        return _ProductPosterior(
-            layout, [pair for pair in pairs if pair[0][0] in layout]
-        )
+        pairs = [pair for pair in self.parts.items() if pair[0][0] in layout]
+        return _ProductPosterior(layout, pairs)
 
     def real_part(self) -> Posterior:
         """Part of the blocks that are not positive; normal where all of them are."""
-        names = [n for n, block in self.layout.items() if block.bijection != "exp"]
+        names = [name for name in self.layout if name not in self.layout.positive]
         part = self.part(names[0])
         if part.layout.keys() == set(names):
             return part
-        layout = _sub_layout(self.layout, tuple(names))
+        layout = self.layout.only(*names)
         forms = [self.part(name).as_normal() for name in names]
         roots = [torch.linalg.cholesky(f.covariance()) for f in forms if f is not None]
         if len(roots) < len(names) or sum(map(len, roots)) != layout.size:
             return self.marginal(layout)
-        joint = FullRankNormal().build(layout)
         mean = torch.cat([form.mean for form in forms if form is not None])
-        joint.set_normal(NormalForm(mean, torch.block_diag(*roots)))
-        return joint
+        joint = NormalForm(mean, torch.block_diag(*roots))
+        return FullRankNormal().build(layout).near(joint)
 
-    def set_normal(self, normal: NormalForm) -> None:
-        """Give every part the marginal normal of its blocks."""
-        parts = zip(self.names, self._bound(), self._columns(), strict=True)
-        for names, part, where in parts:
-            part.set_normal(normal.marginal(where))
-            self.set_part(names[0], part)
-
-    def _index(self, name: str) -> int:
-        return next(i for i, names in enumerate(self.names) if name in names)
+    def near(self, normal: NormalForm) -> Self:
+        pairs = zip(self.parts.items(), self._columns(), strict=True)
+        return self.with_parts(
+            {names: part.near(normal.marginal(c)) for (names, part), c in pairs}
+        )
 
     def _columns(self) -> list[torch.Tensor]:
         """Positions in theta of the parameters of every part."""

@@ -1,10 +1,12 @@
 """What every posterior and every family must implement."""
 
+from collections.abc import Mapping
+from copy import copy
 from typing import Self
 
 import torch
 
-from skvi.base import Component, Draw, Layout, NormalForm, Side, Units
+from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
 from skvi.utils._arrays import NumpyState
 
 __all__ = ["Family", "Posterior"]
@@ -25,7 +27,7 @@ class Posterior(NumpyState):
     Notes
     -----
     A posterior is not changed by what uses it: `at` gives one with other variational
-    parameters, `near` one that starts at a normal.
+    parameters, `near` one close to a normal, `with_parts` one with other parts.
 
     Examples
     --------
@@ -59,8 +61,7 @@ class Posterior(NumpyState):
         Posterior
             Everything but `params` is shared.
         """
-        other = object.__new__(type(self))  # `copy` would go through the pickle
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other.params = params
         return other
 
@@ -135,19 +136,76 @@ class Posterior(NumpyState):
         """
         raise NotImplementedError
 
-    def set_normal(self, normal: NormalForm) -> None:
-        """Move near a normal, as far as the family can; by default nowhere.
+    def near(self, normal: NormalForm) -> Self:
+        """Posterior of the same family close to a normal, as far as the family can.
 
-        Fits start so. A family whose `as_normal` is not None owes it: what it takes
-        over is the normal itself, or the nearest one that it has.
+        Fits start so. A family whose `as_normal` is not None must implement it: at
+        the normal itself, or the nearest one that it has.
 
         Parameters
         ----------
         normal : NormalForm
             Over all P parameters.
+
+        Returns
+        -------
+        Posterior
+            By default itself.
         """
         if self.as_normal() is not None:
-            raise NotImplementedError(f"{type(self).__name__} owes set_normal.")
+            raise NotImplementedError(f"{type(self).__name__} must implement near.")
+        return self
+
+    def near_gamma(self, gamma: GammaForm) -> Self:
+        """Posterior of the same family at Gamma distributions.
+
+        Parameters
+        ----------
+        gamma : GammaForm
+            Of all P parameters, which are positive.
+
+        Returns
+        -------
+        Posterior
+            By default itself: only families whose `as_gamma` is not None have one.
+        """
+        return self
+
+    @property
+    def parts(self) -> Mapping[tuple[str, ...], "Posterior"]:
+        """Independent posteriors by the names of their blocks, each over its layout.
+
+        A posterior that does not factorize is its own and only part.
+        """
+        return {tuple(self.layout): self}
+
+    def with_parts(self, parts: Mapping[tuple[str, ...], "Posterior"]) -> "Posterior":
+        """Posterior with other parts in the place of some of its own.
+
+        Parameters
+        ----------
+        parts : mapping of tuple of str to Posterior
+            With keys of `parts`, and posteriors of the families that are there.
+
+        Returns
+        -------
+        Posterior
+        """
+        return parts.get(tuple(self.layout), self)
+
+    def part(self, name: str) -> "Posterior":
+        """Part that a block belongs to.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Posterior
+            One of `parts`.
+        """
+        return next(part for names, part in self.parts.items() if name in names)
 
     def real_part(self) -> "Posterior":
         """Marginal posterior of the blocks that may take every real value.
@@ -166,6 +224,16 @@ class Posterior(NumpyState):
         -------
         NormalForm or None
             None where the posterior is not normal.
+        """
+        return None
+
+    def as_gamma(self) -> GammaForm | None:
+        """View the posterior as detached Gamma distributions of positive parameters.
+
+        Returns
+        -------
+        GammaForm or None
+            None where it is something else.
         """
         return None
 
@@ -195,7 +263,7 @@ class Family(Component):
         Returns
         -------
         Posterior
-            In float64, owned by the caller: a solver changes it in place.
+            In float64.
         """
         raise NotImplementedError
 

@@ -2,18 +2,15 @@
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._alternating import Alternating
+from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._empirical_bayes import EmpiricalBayes
-from skvi.solvers._moment_matching import (
-    MomentMatching,
-    dispersed_starts,
-    fit_proposal_normal,
-)
+from skvi.solvers._moment_matching import MomentMatching, fit_proposal_normal
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._stochastic import Stochastic
-from skvi.solvers._wide_start import choose_start, likelihood_normal
-from skvi.solvers.base import Problem, Solution, SolverOptions
+from skvi.solvers._wide_start import choose_start, likelihood_normal, solve_from_best
+from skvi.solvers.base import Problem, Solution, Solver, SolverOptions, State
 
 __all__ = [
     "SOLVERS",
@@ -25,17 +22,20 @@ __all__ = [
     "Problem",
     "QuasiNewton",
     "Solution",
+    "Solver",
     "SolverOptions",
+    "State",
     "Stochastic",
     "choose_solver",
     "choose_start",
     "dispersed_starts",
     "fit_proposal_normal",
     "likelihood_normal",
+    "solve_from_best",
 ]
 
 #: From the most exact to the most general.
-SOLVERS = {
+SOLVERS: dict[str, type[Solver]] = {
     s.name: s
     for s in (
         CoordinateAscent,
@@ -49,7 +49,7 @@ SOLVERS = {
 }
 
 
-def choose_solver(problem: Problem, name: str = "auto") -> type:
+def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
     """Return the first solver that can solve a problem, or the one asked for.
 
     Parameters
@@ -60,8 +60,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type:
 
     Returns
     -------
-    type
-        A solver class.
+    type of Solver
 
     Raises
     ------

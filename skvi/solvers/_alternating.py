@@ -2,23 +2,31 @@
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import cast
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 
+from skvi.base import NormalForm
+from skvi.posteriors import Posterior
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._verdict import unfinished
+from skvi.solvers._verdict import (
+    missing_for_expectations,
+    missing_for_natural_steps,
+    unfinished,
+)
 from skvi.solvers.base import (
     FLOOR_MESSAGE,
     INTERRUPTED,
     Ending,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
     no_progress,
     remaining_gain,
@@ -27,7 +35,7 @@ from skvi.solvers.base import (
 __all__ = ["Alternating"]
 
 
-class Alternating:
+class Alternating(Solver):
     """Natural gradient for q, then the best hyperparameters for that q, and again.
 
     Every half-step lowers ``E_q[loss] + D(q || prior)``, which is integrated without
@@ -42,125 +50,114 @@ class Alternating:
     """
 
     name = "alternating"
+    continues = True
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
-        target, posterior = problem.target, problem.posterior
-        if problem.objective.kind != "expectation":
-            return f"it minimises expectations, and {problem.objective!r} is none"
-        if getattr(target, "is_extended", False):
-            if not problem.divergence.is_standard:
-                return f"{problem.divergence!r} does not split into its blocks"
-            if not _is_normal_gamma(posterior):
-                return "the posterior is not a normal beside Gamma distributions"
-            problem = GammaSteps(problem).conditional()
-        else:
+        """Say what the problem lacks; see `Solver.missing`."""
+        if not problem.target.is_extended:
             return "no precision has a hyperprior"
-        return NaturalGradient.missing(problem, may_learn=True)
+        missing = missing_for_expectations(problem)
+        if missing:
+            return missing
+        if not problem.divergence.is_standard:
+            return f"{problem.divergence!r} does not split into its blocks"
+        if not _is_normal_gamma(problem.posterior):
+            return "the posterior is not a normal beside Gamma distributions"
+        problem = GammaSteps(problem).conditional()
+        return missing_for_natural_steps(problem, may_learn=True)
+
+    @staticmethod
+    def needs_start(problem: Problem) -> bool:
+        """Whether theta holds precisions; see `Solver.needs_start`."""
+        return problem.target.is_extended
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` and the target's hyperparameters in place.
-
-        Parameters
-        ----------
-        problem : Problem
-        options : SolverOptions
-
-        Returns
-        -------
-        Solution
-            `value` is the objective in nats, summed over the data, by quadrature
-            and closed forms: no draws are used.
-        """
+        """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
         return _Alternation(problem, options).run()
 
 
 class _Alternation:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options, target = problem, options, problem.target
-        self.inner = replace(options, progress=no_progress)
-        target.hyper = target.hyper.detach()
-        lowest = hyper_range(target)[0].double().numpy()
-        self.floor = np.minimum(lowest, target.hyper.numpy())
-        self.steps = None
-        if getattr(target, "is_extended", False):
-            self.steps = GammaSteps(problem)
+        self.options, self.inner = options, replace(options, progress=no_progress)
+        hyper = problem.target.hyper.detach()
+        self.problem = replace(problem, target=problem.target.at(hyper))
+        lowest = hyper_range(problem.target)[0].double().numpy()
+        self.floor = np.minimum(lowest, hyper.numpy())
         self.history: list[float] = []
         self.gains: list[float] = []
-        self.kept: _State | None = None
+        self.kept: Solution | None = None
 
     def run(self) -> Solution:
         """Alternate until nothing is left to gain."""
         stopped = False
         try:
+            kept, stopped = self._iterate()
             while len(self.history) < self.options.max_iter and not stopped:
                 if remaining_gain(self.gains) < self.options.tol:
                     break
-                stopped = self._iterate()
-            return self._finish(self.kept, stopped)
+                kept, stopped = self._iterate()
+            return self._finish(kept, stopped)
         except KeyboardInterrupt:
             if self.kept is None:
                 raise
             return self._cut_short(self.kept)
 
-    def _cut_short(self, kept: "_State") -> Solution:
-        """Put the best state so far into posterior and target."""
-        self.problem.posterior.params = kept.params
-        self.problem.target.hyper = kept.hyper
-        found = {**kept.found.diagnostics, "gap": math.inf}
-        return self._solution(kept.value, Ending.INTERRUPTED, INTERRUPTED, found)
+    def _cut_short(self, kept: Solution) -> Solution:
+        """Keep the best state so far, without a look at it that would take time."""
+        found = {**kept.diagnostics, "gap": math.inf}
+        return self._solution(kept, Ending.INTERRUPTED, INTERRUPTED, found)
 
-    def _iterate(self) -> bool:
-        problem, constant = self.problem, 0.0
+    @property
+    def _steps(self) -> GammaSteps | None:
+        extended = self.problem.target.is_extended
+        return GammaSteps(self.problem) if extended else None
+
+    def _iterate(self) -> tuple[Solution, bool]:
         if self.history:
-            self._move_scales()
-        if self.steps is not None:
-            problem, constant = self.steps.conditional(), self.steps.constant()
-        found = NaturalGradient().solve(problem, self.inner)
-        if self.steps is not None:
-            self.steps.keep(problem)
-        value = found.value + constant
+            self.problem = self._moved_scales()
+        found = self._solve_normal(self._steps)
         # Where the normal part of a step was cut short, the last step may be better.
-        if self.kept is None or not found.interrupted or value < self.kept.value:
-            posterior, hyper = self.problem.posterior, self.problem.target.hyper
-            self.kept = _State(posterior.params, hyper, value, found)
+        if self.kept is None or not found.interrupted or found.value < self.kept.value:
+            self.kept = found
         found.raise_interrupt()
+        self.problem, value = self.problem.at(found.state), found.value
         self.inner = replace(self.inner, warm_start=True)
         if self.history:
             self.gains.append(max(self.history[-1] - value, 0.0))
         self.history.append(value)
-        return self.options.progress(value, lambda: None)
+        return found, self.options.progress(value, lambda: found.state)
 
-    def _move_scales(self) -> None:
-        problem = self.problem
-        if self.steps is not None:
-            self.steps.step()
-            problem = self.steps.conditional()
-        if len(problem.target.hyper):
-            self.problem.target.hyper = _best_hyper(problem, self.floor)
+    def _solve_normal(self, steps: GammaSteps | None) -> Solution:
+        """Best normal part of the posterior, beside the others as they are."""
+        if steps is None:
+            return NaturalGradient().solve(self.problem, self.inner)
+        found = NaturalGradient().solve(steps.conditional(), self.inner)
+        state = State(steps.joined(found.posterior), self.problem.target)
+        return replace(found, state=state, value=found.value + steps.constant())
+
+    def _moved_scales(self) -> Problem:
+        """Problem at the best scales for the normal part as it is."""
+        problem = conditional = self.problem
+        if self._steps is not None:
+            problem = replace(problem, posterior=self._steps.step())
+            conditional = GammaSteps(problem).conditional()
+        if not len(problem.target.hyper):
+            return problem
+        hyper = _best_hyper(conditional, self.floor)
+        return replace(problem, target=problem.target.at(hyper))
 
     def _floor_message(self) -> str:
         """Say which scales ran to 0; for a robust loss that is an error."""
-        target = self.problem.target
+        target, steps = self.problem.target, self._steps
         at_floor = target.hyper <= torch.from_numpy(self.floor) + 1e-6
-        if self.steps is None:  # a start may lie there
+        if steps is None:  # a start may lie there
             return FLOOR_MESSAGE if bool(at_floor.any()) else ""
-        check_noise(target, *self.steps.fitted())
+        check_noise(steps.target, steps.normal, steps.noise_scale())
         return runaway_message(target, at_floor, torch.zeros_like(at_floor))
 
-    def _finish(self, kept: "_State", stopped: bool) -> Solution:
+    def _finish(self, kept: Solution, stopped: bool) -> Solution:
         gap, message = remaining_gain(self.gains), ""
         converged = gap < self.options.tol
         if not (converged or stopped):
@@ -168,61 +165,46 @@ class _Alternation:
         at_floor = self._floor_message()
         if not message and at_floor:
             message, converged = at_floor, False
-        message = message or kept.found.message
-        found = {**kept.found.diagnostics, "gap": gap}
-        ending = ending_of(converged, stopped)
-        return self._solution(kept.value, ending, message, found)
+        message = message or kept.message
+        found = {**kept.diagnostics, "gap": gap}
+        return self._solution(kept, ending_of(converged, stopped), message, found)
 
     def _solution(
-        self, value: float, ending: Ending, message: str, found: dict
+        self, kept: Solution, ending: Ending, message: str, found: dict
     ) -> Solution:
-        return Solution(
+        return replace(
+            kept,
             solver=Alternating.name,
-            value=value,
             history=self.history,
             n_iter=len(self.history),
             ending=ending,
             message=message,
             diagnostics=found,
-            is_exact=True,
         )
 
 
-class _State(NamedTuple):
-    """What an iteration ended with: variational parameters, and their objective."""
-
-    params: torch.Tensor
-    hyper: torch.Tensor
-    value: float
-    found: Solution
-
-
-def _is_normal_gamma(posterior: Any) -> bool:
+def _is_normal_gamma(posterior: Posterior) -> bool:
     """Whether one normal part holds all that Gamma parts do not."""
-    if not hasattr(posterior, "part"):
-        return False
-    parts = [posterior.part(names[0]) for names in posterior.names]
-    others = [part for part in parts if not hasattr(part, "set_gamma")]
-    return len(others) == 1 and others[0].as_normal() is not None
+    parts = list(posterior.parts.values())
+    others = [part for part in parts if part.as_gamma() is None]
+    is_normal = len(others) == 1 and others[0].as_normal() is not None
+    return is_normal and len(parts) > 1
 
 
 def _best_hyper(problem: Problem, floor: np.ndarray) -> torch.Tensor:
     """Hyperparameters of lowest objective for the posterior as it is."""
-    target, normal = problem.target, problem.posterior.as_normal()
-    start = target.hyper.numpy()
+    given, start = problem.linear_target, problem.target.hyper.numpy()
+    normal = cast(NormalForm, problem.posterior.as_normal())
 
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
         hyper = torch.from_numpy(values.copy()).requires_grad_()
-        target.hyper = hyper
         with torch.enable_grad():
+            target = given.at(hyper)
             loss = target.expected_loss_terms(normal)[0]
             loss = loss + problem.divergence.closed_form(normal, target.prior)
             (gradient,) = torch.autograd.grad(loss, hyper)
         return float(loss.detach()), gradient.numpy()
 
-    try:
-        bounds = [(low, value + 10.0) for low, value in zip(floor, start, strict=True)]
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    finally:
-        target.hyper = torch.from_numpy(start.copy())
+    bounds = [(low, value + 10.0) for low, value in zip(floor, start, strict=True)]
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return torch.from_numpy(found.x.copy())

@@ -13,9 +13,9 @@ import torch
 from scipy.linalg import cholesky, qr, solve_triangular
 from scipy.special import digamma, gammaln
 
-from skvi.base import NormalForm
+from skvi.base import GammaForm, NormalForm
 
-__all__ = ["Conjugate", "Node", "State"]
+__all__ = ["Conjugate", "Node", "Point"]
 
 LOG_2PI = math.log(2 * math.pi)
 # A learnt precision may exceed its first value by this factor; then something is
@@ -75,7 +75,7 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class Point:
     """The ELBO at mean precisions exp(x), and where they move from there.
 
     Parameters
@@ -173,9 +173,9 @@ class Conjugate:
                 np.minimum(part, node.first + LEARNT_RANGE, out=part)
         return x
 
-    def is_at_limit(self, state: State) -> bool:
+    def is_at_limit(self, point: Point) -> bool:
         """Whether a learnt precision is as large as it may be."""
-        pairs = zip((self.noise, self.coef), self.split(state.x), strict=True)
+        pairs = zip((self.noise, self.coef), self.split(point.x), strict=True)
         limits = [n.first + LEARNT_RANGE - x for n, x in pairs if n.is_learnt]
         return any(bool((room < 1e-6).any()) for room in limits)
 
@@ -185,7 +185,7 @@ class Conjugate:
         coef = x[self.n_noise :] if self.coef.is_free else self.coef.first
         return noise, coef
 
-    def evaluate(self, x: np.ndarray) -> State:
+    def evaluate(self, x: np.ndarray) -> Point:
         """Update q(coef) at these precisions; bound the evidence there."""
         noise, coef = self.split(x)
         alpha, data = math.exp(noise[0]), self.form.data
@@ -206,7 +206,7 @@ class Conjugate:
         updates = [(self.noise, squares), (self.coef, q.squares)]
         moved = [node.update(0.5 * s) for node, s in updates if node.is_free]
         after = np.concatenate(moved) if moved else x
-        return State(x, after, float(elbo), q, intercept)
+        return Point(x, after, float(elbo), q, intercept)
 
     def _intercept(self, alpha: float) -> tuple[tuple[float, float], float, float]:
         """Moments of the intercept, its squared error, and its part of the ELBO."""
@@ -266,13 +266,9 @@ class Conjugate:
         lower = cholesky(scaled, lower=True, overwrite_a=True, check_finite=False)
         return solve_triangular(lower, np.diag(width), lower=True, check_finite=False)
 
-    def normal(self, state: State, names: list[str]) -> NormalForm:
+    def normal(self, point: Point, names: list[str]) -> NormalForm:
         """Return q of the coefficients, the intercept or both, in that order."""
-        means, scales = [], []
-        for name in names:
-            mean, scale = self._block(state, name)
-            means.append(mean)
-            scales.append(scale)
+        means, scales = zip(*(self._block(point, name) for name in names), strict=True)
         mean = torch.from_numpy(np.concatenate(means))
         if scales[0].ndim == 1 and len(scales[0]) == len(mean):
             return NormalForm(mean, torch.from_numpy(scales[0]))
@@ -282,42 +278,42 @@ class Conjugate:
         blocks = [torch.from_numpy(np.ascontiguousarray(s)) for s in dense]
         return NormalForm(mean, torch.block_diag(*blocks))
 
-    def _block(self, state: State, name: str) -> tuple[np.ndarray, np.ndarray]:
+    def _block(self, point: Point, name: str) -> tuple[np.ndarray, np.ndarray]:
         if name == "intercept":
-            mean, variance = state.intercept or (0.0, 1.0)
+            mean, variance = point.intercept or (0.0, 1.0)
             return np.array([mean]), np.array([math.sqrt(variance)])
-        noise, coef = self.split(state.x)
+        noise, coef = self.split(point.x)
         alpha, precision = math.exp(noise[0]), np.exp(coef)
         if self.is_shared:
-            mean = self.vectors @ state.coef.solution
-            root = None if self.is_diagonal else self._shared_root(state, precision[0])
+            mean = self.vectors @ point.coef.solution
+            root = None if self.is_diagonal else self._shared_root(point, precision[0])
         else:
             root = self._root(alpha, precision)
             moment = self.vectors @ (self.values * self.solution)
             mean = root.T @ (root @ (alpha * moment))
         if self.is_diagonal:
-            return mean, np.sqrt(state.coef.variance)
+            return mean, np.sqrt(point.coef.variance)
         # R' R = L L' with L lower triangular.
         upper = qr(root, mode="r", check_finite=False)[0][: self.d]
         return mean, (upper * np.sign(upper.diagonal())[:, None]).T
 
-    def _shared_root(self, state: State, precision: float) -> np.ndarray:
+    def _shared_root(self, point: Point, precision: float) -> np.ndarray:
         """Symmetric root of the covariance."""
         rest = 1 / math.sqrt(precision)
-        inside = (self.vectors * (np.sqrt(state.coef.variance) - rest)) @ self.vectors.T
+        inside = (self.vectors * (np.sqrt(point.coef.variance) - rest)) @ self.vectors.T
         inside[np.diag_indices(self.d)] += rest
         return inside
 
-    def gammas(self, state: State) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Shapes and rates of the precisions with hyperpriors, by block."""
-        found, parts = {}, self.split(state.x)
+    def gammas(self, point: Point) -> dict[str, GammaForm]:
+        """Distributions of the precisions with hyperpriors, by block."""
+        found, parts = {}, self.split(point.x)
         nodes = {"noise_precision": self.noise, "coef_precision": self.coef}
         for (name, node), x in zip(nodes.items(), parts, strict=True):
             if node.gamma is not None:
                 rate = torch.from_numpy(np.asarray(node.rates(x)))
-                found[name] = torch.full_like(rate, node.shape), rate
+                found[name] = GammaForm(torch.full_like(rate, node.shape), rate)
         return found
 
-    def learnt_noise(self, state: State) -> torch.Tensor:
+    def learnt_noise(self, point: Point) -> torch.Tensor:
         """Log of the noise scale, (1,)."""
-        return torch.from_numpy(-0.5 * self.split(state.x)[0])
+        return torch.from_numpy(-0.5 * self.split(point.x)[0])

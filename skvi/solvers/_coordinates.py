@@ -1,10 +1,11 @@
 """Free coordinates of a normal, in which a starting point is at zero."""
 
-from typing import Any
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.solvers._curvature import Curvature
 
 __all__ = ["Coordinates", "coordinates_of"]
 
@@ -25,12 +26,11 @@ class Coordinates:
     Parameters
     ----------
     start : NormalForm
-    curvature : object
-        With `root` and `root_transposed`, products with R and with R', and the
-        `diagonal` of the Hessian.
+    curvature : Curvature
+        With R as its root.
     """
 
-    def __init__(self, start: NormalForm, curvature: Any) -> None:
+    def __init__(self, start: NormalForm, curvature: Curvature) -> None:
         self.start, self.curvature = start, curvature
         self.size = len(start.mean)
         self.n_free = 2 * self.size + self._n_rest()
@@ -80,8 +80,12 @@ class Coordinates:
 class _FactorCoordinates(Coordinates):
     """The factor as ``factor + R Z``."""
 
+    @property
+    def factor(self) -> torch.Tensor:
+        return cast(torch.Tensor, self.start.factor)
+
     def _n_rest(self) -> int:
-        return self.start.factor.numel()  # type: ignore[union-attr]
+        return self.factor.numel()
 
     def _columns(self, a: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         return torch.cat([a[:, None], rest.reshape(self.size, -1)], 1)
@@ -89,7 +93,7 @@ class _FactorCoordinates(Coordinates):
     def _spread(
         self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return *super()._spread(t, rest, moved), self.start.factor + moved[:, 1:]
+        return *super()._spread(t, rest, moved), self.factor + moved[:, 1:]
 
     def _pull(
         self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
@@ -118,7 +122,7 @@ class _FullCoordinates(Coordinates):
         return inner.diagonal() * t.exp(), inner[self.rows, self.columns]
 
 
-def coordinates_of(start: NormalForm, curvature: Any) -> Coordinates:
+def coordinates_of(start: NormalForm, curvature: Curvature) -> Coordinates:
     """Return the coordinates for the shape of a normal."""
     if start.factor is not None:
         return _FactorCoordinates(start, curvature)

@@ -4,14 +4,13 @@ Three forms of ``A' H A + diag(prior precision)``: a matrix, its dual in the spa
 the rows, and, where both are too large, products with a few leading directions.
 """
 
-from typing import Any
-
 import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorise
+from skvi.targets import SupervisedTarget
 
-__all__ = ["curvature_of", "rank_of", "starting_normal"]
+__all__ = ["Curvature", "curvature_of", "rank_of", "starting_normal"]
 
 # Above so many parameters a matrix of them costs too much (300 MB).
 MAX_DENSE = 6000
@@ -23,8 +22,8 @@ KRYLOV_DEPTH = 6
 
 
 def curvature_of(
-    target: Any, h: torch.Tensor, precision: torch.Tensor, rank: int
-) -> "_Curvature":
+    target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor, rank: int
+) -> "Curvature":
     """Choose the form of the curvature that the sizes allow.
 
     Parameters
@@ -49,7 +48,7 @@ def curvature_of(
     return _Products(target, h, precision, rank)
 
 
-class _Curvature:
+class Curvature:
     """Products with the curvature and with a root of its inverse.
 
     Attributes
@@ -59,7 +58,9 @@ class _Curvature:
 
     diagonal: torch.Tensor
 
-    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+    def __init__(
+        self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
+    ) -> None:
         self.target, self.h, self.precision = target, h, precision
 
     def times(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -99,8 +100,10 @@ class _Curvature:
         return d * self.root(self.root_transposed(d * block))
 
 
-class _Dense(_Curvature):
-    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+class _Dense(Curvature):
+    def __init__(
+        self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
+    ) -> None:
         super().__init__(target, h, precision)
         self.matrix = target.predictor.gram(target.X, h) + torch.diag(precision)
         self.factor, self.diagonal = factorise(self.matrix), self.matrix.diagonal()
@@ -119,10 +122,12 @@ class _Dense(_Curvature):
         return values[:rank], vectors[:, :rank]
 
 
-class _Dual(_Curvature):
+class _Dual(Curvature):
     """With s = precision^-1/2 and G = H^1/2 A s, the root is ``s (I + G'G)^-1/2``."""
 
-    def __init__(self, target: Any, h: torch.Tensor, precision: torch.Tensor) -> None:
+    def __init__(
+        self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
+    ) -> None:
         super().__init__(target, h, precision)
         predictor, X = target.predictor, target.X
         self.diagonal = predictor.gram_diagonal(X, h) + precision
@@ -154,11 +159,15 @@ class _Dual(_Curvature):
         return self._half(self.s * matrix)
 
 
-class _Products(_Curvature):
+class _Products(Curvature):
     """The root is that of the low-rank covariance along the soft directions."""
 
     def __init__(
-        self, target: Any, h: torch.Tensor, precision: torch.Tensor, rank: int
+        self,
+        target: SupervisedTarget,
+        h: torch.Tensor,
+        precision: torch.Tensor,
+        rank: int,
     ) -> None:
         super().__init__(target, h, precision)
         self.diagonal = target.predictor.gram_diagonal(target.X, h) + precision
@@ -191,7 +200,7 @@ def rank_of(normal: NormalForm) -> int:
 
 
 def starting_normal(
-    mean: torch.Tensor, curvature: _Curvature, shape: NormalForm
+    mean: torch.Tensor, curvature: Curvature, shape: NormalForm
 ) -> NormalForm:
     """Normal near ``N(mean, curvature^-1)``, of the shape of another one.
 
@@ -218,10 +227,10 @@ def starting_normal(
     return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * stretch)
 
 
-def _project(target: Any, matrix: torch.Tensor) -> torch.Tensor:
+def _project(target: SupervisedTarget, matrix: torch.Tensor) -> torch.Tensor:
     return target.predictor.project(target.X, matrix)
 
 
-def _pull_back(target: Any, f: torch.Tensor) -> torch.Tensor:
+def _pull_back(target: SupervisedTarget, f: torch.Tensor) -> torch.Tensor:
     """A' f for (n, m) or (n, K, m)."""
     return target.predictor.pull_back_draws(target.X, f.movedim(-1, 0)).T

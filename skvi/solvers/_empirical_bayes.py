@@ -7,15 +7,19 @@ from typing import NamedTuple
 
 import torch
 
+from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._verdict import missing_for_expectations, missing_for_quadrature
 from skvi.solvers.base import (
     INTERRUPTED,
     Ending,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
     no_progress,
 )
@@ -38,7 +42,7 @@ LEAST_CURVATURE = 1e-3
 STILL_MOVING = 0.1
 
 
-class EmpiricalBayes:
+class EmpiricalBayes(Solver):
     """Learn noise and prior scales of a linear model by type-II maximum likelihood.
 
     Minimises ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
@@ -66,49 +70,25 @@ class EmpiricalBayes:
     >>> posterior = FullRankNormal().build(model.layout)
     >>> problem = Problem(target, ELBO(), KL(), posterior, None)
     >>> solution = EmpiricalBayes().solve(problem, SolverOptions())
-    >>> round(float(target.hyper.exp()), 3)  # 9 is 1 plus the variance of the prior
+    >>> round(
+    ...     float(solution.target.hyper.exp()), 3
+    ... )  # 9 is 1 plus the variance of the prior
     2.828
     """
 
     name = "empirical_bayes"
+    continues = True
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
-        objective, target = problem.objective, problem.target
-        if not len(target.hyper):
+        """Say what the problem lacks; see `Solver.missing`."""
+        if not len(problem.target.hyper):
             return "the target learns no hyperparameters"
-        if objective.kind == "expectation" and objective.gradient == "auto":
-            if target.is_linear:
-                problem = replace(problem, target=target.frozen())
-        reasons = [solver.missing(problem) for solver in FIXED_SCALES]
-        return "" if "" in reasons else reasons[0]
+        missing = missing_for_expectations(problem)
+        return missing or missing_for_quadrature(problem, may_learn=True)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` and ``problem.target.hyper`` in place.
-
-        Parameters
-        ----------
-        problem : Problem
-        options : SolverOptions
-            `max_iter` counts Newton steps of the scales.
-
-        Returns
-        -------
-        Solution
-            `value` is the objective in nats, summed over the data, by quadrature
-            and closed forms: no draws are used.
-        """
+        """Fit without draws; `max_iter` counts Newton steps of the scales."""
         return _Search(problem, options).run()
 
 
@@ -119,7 +99,7 @@ class _Search:
         self.start = problem.target.hyper.detach().clone()
         self.low = torch.minimum(low, self.start)
         self.high = torch.maximum(high, self.start)
-        self.best: _State | None = None
+        self.best: _Scales | None = None
         self.drift = torch.zeros_like(self.start)
         self.inner_options = replace(
             options,
@@ -140,20 +120,17 @@ class _Search:
             return self._cut_short(self.best)
 
     def _search(self) -> Solution:
-        best = self.best = self._fit(self.start)
+        best = self.best = self._fit(self.start, self.problem.posterior)
         self.inner_options = replace(self.inner_options, warm_start=True)
         while not self._is_done():
             best = self.best = self._move(best, self._newton_step(best))
             self.history.append(best.inner.value)
-            self.stopped = self.options.progress(
-                best.inner.value, partial(self._restore, best)
-            )
-        self._restore(best)
+            state = partial(self._state, best)
+            self.stopped = self.options.progress(best.inner.value, state)
         return self._finish(best)
 
-    def _cut_short(self, best: "_State") -> Solution:
+    def _cut_short(self, best: "_Scales") -> Solution:
         """Keep the best state so far, without a look at it that would take time."""
-        self._restore(best)
         found = {**best.inner.diagnostics, "gap": math.inf}
         return self._solution(best, Ending.INTERRUPTED, INTERRUPTED, found)
 
@@ -162,32 +139,28 @@ class _Search:
         ends = self.gap <= self.options.tol or self.stalled or self.stopped
         return ends or len(self.history) >= self.options.max_iter
 
-    def _restore(self, best: "_State") -> None:
-        """Put a state into posterior and target."""
-        self.problem.posterior.params = best.params.clone()
-        self.problem.target.hyper = best.hyper.clone()
+    def _state(self, best: "_Scales") -> State:
+        return State(best.inner.posterior, self.problem.target.at(best.hyper))
 
-    def _fit(self, hyper: torch.Tensor) -> "_State":
+    def _fit(self, hyper: torch.Tensor, start: Posterior) -> "_Scales":
         """Best posterior at these scales, and the gradient of its value in them."""
-        problem, target = self.problem, self.problem.target
-        target.hyper = hyper
-        inner = replace(problem, target=target.frozen())
+        problem, target = self.problem, self.problem.linear_target
+        inner = problem.at(State(start, target.at(hyper).frozen()))
         solver = next(s for s in FIXED_SCALES if not s.missing(inner))
         found = solver().solve(inner, self.inner_options)
-        params = problem.posterior.params.clone()
         if self.best is None:  # all that there is, should Ctrl-C come now
-            self.best = _State(hyper, params, found, torch.zeros_like(hyper))
+            self.best = _Scales(hyper, found, torch.zeros_like(hyper))
         found.raise_interrupt()
+        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator()
         with torch.enable_grad():
-            target.hyper = hyper.clone().requires_grad_()
+            moved, q = target.at(leaf), found.posterior
             surrogate, _ = problem.objective.surrogate(
-                target, problem.posterior, problem.divergence, None, 0, None
+                moved, q, problem.divergence, None, 0, no_draws
             )
-            (gradient,) = torch.autograd.grad(surrogate, target.hyper)
-        target.hyper = hyper
-        return _State(hyper, params, found, gradient)
+            (gradient,) = torch.autograd.grad(surrogate, leaf)
+        return _Scales(hyper, found, gradient)
 
-    def _newton_step(self, best: "_State") -> torch.Tensor:
+    def _newton_step(self, best: "_Scales") -> torch.Tensor:
         """Step of the scales that are free, by differences of gradients."""
         free = self._free(best)
         step = torch.zeros_like(best.hyper)
@@ -201,7 +174,7 @@ class _Search:
             delta = DIFFERENCE if best.hyper[i] < middle else -DIFFERENCE
             shifted = best.hyper.clone()
             shifted[i] += delta
-            change = self._fit(shifted).gradient - best.gradient
+            change = self._fit(shifted, best.inner.posterior).gradient - best.gradient
             columns.append(change[free] / delta)
         hessian = torch.stack(columns, 1)
         values, vectors = torch.linalg.eigh(0.5 * (hessian + hessian.T))
@@ -215,13 +188,13 @@ class _Search:
         longest = float(step.abs().max())
         return step * min(1.0, LONGEST / longest) if longest > 0 else step
 
-    def _free(self, best: "_State") -> torch.Tensor:
+    def _free(self, best: "_Scales") -> torch.Tensor:
         """Scales that are not held at an end of their range."""
         held = (best.hyper <= self.low) & (best.gradient > 0)
         held = held | ((best.hyper >= self.high) & (best.gradient < 0))
         return (~held).nonzero()[:, 0]
 
-    def _move(self, best: "_State", step: torch.Tensor) -> "_State":
+    def _move(self, best: "_Scales", step: torch.Tensor) -> "_Scales":
         """Take the step, or as much of it as lowers the objective."""
         value = best.inner.value
         highest = value + 1e-12 * abs(value) + INNER_ACCURACY * self.options.tol
@@ -229,7 +202,7 @@ class _Search:
         while rho > 1e-4:
             trial = (best.hyper + rho * step).clamp(self.low, self.high)
             try:
-                found = self._fit(trial)
+                found = self._fit(trial, best.inner.posterior)
             except ValueError:  # singular at a scale that is far too large
                 found = None
             if found is not None and found.inner.value <= highest:
@@ -245,7 +218,7 @@ class _Search:
         to_infinity = (hyper >= self.high) | (still > STILL_MOVING)
         return runaway_message(self.problem.target, to_zero, to_infinity)
 
-    def _finish(self, best: "_State") -> Solution:
+    def _finish(self, best: "_Scales") -> Solution:
         tol, message = self.options.tol, self._runaway(best.hyper)
         inner = best.inner
         gap = self.gap + inner.diagnostics["gap"]
@@ -265,11 +238,12 @@ class _Search:
         return self._solution(best, ending_of(converged, self.stopped), message, found)
 
     def _solution(
-        self, best: "_State", ending: Ending, message: str, found: dict
+        self, best: "_Scales", ending: Ending, message: str, found: dict
     ) -> Solution:
         return replace(
             best.inner,
             solver=EmpiricalBayes.name,
+            state=self._state(best),
             history=self.history,
             n_iter=len(self.history),
             ending=ending,
@@ -278,10 +252,9 @@ class _Search:
         )
 
 
-class _State(NamedTuple):
+class _Scales(NamedTuple):
     """The fit at some scales; the gradient is that of its value in their logarithms."""
 
     hyper: torch.Tensor
-    params: torch.Tensor
     inner: Solution
     gradient: torch.Tensor

@@ -1,15 +1,18 @@
 """Half-steps for precisions with Gamma posteriors, beside a normal q of the rest."""
 
-from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from scipy.special import digamma, gammaln
 
-from skvi.base import NormalForm
-from skvi.solvers.base import Problem
+from skvi.base import GammaForm, NormalForm
+from skvi.likelihoods import Likelihood
+from skvi.posteriors import Posterior
+from skvi.priors import GammaHyperprior
+from skvi.solvers.base import Problem, State
+from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import NumpyState
 from skvi.utils._scale_mixture import noise_nodes
 
@@ -30,22 +33,30 @@ class GammaSteps:
     ----------
     problem : Problem
         Of a `HierarchicalTarget` whose theta holds precisions, with a product
-        posterior: normal parts, and Gamma parts for the precisions.
+        posterior: one normal part, and Gamma parts for the precisions.
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.target = problem, problem.target
-        self.names = [n for n in self.target.layout if n.endswith("_precision")]
+        self.problem = problem
+        self.target = cast(HierarchicalTarget, problem.target)
+        self.names = self.target.layout.positive
+        parts = problem.posterior.parts
+        self.key = next(names for names in parts if "coef" in names)
+        self.part = parts[self.key]
+
+    @property
+    def normal(self) -> NormalForm:
+        """The normal part."""
+        return cast(NormalForm, self.part.as_normal())
 
     def gamma(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Shapes and rates of a block of precisions."""
-        shape, rate = self.problem.posterior.part(name).moments()
-        return shape.numpy(), rate.numpy()
+        gamma = cast(GammaForm, self.problem.posterior.part(name).as_gamma())
+        return gamma.shape.numpy(), gamma.rate.numpy()
 
     def conditional(self) -> Problem:
         """Problem of q(coef) alone: losses averaged over the noise, mean precisions."""
-        target, posterior = self.target, self.problem.posterior
-        loss = target.loss
+        target, loss = self.target, self.target.loss
         if "noise_precision" in self.names:
             shape, rate = self.gamma("noise_precision")
             few = float(shape[0]) > MANY_ROWS
@@ -57,25 +68,18 @@ class GammaSteps:
         if "coef_precision" in self.names:
             shape, rate = self.gamma("coef_precision")
             precision = torch.from_numpy(shape / rate)
-        part = posterior.part("coef")
-        return replace(
-            self.problem,
-            target=target.conditional(loss, precision),
-            posterior=part,
-        )
+        return self.problem.at(State(self.part, target.conditional(loss, precision)))
 
-    def keep(self, conditional: Problem) -> None:
-        """Take over the normal part of a solved problem."""
-        self.problem.posterior.set_part("coef", conditional.posterior)
-        self.target.hyper = conditional.target.hyper
+    def joined(self, part: Posterior) -> Posterior:
+        """The whole posterior with another normal part."""
+        return self.problem.posterior.with_parts({self.key: part})
 
-    def fitted(self) -> tuple[NormalForm, torch.Tensor]:
-        """Normal of the coefficients, and the scale of the noise."""
-        normal = self.problem.posterior.part("coef").as_normal()
+    def noise_scale(self) -> torch.Tensor:
+        """Scale of the noise: that of the mean precision, where it is a parameter."""
         if "noise_precision" not in self.names:
-            return normal, self.target.likelihood._scale
-        shape, rate = self.problem.posterior.part("noise_precision").moments()
-        return normal, (rate / shape).sqrt()[0]
+            return self.target.likelihood._scale
+        (shape,), (rate,) = self.gamma("noise_precision")
+        return torch.tensor(rate / shape).sqrt()
 
     def constant(self) -> float:
         """What the conditional objective lacks of the whole one, in nats."""
@@ -92,21 +96,18 @@ class GammaSteps:
     def _per_precision(self, shape: np.ndarray) -> float:
         return self.target.predictor.n_features / len(shape)
 
-    def step(self) -> None:
-        """Move the precisions to their best distributions given q(coef)."""
-        normal = self.problem.posterior.part("coef").as_normal()
-        if "coef_precision" in self.names:
-            self._step_coef(normal)
-        if "noise_precision" in self.names:
-            self._step_noise(normal)
+    def step(self) -> Posterior:
+        """Posterior with the best distributions of the precisions given q(coef)."""
+        steps = {"coef_precision": self._coef, "noise_precision": self._noise}
+        posterior = self.problem.posterior
+        parts: dict[tuple[str, ...], Posterior] = {}
+        for name in self.names:
+            parts[name,] = posterior.part(name).near_gamma(steps[name]())
+        return posterior.with_parts(parts)
 
-    def _set(self, name: str, shape: np.ndarray, rate: np.ndarray) -> None:
-        part = self.problem.posterior.part(name)
-        part.set_gamma(torch.from_numpy(shape), torch.from_numpy(rate))
-        self.problem.posterior.set_part(name, part)
-
-    def _step_coef(self, normal: NormalForm) -> None:
+    def _coef(self) -> GammaForm:
         """Closed form."""
+        normal = self.normal
         shape, _ = self.gamma("coef_precision")
         gamma = self.target.prior.gammas["coef_precision"]
         d = self.target.predictor.n_features
@@ -114,18 +115,15 @@ class GammaSteps:
         if len(shape) == 1:
             squares = squares.sum(keepdims=True)
         count = self._per_precision(shape)
-        self._set(
-            "coef_precision",
-            np.full_like(shape, gamma.shape + 0.5 * count),
-            gamma.rate + 0.5 * squares,
-        )
+        shape = np.full_like(shape, gamma.shape + 0.5 * count)
+        return _gamma_of(shape, gamma.rate + 0.5 * squares)
 
-    def _step_noise(self, normal: NormalForm) -> None:
+    def _noise(self) -> GammaForm:
         """Best Gamma distribution, by quadrature over the log precision."""
         (shape,), (rate,) = self.gamma("noise_precision")
         gamma, target = self.target.prior.gammas["noise_precision"], self.target
         noise, _ = noise_nodes(shape, rate, 2 * MANY_NODES, reach=1.5)
-        losses = [float(x) for x in _losses_at(target, noise.sqrt(), normal)]
+        losses = [float(x) for x in _losses_at(target, noise.sqrt(), self.normal)]
         t, loss = -noise.log().numpy(), np.array(losses)
 
         def objective(x: np.ndarray) -> float:
@@ -140,9 +138,8 @@ class GammaSteps:
         found = minimize(
             objective, start, method="L-BFGS-B", bounds=bounds, options=TIGHT
         )
-        if found.fun <= objective(start):
-            a, b = np.exp(found.x)
-            self._set("noise_precision", np.array([a]), np.array([b]))
+        best = found.x if found.fun <= objective(start) else start
+        return _gamma_of(*np.exp(best)[:, None])
 
 
 class AveragedLoss(NumpyState):
@@ -158,14 +155,14 @@ class AveragedLoss(NumpyState):
     is_log_loss = False
 
     def __init__(
-        self, target: Any, scales: torch.Tensor, weights: torch.Tensor
+        self, target: HierarchicalTarget, scales: torch.Tensor, weights: torch.Tensor
     ) -> None:
         self.loss, self.likelihood = target.loss, target._likelihood
         self.scales, self.weights = scales, weights
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: Likelihood,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,
@@ -180,11 +177,17 @@ class AveragedLoss(NumpyState):
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
         return value, first, second
 
-    def tail_curvature(self, likelihood: Any) -> None:
+    def tail_curvature(self, likelihood: Likelihood) -> None:
         """Not known."""
 
 
-def _losses_at(target: Any, scales: torch.Tensor, normal: NormalForm) -> list:
+def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:
+    return GammaForm(torch.from_numpy(shape), torch.from_numpy(rate))
+
+
+def _losses_at(
+    target: HierarchicalTarget, scales: torch.Tensor, normal: NormalForm
+) -> list[torch.Tensor]:
     """Expected loss of all rows at every noise scale."""
     mean, variance = target.predictor.moments(target.X, normal)
     w, found = target.sample_weight, []
@@ -195,7 +198,7 @@ def _losses_at(target: Any, scales: torch.Tensor, normal: NormalForm) -> list:
     return found
 
 
-def _divergence(shape: np.ndarray, rate: np.ndarray, gamma: Any) -> float:
+def _divergence(shape: np.ndarray, rate: np.ndarray, gamma: GammaHyperprior) -> float:
     """KL divergence of Gamma distributions from a hyperprior, summed."""
     a0, b0 = gamma.shape, gamma.rate
     value = (shape - a0) * digamma(shape) - gammaln(shape) + gammaln(a0)

@@ -1,11 +1,12 @@
 """Learnt scales: how far they may run, and what to say where they do."""
 
 import math
-from typing import Any
 
 import torch
 
+from skvi.base import NormalForm
 from skvi.exceptions import NoOptimumError
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["check_noise", "hyper_range", "runaway_message", "suspicion"]
 
@@ -21,7 +22,7 @@ INSIDE, EXACT, MAX_EXACT = 3.0, 0.1, 0.5
 
 
 def hyper_range(
-    target: Any, has_small_steps: bool = False
+    target: Target, has_small_steps: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Least and largest values of the hyperparameters of a target, (H,) each.
 
@@ -37,7 +38,7 @@ def hyper_range(
     return start - below, start + above
 
 
-def suspicion(target: Any, hyper: torch.Tensor) -> str:
+def suspicion(target: Target, hyper: torch.Tensor) -> str:
     """Say that a scale of the noise falls with a robust loss, as a run away does."""
     fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
     names = target.learnt or ("",) * len(fallen)
@@ -48,13 +49,12 @@ def suspicion(target: Any, hyper: torch.Tensor) -> str:
     )
 
 
-def _is_robust(target: Any) -> bool:
-    loss = getattr(target, "loss", None)
-    return loss is not None and not loss.is_log_loss
+def _is_robust(target: Target) -> bool:
+    return isinstance(target, SupervisedTarget) and not target.loss.is_log_loss
 
 
 def runaway_message(
-    target: Any, to_zero: torch.Tensor, to_infinity: torch.Tensor
+    target: Target, to_zero: torch.Tensor, to_infinity: torch.Tensor
 ) -> str:
     """Say which learnt scales have no optimum, and what to change.
 
@@ -87,14 +87,17 @@ def runaway_message(
     return "; ".join(parts)
 
 
-def _floor_remedy(target: Any, kind: str) -> str:
+def _floor_remedy(target: Target, kind: str) -> str:
     if kind == "prior":
         return _FLOOR_OF_PRIOR
-    likelihood = getattr(target, "likelihood", None)
-    return getattr(likelihood, "floor_remedy", "fix it at a number")
+    if isinstance(target, SupervisedTarget):
+        return target.likelihood.floor_remedy
+    return "fix it at a number"
 
 
-def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
+def check_noise(
+    target: SupervisedTarget, normal: NormalForm, scale: torch.Tensor
+) -> None:
     """Raise where a robust loss has settled on rows that are fitted exactly.
 
     A hyperprior of the noise precision stops the noise from reaching zero, so that it
@@ -102,7 +105,7 @@ def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
 
     Parameters
     ----------
-    target : Target
+    target : SupervisedTarget
         Of a linear model with a noise that is not given.
     normal : NormalForm
         Posterior of its coefficients.
@@ -128,8 +131,8 @@ def check_noise(target: Any, normal: Any, scale: torch.Tensor) -> None:
         )
 
 
-def _check_loss(target: Any, name: str, kind: str) -> None:
-    if kind == "noise" and _is_robust(target):
+def _check_loss(target: Target, name: str, kind: str) -> None:
+    if kind == "noise" and isinstance(target, SupervisedTarget) and _is_robust(target):
         raise NoOptimumError(
             f"With loss={target.loss!r} the {name} runs to 0: {RUNAWAY}."
         )

@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal, Posterior
 from skvi.sampling import (
     HamiltonianChains,
     adapt_proposal,
@@ -19,6 +19,7 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._diagnostics import khat_limit
+from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._tilted import (
     N_AVERAGED,
@@ -26,18 +27,20 @@ from skvi.solvers._tilted import (
     estimate_loss,
     match_tilted_moments,
 )
-from skvi.solvers._wide_start import choose_start, likelihood_normal
+from skvi.solvers._wide_start import solve_from_best
 from skvi.solvers.base import (
     Ending,
     PhaseInterrupted,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
 )
-from skvi.utils._random import randn
+from skvi.targets import Target
 
-__all__ = ["MomentMatching", "dispersed_starts", "fit_proposal_normal"]
+__all__ = ["MomentMatching", "fit_proposal_normal"]
 
 # Independent draws that the moments should be worth: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
@@ -48,17 +51,10 @@ N_CHAINS = 64
 # Above so many parameters proposals are factorised: a covariance costs too much.
 MAX_FULL_RANK = 2000
 TINY_VARIANCE = 1e-300
-# Starts from the prior are at most so many of its widths from its mean.
-FARTHEST_START = 10.0
-# A normal density falls by half the squared distance; starts from the prior come
-# nearer while theirs falls more than so many times the square.
-STEEPEST_START, MAX_HALVINGS = 2.0, 20
 MAX_RHAT = 1.05
-# Standard deviations of starts that do not come from the prior.
-WIDER = 3.0
 
 
-class MomentMatching:
+class MomentMatching(Solver):
     """Give a normal q the mean and covariance that its optimum must have.
 
     For the EUBO they are the posterior's: they minimise KL(posterior || q) over
@@ -87,19 +83,9 @@ class MomentMatching:
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
+        """Say what the problem lacks; see `Solver.missing`."""
         if problem.objective.tilt is None:
-            return f"{problem.objective!r} is not optimised by matching moments"
+            return f"{problem.objective!r} is not optimized by matching moments"
         if problem.objective.gradient != "auto":
             return f"{problem.objective!r} asks for gradients from draws"
         normal = problem.posterior.as_normal()
@@ -115,23 +101,13 @@ class MomentMatching:
         return NaturalGradient.missing(_proposal_problem(problem.target))
 
     @staticmethod
-    def count_iterations(problem: Problem) -> int:
-        """Count the iterations that are reported, whatever `max_iter` is.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        int
-            1 for the EUBO; the steps on fresh draws for Rényi's bound.
-        """
+    def count_iterations(problem: Problem, options: SolverOptions) -> int:
+        """Count 1 for the EUBO, and for Rényi's bound the steps on fresh draws."""
         return N_FULL + N_AVERAGED if problem.objective.tilt else 1
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place.
+        """Match moments; `max_iter` and `warm_start` are those of the ELBO's solution.
 
         Parameters
         ----------
@@ -142,38 +118,35 @@ class MomentMatching:
         -------
         Solution
             `value` is the EUBO in nats, estimated from the draws behind the
-            moments: consistent, and not certified to be above log p(D). For Rényi
-            it is minus the bound, estimated by importance sampling from fresh
-            draws: consistent as well.
+            moments: consistent, and above log p(D) only if they are the posterior's,
+            for which chains must have mixed. For Rényi it is minus the bound,
+            estimated by importance sampling from fresh draws: consistent as well.
         """
-        posterior, tilted = problem.posterior, bool(problem.objective.tilt)
-        kept, start = None, _proposal_problem(problem.target)
+        tilted, kept = bool(problem.objective.tilt), None
+        start = _proposal_problem(problem.target)
         if options.warm_start:
-            kept = posterior.params
+            kept = problem.posterior
         if tilted:
-            start = replace(start, posterior=posterior)
+            start = replace(start, posterior=problem.posterior)
         try:
             found = _solve(start, options.max_iter)
-            normal = start.posterior.as_normal()
-            posterior.set_normal(normal)
-            kept = posterior.params if kept is None else kept
+            near = _moved(problem, found.state)
+            kept = near.posterior if kept is None else kept
             found.raise_interrupt()
             match = self._match_tilted if tilted else self._match
-            return match(problem, normal, options)
-        except KeyboardInterrupt as interrupt:
-            if kept is None and isinstance(interrupt, PhaseInterrupted):
-                posterior.set_normal(start.posterior.as_normal())
-                kept = posterior.params
+            return match(near, _normal_of(found.posterior), options)
+        except PhaseInterrupted as phase:
+            kept = _moved(problem, phase.state).posterior if kept is None else kept
+        except KeyboardInterrupt:
             if kept is None:
                 raise
-            posterior.params = kept
-            return self._cut_short(problem, options.warm_start)
+        return self._cut_short(replace(problem, posterior=kept), options.warm_start)
 
     def _match(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
     ) -> Solution:
         """Take the posterior's moments; propose from around a normal."""
-        target, generator = problem.target, problem.generator
+        target, generator = problem.target, problem.source_of_draws
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
         goal = _ess_goal(problem)
@@ -199,10 +172,10 @@ class MomentMatching:
             found = {"ess": ess, "rhat": chains.rhat, "source": "chains"}
             bad = "" if chains.rhat < MAX_RHAT else f"R-hat {chains.rhat:.2f}"
             shape = chains.log_joint.shape
-        problem.posterior.set_normal(
-            _moments(theta, weights, proposal.normal, problem.posterior.is_diagonal)
-        )
-        log_weights = log_joint - problem.posterior.log_prob(theta)
+        is_diagonal = problem.posterior.is_diagonal
+        moments = _moments(theta, weights, proposal.normal, is_diagonal)
+        state = State(problem.posterior.near(moments), target)
+        log_weights = log_joint - state.posterior.log_prob(theta)
         value = float(weights @ log_weights)
         error = _standard_error(weights, log_weights, shape)
         found["khat_q"] = pareto_khat(log_weights)
@@ -212,10 +185,17 @@ class MomentMatching:
                 f"the draws behind the moments are poor ({bad}); use a stronger "
                 "prior, standardise the features, or objective='elbo'"
             )
-        options.progress(value, lambda: None)  # the posterior is already there
-        ending = ending_of(not bad)
+        options.progress(value, lambda: state)
         return Solution(
-            self.name, value, [value], 1, ending, message, found, value_se=error
+            solver=self.name,
+            state=state,
+            value=value,
+            history=[value],
+            n_iter=1,
+            ending=ending_of(not bad),
+            message=message,
+            diagnostics=found,
+            value_se=error,
         )
 
     def _match_tilted(
@@ -223,7 +203,8 @@ class MomentMatching:
     ) -> Solution:
         """Start at the ELBO solution; propose from the tilted density."""
         if normal.is_diagonal:
-            normal = fit_proposal_normal(problem.target, options.max_iter)
+            full = fit_proposal_normal(problem.target, options.max_iter)
+            normal = normal if full is None else full
         limit = draw_limit(problem.target.layout.size)
         return match_tilted_moments(
             problem, normal, _ess_goal(problem), limit, options.progress
@@ -233,15 +214,32 @@ class MomentMatching:
         """Keep what the posterior is, with a rough estimate of its bound."""
         value, error = estimate_loss(problem, FEW_DRAWS)
         what = "the posterior of the last fit" if warm else "the ELBO's solution"
-        message, ending = f"interrupted: {what} was kept", Ending.INTERRUPTED
-        return Solution(self.name, value, [value], 1, ending, message, value_se=error)
+        return Solution(
+            solver=self.name,
+            state=problem.state,
+            value=value,
+            history=[value],
+            n_iter=1,
+            ending=Ending.INTERRUPTED,
+            message=f"interrupted: {what} was kept",
+            value_se=error,
+        )
 
 
 def _solve(problem: Problem, max_iter: int) -> Solution:
     """ELBO solution that is near enough, from the better of two starts."""
     solver, options = NaturalGradient(), SolverOptions(max_iter=max_iter, tol=1e-3)
-    warm = choose_start(solver, problem, options)
-    return solver.solve(problem, replace(options, warm_start=warm))
+    return solve_from_best(solver, problem, options)
+
+
+def _normal_of(posterior: Posterior) -> NormalForm:
+    return cast(NormalForm, posterior.as_normal())
+
+
+def _moved(problem: Problem, state: State) -> Problem:
+    """Problem with its posterior near the normal that a phase found."""
+    near = problem.posterior.near(_normal_of(state.posterior))
+    return replace(problem, posterior=near)
 
 
 def _ess_goal(problem: Problem) -> int:
@@ -251,7 +249,7 @@ def _ess_goal(problem: Problem) -> int:
     return max(MIN_ESS, 10 * problem.target.layout.size**2)
 
 
-def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
+def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | None:
     """ELBO solution of a linear model: a good place to propose from.
 
     Full-rank up to 2000 parameters, factorised above.
@@ -295,92 +293,10 @@ def fit_proposal_normal(target: Any, max_iter: int = 100) -> NormalForm | None:
     found = _solve(problem, max_iter)
     if found.interrupted:
         raise KeyboardInterrupt
-    return problem.posterior.as_normal()
+    return found.posterior.as_normal()
 
 
-def dispersed_starts(
-    target: Any, normal: NormalForm, generator: torch.Generator, n_chains: int
-) -> torch.Tensor:
-    """Take half of the starts from a normal near the posterior, half from the prior.
-
-    Where the prior is not log-concave, and narrower than the likelihood, every third
-    of them is where the likelihood alone is large: no chain leaves a narrow spike.
-
-    Parameters
-    ----------
-    target : Target
-        Its prior is drawn from; where there is none, or where precisions have
-        hyperpriors, the normal with three times its standard deviations instead.
-    normal : NormalForm
-        Near the posterior.
-    generator : torch.Generator
-    n_chains : int
-
-    Returns
-    -------
-    Tensor of shape (n_chains, P)
-        The draws of the normal first.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.priors import Normal
-    >>> from skvi.solvers import dispersed_starts
-    >>> from skvi.targets import Target
-    >>> class NoData(Target):
-    ...     prior = Normal().build(Layout({"coef": (1,)}))
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return self.prior.log_prob(theta)
-    >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> starts = dispersed_starts(NoData(), near, generator, 4)
-    >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
-    (torch.Size([4, 1]), True, True)
-    """
-    eps = torch.randn(
-        n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
-    )
-    n_rest = n_chains - n_chains // 2
-    if target.starts_near_fit:
-        wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
-        return torch.cat([normal.transform(eps), wide])
-    prior = target.prior.sample(n_rest, generator)
-    around = target.prior.matching_normal()
-    if around is not None:
-        # Chains do not come back from where heavy tails can reach.
-        reach = FARTHEST_START * around.variance.sqrt()
-        prior = prior.clamp(around.mean - reach, around.mean + reach)
-    starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
-    if target.prior.is_log_concave:
-        return starts
-    likely = likelihood_normal(target)
-    if likely is not None:
-        third = len(starts[::3])
-        starts[::3] = likely.transform(randn(generator, third, likely.n_noise))
-    return starts
-
-
-def _drawn_back(target: Any, normal: NormalForm, starts: torch.Tensor) -> torch.Tensor:
-    """Halve distances from the normal's mean where the density falls too steeply.
-
-    An exponential rate bends so much there that no step which suits the posterior
-    is ever accepted.
-    """
-    moved = starts - normal.mean
-    top = target.log_joint(normal.mean[None])
-    for _ in range(MAX_HALVINGS):
-        fall = top - target.log_joint(normal.mean + moved)
-        distance = normal.whiten(moved).square().sum(1)
-        stays = fall <= STEEPEST_START * (distance + moved.shape[1])
-        if stays.all():
-            break
-        moved = torch.where(stays[:, None], moved, 0.5 * moved)
-    return normal.mean + moved
-
-
-def _proposal_problem(target: Any) -> Problem:
+def _proposal_problem(target: Target) -> Problem:
     full = target.layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if full else MeanFieldNormal()
     return Problem(target, ELBO(), KL(), family.build(target.layout), None)

@@ -18,7 +18,7 @@ from skvi.solvers._normal_point import (
 from skvi.solvers._quasi_newton import quasi_newton_run
 from skvi.solvers._verdict import (
     judge_quadrature,
-    missing_for_quadrature,
+    missing_for_natural_steps,
     refined_value,
     remedy_for,
     unfinished,
@@ -28,7 +28,9 @@ from skvi.solvers.base import (
     Ending,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
 )
 
@@ -39,7 +41,7 @@ MAX_REJECTIONS = 3
 MAX_NATURAL = 25
 
 
-class NaturalGradient:
+class NaturalGradient(Solver):
     """Minimise ``E_q[loss] + D(q || prior)`` without noise.
 
     f_i is normal under q, so that every E_q[loss_i] is a one-dimensional
@@ -76,69 +78,42 @@ class NaturalGradient:
     >>> solution = NaturalGradient().solve(problem, SolverOptions())
     >>> round(solution.value, 4)  # - log p(D): here the posterior is normal
     4.7205
-    >>> posterior.as_normal().mean
+    >>> solution.posterior.as_normal().mean
     tensor([1.3333], dtype=torch.float64)
     """
 
     name = "natural_gradient"
+    continues = True
 
     @staticmethod
-    def missing(problem: Problem, may_learn: bool = False) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-        may_learn : bool, default=False
-            Whether somebody else takes care of hyperparameters to learn.
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
-        missing = missing_for_quadrature(problem, may_learn)
-        if missing:
-            return missing
-        if problem.posterior.as_normal().factor is not None:
-            return "the posterior family has covariances of low rank only"
-        return ""
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks; see `Solver.missing`."""
+        return missing_for_natural_steps(problem)
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place.
-
-        Parameters
-        ----------
-        problem : Problem
-        options : SolverOptions
-
-        Returns
-        -------
-        Solution
-            `value` is the objective in nats, summed over the data, by quadrature
-            and closed forms: no draws are used.
-        """
-        target = problem.objective.training_target(problem.target)
-        return _Iteration(replace(problem, target=target), options).run()
+        """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
+        return _Iteration(problem, options).run()
 
 
 class _Iteration:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
+        self.given, self.options = problem, options
+        target = problem.objective.training_target(problem.target)
+        self.problem = replace(problem, target=target)
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
         self.stopped = False
         self.history: list[float] = []
 
-    def _keep(self) -> None:
-        self.problem.posterior.set_normal(self.point.normal)
+    def _state(self) -> State:
+        posterior = self.given.posterior.near(self.point.normal)
+        return State(posterior, self.given.target)
 
     def _start(self) -> NormalPoint:
-        target = self.problem.target
-        if self.options.warm_start:
-            normal = self.problem.posterior.as_normal()
+        target, normal = self.problem.linear_target, self.problem.posterior.as_normal()
+        if self.options.warm_start and normal is not None:
             point = point_of(self.problem, normal)
             if math.isfinite(point.value):
                 return point
@@ -160,7 +135,7 @@ class _Iteration:
                     break
                 self._iterate()
                 self.history.append(self.point.value)
-                self.stopped = self.options.progress(self.point.value, self._keep)
+                self.stopped = self.options.progress(self.point.value, self._state)
                 if self.stopped:
                     break
             return self._finish(self._gap())
@@ -169,7 +144,6 @@ class _Iteration:
 
     def _cut_short(self) -> Solution:
         """Keep the best point so far, without a look at it that would take time."""
-        self._keep()
         found = {"gap": math.inf, "quadrature_error": None}
         return self._solution(self.point.value, Ending.INTERRUPTED, INTERRUPTED, found)
 
@@ -245,7 +219,7 @@ class _Iteration:
         objective and its derivatives have errors of their own, so that the solution
         of the gradient equations need not be the lowest value.
         """
-        point, target = self.point, self.problem.target
+        point, target = self.point, self.problem.linear_target
         if point.curvature.ndim == 1:
             return 0.0
         fine = target.expected_loss_terms(point.normal, refine=2)[0]
@@ -253,7 +227,6 @@ class _Iteration:
 
     def _finish(self, gap: float) -> Solution:
         point = self.point
-        self._keep()
         fine = refined_value(self.problem, point.normal, float(point.terms.value))
         error = abs(fine - point.value)
         several = point.curvature.ndim == 3
@@ -276,6 +249,7 @@ class _Iteration:
     ) -> Solution:
         return Solution(
             solver=NaturalGradient.name,
+            state=self._state(),
             value=value,
             history=self.history,
             n_iter=len(self.history),

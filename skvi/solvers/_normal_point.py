@@ -38,7 +38,7 @@ class NormalPoint:
     ) -> None:
         self.problem, self.normal, self.precision = problem, normal, precision
         self.value = math.inf
-        target = problem.target
+        target = self.target = problem.linear_target
         self.terms: DivergenceTerms = problem.divergence.terms(
             normal, target.prior, precision
         )
@@ -49,7 +49,7 @@ class NormalPoint:
 
     def mean_gradient(self) -> torch.Tensor:
         """Gradient in the mean."""
-        target = self.problem.target
+        target = self.target
         return target.predictor.pull_back(target.X, self.slope) + self.terms.gradient
 
     @cached_property
@@ -63,7 +63,7 @@ class NormalPoint:
         terms, gradient = self.terms, self.mean_gradient()
         if not self._is_dense:
             step = solve_newton(
-                self.problem.target, self._convex, terms.curvature, gradient, False
+                self.target, self._convex, terms.curvature, gradient, False
             )
         else:
             factor = self._hessian_factor()
@@ -96,11 +96,11 @@ class NormalPoint:
 
     @cached_property
     def _convex(self) -> torch.Tensor:
-        return convex_part(self.problem.target, self.curvature)
+        return convex_part(self.target, self.curvature)
 
     @cached_property
     def _gram(self) -> torch.Tensor:
-        target = self.problem.target
+        target = self.target
         return target.predictor.gram(target.X, self.curvature)
 
     def _hessian_factor(self) -> torch.Tensor:
@@ -110,13 +110,13 @@ class NormalPoint:
             if self.curvature.ndim == 1:
                 raise
         # The errors of integrals over many classes can cost their convexity.
-        target, clipped = self.problem.target, clip_eigenvalues(self.curvature)
+        target, clipped = self.target, clip_eigenvalues(self.curvature)
         gram = target.predictor.gram(target.X, clipped)
         return factorise(add(gram, self.terms.curvature))
 
     def _hessian(self) -> torch.Tensor:
         """Hessian in the mean, without the negative curvature of robust losses."""
-        gram, target = self._gram, self.problem.target
+        gram, target = self._gram, self.target
         if not self._is_convex:
             gram = target.predictor.gram(target.X, self._convex)
         return add(gram, self.terms.curvature)
@@ -134,7 +134,7 @@ class NormalPoint:
         pull = pull if pull.ndim == 1 else pull.diagonal()
         if self._is_dense:
             return self._gram.diagonal() + pull
-        target = self.problem.target
+        target = self.target
         return target.predictor.gram_diagonal(target.X, self.curvature) + pull
 
 

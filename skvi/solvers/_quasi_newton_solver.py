@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._coordinates import Coordinates, coordinates_of
-from skvi.solvers._curvature import curvature_of, rank_of, starting_normal
+from skvi.solvers._curvature import Curvature, curvature_of, rank_of, starting_normal
 from skvi.solvers._lbfgs import LBFGS
 from skvi.solvers._mode import SINGULAR, convex_part, find_mode
 from skvi.solvers._verdict import (
@@ -24,7 +24,9 @@ from skvi.solvers.base import (
     Ending,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
 )
 
@@ -40,7 +42,7 @@ WHITENINGS = (1, 4)
 FASTEST, SLOWEST = 0.8, 0.95
 
 
-class QuasiNewton:
+class QuasiNewton(Solver):
     """Minimise ``E_q[loss] + D(q || prior)`` by L-BFGS, without noise.
 
     For a normal q of any shape, of low rank in the first place, whose covariances
@@ -78,51 +80,31 @@ class QuasiNewton:
     >>> solution = QuasiNewton().solve(problem, SolverOptions())
     >>> solution.converged, round(solution.value, 2)  # - log p(D): rank 1 suffices
     (True, 4.38)
-    >>> posterior.as_normal().mean.round(decimals=2)
+    >>> solution.posterior.as_normal().mean.round(decimals=2)
     tensor([0.0000, 1.0000, 1.0000], dtype=torch.float64)
     """
 
     name = "lbfgs"
+    continues = True
 
     @staticmethod
     def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
+        """Say what the problem lacks; see `Solver.missing`."""
         return missing_for_quadrature(problem)
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place.
-
-        Parameters
-        ----------
-        problem : Problem
-        options : SolverOptions
-
-        Returns
-        -------
-        Solution
-            `value` is the objective in nats, summed over the data, by quadrature
-            and closed forms: no draws are used.
-        """
-        target = problem.objective.training_target(problem.target)
-        return _Run(replace(problem, target=target), options).run()
+        """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
+        return _Run(problem, options).run()
 
 
 class _Run:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
-        self.precision = 1 / problem.target.prior.matching_normal().variance
-        self.shape = problem.posterior.as_normal()
+        self.given, self.options = problem, options
+        self.target = problem.objective.training_target(problem.linear_target)
+        self.problem = replace(problem, target=self.target)
+        self.precision = 1 / self.target.prior.matching_normal().variance
+        self.shape = cast(NormalForm, problem.posterior.as_normal())
         self.rank = rank_of(self.shape)
         self.history: list[float] = []
         self.stopped = self.stalled = False
@@ -130,9 +112,8 @@ class _Run:
 
     def _begin(self) -> None:
         """Start at the posterior's own state, or near the mode."""
-        target = self.problem.target
+        target, normal = self.target, self.shape
         if self.options.warm_start:
-            normal = self.problem.posterior.as_normal()
             if math.isfinite(self._evaluate_normal(normal)[0]):
                 h = convex_part(target, target.expected_loss_terms(normal)[2])
                 return self._whiten(normal, h)
@@ -144,11 +125,11 @@ class _Run:
         return None
 
     def _whiten(self, normal: NormalForm, h: torch.Tensor) -> None:
-        target = self.problem.target
-        self._restart(normal, curvature_of(target, h, self.precision, self.rank))
+        curvature = curvature_of(self.target, h, self.precision, self.rank)
+        self._restart(normal, curvature)
 
-    def _restart(self, normal: NormalForm, curvature: Any) -> None:
-        coordinates: Coordinates = coordinates_of(normal, curvature)
+    def _restart(self, normal: NormalForm, curvature: Curvature) -> None:
+        coordinates = coordinates_of(normal, curvature)
         start = torch.zeros(coordinates.n_free, dtype=torch.float64)
         lbfgs = LBFGS(partial(self._evaluate, coordinates), start)
         # Together: Ctrl-C may come between any two statements.
@@ -180,7 +161,7 @@ class _Run:
         """The objective, ``inf`` outside its range, and its gradients."""
         parts = [normal.mean, normal.scale]
         parts += [] if normal.factor is None else [normal.factor]
-        divergence, target = self.problem.divergence, self.problem.target
+        divergence, target = self.problem.divergence, self.target
         with torch.enable_grad():
             leaves = [part.detach().clone().requires_grad_() for part in parts]
             q = NormalForm(*leaves)
@@ -208,23 +189,22 @@ class _Run:
 
     def _cut_short(self) -> Solution:
         """Keep the best point so far, without a look at it that would take time."""
-        self._keep()
         found = {"gap": math.inf, "quadrature_error": None}
         return self._solution(Ending.INTERRUPTED, INTERRUPTED, found)
 
-    def _keep(self) -> None:
-        self.problem.posterior.set_normal(self.normal)
+    def _state(self) -> State:
+        return State(self.given.posterior.near(self.normal), self.given.target)
 
     def _iterate(self) -> None:
         if len(self.history) in WHITENINGS:
-            h = self.problem.target.expected_loss_terms(self.normal)[2]
-            self._whiten(self.normal, convex_part(self.problem.target, h))
+            h = self.target.expected_loss_terms(self.normal)[2]
+            self._whiten(self.normal, convex_part(self.target, h))
         for _ in range(STEPS_PER_ITER):
             if not self.lbfgs.step():
                 self.stalled = True
                 break
         self.history.append(self.lbfgs.value)
-        self.stopped = self.options.progress(self.lbfgs.value, self._keep)
+        self.stopped = self.options.progress(self.lbfgs.value, self._state)
 
     def _gap(self) -> float:
         """Nats to the optimum: later gains, if they fall as the last ones did."""
@@ -237,8 +217,7 @@ class _Run:
 
     def _finish(self) -> Solution:
         problem, normal, value = self.problem, self.normal, self.lbfgs.value
-        self._keep()
-        divergence = float(problem.divergence.closed_form(normal, problem.target.prior))
+        divergence = float(problem.divergence.closed_form(normal, self.target.prior))
         fine = refined_value(problem, normal, divergence)
         error, gap = abs(fine - value), self._gap()
         # Where rounding allows no step, what the quadratic model promises is noise.
@@ -249,7 +228,7 @@ class _Run:
         elif not converged:
             message = unfinished(len(self.history), gap, remedy_for(problem, normal))
         else:
-            curvature = problem.target.expected_loss_terms(normal)[2]
+            curvature = self.target.expected_loss_terms(normal)[2]
             message = judge_quadrature(error, curvature)
         found = {"gap": gap, "quadrature_error": error}
         return self._solution(ending_of(converged, self.stopped), message, found)
@@ -258,6 +237,7 @@ class _Run:
         value = self.lbfgs.value
         return Solution(
             solver=QuasiNewton.name,
+            state=self._state(),
             value=value,
             history=self.history or [value],
             n_iter=len(self.history),

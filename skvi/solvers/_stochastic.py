@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -12,7 +13,9 @@ from skvi.solvers.base import (
     Ending,
     Problem,
     Solution,
+    Solver,
     SolverOptions,
+    State,
     ending_of,
 )
 
@@ -31,7 +34,7 @@ MAX_GAIN = 1.0
 END_MARGIN = math.log(3.0)
 
 
-class Stochastic:
+class Stochastic(Solver):
     """Adam with fresh draws in every step, decaying steps and averaging.
 
     An iteration is an epoch, one visit of every row in minibatches; where all rows
@@ -58,22 +61,12 @@ class Stochastic:
     name = "stochastic"
 
     @staticmethod
-    def missing(problem: Problem) -> str:
-        """Say what the problem lacks for this solver.
-
-        Parameters
-        ----------
-        problem : Problem
-
-        Returns
-        -------
-        str
-            Empty where the solver can be used.
-        """
-        return ""
+    def needs_start(problem: Problem) -> bool:
+        """Always: draws of a fresh posterior miss the data; see `Solver`."""
+        return True
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit ``problem.posterior`` in place.
+        """Fit the posterior and what the target learns beside it.
 
         Parameters
         ----------
@@ -129,7 +122,6 @@ class _Training:
         try:
             while not message and not self._is_done():
                 message = self._sweep()
-            self._set(self.kept)
             return self._finish(message)
         except KeyboardInterrupt:
             return self._cut_short()
@@ -146,7 +138,7 @@ class _Training:
             value, error = self._value()
         elif not value < first:
             state, value = self.start, first
-        self._set(state)
+        self.kept = state
         return self._solution(Ending.INTERRUPTED, INTERRUPTED, value, error)
 
     def _is_done(self) -> bool:
@@ -162,8 +154,7 @@ class _Training:
                 value, gradient = self._gradient(rows)
                 epoch.append(value)
                 if not bool(torch.isfinite(gradient).all() & torch.isfinite(value)):
-                    self._set(self.params)
-                    return _non_finite(self.problem)
+                    return _non_finite(self._at(self.params))
                 self.adam.step(self.params, gradient)
                 self.params[self.split :].clamp_(self.floor, self.ceiling)
                 total += self.params
@@ -176,7 +167,7 @@ class _Training:
             self.epoch_length = len(epoch)
             self.history.append(float(torch.stack(epoch).mean()))
             self.stopped = self.options.progress(
-                self.history[-1], lambda s=state: self._set(s)
+                self.history[-1], partial(self._state, state)
             )
             if self.stopped:
                 return ""
@@ -188,30 +179,34 @@ class _Training:
     def _row_batches(self) -> list:
         if self.batches == 1:
             return [None] * self.steps
-        n_rows, generator = self.problem.target.n_rows, self.problem.generator
+        n_rows, generator = self.problem.target.n_rows, self.problem.source_of_draws
         order = torch.randperm(n_rows, generator=generator)
         # Batches of nearly equal size: a last one of two rows would be all noise.
         return list(order.tensor_split(self.batches))
 
     def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        self._set(self.params)
-        problem = self.problem
+        problem = self._at(self.params)
         return problem.objective.value_and_gradient(
             problem.target,
             problem.posterior,
             problem.divergence,
             rows,
             self.options.n_draws,
-            problem.generator,
+            problem.source_of_draws,
         )
 
-    def _set(self, params: torch.Tensor) -> None:
-        self.problem.posterior.params = params[: self.split]
-        self.problem.target.hyper = params[self.split :]
+    def _at(self, params: torch.Tensor) -> Problem:
+        """Problem at these variational parameters and hyperparameters."""
+        posterior, target = self.problem.state
+        params, hyper = params[: self.split], params[self.split :]
+        return self.problem.at(State(posterior.at(params), target.at(hyper)))
+
+    def _state(self, params: torch.Tensor) -> State:
+        return self._at(params.clone()).state
 
     def _finish(self, message: str) -> Solution:
         options = self.options
-        problem = self.problem
+        problem = self._at(self.kept)
         if self.stopped:
             return self._solution(Ending.STOPPED, "", *self._value())
         # First: at an end other parameters may go on moving without limit.
@@ -229,14 +224,17 @@ class _Training:
             )
             message += suspicion(problem.target, self.kept[self.split :])
         gain = problem.objective.remaining_gain(
-            problem.target, problem.posterior, problem.divergence, problem.generator
+            problem.target,
+            problem.posterior,
+            problem.divergence,
+            problem.source_of_draws,
         )
         if not message and gain > MAX_GAIN:
             message = (
                 f"the gradient promises {gain:.2g} more nats, which its noise kept "
                 "from showing; increase n_draws, or use gradient='reparam'"
             )
-        efficiency = _weight_efficiency(self.problem)
+        efficiency = _weight_efficiency(problem)
         if not message and efficiency < MIN_EFFICIENCY:
             message = (
                 f"the weights that train {self.problem.objective!r} are degenerate "
@@ -251,6 +249,7 @@ class _Training:
     ) -> Solution:
         return Solution(
             solver=Stochastic.name,
+            state=self._state(self.kept),
             value=value,
             value_se=value_se,
             history=self.history,
@@ -283,7 +282,8 @@ class _Training:
         """
         if not self.sweep_values:
             # Nothing was trained: two values of the start tell of the noise.
-            pair = [_surrogate(self.problem, self.options, None)[1] for _ in range(2)]
+            start = self._at(self.kept)
+            pair = [_surrogate(start, self.options, None)[1] for _ in range(2)]
             return _mean_and_error(torch.stack(pair))
         values = torch.stack(self.sweep_values)
         if self.batches > 1 and len(values) >= 2 * self.epoch_length:
@@ -298,8 +298,7 @@ class _Training:
         n_rows = self.problem.target.n_rows
         if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
             rows = torch.randperm(n_rows, generator=generator)[:JUDGE_ROWS]
-        self._set(params)
-        problem = replace(self.problem, generator=generator)
+        problem = replace(self._at(params), generator=generator)
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
         return float(_surrogate(problem, options, rows)[1])
@@ -327,7 +326,7 @@ def _weight_efficiency(problem: Problem) -> float:
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0
-    draw = problem.posterior.draw(1000, problem.generator)
+    draw = problem.posterior.draw(1000, problem.source_of_draws)
     theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     weights = objective.training_weights(log_weights)
@@ -343,14 +342,14 @@ def _surrogate(
         problem.divergence,
         rows,
         options.n_draws,
-        problem.generator,
+        problem.source_of_draws,
     )
 
 
 def _non_finite(problem: Problem) -> str:
     posterior = problem.posterior
     with torch.no_grad():
-        draw = posterior.draw(1, problem.generator)
+        draw = posterior.draw(1, problem.source_of_draws)
         theta, log_q = draw.theta, draw.log_q
         parts = {
             "log q": log_q,

@@ -1,17 +1,18 @@
 """Rényi's optimum: the moments of p^(1 - alpha) q^alpha, for a normal q."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import log_power_integral
-from skvi.sampling import adapt_proposal, pareto_khat
+from skvi.sampling import StudentT, adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Ending, Problem, Solution, ending_of
+from skvi.solvers.base import Ending, Problem, Progress, Solution, State, ending_of
+from skvi.targets import Target
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
 
@@ -31,7 +32,7 @@ MAX_STEP, MAX_ERRORS = 1.0, 6.0
 class _TiltedTarget:
     """The density p^(1 - alpha) q^alpha, without its constant, for proposals."""
 
-    def __init__(self, target: Any, q: NormalForm, alpha: float) -> None:
+    def __init__(self, target: Target, q: NormalForm, alpha: float) -> None:
         self.target, self.q, self.alpha = target, q, alpha
 
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
@@ -114,14 +115,14 @@ class _Sample:
     def __init__(
         self,
         problem: Problem,
-        proposal: Any,
+        proposal: StudentT,
         near: NormalForm,
         q: NormalForm,
         n_draws: int,
     ) -> None:
-        alpha = problem.objective.tilt
+        alpha = cast(float, problem.objective.tilt)
         self.delta = 1 - alpha
-        theta = proposal.sample(n_draws, problem.generator)
+        theta = proposal.sample(n_draws, problem.source_of_draws)
         log_p = problem.target.log_joint_batched(theta).nan_to_num(nan=-math.inf)
         self.z = q.whiten(theta - q.mean)
         rest = alpha * q.log_prob_whitened(self.z) - proposal.log_prob(theta)
@@ -214,7 +215,7 @@ def match_tilted_moments(
     near: NormalForm,
     goal: int,
     max_draws: int,
-    progress: Callable[[float, Callable[[], None]], bool],
+    progress: Progress,
 ) -> Solution:
     """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, from where it is.
 
@@ -225,19 +226,18 @@ def match_tilted_moments(
     `near` is a normal near p; `goal` the effective draws of the averaged steps;
     `progress` hears of every step, and may stop.
     """
-    alpha, posterior = problem.objective.tilt, problem.posterior
-    start = posterior.params
-    q = _solve_known(posterior.as_normal(), near, alpha)
+    alpha = cast(float, problem.objective.tilt)
+    q = _solve_known(cast(NormalForm, problem.posterior.as_normal()), near, alpha)
     proposal, pilot = adapt_proposal(
         _TiltedTarget(problem.target, q, alpha),
         _covering_normal(q, near, alpha),
-        problem.generator,
+        problem.source_of_draws,
     )
     size, known = len(pilot.theta), _Reference.of(q, near, alpha)
     first = _Sample(problem, proposal, near, q, size)
     error = float(_mean_errors(first, known, alpha).max()) / ERROR_GOAL
     n_draws = min(max_draws, math.ceil(size * max(goal / pilot.ess, error**2)))
-    history = []
+    history: list[float] = []
     for i in range(N_FULL + N_AVERAGED):
         averaged = max(i - N_FULL + 2, 1)
         share = 4 if i < N_FULL else N_AVERAGED
@@ -246,22 +246,24 @@ def match_tilted_moments(
         history.append(-sample.bound)
         known = _Reference.of(q, near, alpha)
         q = _move(q, sample.moments(known), known, alpha, 1 / averaged)
-        if progress(history[-1], lambda q=q: posterior.set_normal(q)):
-            posterior.set_normal(q)
+        state = partial(_state_at, problem, q)
+        if progress(history[-1], state):
             found = {"ess": sample.ess}
-            ending = Ending.STOPPED
-            stopped = _solution(history[-1], history, ending, "", found)
-            return replace(stopped, value_se=sample.bound_se)
+            return _solution(state(), sample, history, Ending.STOPPED, "", found)
     sample = _Sample(problem, proposal, near, q, n_draws)
-    solution = _check(sample, q, near, history, alpha)
-    if not solution.diagnostics["moment_error"] < MAX_ERROR or sample.ess < MIN_ESS:
-        # Worse than the start, from which the caller came.
-        solution.message += "; the ELBO's solution was kept"
-        posterior.params = start
-        solution.value, solution.value_se = estimate_loss(problem)
-    else:
-        posterior.set_normal(q)
-    return solution
+    solution = _check(_state_at(problem, q), sample, q, near, history, alpha)
+    if solution.diagnostics["moment_error"] < MAX_ERROR and sample.ess >= MIN_ESS:
+        return solution
+    # Worse than the start, from which the caller came.
+    value, error = estimate_loss(problem)
+    message = f"{solution.message}; the ELBO's solution was kept"
+    return replace(
+        solution, state=problem.state, value=value, value_se=error, message=message
+    )
+
+
+def _state_at(problem: Problem, q: NormalForm) -> State:
+    return State(problem.posterior.near(q), problem.target)
 
 
 def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, float]:
@@ -270,7 +272,7 @@ def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, 
     The error is that of a jackknife over blocks of draws.
     """
     posterior, objective = problem.posterior, problem.objective
-    draw = posterior.draw(n_draws, problem.generator)
+    draw = posterior.draw(n_draws, problem.source_of_draws)
     theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     value = float(objective.bound(log_weights))
@@ -281,14 +283,33 @@ def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, 
 
 
 def _solution(
-    value: float, history: list[float], ending: Ending, message: str, found: dict
+    state: State,
+    sample: _Sample,
+    history: list[float],
+    ending: Ending,
+    message: str,
+    found: dict,
 ) -> Solution:
-    name = "moment_matching"
-    return Solution(name, value, history, len(history), ending, message, found)
+    return Solution(
+        solver="moment_matching",
+        state=state,
+        value=-sample.bound,
+        history=history,
+        n_iter=len(history),
+        ending=ending,
+        message=message,
+        diagnostics=found,
+        value_se=sample.bound_se,
+    )
 
 
 def _check(
-    sample: _Sample, q: NormalForm, near: NormalForm, history: list[float], alpha: float
+    state: State,
+    sample: _Sample,
+    q: NormalForm,
+    near: NormalForm,
+    history: list[float],
+    alpha: float,
 ) -> Solution:
     """Compare the moments on fresh draws, which also give the bound's value."""
     known = _Reference.of(q, near, alpha)
@@ -316,11 +337,14 @@ def _check(
             f"the means are uncertain by {error:.2g} standard deviations, and the "
             f"moments off by {missed:.1f} standard errors; {remedy}"
         )
-    found = {"ess": sample.ess, "moment_error": error}
-    found["value_error"] = sample.bound_se
-    found |= {"khat": khat, "source": "importance"}
-    solution = _solution(-sample.bound, history, ending_of(not message), message, found)
-    return replace(solution, value_se=sample.bound_se)
+    found = {
+        "ess": sample.ess,
+        "moment_error": error,
+        "value_error": sample.bound_se,
+        "khat": khat,
+        "source": "importance",
+    }
+    return _solution(state, sample, history, ending_of(not message), message, found)
 
 
 def _mean_errors(sample: _Sample, known: _Reference, alpha: float) -> torch.Tensor:

@@ -9,6 +9,8 @@ from skvi.solvers.base import Problem
 
 __all__ = [
     "judge_quadrature",
+    "missing_for_expectations",
+    "missing_for_natural_steps",
     "missing_for_quadrature",
     "refined_value",
     "remedy_for",
@@ -22,13 +24,26 @@ QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
 COARSE_TOLERANCE = 0.2
 
 
-def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
-    """Say what a problem lacks to be an integral over the rows' f; empty if nothing."""
-    target = problem.target
-    if problem.objective.kind not in ("expectation", "rows"):
-        return f"it minimises expectations, and {problem.objective!r} is none"
+def missing_for_expectations(
+    problem: Problem, kinds: tuple[str, ...] = ("expectation",)
+) -> str:
+    """Say why an objective is none of these kinds without draws; empty if it is."""
+    if problem.objective.kind not in kinds:
+        return f"it minimizes expectations, and {problem.objective!r} is none"
     if problem.objective.needs_draws:
         return f"{problem.objective!r} asks for draws"
+    return ""
+
+
+def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
+    """Say what a problem lacks to be an integral over the rows' f; empty if nothing.
+
+    With `may_learn` somebody else takes care of hyperparameters to learn.
+    """
+    target = problem.target
+    missing = missing_for_expectations(problem, ("expectation", "rows"))
+    if missing:
+        return missing
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
     if not target.is_linear:
@@ -43,9 +58,19 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
     return ""
 
 
+def missing_for_natural_steps(problem: Problem, may_learn: bool = False) -> str:
+    """Say what a problem lacks, too, for steps of a precision; empty if nothing."""
+    missing = missing_for_quadrature(problem, may_learn)
+    normal = problem.posterior.as_normal()
+    if missing or normal is None or normal.factor is None:
+        return missing
+    return "the posterior family has covariances of low rank only"
+
+
 def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> float:
     """The objective with twice the nodes."""
-    return float(problem.target.expected_loss_terms(normal, refine=2)[0]) + divergence
+    loss = problem.linear_target.expected_loss_terms(normal, refine=2)[0]
+    return float(loss) + divergence
 
 
 def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
@@ -73,7 +98,7 @@ def unfinished(n_iter: int, gap: float, remedy: str = "increase max_iter") -> st
 
 def remedy_for(problem: Problem, normal: NormalForm) -> str:
     """What to change where a fit has not converged."""
-    prior = problem.target.prior.matching_normal()
+    prior = problem.linear_target.prior.matching_normal()
     width = float((normal.variance / prior.variance).max().sqrt())
     if width < 2:
         return "increase max_iter, or standardise the features"

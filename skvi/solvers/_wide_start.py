@@ -1,39 +1,34 @@
 """A second start for priors that are not log-concave: where the likelihood is large."""
 
 import math
-from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.solvers._alternating import Alternating
-from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._mode import DENSE_LIMIT, factorise, find_mode
-from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers.base import (
     PhaseInterrupted,
     Problem,
+    Solution,
+    Solver,
     SolverOptions,
+    State,
     no_progress,
 )
+from skvi.targets import SupervisedTarget, Target
 
-__all__ = ["choose_start", "likelihood_normal"]
+__all__ = ["choose_start", "likelihood_normal", "solve_from_best"]
 
 # The wide prior knows as much as this fraction of one row of the data.
 WIDE = 0.01
-# Solvers that start at their posterior's own state where they are asked to.
-CONTINUING = tuple(
-    s.name for s in (NaturalGradient, QuasiNewton, EmpiricalBayes, Alternating)
-)
 # Nats from their optima at which two starts are compared.
 ROUGH_TOL = 0.01
 
 
 def likelihood_normal(
-    target: Any, is_diagonal: bool = False, only_hidden: bool = True
+    target: Target, is_diagonal: bool = False, only_hidden: bool = True
 ) -> NormalForm | None:
     """Normal around the mode under a prior so wide that the likelihood decides.
 
@@ -70,10 +65,10 @@ def likelihood_normal(
     >>> round(float(likelihood_normal(target).mean), 2)
     5.0
     """
-    if not target.is_linear or target.prior.is_log_concave:
+    if not target.is_linear or target.reference.is_log_concave:
         return None
-    prior = target.prior
-    around = prior.matching_normal()
+    target = cast(SupervisedTarget, target)
+    around = target.prior.matching_normal()
     if around is None:
         return None
     _, slope, curvature = target.loss_terms(around.mean)
@@ -100,9 +95,12 @@ def likelihood_normal(
 
 @torch.no_grad()
 def choose_start(
-    solver: Any, problem: Problem, options: SolverOptions, warm: bool = False
-) -> bool:
-    """Move a posterior near the better one of two optima, if there may be two.
+    solver: Solver,
+    problem: Problem,
+    options: SolverOptions,
+    start: State | None = None,
+) -> State | None:
+    """Find the better one of two optima, if there may be two.
 
     One is found from where the solver starts by itself, the other one from where the
     likelihood is large (`likelihood_normal`): a prior with a spike at 0 and heavy tails
@@ -112,22 +110,21 @@ def choose_start(
     ----------
     solver : Solver
     problem : Problem
-        Its posterior, and hyperparameters of its target, are changed in place.
     options : SolverOptions
-        Of the fit that follows, which starts at the posterior's own state if this
-        returns True.
-    warm : bool, default=False
-        Whether that state is already where the solver is to start.
+        Of the fit that follows.
+    start : State, default=None
+        Where the solver is to start; None where it finds that by itself.
 
     Returns
     -------
-    bool
-        Whether the solver is to start at the posterior's own state.
+    State or None
+        Where the solver is to start, with `warm_start`; `start` where there is nothing
+        to choose.
 
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C; a `PhaseInterrupted` where the posterior is usable.
+        On Ctrl-C; a `PhaseInterrupted` with what was found where that is anything.
 
     Examples
     --------
@@ -146,47 +143,57 @@ def choose_start(
     >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
     >>> posterior = FullRankNormal().build(model.layout)
     >>> problem = Problem(target, ELBO(), KL(), posterior, None)
-    >>> choose_start(NaturalGradient(), problem, SolverOptions())
-    True
-    >>> bool(posterior.as_normal().mean > 4)  # a cold fit ends at 0.001
+    >>> start = choose_start(NaturalGradient(), problem, SolverOptions())
+    >>> bool(start.posterior.as_normal().mean > 4)  # a cold fit ends at 0.001
     True
     """
-    posterior, target = problem.posterior, problem.target
-    if solver.name not in CONTINUING:
-        return warm
-    normal = likelihood_normal(target, posterior.is_diagonal)
+    if not solver.continues:
+        return start
+    given = problem.state if start is None else start
+    normal = likelihood_normal(given.target, given.posterior.is_diagonal)
     if normal is None:
-        return warm
-    rough = replace(options, tol=max(options.tol, ROUGH_TOL), progress=no_progress)
-    second = copy(posterior)
-    second.set_normal(normal)
-    trials: list[tuple[float, Problem]] = []
-    interrupted = False
-    for start, is_warm in ((posterior, warm), (second, True)):
-        trial = replace(problem, target=copy(target), posterior=copy(start))
-        try:
-            found = solver.solve(trial, replace(rough, warm_start=is_warm))
-        except KeyboardInterrupt:
-            if not trials:
-                raise
-            interrupted = True
-            break
-        except (ValueError, torch.linalg.LinAlgError):
-            if not trials:
-                raise
-            break  # the second start is an offer, not a need
-        trials.append((found.value, trial))
-        interrupted = found.interrupted
-        if interrupted:
-            break
-    _, best = min(trials, key=_finite_value)
-    posterior.params = best.posterior.params
-    target.hyper = best.target.hyper
-    if interrupted:
-        raise PhaseInterrupted
-    return True
+        return start
+    tol, is_warm = max(options.tol, ROUGH_TOL), start is not None
+    rough = replace(options, tol=tol, progress=no_progress, warm_start=is_warm)
+    first = solver.solve(problem.at(given), rough)
+    first.raise_interrupt()
+    far = State(given.posterior.near(normal), given.target)
+    try:
+        second = solver.solve(problem.at(far), replace(rough, warm_start=True))
+    except KeyboardInterrupt:
+        raise PhaseInterrupted(first.state) from None
+    except (ValueError, torch.linalg.LinAlgError):
+        return first.state  # the second start is an offer, not a need
+    best = min((first, second), key=_finite_value)
+    if second.interrupted:
+        raise PhaseInterrupted(best.state)
+    return best.state
 
 
-def _finite_value(trial: tuple[float, Problem]) -> float:
-    value = trial[0]
-    return value if math.isfinite(value) else math.inf
+def solve_from_best(
+    solver: Solver, problem: Problem, options: SolverOptions
+) -> Solution:
+    """Solve from the better one of two starts; see `choose_start`.
+
+    Parameters
+    ----------
+    solver : Solver
+    problem : Problem
+    options : SolverOptions
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    See `choose_start`.
+    """
+    start = choose_start(solver, problem, options)
+    if start is None:
+        return solver.solve(problem, options)
+    return solver.solve(problem.at(start), replace(options, warm_start=True))
+
+
+def _finite_value(found: Solution) -> float:
+    return found.value if math.isfinite(found.value) else math.inf

@@ -1,19 +1,27 @@
-"""What every solver takes and returns."""
+"""What every solver is, takes and returns."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import NamedTuple, cast
 
 import torch
+
+from skvi.divergences import Divergence
+from skvi.objectives import Objective
+from skvi.posteriors import Posterior
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = [
     "INTERRUPTED",
     "PhaseInterrupted",
     "Problem",
+    "Progress",
     "Solution",
+    "Solver",
     "SolverOptions",
+    "State",
 ]
 
 #: What a solver says of itself after Ctrl-C.
@@ -26,9 +34,36 @@ FLOOR_MESSAGE = (
 )
 
 
+class State(NamedTuple):
+    """What a fit changes: it makes new ones, and leaves those that it was given.
+
+    Parameters
+    ----------
+    posterior : Posterior
+    target : Target
+        At hyperparameters.
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.solvers import State
+    >>> from skvi.targets import Target
+    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
+    >>> State(posterior, Target()).posterior.params.shape
+    torch.Size([6])
+    """
+
+    posterior: Posterior
+    target: Target
+
+
+Progress = Callable[[float, Callable[[], State]], bool]
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that defines a fit.
+    """Everything that defines a fit; a solver changes nothing of it.
 
     Parameters
     ----------
@@ -36,7 +71,7 @@ class Problem:
     objective : Objective
     divergence : Divergence
     posterior : Posterior
-        Where the solver starts; it is changed in place.
+        Where the solver starts.
     generator : torch.Generator or None
         Source of all draws; None where the solver takes none.
 
@@ -48,25 +83,56 @@ class Problem:
     >>> from skvi.posteriors import MeanFieldNormal
     >>> from skvi.solvers import Problem
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
-    >>> problem = Problem(None, ELBO(), KL(), posterior, None)  # a target is missing
+    >>> from skvi.targets import Target
+    >>> problem = Problem(Target(), ELBO(), KL(), posterior, None)
     >>> problem.objective, problem.divergence
     (ELBO(), KL())
     """
 
-    target: Any
-    objective: Any
-    divergence: Any
-    posterior: Any
+    target: Target
+    objective: Objective
+    divergence: Divergence
+    posterior: Posterior
     generator: torch.Generator | None
 
+    @property
+    def state(self) -> State:
+        """Where the solver starts."""
+        return State(self.posterior, self.target)
 
-def no_progress(value: float, update: Callable[[], None]) -> bool:
+    def at(self, state: State) -> "Problem":
+        """Problem that starts at another state.
+
+        Parameters
+        ----------
+        state : State
+
+        Returns
+        -------
+        Problem
+        """
+        return replace(self, posterior=state.posterior, target=state.target)
+
+    @property
+    def source_of_draws(self) -> torch.Generator:
+        """The generator, for solvers that take draws."""
+        if self.generator is None:
+            raise ValueError("This solver takes draws: give Problem a generator.")
+        return self.generator
+
+    @property
+    def linear_target(self) -> SupervisedTarget:
+        """The target, for solvers that have asked whether it `is_linear`."""
+        return cast(SupervisedTarget, self.target)
+
+
+def no_progress(value: float, state: Callable[[], State]) -> bool:
     """Report nothing, and never stop.
 
     Parameters
     ----------
     value : float
-    update : callable
+    state : callable
 
     Returns
     -------
@@ -76,7 +142,7 @@ def no_progress(value: float, update: Callable[[], None]) -> bool:
     Examples
     --------
     >>> from skvi.solvers.base import no_progress
-    >>> no_progress(1.0, lambda: None)
+    >>> no_progress(1.0, lambda: problem.state)
     False
     """
     return False
@@ -111,9 +177,8 @@ class SolverOptions:
     warm_start : bool, default=False
         Whether the posterior's own state is the start.
     progress : callable, default=no_progress
-        Called after every iteration with the minimised quantity in nats and a
-        function that puts the current state into the posterior; returns whether
-        to stop.
+        Called after every iteration with the minimized quantity in nats and a
+        function that returns the `State` as it is then; returns whether to stop.
 
     Examples
     --------
@@ -131,7 +196,7 @@ class SolverOptions:
     early_stopping: bool = True
     n_iter_no_change: int | None = None
     warm_start: bool = False
-    progress: Callable[[float, Callable[[], None]], bool] = no_progress
+    progress: Progress = no_progress
 
 
 class Ending(Enum):
@@ -150,12 +215,17 @@ class Ending(Enum):
     UNFINISHED = "unfinished"
     #: A callback asked to stop.
     STOPPED = "stopped"
-    #: Ctrl-C; the posterior holds the best state so far.
+    #: Ctrl-C; the solution holds the best state so far.
     INTERRUPTED = "interrupted"
 
 
 class PhaseInterrupted(KeyboardInterrupt):
-    """Ctrl-C in a phase of a fit, after which the posterior holds what it found.
+    """Ctrl-C in a phase of a fit that had found something already.
+
+    Parameters
+    ----------
+    state : State
+        What it found.
 
     Examples
     --------
@@ -164,20 +234,26 @@ class PhaseInterrupted(KeyboardInterrupt):
     True
     """
 
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+
 
 @dataclass
 class Solution:
-    """What a solver found; the posterior itself was changed in place.
+    """What a solver found.
 
     Parameters
     ----------
     solver : str
         Name of the solver.
+    state : State
+        The posterior, and the target at the hyperparameters that were found.
     value : float
-        What was minimised, at the solution, in nats: the loss of an expectation
+        What was minimized, at the solution, in nats: the loss of an expectation
         objective, an upper bound, or minus a lower bound.
     history : list of float
-        The quantity that is minimised, in nats, after every iteration.
+        The quantity that is minimized, in nats, after every iteration.
     n_iter : int
         Iterations that were made.
     ending : Ending
@@ -194,14 +270,19 @@ class Solution:
 
     Examples
     --------
-    >>> from skvi.solvers import Solution
+    >>> from skvi.base import Layout
+    >>> from skvi.posteriors import MeanFieldNormal
+    >>> from skvi.solvers import Solution, State
     >>> from skvi.solvers.base import Ending
-    >>> found = Solution("natural_gradient", 2.0, [3.0, 2.0], 2, Ending.CONVERGED)
-    >>> found.value, found.converged
-    (2.0, True)
+    >>> from skvi.targets import Target
+    >>> state = State(MeanFieldNormal().build(Layout({"coef": (1, 3)})), Target())
+    >>> found = Solution("lbfgs", state, 2.0, [3.0, 2.0], 2, Ending.CONVERGED)
+    >>> found.value, found.converged, found.posterior is state.posterior
+    (2.0, True, True)
     """
 
     solver: str
+    state: State
     value: float
     history: list[float]
     n_iter: int
@@ -210,6 +291,16 @@ class Solution:
     diagnostics: dict = field(default_factory=dict)
     is_exact: bool = False
     value_se: float = 0.0
+
+    @property
+    def posterior(self) -> Posterior:
+        """The posterior that was found."""
+        return self.state.posterior
+
+    @property
+    def target(self) -> Target:
+        """The target at the hyperparameters that were found."""
+        return self.state.target
 
     @property
     def converged(self) -> bool:
@@ -227,10 +318,94 @@ class Solution:
         Raises
         ------
         PhaseInterrupted
-            Ctrl-C ended it; ``problem.posterior`` is usable.
+            Ctrl-C ended it; it holds the state.
         """
         if self.interrupted:
-            raise PhaseInterrupted
+            raise PhaseInterrupted(self.state)
+
+
+class Solver:
+    """Base class of solvers: a subclass must implement `solve`, and say what it needs.
+
+    Examples
+    --------
+    >>> from skvi.solvers import NaturalGradient, Solver, SolverOptions
+    >>> issubclass(NaturalGradient, Solver), NaturalGradient.continues
+    (True, True)
+    """
+
+    name: str
+    #: Whether a quick solve starts at the posterior's own state where `warm_start`
+    #: says so, so that solutions from several starts can be compared.
+    continues = False
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks for this solver.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        str
+            Empty where the solver can be used.
+        """
+        return ""
+
+    @staticmethod
+    def needs_start(problem: Problem) -> bool:
+        """Whether a fresh posterior is no place from which it finds the data.
+
+        Parameters
+        ----------
+        problem : Problem
+
+        Returns
+        -------
+        bool
+            By default False: it finds where to start by itself.
+        """
+        return False
+
+    @staticmethod
+    def count_iterations(problem: Problem, options: SolverOptions) -> int:
+        """Count the iterations that are reported at most.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        int
+            By default `max_iter`.
+        """
+        return options.max_iter
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit the posterior, and the target's hyperparameters where it learns any.
+
+        Parameters
+        ----------
+        problem : Problem
+            It is not changed.
+        options : SolverOptions
+
+        Returns
+        -------
+        Solution
+            With the new posterior and target; `value` in nats, summed over the data.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            On Ctrl-C before there is anything to keep; after that a `Solution` says
+            that it was interrupted.
+        """
+        raise NotImplementedError
 
 
 def ending_of(converged: bool, stopped: bool = False) -> Ending:

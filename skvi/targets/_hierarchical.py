@@ -188,8 +188,14 @@ class HierarchicalTarget(SupervisedTarget):
         prior = self.prior
         return prior.prior if self.is_extended else prior
 
+    def at(self, hyper: torch.Tensor) -> "HierarchicalTarget":
+        """Target with other hyperparameters, which shares the sums of squares."""
+        if not self._is_summarised:
+            _ = self.data  # once, and not in every copy
+        return super().at(hyper)
+
     @property
-    def is_extended(self) -> bool:
+    def is_extended(self) -> bool:  # type: ignore[override]
         """Whether theta holds precisions."""
         return self.layout.size > self.predictor.layout.size
 

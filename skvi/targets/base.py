@@ -1,13 +1,16 @@
 """What every target owes."""
 
 from copy import copy
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
+
+if TYPE_CHECKING:
+    from skvi.targets._precisions import ConjugateForm
 
 __all__ = ["Target"]
 
@@ -53,6 +56,8 @@ class Target:
     learnt: tuple[str, ...] = ()
     #: Whether f is a linear function of theta for each row: Newton and quadrature.
     is_linear = False
+    #: Whether theta holds precisions beside the parameters of the predictor.
+    is_extended = False
 
     @property
     def reference(self) -> BuiltPrior:
@@ -244,6 +249,16 @@ class Target:
             In nats, summed over all rows.
         """
         return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
+
+    def conjugate_form(self) -> "ConjugateForm | None":
+        """Return what coordinate ascent needs.
+
+        Returns
+        -------
+        ConjugateForm or None
+            By default None: the model is not conjugate.
+        """
+        return None
 
     def initial_hyper(self) -> torch.Tensor:
         """Hyperparameters from which a fit starts: the scale of their floors.

@@ -15,6 +15,7 @@ from skvi.testing._ensure import (
     ensure_close,
     numeric_gradient,
 )
+from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
 __all__ = ["check_divergence"]
@@ -53,7 +54,7 @@ def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
     same = randn(generator, 100)
     ensure_close(
         divergence.monte_carlo(same, same),
-        torch.zeros(()),
+        torch.zeros((), device=CPU),
         f"{name}: monte_carlo at q = prior",
     )
     _check_monte_carlo(divergence, name, generator)
@@ -63,7 +64,7 @@ def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
     pi = prior.as_normal()
     ensure_close(
         divergence.closed_form(pi, prior),
-        torch.zeros(()),
+        torch.zeros((), device=CPU),
         f"{name}: closed_form at q = prior",
     )
     for kind in ("diagonal", "full", "low_rank"):
@@ -94,8 +95,10 @@ def _some_normal(kind: str, generator: torch.Generator) -> NormalForm:
     mean = 0.5 * randn(generator, SIZE)
     if kind == "full":
         root = 0.2 * randn(generator, SIZE, SIZE).tril(-1)
-        return NormalForm(mean, root + 0.5 * torch.eye(SIZE, dtype=torch.float64))
-    scale = torch.linspace(0.3, 0.9, SIZE, dtype=torch.float64)
+        return NormalForm(
+            mean, root + 0.5 * torch.eye(SIZE, dtype=torch.float64, device=CPU)
+        )
+    scale = torch.linspace(0.3, 0.9, SIZE, dtype=torch.float64, device=CPU)
     factor = 0.3 * randn(generator, SIZE, 1) if kind == "low_rank" else None
     return NormalForm(mean, scale, factor)
 
@@ -129,7 +132,9 @@ def _check_monte_carlo(
 ) -> None:
     """One dimension, where joint forms and sums over coordinates agree."""
     prior = Normal(PRIOR_SCALE).build(Layout({"coef": (1,)}))
-    leaf = torch.tensor([0.4, math.log(0.6)], dtype=torch.float64, requires_grad=True)
+    leaf = torch.tensor(
+        [0.4, math.log(0.6)], dtype=torch.float64, requires_grad=True, device=CPU
+    )
     q = NormalForm(leaf[:1], leaf[1:].exp())
     values = []
     for _ in range(N_BATCHES):

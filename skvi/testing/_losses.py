@@ -19,6 +19,7 @@ from skvi.testing._ensure import (
     ensure_close,
     numeric_gradient,
 )
+from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
 __all__ = ["check_likelihood", "check_loss"]
@@ -98,7 +99,7 @@ def _check_expected(
     if k == 1:
         function = lambda f: loss(likelihood, f, y)
         for width in (0.0, 0.3, 3.0):
-            std = torch.full((n,), width, dtype=torch.float64)
+            std = torch.full((n,), width, dtype=torch.float64, device=CPU)
             found = loss.expected(likelihood, mean[:, 0], std, y)
             compare_integrals(found, function, mean[:, 0], std, f"{name}: expected")
         return
@@ -122,7 +123,9 @@ def compare_integrals(
     name: str,
 ) -> None:
     """Compare value and derivatives of E function(f), f ~ N(mean, std^2)."""
-    z = torch.linspace(-HALF_WIDTH, HALF_WIDTH, N_NODES, dtype=torch.float64)
+    z = torch.linspace(
+        -HALF_WIDTH, HALF_WIDTH, N_NODES, dtype=torch.float64, device=CPU
+    )
     weights = torch.exp(-0.5 * z.square())
     weights = weights / weights.sum()
 
@@ -174,7 +177,7 @@ def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
     ensure(log_p.shape == (200, 5), f"{name}: log_prob must have the shape (S, n).")
     ensure_close(
         likelihood.log_power_integral(f, 1.0),
-        torch.zeros(1, 5),
+        torch.zeros(1, 5, device=CPU),
         f"{name}: the log integral of the density",
         0,
         1e-6,

@@ -15,6 +15,7 @@ from skvi.testing._ensure import (
     numeric_gradient,
     pickled,
 )
+from skvi.utils._device import CPU
 from skvi.utils._random import make_generator, randn
 
 __all__ = ["check_prior"]
@@ -81,7 +82,7 @@ def check_prior(prior: Prior, random_state: int = 0) -> None:
 
 def _check_distribution(one: Any, name: str, generator: torch.Generator) -> None:
     """Integrate the density over both signs, and test the draws against it."""
-    u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64)
+    u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64, device=CPU)
     half = u.exp()
     density = [torch.exp(one.log_prob(s * half[:, None]) + u) for s in (-1, 1)]
     masses = [part * (u[1] - u[0]) for part in density]
@@ -130,7 +131,7 @@ def _check_normals(one: Any, points: torch.Tensor, name: str) -> None:
 
 def _check_expected(one: Any, name: str) -> None:
     """Against the mean over a fine line of quantiles, singular at 0 or not."""
-    u = torch.linspace(-60, 8, 40_001, dtype=torch.float64)
+    u = torch.linspace(-60, 8, 40_001, dtype=torch.float64, device=CPU)
     half = u.exp()
     for mean, std in ((0.0, 1.0), (0.7, 0.1), (-3.0, 2.0), (0.2, 20.0)):
         total = 0.0
@@ -140,12 +141,12 @@ def _check_expected(one: Any, name: str) -> None:
             log_p = one.log_prob(sign * half[:, None])
             total += float((weight * log_p).sum()) / (std * (2 * np.pi) ** 0.5)
         found = one.expected_log_prob(
-            torch.tensor([mean], dtype=torch.float64),
-            torch.tensor([std], dtype=torch.float64),
+            torch.tensor([mean], dtype=torch.float64, device=CPU),
+            torch.tensor([std], dtype=torch.float64, device=CPU),
         )
         ensure_close(
             found,
-            torch.tensor([total]),
+            torch.tensor([total], device=CPU),
             f"{name}: expected_log_prob for N({mean:g}, {std:g}^2)",
             1e-4,
             1e-5,

@@ -1,7 +1,8 @@
 """Arrays: numpy outside, torch inside, and pickles that hold numpy only."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,20 +34,44 @@ def like_rows(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 class NumpyState(Movable):
-    """Mixin: tensors in the instance are pickled as numpy, rebuilt on the CPU."""
+    """Mixin: tensors in the instance are pickled as numpy, rebuilt on the CPU.
+
+    Those in lists, tuples and dictionaries, too, at every depth.
+    """
+
+    def __copy__(self) -> Self:
+        """Share all that the instance holds, tensors with their gradients as well."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         """Replace every tensor by a numpy array."""
-        state, names = dict(self.__dict__), []
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor):
-                state[name] = value.detach().cpu().numpy().copy()
-                names.append(name)
-        return {"tensors": names, **state}
+        return _map_nested(self.__dict__, torch.Tensor, _to_numpy)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the tensors on the CPU."""
-        names = state.pop("tensors")
-        for name in names:
-            state[name] = torch.from_numpy(np.array(state[name]))
-        self.__dict__.update(state)
+        self.__dict__.update(_map_nested(state, _Pickled, _to_tensor))
+
+
+class _Pickled(np.ndarray):
+    """A tensor on its way through a pickle."""
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy().copy().view(_Pickled)
+
+
+def _to_tensor(array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))
+
+
+def _map_nested(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Change all that is of a kind, inside lists, tuples and dictionaries as well."""
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) is dict:
+        return {key: _map_nested(part, kind, change) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_map_nested(part, kind, change) for part in value)
+    return value

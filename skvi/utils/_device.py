@@ -1,12 +1,76 @@
 """Devices: which one a fit runs on, and how objects that hold tensors move there."""
 
+import math
 from typing import Any, Self
 
 import torch
 
-__all__ = ["CPU", "Movable", "to_device"]
+__all__ = ["CPU", "Movable", "resolve_device", "to_device"]
 
 CPU = torch.device("cpu")
+# Numbers of the features from which on a pass over them pays on a GPU: below, the CPU
+# takes a few milliseconds, which the launches and synchronizations of one iteration
+# and the copy of the features cost as well.
+WORTH_MOVING = 2**24
+
+
+def resolve_device(device: str, work: float = math.inf) -> torch.device:
+    """Return the device that a parameter names.
+
+    Parameters
+    ----------
+    device : str
+        "auto" is "cuda" where there is one and the work is worth it, else "cpu".
+    work : float, default=inf
+        Numbers that a pass over the data reads: "auto" takes the CPU below 2**24.
+        Networks make so many passes that any amount is worth it.
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    ValueError
+        It is not known, not there, or has no double precision.
+
+    Examples
+    --------
+    >>> from skvi.utils._device import resolve_device
+    >>> resolve_device("cpu")
+    device(type='cpu')
+    >>> resolve_device("abacus")
+    Traceback (most recent call last):
+        ...
+    ValueError: device='abacus' is not a device of this machine, ...
+    """
+    if device == "auto":
+        return _best_device() if work >= WORTH_MOVING else CPU
+    try:
+        found = torch.device(device)
+        float(torch.ones(1, device=found))
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+        raise ValueError(
+            f"device={device!r} is not a device of this machine, which has "
+            f"{_names_of_devices()}. Use one of them, or device='auto'."
+        ) from error
+    try:
+        torch.ones(1, dtype=torch.float64, device=found)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"device={device!r} has no double precision, which fits and evidences "
+            f"need. Use one of {_names_of_devices()}, or device='auto'."
+        ) from error
+    return found
+
+
+def _best_device() -> torch.device:
+    return torch.device("cuda") if torch.cuda.is_available() else CPU
+
+
+def _names_of_devices() -> list[str]:
+    n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return ["cpu", *["cuda"][:n_cuda], *(f"cuda:{i}" for i in range(n_cuda))]
 
 
 class Movable:

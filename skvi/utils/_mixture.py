@@ -9,14 +9,15 @@ N_HALVINGS = 50
 
 
 def normal_mixture_quantiles(
-    means: torch.Tensor, scale: float, levels: np.ndarray
+    means: torch.Tensor, scale: torch.Tensor | float, levels: np.ndarray
 ) -> torch.Tensor:
-    """Quantiles of equally weighted normals with one scale, by bisection.
+    """Quantiles of equally weighted normals, by bisection.
 
     Parameters
     ----------
     means : Tensor of shape (S, n)
-    scale : float
+    scale : Tensor of shape (S, 1) or float
+        Of each of them, or of all.
     levels : ndarray of shape (q,)
         Probabilities.
 
@@ -27,8 +28,8 @@ def normal_mixture_quantiles(
     columns = []
     for level in levels:
         # A mixture's quantile lies between those of its components.
-        shift = scale * float(ndtri(level))
-        low, high = means.min(0).values + shift, means.max(0).values + shift
+        own = means + scale * float(ndtri(level))
+        low, high = own.min(0).values, own.max(0).values
         for _ in range(N_HALVINGS):
             middle = (low + high) / 2
             below = torch.special.ndtr((middle - means) / scale).mean(0) < level

@@ -42,7 +42,7 @@ def as_prior(normal):
     """A fitted posterior that stands where a prior stands."""
     family = MeanFieldNormal() if normal.is_diagonal else FullRankNormal()
     posterior = family.build(Layout({"coef": (len(normal.mean),)}))
-    posterior.set_normal(normal)
+    posterior = posterior.near(normal)
     return posterior
 
 

@@ -39,7 +39,7 @@ def posterior_of(family, make_normal):
         normal = NormalForm(
             normal.mean, 0.5 * normal.variance.sqrt(), normal.scale[:, :1]
         )
-    posterior.set_normal(normal)
+    posterior = posterior.near(normal)
     return posterior
 
 

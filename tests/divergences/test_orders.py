@@ -320,7 +320,7 @@ def test_estimates_with_draws_of_the_prior(spec, family, make_normal, generator)
     """
     layout = Layout({"coef": (3,)})
     prior, posterior = Normal(1.5).build(layout), family.build(layout)
-    posterior.set_normal(make_normal(3, "diag", 1, 0.2))
+    posterior = posterior.near(make_normal(3, "diag", 1, 0.2))
     posterior.params.requires_grad_()
     if "joint" in spec.get_params():
         spec = clone(spec).set_params(joint=True)

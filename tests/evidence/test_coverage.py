@@ -184,7 +184,7 @@ def regression(seed):
     mean = np.linalg.solve(precision, A.T @ y / noise**2)
     posterior = MeanFieldNormal().build(predictor.layout)
     deviations = torch.from_numpy(np.diag(precision) ** -0.5)
-    posterior.set_normal(NormalForm(torch.from_numpy(mean), deviations))
+    posterior = posterior.near(NormalForm(torch.from_numpy(mean), deviations))
     return target, posterior, conjugate_evidence(A, y, width, noise)
 
 

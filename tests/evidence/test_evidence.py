@@ -48,7 +48,7 @@ def conjugate(n=40, d=3, prior_scale=1.5, noise=0.6):
         predictor, GaussianLikelihood(noise), LogLoss(), prior, X, torch.from_numpy(y)
     )
     posterior = MeanFieldNormal().build(predictor.layout)
-    posterior.set_normal(fit_proposal_normal(target))
+    posterior = posterior.near(fit_proposal_normal(target))
     return target, posterior, conjugate_evidence(A, y, prior_scale, noise)
 
 

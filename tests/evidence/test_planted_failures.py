@@ -44,7 +44,7 @@ class Modes(Target):
 
 def bounds_from_the_first(target, seed, method):
     posterior = MeanFieldNormal().build(target.layout)
-    posterior.set_normal(target.modes[0])
+    posterior = posterior.near(target.modes[0])
     generator = torch.Generator().manual_seed(seed)
     return bound_evidence(target, posterior, generator, method=method, precision=0.2)
 

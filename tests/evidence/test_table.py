@@ -240,7 +240,7 @@ def test_interval_of_an_exact_posterior():
     """q is the posterior: the ELBO is log p(D), and the interval starts there."""
     target, _, exact = conjugate()
     q = FullRankNormal().build(target.layout)
-    q.set_normal(fit_proposal_normal(target))
+    q = q.near(fit_proposal_normal(target))
     bounds = bounds_of(target, q, 0, precision=0.1, method="importance")
     low, high = bounds.interval()
     assert low == pytest.approx(exact, abs=1e-9)

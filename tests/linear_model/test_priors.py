@@ -180,7 +180,7 @@ def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
         )
         problem = Problem(target, ELBO(), KL(), family.build(model.layout), None)
         solution = NaturalGradient().solve(problem, SolverOptions(tol=1e-12))
-        return problem.posterior, solution.value
+        return solution.posterior, solution.value
 
     prior = Normal().build(model.layout)
     half, first = fit(prior, slice(0, 15))

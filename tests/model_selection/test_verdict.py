@@ -8,7 +8,7 @@ from scipy import stats
 
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
-from skvi.model_selection import EvidenceSearch
+from skvi.model_selection import EvidenceSearch, _race
 from skvi.model_selection._decision import (
     DEGREES_OF_FREEDOM,
     Comparison,
@@ -49,6 +49,14 @@ def test_models_that_are_nearly_equal_are_a_tie(others):
     assert not found.decided_
     assert "within min_difference" in found.verdict_
     assert found.contenders_[:2] == [0, 1]
+
+
+def test_half_width_of_an_interval():
+    """The distance from its middle, at which runs aim. Wrong variant: its width."""
+    numbers = (-1.0, 2.0, 0.1, 0.1, 0.0, 3.0, 9.0, 0.1)
+    bounds = EvidenceBounds(*numbers, True, "", "told")
+    model = _race.Model([0], 0, None, bounds=bounds)
+    assert model.half_width() == pytest.approx(1.7)
 
 
 def test_what_decided_means():

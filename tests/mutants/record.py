@@ -139,10 +139,10 @@ class Records:
         """Seconds of the longest test that was recorded with this one."""
         return self.slowest[_collected(test)]
 
-    def touching(self, file: str, lines: range) -> set[str]:
+    def touching(self, file: str, lines: range | None) -> set[str]:
         """Return the tests that execute these lines; of the file, if none does."""
         mine = self.lines.get(file, {})
-        found = set().union(*(mine.get(line, set()) for line in lines))
+        found = set().union(*(mine.get(line, set()) for line in lines or ()))
         return found or set().union(*mine.values())
 
 

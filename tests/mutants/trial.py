@@ -140,7 +140,9 @@ def _plan(variant: Variant, records: Records, tree: Path) -> list[list[str]]:
     Others of the same files may use what a shared fixture or a cache has computed in
     a test that touches it.
     """
-    touching = records.touching(variant.file, variant.lines(tree))
+    # Which test imports a module first says nothing of who uses its constants.
+    lines = variant.lines(tree) if variant.is_in_function(tree) else None
+    touching = records.touching(variant.file, lines)
     files = {name.split("::")[0] for name in touching}
     others = {n for n in records.seconds if n.split("::")[0] in files} - touching
 

@@ -49,6 +49,15 @@ class Variant:
         around = [s for s in spans if s and s.start <= first and last < s.stop]
         return min(around, key=len, default=range(first, last + 1))
 
+    def is_in_function(self, root: Path) -> bool:
+        """Whether calls execute the statement; else the first import does."""
+        source, line = (root / "skvi" / self.file).read_text(), self.lines(root).start
+        return any(
+            isinstance(node, ast.FunctionDef) and node.body[0].lineno <= line
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.stmt) and line <= (node.end_lineno or 0)
+        )
+
 
 def _span(node: ast.AST) -> range | None:
     """Lines of a statement, of a compound one those before its body."""

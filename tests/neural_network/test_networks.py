@@ -51,7 +51,7 @@ def fitted():
 
 def mixture(model, X):
     """Means of the drawn networks in units of y, (S, n)."""
-    return model._by_rows(X, lambda f: model._mean(f).T).T
+    return model._drawn().by_rows(X, lambda f: model._mean(f).T).T
 
 
 @quick
@@ -182,7 +182,8 @@ def test_probabilities_are_averages(n_classes):
     X, names = scale(X[keep]), np.array(["b", "a", "c"])[y[keep]]
     model = BayesianMLPClassifier(hidden_layer_sizes=5, max_iter=80, random_state=0)
     model.fit(X, names)
-    f = model._by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
+    f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1))
+    f = f.transpose(1, 0, 2)
     if n_classes == 2:
         p = (1 / (1 + np.exp(-f[..., 0]))).mean(0)
         expected = np.stack([1 - p, p], 1)

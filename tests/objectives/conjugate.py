@@ -57,7 +57,7 @@ def make_posterior(family, shift=0.5, stretch=1.3, target=TARGET):
     posterior = family.build(target.layout)
     if target.layout.size == SIZE:
         mean = EXACT.mean + shift * EXACT.stddev
-        posterior.set_normal(NormalForm(mean, stretch * EXACT.scale_tril))
+        posterior = posterior.near(NormalForm(mean, stretch * EXACT.scale_tril))
     posterior.params.requires_grad_()
     return posterior
 

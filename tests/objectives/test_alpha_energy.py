@@ -63,7 +63,7 @@ def make_posterior(family, target=TARGETS["gaussian"]):
     posterior = family.build(target.layout)
     size = target.layout.size
     root = 0.4 * torch.eye(size).double() + 0.1 * randn(size, size, seed=4).tril()
-    posterior.set_normal(NormalForm(0.3 + 0.5 * randn(size, seed=3), root))
+    posterior = posterior.near(NormalForm(0.3 + 0.5 * randn(size, seed=3), root))
     posterior.params.requires_grad_()
     return posterior
 
@@ -434,7 +434,7 @@ def test_fit_is_stationary():
             objective=AlphaEnergy(1.0), posterior=name, tol=1e-9
         ).fit(X, y)
         posterior = family.build(target.layout)
-        posterior.set_normal(model.posterior_.as_normal())
+        posterior = posterior.near(model.posterior_.as_normal())
         posterior.params.requires_grad_()
         value, gradient = run(AlphaEnergy(1.0), target, posterior)
         assert float(gradient.abs().max()) < 1e-3

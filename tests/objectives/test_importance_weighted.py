@@ -407,7 +407,7 @@ def test_verdicts_agree_with_integrals(name, family):
     for std in (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.2, 2.0):
         posterior = family.build(target.layout)
         scale = torch.tensor([std], dtype=torch.float64)
-        posterior.set_normal(NormalForm(0.3 + 0 * scale, scale))
+        posterior = posterior.near(NormalForm(0.3 + 0 * scale, scale))
         for alpha in (-4, -1, -0.3, 0, 0.5, 1.4, 2, 5):
             small, large = (
                 log_integral(target, posterior, 1 - alpha, r) for r in (200, 400)
@@ -430,11 +430,11 @@ def test_existence_with_correlations():
     assert is_exact
     torch.testing.assert_close(tail, EXACT.precision_matrix, rtol=1e-10, atol=0)
     for factor in (0.6, 0.72, 1.0, 1.4):  # n T + (1 - n) T / factor^2, n = 2
-        posterior.set_normal(NormalForm(mean, factor * EXACT.scale_tril))
+        posterior = posterior.near(NormalForm(mean, factor * EXACT.scale_tril))
         assert ChiBound(2).exists(TARGET, posterior) is (factor > 2**-0.5)
         # alpha / factor^2 > alpha - 1, alpha = 3
         assert RenyiBound(3).exists(TARGET, posterior) is (factor < 1.5**0.5)
-    posterior.set_normal(NormalForm(mean, math.sqrt(0.5) * EXACT.scale_tril))
+    posterior = posterior.near(NormalForm(mean, math.sqrt(0.5) * EXACT.scale_tril))
     assert ChiBound(2).exists(TARGET, posterior) is None  # on the edge
 
 
@@ -461,7 +461,7 @@ def test_what_is_not_known():
             (0.8, True, None),
             (1.6, True, False),
         ):
-            posterior.set_normal(NormalForm(0 * one, std * one))
+            posterior = posterior.near(NormalForm(0 * one, std * one))
             assert ChiBound().exists(target, posterior) is chi
             assert RenyiBound(2).exists(target, posterior) is renyi
             assert RenyiBound(0.5).exists(target, posterior) is True

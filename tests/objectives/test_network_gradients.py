@@ -121,7 +121,7 @@ def make_posterior(family):
     posterior = FAMILIES[family].build(make_target().layout)
     std, tilt = COVARIANCE.diagonal().sqrt(), torch.linspace(-0.5, 0.5, SIZE)
     factor = 1.2 * torch.linalg.cholesky(COVARIANCE)
-    posterior.set_normal(NormalForm(MEAN + tilt * std, factor))
+    posterior = posterior.near(NormalForm(MEAN + tilt * std, factor))
     posterior.params.requires_grad_()
     return posterior
 

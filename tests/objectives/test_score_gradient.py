@@ -277,7 +277,7 @@ def test_variance_cuts_on_real_data(at_optimum, breast_cancer):
     posterior = MeanFieldNormal().build(predictor.layout)
     if at_optimum:
         fitted = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
-        posterior.set_normal(fitted.posterior_.as_normal())
+        posterior = posterior.near(fitted.posterior_.as_normal())
     plain, rb, cv, both = (
         whitened_variance(ELBO("score", *pair), target, posterior, 150)
         for pair in OPTIONS

@@ -83,7 +83,7 @@ def test_an_upper_bound_of_log_q_trains_the_elbo():
         assert -found.value < evidence + 3 * found.value_se
         if n_others == 50:
             assert -found.value > evidence - 0.15
-            theta = problem.posterior.draw(4000, problem.generator).theta
+            theta = found.posterior.draw(4000, problem.generator).theta
             assert np.corrcoef(theta.detach().T.numpy())[0, 1] < -0.5
 
 

@@ -80,7 +80,7 @@ def test_ranks_above_the_size_mean_the_size(make_normal):
     posterior = LowRankNormal(rank=50).build(LAYOUT)
     assert len(posterior.params) == SIZE * (2 + SIZE)
     full = make_normal(SIZE, "full")
-    posterior.set_normal(full)
+    posterior = posterior.near(full)
     found = posterior.as_normal()
     torch.testing.assert_close(found.covariance(), full.covariance())
     assert float(found.scale.min()) > 0
@@ -101,7 +101,7 @@ def test_projection_is_the_best_fit(rank, seed, make_normal):
     """
     full = make_normal(SIZE, "full", seed=seed)
     posterior = LowRankNormal(rank).build(LAYOUT)
-    posterior.set_normal(full)
+    posterior = posterior.near(full)
     params = posterior.params.clone().requires_grad_()
     kl = torch.distributions.kl_divergence(dense(full), dense(posterior.normal(params)))
     (gradient,) = torch.autograd.grad(kl, params)
@@ -117,17 +117,17 @@ def test_projection_is_the_best_fit(rank, seed, make_normal):
 def test_projections_between_ranks(posterior):
     """More columns hold the same normal, to be left by gradients; fewer the best."""
     normal, wide = posterior.as_normal(), LowRankNormal(RANK + 2).build(LAYOUT)
-    wide.set_normal(normal)
+    wide = wide.near(normal)
     found = wide.as_normal()
     torch.testing.assert_close(found.covariance(), normal.covariance())
     # Wrong variant: columns of zeros, where the gradient of every objective is zero.
     assert float(found.factor.abs().amax(0).min()) > 0
     same = LowRankNormal(RANK).build(LAYOUT)
-    same.set_normal(normal)
+    same = same.near(normal)
     assert torch.equal(same.as_normal().mean, normal.mean)
     torch.testing.assert_close(same.params, posterior.params)
     narrow = LowRankNormal(1).build(LAYOUT)
-    narrow.set_normal(normal)
+    narrow = narrow.near(normal)
     kl = torch.distributions.kl_divergence
     diagonal = NormalForm(normal.mean, normal.variance.sqrt())
     best = kl(dense(normal), dense(narrow.as_normal()))
@@ -138,8 +138,8 @@ def test_other_families_take_it_over(posterior):
     """Wrong variant: the own deviations alone."""
     normal = posterior.as_normal()
     full, diagonal = FullRankNormal().build(LAYOUT), MeanFieldNormal().build(LAYOUT)
-    full.set_normal(normal)
-    diagonal.set_normal(normal)
+    full = full.near(normal)
+    diagonal = diagonal.near(normal)
     torch.testing.assert_close(full.as_normal().covariance(), normal.covariance())
     torch.testing.assert_close(
         diagonal.as_normal().variance, normal.covariance().diagonal()
@@ -215,7 +215,7 @@ def test_existence_of_upper_bounds(posterior):
     found = []
     for log_scale in (-2.0, -0.5, 0.0, 1.0):
         posterior.params[SIZE : 2 * SIZE] = log_scale
-        square.set_normal(posterior.as_normal())
+        square = square.near(posterior.as_normal())
         for objective in (ChiBound(2), RenyiBound(2)):
             both = [objective.exists(Bell(), q) for q in (posterior, square)]
             assert both[0] is both[1]

@@ -31,7 +31,7 @@ def build(make_normal):
     def run(family):
         posterior = family.build(LAYOUT, torch.Generator().manual_seed(0))
         if posterior.as_normal() is not None:
-            posterior.set_normal(make_normal(SIZE, "full", seed=3))
+            posterior = posterior.near(make_normal(SIZE, "full", seed=3))
         posterior.params.requires_grad_()
         return posterior
 
@@ -153,7 +153,7 @@ def test_starting_point_is_a_valid_posterior(family):
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
 @every_family
-def test_set_normal(family, kind, make_normal):
+def test_near_a_normal(family, kind, make_normal):
     """The mean and those covariances that the family has.
 
     Wrong variant: conditional variances, 1 / diag(inv(cov)), for a factorised family.
@@ -161,7 +161,7 @@ def test_set_normal(family, kind, make_normal):
     posterior, normal = family.build(LAYOUT), make_normal(SIZE, kind)
     if posterior.as_normal() is None:
         return
-    posterior.set_normal(normal)
+    posterior = posterior.near(normal)
     result = posterior.as_normal()
     covariance = normal.covariance()
     if result.is_diagonal:
@@ -223,7 +223,7 @@ def test_moment_projections_are_the_best_fits(make_normal):
     """Marginal variances minimise KL(p || q) over factorised q."""
     full = make_normal(SIZE, "full", seed=5)
     posterior = MeanFieldNormal().build(LAYOUT)
-    posterior.set_normal(full)
+    posterior = posterior.near(full)
     params = posterior.params.clone().requires_grad_()
     q = posterior.normal(params)
     diagonal = NormalForm(q.mean, torch.diag(q.scale))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skvi.neural_network._base import ROW_BLOCK
+from skvi._draws import ROW_BLOCK
 from skvi.predictors import ACTIVATIONS, LinearPredictor, MLPPredictor, _mlp_blocks
 
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

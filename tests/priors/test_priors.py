@@ -284,7 +284,7 @@ def test_pickle(spec):
 @pytest.mark.parametrize("family", [FullRankNormal(), MeanFieldNormal()])
 def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
     posterior = family.build(LAYOUT)
-    posterior.set_normal(make_normal(3, "full"))
+    posterior = posterior.near(make_normal(3, "full"))
     prior = build_prior(posterior, LAYOUT)
     expected = posterior.log_prob(THETA)
     torch.testing.assert_close(prior.log_prob(THETA), expected)
@@ -297,7 +297,7 @@ def test_posterior_as_prior(family, make_normal, generator, numeric_gradient):
     torch.testing.assert_close(around.variance, normal.variance)
     assert prior.sample(5, generator).shape == (5, 3)
     # A copy: what happens to the posterior later does not matter.
-    posterior.set_normal(make_normal(3, "diag", seed=1))
+    posterior = posterior.near(make_normal(3, "diag", seed=1))
     torch.testing.assert_close(prior.log_prob(THETA), expected)
 
 

@@ -122,7 +122,7 @@ def test_sandwich_of_a_user_target(make_normal, seed):
     """
     target = NormalTarget(make_normal(12, "full", seed=1, width=0.5))
     posterior = MeanFieldNormal().build(target.layout)
-    posterior.set_normal(make_normal(12, "diag", seed=2, width=0.3))
+    posterior = posterior.near(make_normal(12, "diag", seed=2, width=0.3))
     generator = torch.Generator().manual_seed(seed)
     bounds = bound_evidence(target, posterior, generator, method="annealing")
     assert bounds.reliable, bounds.reason

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from scipy.special import logsumexp, polygamma
 
-from skvi.base import Layout, NormalForm
+from skvi.base import GammaForm, Layout, NormalForm
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLinearRegression
@@ -171,7 +171,7 @@ def test_gamma_posterior(a, generator, z_score):
     layout = Layout({"p": (2,)}, {"p": "exp"})
     posterior = Gamma().build(layout)
     shape, rate = torch.tensor([[a, 2.0], [3.0, 0.5]], dtype=torch.float64)
-    posterior.set_gamma(shape, rate)
+    posterior = posterior.near_gamma(GammaForm(shape, rate))
     draw = posterior.draw(100_000, generator)
     theta, log_q = draw.theta, draw.log_q
     assert torch.isfinite(theta).all()
@@ -193,7 +193,7 @@ def test_gamma_draws_are_differentiable(z_score):
     gradients = []
     for seed in range(50):
         params = torch.tensor([math.log(a), 0.3]).double().requires_grad_()
-        posterior.params = params
+        posterior = posterior.at(params)
         generator = torch.Generator().manual_seed(seed)
         theta = posterior.draw(2000, generator).theta
         gradients.append(torch.autograd.grad(theta.mean(), params)[0])
@@ -209,8 +209,8 @@ def test_product_is_a_product(generator):
     part = posterior.part("a")
     assert list(part.layout) == ["b", "a"]
     means = torch.tensor([10.0, 11.0, 12.0, -1.0, -2.0]).double()
-    part.set_normal(NormalForm(means, torch.full((5,), 0.01, dtype=torch.float64)))
-    posterior.set_part("a", part)
+    part = part.near(NormalForm(means, torch.full((5,), 0.01, dtype=torch.float64)))
+    posterior = posterior.with_parts({("b", "a"): part})
     draw = posterior.draw(500, generator)
     theta, log_q = draw.theta, draw.log_q
     centres = torch.tensor([-1.0, -2.0, 10.0, 11.0, 12.0]).double()
@@ -282,7 +282,7 @@ def test_coordinate_ascent(case, family, generator, z_score):
     solution = CoordinateAscent().solve(problem, TIGHT)
     assert solution.converged
     assert (np.diff(solution.history) <= 1e-10).all()
-    draw = problem.posterior.draw(50_000, generator)
+    draw = solution.posterior.draw(50_000, generator)
     theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint(theta) - log_q
     assert z_score(log_weights, -solution.value, rounding=1e-9) < 5
@@ -301,17 +301,15 @@ def test_coordinate_ascent_ends_at_an_optimum(case, family):
     """
     target = make_target(**CASES[case])
     problem = make_problem(target, family)
-    CoordinateAscent().solve(problem, TIGHT)
-    posterior, gradients = problem.posterior, []
+    solution = CoordinateAscent().solve(problem, TIGHT)
+    leaf = solution.posterior.params.clone().requires_grad_()
+    posterior, gradients = solution.posterior.at(leaf), []
     for seed in range(60):
-        leaf = posterior.params.clone().requires_grad_()
-        posterior.params = leaf
         generator = torch.Generator().manual_seed(seed)
         draw = posterior.draw(1000, generator)
         theta, log_q = draw.theta, draw.log_q
         value = (target.log_joint(theta) - log_q).mean()
         gradients.append(torch.autograd.grad(value, leaf)[0])
-        posterior.params = leaf.detach()
     found = torch.stack(gradients)
     z = found.mean(0).abs() / (found.std(0) / 60**0.5 + 1e-9)
     assert float(z.max()) < 5
@@ -399,7 +397,7 @@ def test_evidence_by_quadrature(case):
     expected = reference_evidence(X, y, gammas, noise=noise, lam=lam)
     problem = make_problem(target)
     solution = CoordinateAscent().solve(problem, TIGHT)
-    bounds = conjugate_evidence(target, problem.posterior, torch.Generator())
+    bounds = conjugate_evidence(target, solution.posterior, torch.Generator())
     assert bounds.method == "quadrature"
     assert bounds.reliable
     assert bounds.lower <= bounds.upper < bounds.lower + 1e-6

@@ -58,7 +58,7 @@ def test_values_from_draws_of_the_posterior():
     """Wrong variant: the spread of leave-one-out values, 31 times too small."""
     posterior = FullRankNormal().build(StandardNormal.layout)
     near = NormalForm(torch.full((1,), 0.3).double(), torch.ones(1).double())
-    posterior.set_normal(near)
+    posterior = posterior.near(near)
     estimates, errors = [], []
     for seed in range(N_REPEATS):
         generator = torch.Generator().manual_seed(seed)

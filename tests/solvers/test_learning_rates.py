@@ -17,5 +17,5 @@ def test_automatic_rates_are_shares_of_the_usual_one(objective, share):
     for given, expected in (("auto", 0.05 * share), (0.3, 0.3)):
         model = BayesianMLPRegressor(learning_rate=given)
         model.objective_ = objective
-        options = model._solver_options(target, None)
+        options = model._solver_options(target)
         assert options.learning_rate == pytest.approx(expected)

@@ -210,7 +210,7 @@ def solve(likelihood, y, family, solver=QuasiNewton, X=None):
     problem = problem_of(likelihood, y, family, X, KL())
     with limit_threads(1):
         solution = solver().solve(problem, SolverOptions())
-    return solution, problem.posterior.as_normal()
+    return solution, solution.posterior.as_normal()
 
 
 def features(n=60, d=5):

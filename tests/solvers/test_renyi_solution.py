@@ -133,7 +133,8 @@ def solve(target, family, objective, seed=0):
     generator = torch.Generator().manual_seed(seed)
     problem = Problem(target, objective, KL(), posterior, generator)
     assert choose_solver(problem) is MomentMatching
-    return MomentMatching().solve(problem, SolverOptions()), posterior.as_normal()
+    solution = MomentMatching().solve(problem, SolverOptions())
+    return solution, solution.posterior.as_normal()
 
 
 @pytest.mark.parametrize("alpha", [0.02, 0.5, 0.98])

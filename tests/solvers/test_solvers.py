@@ -242,7 +242,7 @@ def solve(predictor, posterior, objective, options, seed=0, noise=0.5):
     problem = SolverProblem(target, objective, KL(), q, generator)
     with threadpool_limits(1):
         solution = choose_solver(problem)().solve(problem, options)
-    return target, q.as_normal(), solution
+    return target, solution.posterior.as_normal(), solution
 
 
 def conjugate_posterior(noise=0.5, prior_variance=(1.0, 1.0, 1.0, 1.0)):

@@ -111,13 +111,13 @@ def test_without_a_signal_the_spike_is_kept():
 def test_nothing_is_tried_where_nothing_is_hidden(prior, monkeypatch):
     """Convex or wide priors pay for no second fit."""
     tried = []
-    solve = _wide_start.NaturalGradient.solve
+    solve = NaturalGradient.solve
 
     def counted(self, problem, options):
         tried.append(options)
         return solve(self, problem, options)
 
-    monkeypatch.setattr(_wide_start.NaturalGradient, "solve", counted)
+    monkeypatch.setattr(NaturalGradient, "solve", counted)
     X, _, _, y = sparse_data(200, 4)
     X = 3 * X
     BayesianLogisticRegression(prior=prior).fit(X, y)
@@ -130,7 +130,7 @@ def test_ctrl_c_passes_through(monkeypatch):
     def interrupted(self, problem, options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_wide_start.NaturalGradient, "solve", interrupted)
+    monkeypatch.setattr(NaturalGradient, "solve", interrupted)
     X, _, y, _ = sparse_data()
     with pytest.raises(KeyboardInterrupt):
         regression(Horseshoe(0.001)).fit(X, y)
@@ -175,8 +175,8 @@ def test_the_scales_of_the_chosen_start_are_taken():
     target = SupervisedTarget(model, learnt, LogLoss(), prior, *rows)
     posterior = FullRankNormal().build(model.layout)
     problem = Problem(target, ELBO(), KL(), posterior, None)
-    assert choose_start(EmpiricalBayes(), problem, SolverOptions())
-    found = float(target.hyper.exp())
+    start = choose_start(EmpiricalBayes(), problem, SolverOptions())
+    found = float(start.target.hyper.exp())
     assert found == pytest.approx(float(0.3 * noise.std()), rel=0.1)
 
 

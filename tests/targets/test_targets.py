@@ -52,7 +52,9 @@ def make_target(
 
 def make_posterior(family, target, make_normal, width=0.7):
     posterior = family.build(target.layout)
-    posterior.set_normal(make_normal(target.layout.size, "full", seed=4, width=width))
+    posterior = posterior.near(
+        make_normal(target.layout.size, "full", seed=4, width=width)
+    )
     posterior.params.requires_grad_()
     return posterior
 
@@ -169,7 +171,9 @@ def test_both_paths_agree_for_wide_rows(std):
     target = make_target(X=10 * randn(N, D))
     posterior = MeanFieldNormal().build(target.layout)
     normal = posterior.as_normal()
-    posterior.set_normal(type(normal)(normal.mean, torch.full((D + 1,), std).double()))
+    posterior = posterior.near(
+        type(normal)(normal.mean, torch.full((D + 1,), std).double())
+    )
     analytic = target.expected_loss_terms(posterior.as_normal())[0]
     torch.testing.assert_close(
         target.expected_loss(posterior), analytic, rtol=1e-6, atol=0
@@ -329,7 +333,7 @@ def test_expected_loss_of_a_users_density(generator, z_score):
 
     target, posterior = Parabola(), MeanFieldNormal().build(Parabola.layout)
     half = torch.full((1,), 0.5, dtype=torch.float64)
-    posterior.set_normal(NormalForm(2 * half, half))
+    posterior = posterior.near(NormalForm(2 * half, half))
     values = [target.expected_loss(posterior, None, 50, generator) for _ in range(200)]
     assert z_score(torch.stack(values), 1.25) < 5
     divergence, task = Renyi(alpha=0.5), (target, posterior)

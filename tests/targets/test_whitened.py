@@ -29,7 +29,7 @@ def randn(*shape, seed=0):
 def make_prior(prior, layout, make_normal):
     if prior == "posterior":  # a correlated normal with a mean
         prior = FullRankNormal().build(layout)
-        prior.set_normal(make_normal(layout.size, "full", seed=4))
+        prior = prior.near(make_normal(layout.size, "full", seed=4))
     return build_prior(prior, layout)
 
 

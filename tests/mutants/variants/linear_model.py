@@ -99,8 +99,8 @@ VARIANTS = [
     _v(
         "interrupted-start-used",
         "_base.py",
-        "solver().solve(start, options).raise_interrupt()",
-        "solver().solve(start, options)",
+        "found.raise_interrupt()\n",
+        "pass\n",
         "Ctrl-C in a preparing fit is ignored",
     ),
     _v(
@@ -148,8 +148,8 @@ VARIANTS = [
     _v(
         "interrupted-start-lost",
         "_starts.py",
-        "_take_over(problem, start)\n        raise",
-        "raise",
+        "PhaseInterrupted(_taken_over(problem, phase.state))",
+        "PhaseInterrupted(problem.state)",
         "what an interrupted start had found is lost",
     ),
 ]

@@ -6,34 +6,6 @@ _v = variants_of("neural_network/")
 
 VARIANTS = [
     _v(
-        "network-std-without-noise",
-        "_regressor.py",
-        "(variance + self.noise_scale_**2).sqrt()",
-        "variance.sqrt()",
-        "predictive deviations without the noise",
-    ),
-    _v(
-        "network-noise-variance",
-        "_regressor.py",
-        "(variance + self.noise_scale_**2).sqrt()",
-        "(variance.sqrt() + self.noise_scale_)",
-        "deviations added where variances are",
-    ),
-    _v(
-        "network-variance-of-large-numbers",
-        "_regressor.py",
-        "(f - mean).square_().sum(0) / (len(f) - 1)",
-        "(f.square().sum(0) - len(f) * mean.square()) / (len(f) - 1)",
-        "a variance as a difference of mean squares",
-    ),
-    _v(
-        "network-blocks-of-256",
-        "_base.py",
-        "ROW_BLOCK = 192",
-        "ROW_BLOCK = 256",
-        "blocks of a size that matrix products do not divide evenly",
-    ),
-    _v(
         "network-noise-not-in-units",
         "_regressor.py",
         "GaussianLikelihood(noise_in(units, self.noise_scale)),",
@@ -41,38 +13,18 @@ VARIANTS = [
         "a given noise that is not divided by the unit of y",
     ),
     _v(
-        "network-density-of-a-sum",
-        "_regressor.py",
-        "return torch.logsumexp(values, 0) - math.log(len(f))",
-        "return values.mean(0)",
-        "the mean of log densities",
-    ),
-    _v(
         "network-same-noise-in-rows",
-        "_regressor.py",
+        "_predictions.py",
         "randn(generator, n_samples, len(X)).numpy()",
         "randn(generator, n_samples, 1).numpy().repeat(len(X), 1)",
         "the same noise in every row",
     ),
     _v(
-        "classifier-softmax-of-mean",
-        "_classifier.py",
-        "return torch.logsumexp(self._log_mean(f), 0) - math.log(len(f))",
-        "return self._log_mean(f.mean(0, keepdim=True))[0]",
-        "the softmax of the mean output",
-    ),
-    _v(
-        "classifier-columns-exchanged",
-        "_classifier.py",
-        "torch.cat([logsigmoid(-f), logsigmoid(f)], 2)",
-        "torch.cat([logsigmoid(f), logsigmoid(-f)], 2)",
-        "classes in the other order",
-    ),
-    _v(
         "noise-set-after-the-fit",
         "_regressor.py",
-        "self.noise_scale_**2",
-        '(self.noise_scale_ * (self.noise_scale == "learn") or self.noise_scale) ** 2',
+        "noise = torch.full((len(draws.theta), 1), self.noise_scale_).double()",
+        "noise = torch.full((len(draws.theta), 1), self.noise_scale_).double(); "
+        'noise *= 1 if self.noise_scale == "learn" else self.noise_scale / noise',
         "the noise that was set after the fit",
     ),
     _v(

@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "gamma-rate-for-scale",
         "_product.py",
-        "generator) - rate.log()",
-        "generator) + rate.log()",
+        "generator) - log_rate",
+        "generator) + log_rate",
         "a scale for a rate",
     ),
     _v(

@@ -141,8 +141,8 @@ VARIANTS = [
     _v(
         "worse-of-two-starts",
         "_wide_start.py",
-        "_, best = min(",
-        "_, best = max(",
+        "best = min((first, second)",
+        "best = max((first, second)",
         "the start with the worse optimum",
     ),
     _v(
@@ -190,8 +190,8 @@ VARIANTS = [
     _v(
         "hyper-of-the-other-start",
         "_wide_start.py",
-        "target.hyper = best.target.hyper",
-        "pass",
+        "return best.state",
+        "return State(best.posterior, given.target)",
         "the posterior of one start with the scales of before",
     ),
     _v(
@@ -223,11 +223,11 @@ VARIANTS = [
         "the deviation of one value for the error of the mean",
     ),
     _v(
-        "scales-of-a-trial-kept",
+        "scales-of-the-start-kept",
         "_empirical_bayes.py",
-        "self._restore(best)\n        found = {**best",
-        "found = {**best",
-        "after Ctrl-C the scales of a trial step stay",
+        "self.problem.target.at(best.hyper)",
+        "self.problem.target",
+        "the posterior at the best scales with those of the start",
     ),
     _v(
         "tilted-error-scale",
@@ -266,7 +266,7 @@ VARIANTS = [
     ),
     _v(
         "no-start-at-the-likelihood",
-        "_moment_matching.py",
+        "_chain_starts.py",
         "third = len(starts[::3])",
         "return starts",
         "no chain starts where the likelihood is large",

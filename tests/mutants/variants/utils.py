@@ -236,4 +236,32 @@ VARIANTS = [
         "root.diagonal().sign() * math.sqrt(n_points) / 2",
         "points of half the variance",
     ),
+    _v(
+        "rule-on-the-host",
+        "_quadrature.py",
+        "half + 1, dtype=torch.float64, device=device) * step",
+        "half + 1, dtype=torch.float64, device=CPU) * step",
+        "nodes are not where the data are",
+    ),
+    _v(
+        "cache-without-device",
+        "_log_expectations.py",
+        "grid = _grid(*ends, law, squared.device)",
+        "grid = _grid(*ends, law, CPU)",
+        "nodes of another device than the parameters",
+    ),
+    _v(
+        "auto-device-any-work",
+        "_device.py",
+        "return _best_device() if work >= WORTH_MOVING else CPU",
+        "return _best_device() if work > 0 else CPU",
+        "small data are moved",
+    ),
+    _v(
+        "move-without-lists",
+        "_device.py",
+        "if type(value) in (list, tuple):",
+        "if type(value) is tuple:",
+        "parts of a part stay where they are",
+    ),
 ]

@@ -1,0 +1,103 @@
+"""Where Markov chains start: farther apart than the posterior is wide."""
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.solvers._wide_start import likelihood_normal
+from skvi.targets import Target
+from skvi.utils._random import randn
+
+__all__ = ["dispersed_starts"]
+
+# Starts from the prior are at most so many of its widths from its mean.
+FARTHEST_START = 10.0
+# A normal density falls by half the squared distance; starts from the prior come
+# nearer while theirs falls more than so many times the square.
+STEEPEST_START, MAX_HALVINGS = 2.0, 20
+# Standard deviations of starts that do not come from the prior.
+WIDER = 3.0
+
+
+def dispersed_starts(
+    target: Target, normal: NormalForm, generator: torch.Generator, n_chains: int
+) -> torch.Tensor:
+    """Take half of the starts from a normal near the posterior, half from the prior.
+
+    Where the prior is not log-concave, and narrower than the likelihood, every third
+    of them is where the likelihood alone is large: no chain leaves a narrow spike.
+
+    Parameters
+    ----------
+    target : Target
+        Its prior is drawn from; where there is none, or where precisions have
+        hyperpriors, the normal with three times its standard deviations instead.
+    normal : NormalForm
+        Near the posterior.
+    generator : torch.Generator
+    n_chains : int
+
+    Returns
+    -------
+    Tensor of shape (n_chains, P)
+        The draws of the normal first.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.priors import Normal
+    >>> from skvi.solvers import dispersed_starts
+    >>> from skvi.targets import Target
+    >>> class NoData(Target):
+    ...     prior = Normal().build(Layout({"coef": (1,)}))
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return self.prior.log_prob(theta)
+    >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> starts = dispersed_starts(NoData(), near, generator, 4)
+    >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
+    (torch.Size([4, 1]), True, True)
+    """
+    eps = torch.randn(
+        n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
+    )
+    n_rest = n_chains - n_chains // 2
+    if target.starts_near_fit:
+        # Hyperpriors draw numbers that no chain returns from.
+        wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
+        return torch.cat([normal.transform(eps), wide])
+    prior = target.reference.sample(n_rest, generator)
+    around = target.reference.matching_normal()
+    if around is not None:
+        # Chains do not come back from where heavy tails can reach.
+        reach = FARTHEST_START * around.variance.sqrt()
+        prior = prior.clamp(around.mean - reach, around.mean + reach)
+    starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
+    if target.reference.is_log_concave:
+        return starts
+    likely = likelihood_normal(target)
+    if likely is not None:
+        third = len(starts[::3])
+        starts[::3] = likely.transform(randn(generator, third, likely.n_noise))
+    return starts
+
+
+def _drawn_back(
+    target: Target, normal: NormalForm, starts: torch.Tensor
+) -> torch.Tensor:
+    """Halve distances from the normal's mean where the density falls too steeply.
+
+    An exponential rate bends so much there that no step which suits the posterior
+    is ever accepted.
+    """
+    moved = starts - normal.mean
+    top = target.log_joint(normal.mean[None])
+    for _ in range(MAX_HALVINGS):
+        fall = top - target.log_joint(normal.mean + moved)
+        distance = normal.whiten(moved).square().sum(1)
+        stays = fall <= STEEPEST_START * (distance + moved.shape[1])
+        if stays.all():
+            break
+        moved = torch.where(stays[:, None], moved, 0.5 * moved)
+    return normal.mean + moved

@@ -1,0 +1,47 @@
+"""Fitted estimators are stored without pickle, and loaded with skvi's own types."""
+
+import numpy as np
+import pytest
+import skops.io
+from sklearn.base import is_classifier
+
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
+from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+
+NETWORK = {"hidden_layer_sizes": 3, "max_iter": 150, "tol": 1.0}
+ESTIMATORS = [
+    BayesianLinearRegression(),
+    BayesianLinearRegression(prior="ard", posterior="mean_field"),
+    BayesianLinearRegression(prior="laplace", noise_scale=1.0, loss="beta"),
+    BayesianLogisticRegression(),
+    BayesianLogisticRegression(
+        prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
+    ),
+    BayesianPoissonRegressor(posterior="low_rank"),
+    BayesianMLPRegressor(**NETWORK),
+    BayesianMLPClassifier(**NETWORK, activation="tanh"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("model", ESTIMATORS, ids=repr)
+def test_only_own_types_need_trust(model):
+    """Wrong variant: a function of torch, or a dtype, in what is stored."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3))
+    y = rng.poisson(np.exp(X[:, 0]))
+    y = (y > 1).astype(int) if is_classifier(model) else y
+    model.set_params(random_state=0).fit(X, y)
+    stored = skops.io.dumps(model)
+    types = skops.io.get_untrusted_types(data=stored)
+    assert [name for name in types if not name.startswith("skvi.")] == []
+    loaded = skops.io.loads(stored, trusted=types)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    draws = loaded.sample_posterior(2, random_state=1)
+    for name, values in model.sample_posterior(2, random_state=1).items():
+        np.testing.assert_array_equal(draws[name], values)
