@@ -9,7 +9,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
-from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_large_dense
 from skvi.utils._sparse import (
     Features,
     affine,
@@ -180,10 +180,10 @@ class LinearPredictor(Predictor):
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
         parts = [rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows))]
-        out = reduce(torch.add, parts).reshape(n_draws, -1)
-        if not self.fit_intercept:
-            return out
-        return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
+        out, total = reduce(torch.add, parts), rows.sum(1, keepdim=True)
+        if self.n_outputs > 1:
+            out, total = out.reshape(n_draws, -1), total.reshape(n_draws, -1)
+        return torch.cat([out, total], 1) if self.fit_intercept else out
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
         """Return ``A' H A``, with one symmetric block of H for each row.
@@ -200,7 +200,7 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
-            if is_dense(X) and float(h.min()) >= 0:
+            if is_large_dense(X) and float(h.min()) >= 0:
                 return dense_gram(X, h, self.fit_intercept)
             # One at a time: each is as large as the result.
             parts = (
@@ -277,7 +277,7 @@ class LinearPredictor(Predictor):
             q = normal.mean, normal.scale, normal.factor
             return FactorMoments.apply(*q, self, chunks)
         is_plain = self.n_outputs == 1 and not normal.scale.requires_grad
-        if is_plain and not normal.is_diagonal and is_dense(X):
+        if is_plain and not normal.is_diagonal and is_large_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         spread = self._variance if normal.is_diagonal else self._covariance

@@ -6,21 +6,22 @@ thread: torch's threads would still wait actively while those of BLAS want the c
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from scipy.linalg.blas import dtrmm
 
-__all__ = ["dense_gram", "dense_moments", "is_dense"]
+__all__ = ["dense_gram", "dense_moments", "is_large_dense"]
 
 # Numbers in the buffer, and rows below which products of wide matrices are slow.
 BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
 
 
-def is_dense(X: Any) -> bool:
-    """Whether X is a matrix in the CPU's memory."""
-    return isinstance(X, torch.Tensor) and X.device.type == "cpu"
+def is_large_dense(X: Any) -> TypeGuard[torch.Tensor]:
+    """Whether X is a matrix in the CPU's memory that the buffer cannot hold."""
+    is_on_cpu = isinstance(X, torch.Tensor) and X.device.type == "cpu"
+    return is_on_cpu and X.numel() > BUFFER_ELEMENTS
 
 
 def dense_gram(X: torch.Tensor, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
