@@ -106,7 +106,8 @@ def _avoid_zero(
         return loadings, scale
     variance = scale.square() * (1 + loadings.square().sum(1))
     # The same numbers every time: where to leave a saddle to is no random choice.
-    signs = torch.rand(loadings.shape, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator(loadings.device).manual_seed(0)
+    signs = torch.rand(loadings.shape, generator=generator, device=loadings.device)
     small = SMALL_LOADING * torch.where(signs < 0.5, -1.0, 1.0).to(loadings.dtype)
     loadings = torch.where(empty, small, loadings)
     return loadings, (variance / (1 + loadings.square().sum(1))).sqrt()

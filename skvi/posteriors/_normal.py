@@ -6,6 +6,7 @@ import torch
 
 from skvi.base import Draw, Layout, NormalForm
 from skvi.posteriors.base import Family, Posterior
+from skvi.utils._device import CPU
 from skvi.utils._random import randn
 
 __all__ = ["INITIAL_SCALE", "FullRankNormal", "MeanFieldNormal", "NormalPosterior"]
@@ -78,7 +79,7 @@ class NormalPosterior(Posterior):
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         size = layout.size
-        scale = torch.full((size,), INITIAL_SCALE, dtype=torch.float64)
+        scale = torch.full((size,), INITIAL_SCALE, dtype=torch.float64, device=CPU)
         self.params = self._params_of(NormalForm(torch.zeros_like(scale), scale))
 
     def normal(self, params: torch.Tensor | None = None) -> NormalForm:
@@ -146,8 +147,8 @@ class _FullPosterior(NormalPosterior):
         params = self.params if params is None else params
         size = self.layout.size
         mean, log_diagonal, rest = params.split([size, size, size * (size - 1) // 2])
-        rows, columns = torch.tril_indices(size, size, offset=-1)
-        lower = torch.zeros(size, size, dtype=params.dtype)
+        rows, columns = torch.tril_indices(size, size, offset=-1, device=params.device)
+        lower = params.new_zeros(size, size)
         unit = lower.index_put((rows, columns), rest)
         diagonal = log_diagonal.exp()
         return NormalForm(mean, diagonal[:, None] * unit + torch.diag(diagonal))
@@ -156,7 +157,9 @@ class _FullPosterior(NormalPosterior):
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
         if normal.factor is not None:
             scale = torch.linalg.cholesky(normal.covariance())
-        rows, columns = torch.tril_indices(len(scale), len(scale), offset=-1)
+        rows, columns = torch.tril_indices(
+            len(scale), len(scale), offset=-1, device=scale.device
+        )
         diagonal = scale.diagonal()
         unit = scale / diagonal[:, None]
         return torch.cat([normal.mean, diagonal.log(), unit[rows, columns]])

@@ -9,6 +9,7 @@ from skvi.base import Draw, GammaForm, Layout, NormalForm, Side
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors._normal import FullRankNormal
 from skvi.posteriors.base import Family, Posterior
+from skvi.utils._device import CPU
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
 
 __all__ = ["Gamma", "Product"]
@@ -50,7 +51,7 @@ class _GammaPosterior(Posterior):
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.params = torch.zeros(2 * layout.size, dtype=torch.float64)
+        self.params = torch.zeros(2 * layout.size, dtype=torch.float64, device=CPU)
 
     def as_gamma(self) -> GammaForm:
         return GammaForm(*self.params.detach().exp().split(self.layout.size))
@@ -207,11 +208,8 @@ class _ProductPosterior(Posterior):
 
     def _columns(self) -> list[torch.Tensor]:
         """Positions in theta of the parameters of every part."""
-        positions = {
-            name: torch.arange(block.slice.start, block.slice.stop)
-            for name, block in self.layout.items()
-        }
-        return [torch.cat([positions[n] for n in names]) for names in self.names]
+        device = self.params.device
+        return [self.layout.positions(names).to(device) for names in self.names]
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         draws = [part.draw(n_draws, generator) for part in self._bound()]

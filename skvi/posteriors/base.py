@@ -49,6 +49,11 @@ class Posterior(NumpyState):
     layout: Layout
     params: torch.Tensor
 
+    def __repr__(self) -> str:
+        """Name the blocks; the same text for the same kind of posterior."""
+        blocks = ", ".join(f"{name}{b.shape}" for name, b in self.layout.items())
+        return f"<{type(self).__name__.strip('_')} of {blocks}>"
+
     def at(self, params: torch.Tensor) -> Self:
         """Posterior of the same family with other variational parameters.
 
@@ -117,6 +122,23 @@ class Posterior(NumpyState):
             In nats, with all constants; see `side`.
         """
         raise NotImplementedError
+
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        """Normal of these variational parameters, differentiable in them.
+
+        A family whose `as_normal` is not None must implement it.
+
+        Parameters
+        ----------
+        params : Tensor of shape (n_variational,), default=None
+            As in `log_prob`.
+
+        Returns
+        -------
+        NormalForm
+            Over all P parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement normal.")
 
     def log_prob_terms(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

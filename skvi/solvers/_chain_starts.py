@@ -59,9 +59,7 @@ def dispersed_starts(
     >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
     (torch.Size([4, 1]), True, True)
     """
-    eps = torch.randn(
-        n_chains // 2, len(normal.mean), generator=generator, dtype=torch.float64
-    )
+    eps = randn(generator, n_chains // 2, len(normal.mean))
     n_rest = n_chains - n_chains // 2
     if target.starts_near_fit:
         # Hyperpriors draw numbers that no chain returns from.

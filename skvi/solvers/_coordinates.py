@@ -105,7 +105,10 @@ class _FullCoordinates(Coordinates):
     """The scale as ``scale T``, T lower triangular with the diagonal exp(t)."""
 
     def _n_rest(self) -> int:
-        self.rows, self.columns = torch.tril_indices(self.size, self.size, -1)
+        device = self.start.mean.device
+        self.rows, self.columns = torch.tril_indices(
+            self.size, self.size, -1, device=device
+        )
         return len(self.rows)
 
     def _spread(

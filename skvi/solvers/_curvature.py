@@ -9,6 +9,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorise
 from skvi.targets import SupervisedTarget
+from skvi.utils._random import randn
 
 __all__ = ["Curvature", "curvature_of", "rank_of", "starting_normal"]
 
@@ -84,8 +85,8 @@ class Curvature:
         quotients in a Krylov space where the matrix is not at hand.
         """
         d = self.diagonal.rsqrt()[:, None]
-        start = torch.Generator().manual_seed(0)
-        block = torch.randn(len(d), rank, generator=start, dtype=d.dtype)
+        generator = torch.Generator(d.device).manual_seed(0)
+        block = randn(generator, len(d), rank, dtype=d.dtype)
         blocks = [torch.linalg.qr(block).Q]
         for _ in range(KRYLOV_DEPTH):
             blocks.append(torch.linalg.qr(self._power(blocks[-1])).Q)
@@ -132,11 +133,11 @@ class _Dual(Curvature):
         predictor, X = target.predictor, target.X
         self.diagonal = predictor.gram_diagonal(X, h) + precision
         self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]
-        dual = torch.empty(len(h), len(h), dtype=h.dtype)
+        dual = h.new_empty(len(h), len(h))
         for start in range(0, len(h), DUAL_BLOCK):
             rows = slice(start, start + DUAL_BLOCK)
             part = X[rows]
-            identity = torch.eye(len(part), dtype=h.dtype)
+            identity = torch.eye(len(part), dtype=h.dtype, device=h.device)
             A = predictor.pull_back_draws(part, identity)  # rows of A
             dual[:, rows] = predictor.project(X, self.s.square() * A.T)
         dual *= self.w * self.w.T
@@ -213,7 +214,7 @@ def starting_normal(
     if shape.is_diagonal:
         return NormalForm(mean, d)
     if shape.factor is None:
-        identity = torch.eye(size, dtype=d.dtype)
+        identity = torch.eye(size, dtype=d.dtype, device=d.device)
         covariance = curvature.root(curvature.root_transposed(identity))
         return NormalForm(mean, torch.linalg.cholesky(covariance))
     rank = rank_of(shape)

@@ -2,7 +2,6 @@
 
 import math
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -87,7 +86,7 @@ class NormalPoint:
         if not self._is_dense:
             return self.normal.scale
         factor = self._hessian_factor()
-        identity = torch.eye(len(factor), dtype=factor.dtype)
+        identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
         return torch.linalg.solve_triangular(factor, identity, upper=False).T
 
     @property
@@ -142,13 +141,14 @@ class NormalPoint:
 LARGEST = 1e100
 
 
-class _Nowhere:
+class _Nowhere(NormalPoint):
     """Stands for a precision that is not positive definite."""
 
-    value = math.inf
+    def __init__(self) -> None:
+        self.value = math.inf
 
 
-NOWHERE: Any = _Nowhere()
+NOWHERE = _Nowhere()
 
 
 def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:
@@ -176,7 +176,8 @@ def singularity(point: NormalPoint) -> float:
         return 0.0
     scale = point.normal.scale
     product = scale.T @ (point.precision @ scale)
-    return float((product - torch.eye(len(scale), dtype=scale.dtype)).abs().max())
+    identity = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)
+    return float((product - identity).abs().max())
 
 
 def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
@@ -188,7 +189,7 @@ def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
     if int(info):
         return None
     upper = factor.flip((0, 1)).T
-    identity = torch.eye(len(precision), dtype=precision.dtype)
+    identity = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
     return torch.linalg.solve_triangular(upper, identity, upper=False)
 
 

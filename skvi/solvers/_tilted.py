@@ -11,7 +11,8 @@ from skvi.base import NormalForm
 from skvi.divergences import log_power_integral
 from skvi.sampling import StudentT, adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Ending, Problem, Progress, Solution, State, ending_of
+from skvi.solvers._solution import Ending, Solution, State, ending_of
+from skvi.solvers.base import Problem, Progress
 from skvi.targets import Target
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
@@ -29,11 +30,12 @@ MAX_KNOWN_STEPS, SMALL_STEP = 200, 1e-6
 MAX_STEP, MAX_ERRORS = 1.0, 6.0
 
 
-class _TiltedTarget:
+class _TiltedTarget(Target):
     """The density p^(1 - alpha) q^alpha, without its constant, for proposals."""
 
     def __init__(self, target: Target, q: NormalForm, alpha: float) -> None:
         self.target, self.q, self.alpha = target, q, alpha
+        self.layout = target.layout
 
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
         log_p = self.target.log_joint_batched(theta)
@@ -67,7 +69,8 @@ class _Reference:
             return cls(first, rest + delta * first.square(), covariance)
         scale = torch.diag(q.scale) if q.is_diagonal else q.scale
         root = torch.linalg.solve_triangular(near.scale, scale, upper=False)
-        k, eye = root.T @ root, torch.eye(len(offset), dtype=offset.dtype)
+        k = root.T @ root
+        eye = torch.eye(len(offset), dtype=offset.dtype, device=offset.device)
         covariance = torch.linalg.inv(delta * k + alpha * eye)
         first, rest = covariance @ (k @ offset), covariance @ (eye - k)
         second = 0.5 * (rest + rest.T) + delta * torch.outer(first, first)
@@ -100,7 +103,7 @@ class _Reference:
 
 def _minus(matrix: torch.Tensor, alpha: float) -> torch.Tensor:
     """(I - alpha M) / (1 - alpha)."""
-    eye = torch.eye(len(matrix), dtype=matrix.dtype)
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return (eye - alpha * matrix) / (1 - alpha)
 
 
@@ -176,7 +179,7 @@ def _move(
         change = change.clamp(-MAX_STEP, MAX_STEP)
         scale = q.scale * torch.exp(0.5 * change)
         return NormalForm(q.mean + q.scale * mean, scale)
-    eye = torch.eye(len(mean), dtype=mean.dtype)
+    eye = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
     while True:
         factor, info = torch.linalg.cholesky_ex(eye + rho * second)
         if not int(info):
@@ -276,7 +279,7 @@ def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, 
     theta, log_q = draw.theta, draw.log_q
     log_weights = problem.target.log_joint_batched(theta) - log_q
     value = float(objective.bound(log_weights))
-    block = torch.arange(len(log_weights)) % N_JACKKNIFE
+    block = torch.arange(len(log_weights), device=log_weights.device) % N_JACKKNIFE
     parts = [objective.bound(log_weights[block != b]) for b in range(N_JACKKNIFE)]
     error = float(torch.stack(parts).std()) * (N_JACKKNIFE - 1) / N_JACKKNIFE**0.5
     return (value if objective.direction == "upper" else -value), error

@@ -46,13 +46,15 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
         return missing
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
-    if not target.is_linear:
+    if not (target.has_moments and target.has_design):
         return (
             "the model is not linear in its parameters (precisions with hyperpriors "
             "are parameters, too)"
         )
     if problem.posterior.as_normal() is None:
         return "the posterior family is not normal"
+    if target.prior is None:
+        return "the target has no prior"
     if not problem.divergence.has_closed_form(target.prior):
         return f"{problem.divergence!r} has no closed form for this prior"
     return ""

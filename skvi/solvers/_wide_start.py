@@ -8,15 +8,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorise, find_mode
-from skvi.solvers.base import (
-    PhaseInterrupted,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    no_progress,
-)
+from skvi.solvers._solution import PhaseInterrupted, Solution, State
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["choose_start", "likelihood_normal", "solve_from_best"]
@@ -65,7 +58,7 @@ def likelihood_normal(
     >>> round(float(likelihood_normal(target).mean), 2)
     5.0
     """
-    if not target.is_linear or target.reference.is_log_concave:
+    if not target.has_design or target.reference.is_log_concave:
         return None
     target = cast(SupervisedTarget, target)
     around = target.prior.matching_normal()

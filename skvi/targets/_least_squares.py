@@ -146,7 +146,7 @@ def summarise(
             values, vectors = values[keep], vectors[:, keep]
             moment = predictor.pull_back(X, weight * centred)[:d]
             solution = (vectors.T @ moment) / values
-    coef = torch.zeros(predictor.layout.size, 1, dtype=torch.float64)
+    coef = y.new_zeros(predictor.layout.size, 1)
     coef[:d, 0] = vectors @ solution
     rest = centred - predictor.project(X, coef)[:, 0]
     residual = float(weight @ rest.square())

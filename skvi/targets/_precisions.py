@@ -10,6 +10,8 @@ from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+from skvi.utils._log_space import LOG_2PI
+from skvi.utils._random import randn
 
 __all__ = [
     "BuiltHierarchy",
@@ -20,7 +22,6 @@ __all__ = [
 
 # Draws of vague hyperpriors leave the range of floats: logs are cut off here.
 MAX_LOG = 600.0
-LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +170,7 @@ class BuiltHierarchy(BuiltPrior):
             total = total + self.prior.log_prob(theta[:, self.fixed])
         for name, gamma in self.gammas.items():
             t = theta[:, self.layout[name].slice]
-            shape = torch.tensor(gamma.shape, dtype=torch.float64)
-            rate = torch.tensor(gamma.rate, dtype=torch.float64)
+            shape, rate = t.new_tensor([gamma.shape, gamma.rate], dtype=torch.float64)
             total = total + log_gamma_density(t, shape, rate.log()).sum(1)
         if "coef_precision" in self.gammas:
             coef = theta[:, self.layout["coef"].slice]
@@ -181,7 +181,9 @@ class BuiltHierarchy(BuiltPrior):
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         """Draws of the prior, (S, P); logs of precisions stay within 600 of 0."""
-        theta = torch.zeros(n_draws, self.layout.size, dtype=torch.float64)
+        theta = torch.zeros(
+            n_draws, self.layout.size, dtype=torch.float64, device=generator.device
+        )
         if self.prior is not None:
             theta[:, self.fixed] = self.prior.sample(n_draws, generator)
         for name, gamma in self.gammas.items():
@@ -199,7 +201,7 @@ class BuiltHierarchy(BuiltPrior):
         t = theta[:, self.layout["coef_precision"].slice]
         where = self.layout["coef"].slice
         shape = theta[:, where].shape
-        coef = torch.randn(shape, generator=generator, dtype=torch.float64)
+        coef = randn(generator, *shape)
         theta[:, where] = torch.exp(-0.5 * t) * coef
 
     def as_normal(self) -> None:

@@ -23,8 +23,14 @@ from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
-from skvi.solvers import EmpiricalBayes, Problem, SolverOptions, State, choose_solver
-from skvi.solvers.base import Ending
+from skvi.solvers import (
+    EmpiricalBayes,
+    Problem,
+    SolverOptions,
+    State,
+    choose_solver,
+)
+from skvi.solvers._solution import Ending
 from skvi.targets import SupervisedTarget
 
 RNG = np.random.default_rng(0)
@@ -269,7 +275,8 @@ def test_scales_without_an_optimum_are_reported():
 
 def test_learnt_noise_at_its_floor_is_reported():
     target = make_target()
-    target.y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
+    y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
+    target.rows = replace(target.rows, y=y)
     solution = fit(target, tol=1e-5)
     assert "noise_scale runs to 0" in solution.message
     assert not solution.converged
