@@ -84,9 +84,16 @@ class BernoulliLikelihood(Likelihood):
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
+        value, first, second = self.expected_log_loss(mean, spread, y, refine)
+        return -value, -first, -second
+
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_loss`."""
         sign = 1 - 2 * y
         value, first, second = expect_softplus(mean * sign, spread, refine)
-        return -value, -(first * sign), -second
+        return value, first * sign, second
 
     def expected_power(
         self,

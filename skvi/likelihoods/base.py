@@ -221,6 +221,25 @@ class Likelihood(Component, Movable):
             self.log_prob, mean, spread, y, self.length_scale, refine
         )
 
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """`expected_log_prob` with the other sign.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+        y : Tensor of shape (n,)
+        refine : int, default=1
+
+        Returns
+        -------
+        value, first, second : Tensor
+        """
+        value, first, second = self.expected_log_prob(mean, spread, y, refine)
+        return -value, -first, -second
+
     def expected_power(
         self,
         mean: torch.Tensor,

@@ -51,12 +51,13 @@ class Anderson:
         precision: torch.Tensor,
         step: torch.Tensor,
         move: torch.Tensor,
+        share: float = 1.0,
     ) -> None:
-        """Record a point and its plain step."""
+        """Record a point and its plain step, with that share of the precision's."""
         if self.depth:
             residual = self._whiten(step, move)
             keep = -self.depth
-            image = _flat(mean + step, precision + move)
+            image = _flat(mean + step, precision + share * move)
             self.images = [*self.images[keep:], image]
             self.residuals = [*self.residuals[keep:], residual]
 

@@ -82,7 +82,7 @@ def factorise(matrix: torch.Tensor) -> torch.Tensor:
     for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
         shifted = matrix if jitter == 0 else matrix + jitter * matrix.diagonal().diag()
         factor, info = torch.linalg.cholesky_ex(shifted)
-        if int(info) == 0 and bool(torch.isfinite(factor[-1, -1])):
+        if int(info) == 0 and math.isfinite(float(factor[-1, -1])):
             return factor
     raise ValueError(SINGULAR)
 

@@ -278,4 +278,32 @@ VARIANTS = [
         "other.__setstate__(self.__getstate__())",
         "a copy loses the gradients of its tensors",
     ),
+    _v(
+        "dense-gram-without-root",
+        "_dense_rows.py",
+        "np.sqrt(h.numpy())",
+        "h.numpy()",
+        "rows weighted twice",
+    ),
+    _v(
+        "dense-gram-last-chunk",
+        "_dense_rows.py",
+        "out = part if out is None else np.add(out, part, out=out)",
+        "out = part",
+        "the rows of the last chunk alone",
+    ),
+    _v(
+        "dense-moments-transposed-scale",
+        "_dense_rows.py",
+        "scale.numpy().T",
+        "np.tril(scale.numpy()).copy()",
+        "the transpose of a triangular factor",
+    ),
+    _v(
+        "wide-rows-with-the-narrow-rule",
+        "_quadrature.py",
+        "out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))",
+        "pass",
+        "rows of large spread left at the limit of the narrow rule",
+    ),
 ]
