@@ -4,12 +4,13 @@ import torch
 
 from skvi.base import Component
 from skvi.utils._derivatives import row_derivatives
+from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
 
 __all__ = ["Likelihood"]
 
 
-class Likelihood(Component):
+class Likelihood(Component, Movable):
     """Base class of likelihoods.
 
     A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The

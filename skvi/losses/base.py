@@ -5,12 +5,13 @@ from typing import Any
 import torch
 
 from skvi.base import Component
+from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
 
 __all__ = ["Loss"]
 
 
-class Loss(Component):
+class Loss(Component, Movable):
     """Base class of losses: a subclass owes `__call__`.
 
     Examples

@@ -2,10 +2,12 @@
 
 import torch
 
+from skvi.utils._device import Movable
+
 __all__ = ["BlockForward", "Predictor"]
 
 
-class Predictor:
+class Predictor(Movable):
     """Base class of predictors: a subclass owes `forward(theta, X)`.
 
     Examples

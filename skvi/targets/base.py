@@ -8,6 +8,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._device import CPU, Movable
 
 if TYPE_CHECKING:
     from skvi.targets._precisions import ConjugateForm
@@ -19,7 +20,7 @@ BATCH_DRAWS = 256
 FLAT = FlatReference()
 
 
-class Target:
+class Target(Movable):
     """Something with a log joint density over a layout: all else is a capability.
 
     A subclass owes `layout` and `log_joint`. What else it can do it says by the
@@ -51,7 +52,7 @@ class Target:
     layout: Layout
     prior: BuiltPrior | None = None
     #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
-    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
+    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
     #: Names of `hyper`.
     learnt: tuple[str, ...] = ()
     #: Whether f is a linear function of theta for each row: Newton and quadrature.
