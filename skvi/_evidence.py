@@ -117,7 +117,7 @@ class EvidenceMixin:
             raise ValueError("Give n_draws or precision, not both.")
         model, data = self._model, self._data_of_fit(X, y, sample_weight, exposure)
         plain = self.loss_function_.is_log_loss and not data.is_weighted
-        target = model.target(data.widened()).at(torch.from_numpy(self._hyper.copy()))
+        target = model.target(data).at(torch.from_numpy(self._hyper.copy()))
         work = 64 * len(data.y) * target.layout.size
         with raising_interrupts(), limit_threads(work, getattr(self, "n_jobs", None)):
             bounds = self._bound_evidence(

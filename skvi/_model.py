@@ -1,23 +1,18 @@
 """What a fit fixes: how data become a target, and in which units it works."""
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi.base import Units
+from skvi.base import Rows, Units
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
 
 __all__ = ["Model", "Numbers", "Response", "TrainingData"]
-
-# Rows of X whose numbers tell other data apart.
-FINGERPRINT_ROWS = 32
 
 
 class Response:
@@ -125,7 +120,7 @@ class TrainingData:
         """
         targets = response.encode(y)
         weight = response.weights(targets, sample_weight)
-        fingerprint = _fingerprint(X, targets, weight, offset)
+        fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
         if weight is not None:
             keep = weight > 0
             response.check_weighted(targets[keep])
@@ -138,11 +133,6 @@ class TrainingData:
     def is_weighted(self) -> bool:
         """Whether some row counts otherwise than once."""
         return self.weight is not None and bool(np.any(self.weight != 1))
-
-    def widened(self) -> "TrainingData":
-        """Return the same rows with X in float64."""
-        X = self.X if self.X.dtype == np.float64 else self.X.astype(np.float64)
-        return TrainingData(X, self.y, self.weight, self.offset, self.fingerprint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,28 +204,3 @@ class Model:
                 constant = -total * float(np.log(self.units.y_scale))
         weight = None if data.weight is None else as_tensor(data.weight)
         return as_tensor(y), weight, constant
-
-
-def _fingerprint(
-    X: Any, y: np.ndarray, weight: np.ndarray | None, offset: np.ndarray | None
-) -> tuple[int, ...]:
-    """Checksum of targets, weights and 32 rows: tells other data apart, cheaply.
-
-    It is the same for a dense and a sparse matrix of the same numbers.
-    """
-    rows = np.linspace(0, X.shape[0] - 1, FINGERPRINT_ROWS).astype(int)
-    parts = [*_stored(X[rows].astype(np.float64)), y]
-    parts += [part for part in (weight, offset) if part is not None]
-    sums = [zlib.crc32(np.ascontiguousarray(part).tobytes()) for part in parts]
-    return X.shape[0], *sums
-
-
-def _stored(sample: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers that are not zero, their columns, and how many there are per row."""
-    if issparse(sample):
-        sample.sum_duplicates()
-        sample.eliminate_zeros()
-        counts = np.diff(sample.indptr)
-        return sample.data, sample.indices.astype(np.int64), counts.astype(np.int64)
-    filled = sample != 0
-    return sample[filled], np.nonzero(filled)[1], filled.sum(1)

@@ -172,21 +172,26 @@ def better_state(first: State, second: State) -> State:
 
 
 def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
-    """Scales that a fit learnt, by name; of blocks by the name of the block.
+    """Numbers of likelihood and prior that a fit learnt, by name.
 
     Parameters
     ----------
     target : Target
     prefix : str, default=""
-        Of the names to take; it is left out of what is returned.
+        Of the names to take; it is left out of what is returned, so that scales of
+        blocks have the names of the blocks.
 
     Returns
     -------
     dict of str to float
     """
-    values = target.hyper.detach().exp().tolist()
-    named = zip(target.learnt, values, strict=True)
-    found = {name: value for name, value in named if name.startswith(prefix)}
+    layout = target.point_layout
+    values = layout.unpack(target.hyper.detach()[None])
+    found = {
+        name: float(values[name])
+        for name, block in layout.items()
+        if block.role in ("noise", "prior") and name.startswith(prefix)
+    }
     if not prefix:
         return found
     return {name.removeprefix(f"{prefix}[").rstrip("]"): v for name, v in found.items()}

@@ -115,8 +115,9 @@ def elbo_of_start(model, X, y):
     """ELBO of the posterior that a fit starts with, at the scales that it found."""
     target, generator = target_of(model, X, y), make_generator(model.random_state)
     posterior = model.posterior_family_.build(target.layout, generator)
-    if hasattr(target.predictor, "initial_normal"):
-        posterior = posterior.near(target.predictor.initial_normal(generator))
+    start = target.initial_normal(generator)
+    if start is not None:
+        posterior = posterior.near(start)
     return elbo(target, posterior)[0]
 
 

@@ -4,14 +4,19 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import conv1d, relu
 
-from skvi.base import Layout
+from skvi.base import Layout, NormalForm
 from skvi.divergences import KL
 from skvi.evidence import bound_evidence
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import LogLoss
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import Predictor
+from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, choose_solver
-from skvi.targets import Target
+from skvi.targets import SupervisedTarget, Target
 
 BEND = 0.2
 
@@ -41,14 +46,82 @@ def test_density_without_prior_and_rows(gradient):
     options = SolverOptions(20, n_draws=20, learning_rate=rate, early_stopping=False)
     fit = choose_solver(problem)().solve(problem, options)
     v = (math.sqrt(0.25 + 16 * BEND**2) - 0.5) / (16 * BEND**2)
-    q = posterior.as_normal()
+    q = fit.posterior.as_normal()
     expected = torch.tensor([[v, 0.0], [0.0, 0.25]]).double()
     torch.testing.assert_close(q.covariance(), expected, rtol=0, atol=0.05)
     assert float(q.mean[1]) == pytest.approx(BEND * v, abs=0.03)
     loss = 0.5 * v + 0.5 + 4 * (BEND * v) ** 2 + math.log(math.pi) + 3
     loss -= 0.5 * math.log(v / 4) + 1 + math.log(2 * math.pi)
     assert fit.value == pytest.approx(loss, abs=5 * fit.value_se)
-    bounds = bound_evidence(target, posterior, generator, n_draws=2000)
+    bounds = bound_evidence(target, fit.posterior, generator, n_draws=2000)
     low, high = bounds.interval()
     assert bounds.reliable
     assert high - 0.15 < low < -3 < high
+
+
+class Convolution(Predictor):
+    """Normalization of 2 channels, 4 filters of width 3, and their means weighted."""
+
+    n_outputs = 1
+    layout = Layout(
+        {
+            "norm.weight": (2, 1),
+            "norm.bias": (2, 1),
+            "conv1.weight": (4, 2, 3),
+            "conv1.bias": (4,),
+            "head.weight": (4,),
+        },
+        scales={"conv1.weight": 6**-0.5},
+        roles={
+            "norm.weight": "affine",
+            "norm.bias": "affine",
+            "conv1.bias": "intercept",
+        },
+    )
+
+    def forward(self, theta, X):
+        p, s = self.layout.unpack(theta), len(theta)
+        h = (p["norm.weight"] * X[:, None] + p["norm.bias"]).flatten(1, 2)
+        h = conv1d(
+            h, p["conv1.weight"].flatten(0, 1), p["conv1.bias"].flatten(), groups=s
+        )
+        h = relu(h).mean(2).unflatten(1, (s, 4))
+        return (h * p["head.weight"]).sum(2).T[..., None]
+
+    def initial_normal(self, generator):
+        scale = self.layout.natural_scales()
+        mean = scale * torch.randn(len(scale), generator=generator, dtype=torch.float64)
+        mean[:4] = torch.tensor([1.0, 1.0, 0.0, 0.0])  # of the normalization
+        return NormalForm(mean, 0.01 * scale)
+
+
+def test_convolution_with_a_deterministic_normalization():
+    """One channel comes in units of an eighth; the fit sees it, as points beside q.
+
+    Wrong variants: a normalization that stays at its start; one that q holds as well.
+    """
+    net, generator = Convolution(), torch.Generator().manual_seed(0)
+    Z = torch.randn(300, 2, 10, generator=generator, dtype=torch.float64)
+    truth = net.initial_normal(torch.Generator().manual_seed(5)).mean
+    f = net.forward(truth[None], Z)[0, :, 0]
+    y = f / f.std() + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
+    X, points = Z * torch.tensor([[1.0], [8.0]]), ("norm.weight", "norm.bias")
+    spec = {"conv1.weight": Normal(), "head.weight": Normal(2.0), "intercept": Normal()}
+    prior = build_prior(spec, net.layout.without(*points))
+    parts = net, GaussianLikelihood("learn"), LogLoss(), prior
+    target = SupervisedTarget(*parts, X[:200], y[:200], deterministic=points)
+    posterior = MeanFieldNormal().build(target.layout)
+    posterior = posterior.near(target.initial_normal(generator))
+    assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
+    assert target.learnt == ("noise_scale", *points)
+    problem = Problem(target, ELBO(), KL(), posterior, generator)
+    options = SolverOptions(max_iter=10, n_draws=3, learning_rate=0.05)
+    fit = choose_solver(problem)().solve(problem, options)
+    theta = fit.posterior.draw(50, generator).theta
+    f = fit.target.predictor.forward(theta, X[200:])
+    residual = y[200:] - f.mean(0)[:, 0]
+    learnt = target.point_layout.unpack(fit.target.hyper[None])
+    weight = learnt["norm.weight"].flatten()
+    assert float(residual.var() / y[200:].var()) < 0.05
+    assert float(weight[0] / weight[1]) == pytest.approx(8, rel=0.6)
+    assert float(learnt["noise_scale"]) == pytest.approx(0.1, rel=0.5)

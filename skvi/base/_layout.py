@@ -1,14 +1,23 @@
 """What each stretch of the flat parameter vector is."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from skvi.base._bijections import BIJECTIONS, Bijection, Exp, Identity
 from skvi.utils._device import CPU
 
-__all__ = ["Block", "Layout"]
+__all__ = ["ROLES", "Block", "Layout"]
+
+#: What a block is to the model. Of a predictor: "weight", "intercept" (what is added
+#: to a layer's output), "affine" (scale and shift of a normalization); beside it:
+#: "scale" (a precision or another positive number of the model), "noise" (a number of
+#: the likelihood) and "prior" (a number of the prior), which fits may learn.
+ROLES = ("weight", "intercept", "affine", "scale", "noise", "prior")
+UNLIMITED = (-math.inf, math.inf)
+REAL = Identity()
 
 
 @dataclass(frozen=True)
@@ -21,13 +30,16 @@ class Block:
         First position.
     shape : tuple of int
         Shape of the block when unpacked.
-    bijection : {"identity", "exp"}, default="identity"
-        Maps the unconstrained coordinates to the parameter: "exp" makes it
-        positive.
+    bijection : Bijection, default=Identity()
+        Maps the unconstrained coordinates to the parameter.
     scale : float, default=1.0
         Natural size of the parameters, which priors multiply: 1 over the root of
         the number of inputs for the weights of a network, so that its layers keep
         the size of what they transform.
+    role : str, default="weight"
+        What the block is to the model, one of `ROLES`.
+    limits : (float, float), default=(-inf, inf)
+        Least and largest value of a coordinate, between which solvers keep it.
 
     Examples
     --------
@@ -38,8 +50,10 @@ class Block:
 
     start: int
     shape: tuple[int, ...]
-    bijection: str = "identity"
+    bijection: Bijection = REAL
     scale: float = 1.0
+    role: str = "weight"
+    limits: tuple[float, float] = UNLIMITED
 
     @property
     def size(self) -> int:
@@ -58,11 +72,17 @@ class Layout(Mapping):
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        Shape of every block, in the order in which they lie in theta.
-    bijections : mapping of str to {"identity", "exp"}, default=None
+        Shape of every block, in the order in which they lie in theta. Names are free:
+        those of a torch module, such as "conv1.weight", will do.
+    bijections : mapping of str to {"identity", "exp", "softplus"} or Bijection, \
+default=None
         Blocks that are constrained; the others are real.
     scales : mapping of str to float, default=None
         Natural sizes of blocks, see `Block`; 1 for the others.
+    roles : mapping of str to str, default=None
+        Roles of blocks, see `ROLES`; "weight" for the others.
+    limits : mapping of str to (float, float), default=None
+        Ranges of coordinates, see `Block`; none for the others.
 
     Attributes
     ----------
@@ -72,27 +92,35 @@ class Layout(Mapping):
     Examples
     --------
     >>> from skvi.base import Layout
-    >>> layout = Layout({"coef": (1, 3), "intercept": (1,)})
-    >>> layout.size, layout["intercept"].slice
-    (4, slice(3, 4, None))
+    >>> layout = Layout(
+    ...     {"coef": (1, 3), "intercept": (1,)}, roles={"intercept": "intercept"}
+    ... )
+    >>> layout.size, layout["intercept"].slice, layout["intercept"].role
+    (4, slice(3, 4, None), 'intercept')
     """
 
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
-        bijections: Mapping[str, str] | None = None,
+        bijections: Mapping[str, str | Bijection] | None = None,
         scales: Mapping[str, float] | None = None,
+        roles: Mapping[str, str] | None = None,
+        limits: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
+        bijections, roles = bijections or {}, roles or {}
+        scales, limits = scales or {}, limits or {}
+        for given in (bijections, roles, scales, limits):
+            _check_names(given, shapes)
         blocks, start = {}, 0
         for name, shape in shapes.items():
-            kind = (bijections or {}).get(name, "identity")
-            if kind not in ("identity", "exp"):
-                raise ValueError(
-                    f"The bijection of block {name!r} must be 'identity' or 'exp'. "
-                    f"Got {kind!r} instead."
-                )
-            scale = (scales or {}).get(name, 1.0)
-            blocks[name] = Block(start, tuple(shape), kind, scale)
+            blocks[name] = Block(
+                start,
+                tuple(shape),
+                _bijection(name, bijections.get(name, "identity")),
+                scales.get(name, 1.0),
+                _role(name, roles.get(name, "weight")),
+                limits.get(name, UNLIMITED),
+            )
             start += blocks[name].size
         self._blocks, self.size = blocks, start
 
@@ -113,10 +141,17 @@ class Layout(Mapping):
         shapes = {name: block.shape for name, block in self._blocks.items()}
         return f"Layout({shapes})"
 
+    def __add__(self, other: "Layout") -> "Layout":
+        """Return this layout with the blocks of another one after its own."""
+        both = {**self._blocks, **other._blocks}
+        if len(both) < len(self) + len(other):
+            raise ValueError(f"{self} and {other} share names.")
+        return _layout_of(both)
+
     @property
     def positive(self) -> list[str]:
-        """Names of the blocks that are positive, such as precisions."""
-        return [name for name, b in self._blocks.items() if b.bijection == "exp"]
+        """Names of the blocks whose logarithms are in theta, such as precisions."""
+        return [name for name, b in self._blocks.items() if b.bijection == Exp()]
 
     def only(self, *names: str) -> "Layout":
         """Layout of some blocks alone.
@@ -124,19 +159,55 @@ class Layout(Mapping):
         Parameters
         ----------
         *names : str
-            In the order in which they lie in the new theta.
+            In the order that the blocks shall have.
 
         Returns
         -------
         Layout
-            With the blocks' shapes, bijections and scales, starting at 0.
+            The blocks as they are, one after the other from 0.
+
+        Raises
+        ------
+        ValueError
+            There is no block of one of these names.
         """
-        blocks = {name: self._blocks[name] for name in names}
-        return Layout(
-            {name: block.shape for name, block in blocks.items()},
-            {name: block.bijection for name, block in blocks.items()},
-            {name: block.scale for name, block in blocks.items()},
-        )
+        _check_names(names, self._blocks)
+        return _layout_of({name: self._blocks[name] for name in names})
+
+    def without(self, *names: str) -> "Layout":
+        """Layout of all other blocks, in their order.
+
+        Parameters
+        ----------
+        *names : str
+
+        Returns
+        -------
+        Layout
+
+        Raises
+        ------
+        ValueError
+            There is no block of one of these names.
+        """
+        _check_names(names, self._blocks)
+        return self.only(*(name for name in self if name not in names))
+
+    def positions(self, names: Iterable[str]) -> torch.Tensor:
+        """Positions of blocks in theta.
+
+        Parameters
+        ----------
+        names : iterable of str
+
+        Returns
+        -------
+        Tensor of int of shape (m,)
+            In the order of `names`: ``theta[:, positions]`` has the layout
+            ``only(*names)``.
+        """
+        every = torch.arange(self.size, device=CPU)
+        return torch.cat([every[:0], *(every[self[name].slice] for name in names)])
 
     def natural_scales(self) -> torch.Tensor:
         """Natural size of every parameter.
@@ -146,13 +217,28 @@ class Layout(Mapping):
         Tensor of shape (P,)
             The blocks' `scale`, in float64.
         """
+        return self._fill([block.scale for block in self._blocks.values()])
+
+    def limits(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Least and largest value of every coordinate.
+
+        Returns
+        -------
+        low, high : Tensor of shape (P,)
+            In float64; infinite where there is no limit.
+        """
+        limits = [block.limits for block in self._blocks.values()]
+        return self._fill([low for low, _ in limits]), self._fill(
+            [h for _, h in limits]
+        )
+
+    def _fill(self, numbers: list[float]) -> torch.Tensor:
+        """One number of each block for all of its parameters."""
         parts = [
-            torch.full(
-                (block.size,), float(block.scale), dtype=torch.float64, device=CPU
-            )
-            for block in self._blocks.values()
+            torch.full((block.size,), float(number), dtype=torch.float64, device=CPU)
+            for block, number in zip(self._blocks.values(), numbers, strict=True)
         ]
-        return torch.cat(parts)
+        return torch.cat([torch.zeros(0, dtype=torch.float64, device=CPU), *parts])
 
     def unpack(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """Split theta into blocks, in constrained coordinates.
@@ -170,8 +256,27 @@ class Layout(Mapping):
         out = {}
         for name, block in self._blocks.items():
             value = theta[:, block.slice].reshape(-1, *block.shape)
-            out[name] = value.exp() if block.bijection == "exp" else value
+            out[name] = block.bijection.forward(value)
         return out
+
+    def pack(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Join values of all blocks to one vector: the inverse of `unpack`.
+
+        Parameters
+        ----------
+        values : mapping of str to Tensor of shape (S, *shape)
+            In constrained coordinates.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Unconstrained coordinates.
+        """
+        parts = [
+            block.bijection.inverse(values[name]).reshape(-1, block.size)
+            for name, block in self._blocks.items()
+        ]
+        return torch.cat(parts, 1)
 
     def log_abs_det_jacobian(self, theta: torch.Tensor) -> torch.Tensor:
         """Log determinant of the map from theta to the constrained parameters.
@@ -188,6 +293,42 @@ class Layout(Mapping):
         """
         total = torch.zeros_like(theta[:, 0])
         for block in self._blocks.values():
-            if block.bijection == "exp":
-                total = total + theta[:, block.slice].sum(1)
+            if block.bijection != REAL:
+                logs = block.bijection.log_abs_det_jacobian(theta[:, block.slice])
+                total = total + logs.sum(1)
         return total
+
+
+def _layout_of(blocks: Mapping[str, Block]) -> Layout:
+    """Blocks as they are, but one after the other from 0."""
+    return Layout(
+        {name: block.shape for name, block in blocks.items()},
+        {name: block.bijection for name, block in blocks.items()},
+        {name: block.scale for name, block in blocks.items()},
+        {name: block.role for name, block in blocks.items()},
+        {name: block.limits for name, block in blocks.items()},
+    )
+
+
+def _check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"There are no blocks {unknown}, but {sorted(known)}.")
+
+
+def _bijection(name: str, given: str | Bijection) -> Bijection:
+    found = BIJECTIONS.get(given) if isinstance(given, str) else given
+    if not isinstance(found, Bijection):
+        raise ValueError(
+            f"The bijection of block {name!r} must be one of {sorted(BIJECTIONS)} or a "
+            f"Bijection. Got {given!r} instead."
+        )
+    return found
+
+
+def _role(name: str, given: str) -> str:
+    if given not in ROLES:
+        raise ValueError(
+            f"The role of block {name!r} must be one of {ROLES}. Got {given!r} instead."
+        )
+    return given

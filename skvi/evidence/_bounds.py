@@ -117,7 +117,7 @@ def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
 
 
 def _normal_near(target: Any, posterior: Any, generator: torch.Generator) -> NormalForm:
-    if target.is_linear and hasattr(target, "predictor"):
+    if target.has_design:
         found = fit_proposal_normal(target)
         if found is not None:
             return found

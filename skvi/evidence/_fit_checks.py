@@ -62,10 +62,10 @@ def lower_bound(
     (-4.7205, 0.0)
     """
     normal, kl = posterior.as_normal(), KL()
-    if target.is_linear and normal is not None:
-        if kl.has_closed_form(target.prior):
+    if target.has_moments and normal is not None:
+        if kl.has_closed_form(target.reference):
             loss = target.expected_loss_terms(normal)[0]
-            return -float(loss + kl.closed_form(normal, target.prior)), 0.0
+            return -float(loss + kl.closed_form(normal, target.reference)), 0.0
     log_weights = _log_weights(target, posterior, n_draws, generator)
     error = float(log_weights.std()) / n_draws**0.5
     return float(log_weights.mean()), error

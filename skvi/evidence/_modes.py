@@ -101,7 +101,7 @@ class Modes:
 
 def is_heavy_tailed(target: Any) -> bool:
     """Whether a linear model of few parameters has a prior that is not log-concave."""
-    is_small = target.is_linear and target.layout.size <= MAX_PARAMS
+    is_small = target.has_design and target.layout.size <= MAX_PARAMS
     return is_small and not target.prior.is_log_concave
 
 

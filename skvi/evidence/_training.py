@@ -182,7 +182,7 @@ def _posterior_draws(
     target: Any, posterior: Any, generator: torch.Generator
 ) -> Chains | None:
     normal = posterior.as_normal()
-    if target.is_linear and hasattr(target, "predictor"):
+    if target.has_design:
         normal = fit_proposal_normal(target) or normal
     if normal is None:
         return None

@@ -107,11 +107,11 @@ class AlphaEnergy(Objective):
                 f"divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
             )
-        if not target.n_rows:
+        if not target.has_pointwise or target.prior is None:
             raise IncompatibleComponentsError(
-                f"{self!r} takes a power mean of the likelihood of every row, and this "
-                "target has no rows. Use objective='renyi', which takes one of the "
-                "whole density."
+                f"{self!r} takes a power mean of the likelihood of every row, beside "
+                "KL to the prior, and this target has no rows that it tells apart, or "
+                "no prior. Use objective='renyi', which takes one of the whole density."
             )
 
     def exists(self, target: Any, posterior: Any) -> bool | None:
@@ -156,7 +156,7 @@ class AlphaEnergy(Objective):
                 target, posterior, divergence, rows, n_draws, generator
             )
         else:
-            if target.is_linear and not len(target.hyper):
+            if target.has_moments and not len(target.hyper):
                 value = free.expected_loss(posterior, rows)
             else:
                 losses = target.sampled_losses(posterior, rows, n_draws, generator)

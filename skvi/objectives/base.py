@@ -83,7 +83,7 @@ class Objective(Component):
         Parameters
         ----------
         target : Target
-            Linear.
+            One that `has_moments`.
 
         Returns
         -------

@@ -208,13 +208,7 @@ class _ProductPosterior(Posterior):
 
     def _columns(self) -> list[torch.Tensor]:
         """Positions in theta of the parameters of every part."""
-        positions = {
-            name: torch.arange(
-                block.slice.start, block.slice.stop, device=self.params.device
-            )
-            for name, block in self.layout.items()
-        }
-        return [torch.cat([positions[n] for n in names]) for names in self.names]
+        return [self.layout.positions(names) for names in self.names]
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         draws = [part.draw(n_draws, generator) for part in self._bound()]

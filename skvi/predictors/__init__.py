@@ -3,5 +3,14 @@
 from skvi.predictors._centred import CentredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
+from skvi.predictors._partial import PartialPredictor
+from skvi.predictors.base import Predictor
 
-__all__ = ["ACTIVATIONS", "CentredLinearPredictor", "LinearPredictor", "MLPPredictor"]
+__all__ = [
+    "ACTIVATIONS",
+    "CentredLinearPredictor",
+    "LinearPredictor",
+    "MLPPredictor",
+    "PartialPredictor",
+    "Predictor",
+]

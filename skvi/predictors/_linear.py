@@ -60,17 +60,12 @@ class LinearPredictor(Predictor):
         shapes: dict[str, tuple[int, ...]] = {"coef": (n_outputs, n_features)}
         if fit_intercept:
             shapes["intercept"] = (n_outputs,)
-        self.layout = Layout(shapes)
+        roles = {"intercept": "intercept"} if fit_intercept else {}
+        self.layout = Layout(shapes, roles=roles)
         self.n_features, self.n_outputs = n_features, n_outputs
         self.fit_intercept = fit_intercept
 
-    #: f is a linear function of theta for each row: Newton and quadrature apply.
-    is_linear = True
-
-    @property
-    def row_width(self) -> int:
-        """Numbers that one row and one draw keep alive: K."""
-        return self.n_outputs
+    has_moments = has_design = True
 
     def forward(self, theta: torch.Tensor, X: Features) -> torch.Tensor:
         """Evaluate f.

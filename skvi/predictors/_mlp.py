@@ -55,8 +55,7 @@ class MLPPredictor(Predictor):
     torch.Size([5, 4, 1])
     """
 
-    #: Whether f is linear in theta, so that its moments are exact.
-    is_linear = False
+    has_local_draws = True
 
     def __init__(
         self,
@@ -77,7 +76,8 @@ class MLPPredictor(Predictor):
             shapes[f"coef_{i}"] = (fan_in, fan_out)
             shapes[f"intercept_{i}"] = (fan_out,)
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
-        self.layout, self.n_outputs = Layout(shapes, scales=scales), n_outputs
+        roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
+        self.layout, self.n_outputs = Layout(shapes, None, scales, roles), n_outputs
 
     @property
     def row_width(self) -> int:

@@ -1,26 +1,61 @@
-"""What every predictor can do."""
+"""What every predictor owes, and what it may be able to do."""
+
+from typing import Self
 
 import torch
 
+from skvi.base import Layout, NormalForm
 from skvi.utils._device import Movable
 
 __all__ = ["BlockForward", "Predictor"]
 
 
 class Predictor(Movable):
-    """Base class of predictors: a subclass owes `forward(theta, X)`.
+    """Base class of predictors: a subclass owes `layout`, `n_outputs` and `forward`.
+
+    What else a predictor can do it says by the attributes whose names begin with
+    "has"; solvers without draws need them.
+
+    Attributes
+    ----------
+    layout : Layout
+        Of theta, with P parameters. Roles tell intercepts and normalizations from
+        weights.
+    n_outputs : int
+        K, columns of f.
 
     Examples
     --------
     >>> import torch
-    >>> from skvi.predictors.base import Predictor
-    >>> class Exponential(Predictor):
+    >>> from skvi.base import Layout
+    >>> from skvi.predictors import Predictor
+    >>> class Decay(Predictor):
+    ...     layout, n_outputs = Layout({"rate": (1,)}, {"rate": "softplus"}), 1
+    ...
     ...     def forward(self, theta, X):
-    ...         return (theta @ X.T).exp()[..., None]
-    >>> forward = Exponential().block_forward(torch.zeros(5, 2), n_rows=8)
-    >>> forward(torch.ones(3, 2)).shape
-    torch.Size([5, 8, 1])
+    ...         rate = self.layout.unpack(theta)["rate"]
+    ...         return torch.exp(-rate[:, None] * X)
+    >>> Decay().forward(torch.zeros(5, 1), torch.ones(4, 1)).shape
+    torch.Size([5, 4, 1])
     """
+
+    layout: Layout
+    n_outputs: int
+    #: Whether f is normal where theta is, with `moments` that are known: expected
+    #: losses are then integrals over f, by quadrature.
+    has_moments = False
+    #: Whether f is linear in theta, with the design matrix behind `project`,
+    #: `pull_back`, `gram` and the like: Newton steps.
+    has_design = False
+    #: Whether `sample_locally` samples activations under a factorized normal.
+    has_local_draws = False
+    #: Parameters that are points: learnt beside the posterior, not part of theta.
+    point_layout = Layout({})
+
+    @property
+    def row_width(self) -> int:
+        """Numbers that one row and one draw keep alive; K by default."""
+        return self.n_outputs
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Evaluate f.
@@ -28,13 +63,53 @@ class Predictor(Movable):
         Parameters
         ----------
         theta : Tensor of shape (S, P)
-        X : Tensor of shape (n, d)
+        X : Tensor of shape (n, ...)
 
         Returns
         -------
         Tensor of shape (S, n, K)
+            In the dtype of `theta`, differentiable in it.
         """
         raise NotImplementedError
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
+        """Where a fit may start.
+
+        Parameters
+        ----------
+        generator : torch.Generator
+
+        Returns
+        -------
+        NormalForm or None
+            Over theta, factorized. None, the default, where a family's own start
+            near 0 will do: not for layers whose units are interchangeable.
+        """
+        return None
+
+    def initial_point(self) -> torch.Tensor:
+        """Where the point parameters start.
+
+        Returns
+        -------
+        Tensor of shape (H,)
+            Unconstrained, in float64, in the order of `point_layout`.
+        """
+        return torch.zeros(self.point_layout.size, dtype=torch.float64)
+
+    def bind(self, point: torch.Tensor) -> Self:
+        """Return the predictor with these point parameters, and none left to learn.
+
+        Parameters
+        ----------
+        point : Tensor of shape (H,)
+
+        Returns
+        -------
+        Predictor
+            Differentiable in `point`; the predictor itself where H is 0.
+        """
+        return self
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> "BlockForward":
         """Return a function that evaluates f at one theta for many blocks of rows.

@@ -115,10 +115,13 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     Parameters
     ----------
     spec : Prior, mapping of str to Prior, or Posterior
-        A mapping must name every block of the layout. "coef" also stands for the
-        numbered blocks "coef_0", "coef_1", ... that are not named themselves; they
-        share what its prior learns. A fitted posterior stands for itself: what was
-        learnt from other data is the prior of these.
+        A mapping must have a prior for every block of the layout, and use all of its
+        entries. An entry is the name of a block; or that of its numbered relatives
+        ("coef" of "coef_0", "coef_1", ...), or the role of blocks ("intercept",
+        "affine", ...), that are not named themselves; "coef" is also for all weights
+        and affine blocks that are left. Blocks of one entry share what its prior
+        learns. A fitted posterior stands for itself: what was learnt from other data
+        is the prior of these.
     layout : Layout
         Of theta.
 
@@ -141,12 +144,22 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     >>> prior = build_prior({"coef": Laplace(), "intercept": Normal(10.0)}, layout)
     >>> prior.as_normal() is None
     True
+
+    By the roles of blocks, whatever their names are:
+
+    >>> layout = Layout(
+    ...     {"conv1.weight": (8, 3), "conv1.bias": (8,)},
+    ...     roles={"conv1.bias": "intercept"},
+    ... )
+    >>> prior = build_prior({"weight": Normal(0.5), "intercept": Normal(10.0)}, layout)
+    >>> prior.as_normal().scale[[0, 24]]
+    tensor([ 0.5000, 10.0000], dtype=torch.float64)
     """
     if not isinstance(spec, Mapping):
         if isinstance(spec, Prior):
             return spec.build(layout)
         return prior_of_posterior(spec, layout)
-    names = {name: name if name in spec else name.rpartition("_")[0] for name in layout}
+    names = {name: _entry_of(name, layout[name].role, spec) for name in layout}
     if set(spec) != set(names.values()):
         raise IncompatibleComponentsError(
             f"The prior names the blocks {sorted(spec)}, but this model has "
@@ -156,3 +169,10 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     priors = [spec[names[name]].build(layout.only(name)) for name in layout]
     entries = [names[name] for name in layout]
     return _BuiltBlocks([block.slice for block in blocks], priors, entries)
+
+
+def _entry_of(name: str, role: str, spec: Mapping[str, Prior]) -> str:
+    """Entry of a mapping that a block belongs to; its own name if there is none."""
+    is_coef = role in ("weight", "affine")
+    candidates = (name, name.rpartition("_")[0], role, "coef" if is_coef else name)
+    return next((entry for entry in candidates if entry in spec), name)

@@ -10,9 +10,6 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["check_noise", "hyper_range", "runaway_message", "suspicion"]
 
-# Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
-# the likelihood of a row that is fitted exactly has no bound.
-NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
 # Robust losses may have no lowest value at all: a floor that a run away reaches before
 # its steps have become too small, and a fall that is worth a word.
 ROBUST_FLOOR, SUSPICIOUS = math.log(1e2), math.log(0.3)
@@ -24,33 +21,25 @@ INSIDE, EXACT, MAX_EXACT = 3.0, 0.1, 0.5
 def hyper_range(
     target: Target, has_small_steps: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least and largest values of the hyperparameters of a target, (H,) each.
+    """Least and largest values of the point parameters of a target, (H,) each.
 
     With steps that become smaller on the way, robust losses need a nearer floor.
     """
-    start = target.initial_hyper()
-    above = torch.full_like(start, NOISE_RANGE)
-    is_near = has_small_steps and _is_robust(target)
-    below = torch.full_like(start, ROBUST_FLOOR if is_near else NOISE_RANGE)
-    for i, name in enumerate(target.learnt):
-        if name.startswith("prior"):
-            above[i] = below[i] = PRIOR_RANGE
-    return start - below, start + above
+    layout = target.point_layout
+    low, high = layout.limits()
+    if has_small_steps and target.is_robust:
+        noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
+        low[noise] = target.initial_hyper()[noise] - ROBUST_FLOOR
+    return low, high
 
 
 def suspicion(target: Target, hyper: torch.Tensor) -> str:
     """Say that a scale of the noise falls with a robust loss, as a run away does."""
     fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
-    names = target.learnt or ("",) * len(fallen)
-    noise = [not name.startswith("prior") for name in names]
-    falls = any(f and n for f, n in zip(fallen, noise, strict=True))
-    return (
-        f"; a learnt scale falls too: {RUNAWAY}" if falls and _is_robust(target) else ""
-    )
-
-
-def _is_robust(target: Target) -> bool:
-    return isinstance(target, SupervisedTarget) and not target.loss.is_log_loss
+    layout = target.point_layout
+    noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
+    is_suspicious = target.is_robust and bool(fallen[noise].any())
+    return f"; a learnt scale falls too: {RUNAWAY}" if is_suspicious else ""
 
 
 def runaway_message(
@@ -75,24 +64,17 @@ def runaway_message(
         A scale of the noise runs to 0 with a robust loss, which has no lower bound
         there.
     """
-    names = target.learnt or ("a learnt scale",) * len(to_zero)
+    floor_remedies = {"noise": target.floor_remedy, "prior": _FLOOR_OF_PRIOR}
     parts = []
-    for name, low, high in zip(names, to_zero, to_infinity, strict=True):
-        kind = "prior" if name.startswith("prior") else "noise"
-        if low:
-            _check_loss(target, name, kind)
-            parts.append(f"{name} runs to 0: {_floor_remedy(target, kind)}")
-        elif high:
-            parts.append(f"{name} grows without limit: {_CEILING[kind]}")
+    for name, block in target.point_layout.items():
+        if block.role not in floor_remedies:
+            continue
+        if bool(to_zero[block.slice].any()):
+            _check_loss(target, name, block.role)
+            parts.append(f"{name} runs to 0: {floor_remedies[block.role]}")
+        elif bool(to_infinity[block.slice].any()):
+            parts.append(f"{name} grows without limit: {_CEILING[block.role]}")
     return "; ".join(parts)
-
-
-def _floor_remedy(target: Target, kind: str) -> str:
-    if kind == "prior":
-        return _FLOOR_OF_PRIOR
-    if isinstance(target, SupervisedTarget):
-        return target.likelihood.floor_remedy
-    return "fix it at a number"
 
 
 def check_noise(
@@ -118,7 +100,7 @@ def check_noise(
         More than half of the rows that are not outliers are fitted exactly.
     """
     first = target._likelihood.initial_hyper(target.y)
-    if not (_is_robust(target) and len(first)):
+    if not (target.is_robust and len(first)):
         return
     if scale.log() > first[0] - ROBUST_FLOOR:
         return
@@ -132,7 +114,7 @@ def check_noise(
 
 
 def _check_loss(target: Target, name: str, kind: str) -> None:
-    if kind == "noise" and isinstance(target, SupervisedTarget) and _is_robust(target):
+    if kind == "noise" and isinstance(target, SupervisedTarget) and target.is_robust:
         raise NoOptimumError(
             f"With loss={target.loss!r} the {name} runs to 0: {RUNAWAY}."
         )

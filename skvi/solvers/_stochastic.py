@@ -179,10 +179,8 @@ class _Training:
     def _row_batches(self) -> list:
         if self.batches == 1:
             return [None] * self.steps
-        n_rows, generator = self.problem.target.n_rows, self.problem.source_of_draws
-        order = torch.randperm(n_rows, generator=generator)
-        # Batches of nearly equal size: a last one of two rows would be all noise.
-        return list(order.tensor_split(self.batches))
+        generator = self.problem.source_of_draws
+        return self.problem.target.batches(self.batches, generator)
 
     def _gradient(self, rows: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         problem = self._at(self.params)

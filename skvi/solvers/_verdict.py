@@ -46,7 +46,7 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
         return missing
     if len(target.hyper) and not may_learn:
         return "the target learns hyperparameters"
-    if not target.is_linear:
+    if not (target.has_moments and target.has_design):
         return (
             "the model is not linear in its parameters (precisions with hyperpriors "
             "are parameters, too)"

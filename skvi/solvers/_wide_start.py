@@ -65,7 +65,7 @@ def likelihood_normal(
     >>> round(float(likelihood_normal(target).mean), 2)
     5.0
     """
-    if not target.is_linear or target.reference.is_log_concave:
+    if not target.has_design or target.reference.is_log_concave:
         return None
     target = cast(SupervisedTarget, target)
     around = target.prior.matching_normal()

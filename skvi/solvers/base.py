@@ -122,7 +122,7 @@ class Problem:
 
     @property
     def linear_target(self) -> SupervisedTarget:
-        """The target, for solvers that have asked whether it `is_linear`."""
+        """The target, for solvers that have asked whether it `has_design`."""
         return cast(SupervisedTarget, self.target)
 
 

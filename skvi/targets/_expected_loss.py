@@ -4,10 +4,14 @@ from typing import Any
 
 import torch
 
-from skvi.utils._arrays import like_rows
+from skvi.utils._arrays import like_rows, row_chunks
 from skvi.utils._quadrature import normal_rule
 
-__all__ = ["ExpectedLoss", "hyper_path", "spread_of"]
+__all__ = ["ExpectedLoss", "hyper_path", "join", "spread_of", "term_chunks"]
+
+# Rows whose expected losses are integrated at once, with all nodes; of many outputs
+# fewer, since derivatives are matrices.
+TERM_ROWS, TERM_ELEMENTS = 2**16, 2**20
 
 
 class ExpectedLoss(torch.autograd.Function):
@@ -22,7 +26,11 @@ class ExpectedLoss(torch.autograd.Function):
         likelihood: Any,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        value, first, second = loss.expected(likelihood, mean, spread_of(variance), y)
+        parts = [
+            loss.expected(likelihood, mean[i], spread_of(variance[i]), y[i])
+            for i in term_chunks(len(y), mean[0].numel())
+        ]
+        value, first, second = (join(list(p)) for p in zip(*parts, strict=True))
         ctx.save_for_backward(first, second)
         return value
 
@@ -60,3 +68,14 @@ def hyper_path(
 def spread_of(variance: torch.Tensor) -> torch.Tensor:
     """Standard deviations of single f; covariance matrices as they are."""
     return variance.sqrt() if variance.ndim == 1 else variance
+
+
+def term_chunks(n_rows: int, n_outputs: int) -> list[slice]:
+    """Cut rows into pieces whose expected losses are integrated at once."""
+    width = max(TERM_ELEMENTS // TERM_ROWS, n_outputs**2)
+    return row_chunks(n_rows, width, TERM_ELEMENTS)
+
+
+def join(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Rows of all parts; a single one is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -98,11 +98,15 @@ class HierarchicalTarget(SupervisedTarget):
             gammas["noise_precision"] = noise_hyperprior
         if coef_hyperprior is not None:
             gammas["coef_precision"] = coef_hyperprior
-        shapes = {name: block.shape for name, block in predictor.layout.items()}
-        for name, gamma in gammas.items():
-            size = 1 if gamma.is_shared else predictor.n_features
-            shapes[name] = (size,)
-        self.layout = Layout(shapes, dict.fromkeys(gammas, "exp"))
+        sizes = {
+            name: 1 if gamma.is_shared else predictor.n_features
+            for name, gamma in gammas.items()
+        }
+        self.layout = predictor.layout + Layout(
+            {name: (size,) for name, size in sizes.items()},
+            dict.fromkeys(gammas, "exp"),
+            roles=dict.fromkeys(gammas, "scale"),
+        )
         self.coef_hyperprior = coef_hyperprior
         if gammas:
             self._prior = BuiltHierarchy(self.layout, prior, gammas)
@@ -130,8 +134,8 @@ class HierarchicalTarget(SupervisedTarget):
                 self._data = summarise(self.predictor, self.X, self.y, weight)
         return self._data
 
-    def initial_hyper(self) -> torch.Tensor:
-        """Log of half a robust scale of y, then the prior's; see `Target`."""
+    def _initial_scales(self) -> torch.Tensor:
+        """Log of half a robust scale of y, then the prior's."""
         own = self._prior.initial_hyper()
         if len(own):
             own = own + math.log(self.coef_scale())
@@ -152,35 +156,22 @@ class HierarchicalTarget(SupervisedTarget):
         float
             In the units of the fit: 1 where features and target are standardised.
         """
-        y, w, d = self.y, self.sample_weight, self.predictor.n_features
+        y, w, d = self.y, self.sample_weight, self._predictor.n_features
         w = torch.ones_like(y) if w is None else w
         size = median_distance(y.numpy(), w.numpy(), 0.0)
-        scale = torch.full((self.predictor.layout.size,), 1e-150, dtype=torch.float64)
+        scale = torch.full((self._predictor.layout.size,), 1e-150, dtype=torch.float64)
         scale[:d] = 1.0
         normal = NormalForm(torch.zeros_like(scale), scale)
         with torch.no_grad():
-            variance = self.predictor.moments(self.X, normal)[1]
+            variance = self._predictor.moments(self.X, normal)[1]
         spread = math.sqrt(float(w @ variance) / (d * float(w.sum())))
         ratio = size / spread if spread > 0 else 0.0
         return ratio if 0 < ratio < math.inf else 1.0
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of `hyper`; noise with a hyperprior is none of them."""
-        if self.noise_hyperprior is not None:
-            return self._prior.learnt
-        return super().learnt
-
-    @property
-    def likelihood(self) -> Any:
-        """The likelihood; its noise may be a parameter still."""
-        if self.noise_hyperprior is not None:
-            return self._likelihood
-        return super().likelihood
-
-    @property
-    def _n_of_likelihood(self) -> int:
-        return 0 if self.noise_hyperprior is not None else super()._n_of_likelihood
+    def _learnt_of_likelihood(self) -> tuple[str, ...]:
+        """Noise with a hyperprior is part of theta: `_likelihood_at` binds it."""
+        return () if self.noise_hyperprior is not None else self._likelihood.learnt
 
     @property
     def base_prior(self) -> Any:
@@ -200,8 +191,13 @@ class HierarchicalTarget(SupervisedTarget):
         return self.layout.size > self.predictor.layout.size
 
     @property
-    def is_linear(self) -> bool:  # type: ignore[override]
-        """Whether theta holds nothing but the parameters of the predictor."""
+    def has_moments(self) -> bool:  # type: ignore[override]
+        """False with precisions: the loss depends on more than f."""
+        return not self.is_extended
+
+    @property
+    def has_design(self) -> bool:  # type: ignore[override]
+        """False with precisions: theta is more than what the design maps to f."""
         return not self.is_extended
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
@@ -244,7 +240,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density, (S, P)."""
-        if self.is_linear and self.data is None:
+        if self.has_design and self.data is None:
             return super().log_joint_gradient(theta)
         return super(SupervisedTarget, self).log_joint_gradient(theta)
 
@@ -252,7 +248,7 @@ class HierarchicalTarget(SupervisedTarget):
         self, theta: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log joint density, (S,), and its gradient, (S, P)."""
-        if self.is_linear and self.data is None:
+        if self.has_design and self.data is None:
             return super().log_joint_and_gradient(theta)
         return super(SupervisedTarget, self).log_joint_and_gradient(theta)
 
@@ -268,7 +264,7 @@ class HierarchicalTarget(SupervisedTarget):
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         """E_q[sum_i w_i loss_i]; from draws where theta holds precisions."""
-        if self.is_linear:
+        if not self.is_extended:
             return super().expected_loss(posterior, rows, n_draws, generator)
         theta = posterior.draw(n_draws, generator).theta
         return self._total(self.pointwise(theta, rows), rows).mean() - self.constant

@@ -1,22 +1,32 @@
 """Data, a predictor and a loss: what every row says."""
 
+import math
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, Self
 
 import torch
 
+from skvi.base import Layout, NormalForm, Rows
+from skvi.predictors import PartialPredictor
 from skvi.targets.base import Target
 from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedRows"]
 
+# Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
+# the likelihood of a row that is fitted exactly has no bound.
+NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
+
 
 class SupervisedRows(Target):
-    """Losses of a predictor on rows of data, and hyperparameters of its parts.
+    """Losses of a predictor on rows of data, and point parameters of its parts.
 
     Parameters are those of `SupervisedTarget`, which is the log joint density of
     these rows.
     """
+
+    has_pointwise = True
 
     def __init__(
         self,
@@ -24,50 +34,110 @@ class SupervisedRows(Target):
         likelihood: Any,
         loss: Any,
         prior: Any,
-        X: torch.Tensor,
+        X: Any,
         y: torch.Tensor,
         sample_weight: torch.Tensor | None = None,
         constant: float = 0.0,
         offset: torch.Tensor | None = None,
+        deterministic: Sequence[str] = (),
     ) -> None:
-        self.predictor, self._likelihood, self.loss = predictor, likelihood, loss
-        self._prior, self.layout = prior, predictor.layout
-        self.X, self.y, self.sample_weight = X, y.to(torch.float64), sample_weight
-        self.constant, self.offset = constant, offset
+        if deterministic:
+            predictor = PartialPredictor(predictor, deterministic)
+        self._predictor, self._likelihood, self._prior = predictor, likelihood, prior
+        self.loss, self.layout, self.constant = loss, predictor.layout, constant
+        self.rows = Rows(X, y.to(torch.float64), sample_weight, offset)
         self.hyper = self.initial_hyper()
 
+    @property
+    def X(self) -> Any:
+        """Features of all rows, as they are stored."""
+        return self.rows.X
+
+    @property
+    def y(self) -> torch.Tensor:
+        """Targets, (n,)."""
+        return self.rows.y
+
+    @property
+    def sample_weight(self) -> torch.Tensor | None:
+        """Weights of the rows, (n,), or None."""
+        return self.rows.weight
+
+    @property
+    def offset(self) -> torch.Tensor | None:
+        """What is added to f of the rows, (n,), or None."""
+        return self.rows.offset
+
     def initial_hyper(self) -> torch.Tensor:
-        """What likelihood and prior say, (H,); see `Target.initial_hyper`."""
+        """What the parts say, (H,); see `Target.initial_hyper`."""
+        points = self._predictor.initial_point()
+        return torch.cat([self._initial_scales(), points])
+
+    def _initial_scales(self) -> torch.Tensor:
+        """Start of the numbers of the likelihood and of the prior."""
         parts = self._likelihood.initial_hyper(self.y), self._prior.initial_hyper()
         return torch.cat(parts)
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of `hyper`: the likelihood's, and then the prior's."""
-        return self._likelihood.learnt + self._prior.learnt
+    def learnt(self) -> tuple[str, ...]:
+        """Names of the blocks of `hyper`: likelihood's, prior's, predictor's."""
+        return (
+            *self._learnt_of_likelihood,
+            *self._prior.learnt,
+            *self._predictor.point_layout,
+        )
+
+    @property
+    def _learnt_of_likelihood(self) -> tuple[str, ...]:
+        return self._likelihood.learnt
+
+    @property
+    def point_layout(self) -> Layout:
+        """Names, roles and ranges in `hyper`; those of scales are around their start.
+
+        The numbers of likelihood and prior are positive, and `hyper` has their logs.
+        """
+        noise, prior = self._learnt_of_likelihood, self._prior.learnt
+        names = (*noise, *prior)
+        ranges = [NOISE_RANGE] * len(noise) + [PRIOR_RANGE] * len(prior)
+        starts = self._initial_scales().tolist() if names else []
+        triples = zip(names, starts, ranges, strict=True)
+        scales = Layout(
+            dict.fromkeys(names, ()),
+            dict.fromkeys(names, "exp"),
+            roles=dict.fromkeys(noise, "noise") | dict.fromkeys(prior, "prior"),
+            limits={name: (at - reach, at + reach) for name, at, reach in triples},
+        )
+        return scales + self._predictor.point_layout
 
     @property
     def likelihood_spec(self) -> Any:
         """The likelihood as it was given, before hyperparameters are bound."""
         return self._likelihood
 
+    def _points(self) -> tuple[torch.Tensor, ...]:
+        """What in `hyper` belongs to likelihood, prior and predictor."""
+        sizes = len(self._learnt_of_likelihood), len(self._prior.learnt)
+        return self.hyper.split([*sizes, len(self.hyper) - sum(sizes)])
+
     @property
     def likelihood(self) -> Any:
-        """The likelihood at the current hyperparameters."""
-        return self._likelihood.bind(self.hyper[: self._n_of_likelihood])
+        """The likelihood at the current point parameters."""
+        point = self._points()[0]
+        return self._likelihood.bind(point) if len(point) else self._likelihood
 
     @property
     def prior(self) -> Any:  # type: ignore[override]
-        """The prior at the current hyperparameters."""
-        return self._prior.bind(self.hyper[self._n_of_likelihood :])
+        """The prior at the current point parameters."""
+        return self._prior.bind(self._points()[1])
 
     @property
-    def _n_of_likelihood(self) -> int:
-        """How many hyperparameters come before those of the prior."""
-        return len(self._likelihood.learnt)
+    def predictor(self) -> Any:
+        """The predictor at the current point parameters."""
+        return self._predictor.bind(self._points()[2])
 
     def frozen(self) -> Self:
-        """Return the same target with its hyperparameters fixed where they are.
+        """Return the same target with its point parameters fixed where they are.
 
         Returns
         -------
@@ -76,34 +146,58 @@ class SupervisedRows(Target):
         """
         fixed = copy(self)
         fixed.hyper = self.hyper.detach()
-        fixed._likelihood, fixed._prior = fixed.likelihood, fixed.prior
-        fixed.hyper = fixed.initial_hyper()
+        parts = fixed.likelihood, fixed.prior, fixed.predictor
+        fixed._likelihood, fixed._prior, fixed._predictor = parts
+        fixed.hyper = torch.zeros(0, dtype=torch.float64)
         return fixed
 
     @property
-    def is_linear(self) -> bool:  # type: ignore[override]
-        """Whether f is a linear function of theta for each row."""
-        return self.predictor.is_linear
+    def has_moments(self) -> bool:  # type: ignore[override]
+        """Whether the predictor knows the moments of f."""
+        return self._predictor.has_moments
+
+    @property
+    def has_design(self) -> bool:  # type: ignore[override]
+        """Whether the predictor has a design matrix."""
+        return self._predictor.has_design
+
+    @property
+    def is_robust(self) -> bool:  # type: ignore[override]
+        """Whether the loss is another one than the log loss."""
+        return not self.loss.is_log_loss
+
+    @property
+    def floor_remedy(self) -> str:  # type: ignore[override]
+        """What the likelihood says."""
+        return self._likelihood.floor_remedy
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
+        """Where the predictor starts; see `Target.initial_normal`."""
+        return self._predictor.initial_normal(generator)
 
     @property
     def n_rows(self) -> int:
         """Rows of the data."""
-        return len(self.y)
+        return len(self.rows)
 
     @property
     def cost_per_draw(self) -> int:
         """Elements that one evaluation of the log joint touches: the rows."""
-        return len(self.y)
+        return len(self.rows)
+
+    def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
+        """Deal the rows out at random; see `Rows.batches`."""
+        return self.rows.batches(n_batches, generator)
 
     def pointwise(
-        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+        self, theta: torch.Tensor, rows: torch.Tensor | slice | None = None
     ) -> torch.Tensor:
         """Loss of every row, unweighted, in nats.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
-        rows : Tensor of int, default=None
+        rows : Tensor of int or slice, default=None
             Rows to use; all of them where it is None.
 
         Returns
@@ -111,9 +205,12 @@ class SupervisedRows(Target):
         Tensor of shape (S, n)
             One column for each row that is used.
         """
-        X, y, _ = self._select(rows)
-        f = self._shift(self.predictor.forward(theta, X), rows)
-        return self.loss(self._likelihood_at(theta), f, y)
+        return self._losses(theta, self.rows.take(rows))
+
+    def _losses(self, theta: torch.Tensor, part: Rows) -> torch.Tensor:
+        """Unweighted losses of some rows, (S, n)."""
+        f = shift(self.predictor.forward(theta, part.X), part)
+        return self.loss(self._likelihood_at(theta), f, part.y)
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
         """Likelihood of each draw, where theta holds parameters of it."""
@@ -145,13 +242,14 @@ class SupervisedRows(Target):
             where q is factorised: a draw is then no single theta, and its rows may
             not be summed before anything but a mean is taken.
         """
-        X, y, _ = self._select(rows)
-        if hasattr(self.predictor, "sample_locally") and posterior.is_diagonal:
-            f = self.predictor.sample_locally(posterior.normal(), X, n_draws, generator)
+        part, predictor = self.rows.take(rows), self.predictor
+        if predictor.has_local_draws and posterior.is_diagonal:
+            normal = posterior.normal()
+            f = predictor.sample_locally(normal, part.X, n_draws, generator)
         else:
             theta = posterior.draw(n_draws, generator).theta
-            f = self.predictor.forward(theta, X)
-        return self.loss(self.likelihood, self._shift(f, rows), y)
+            f = predictor.forward(theta, part.X)
+        return self.loss(self.likelihood, shift(f, part), part.y)
 
     def total_loss(
         self, losses: torch.Tensor, rows: torch.Tensor | None = None
@@ -175,36 +273,41 @@ class SupervisedRows(Target):
     @property
     def total_weight(self) -> float:
         """Rows, or the sum of their weights."""
-        w = self.sample_weight
-        return float(len(self.y) if w is None else w.sum())
-
-    def _shift(self, f: torch.Tensor, rows: Any) -> torch.Tensor:
-        """Add the offset to f, (S, n, K)."""
-        if self.offset is None:
-            return f
-        offset = self.offset if rows is None else self.offset[rows]
-        return f + offset.to(f.dtype)[:, None]
-
-    def _shift_mean(self, mean: torch.Tensor, rows: Any) -> torch.Tensor:
-        """Add the offset to the mean of f, (n,) or (n, K)."""
-        if self.offset is None:
-            return mean
-        offset = self.offset if rows is None else self.offset[rows]
-        return mean + like_rows(offset, mean)
-
-    def _select(self, rows: Any) -> tuple:
-        if rows is None:
-            return self.X, self.y, self.sample_weight
-        weight = None if self.sample_weight is None else self.sample_weight[rows]
-        return self.X[rows], self.y[rows], weight
-
-    def _weighted_sum(self, losses: torch.Tensor, rows: Any) -> torch.Tensor:
-        w = self.sample_weight
-        if w is None:
-            return losses.sum(1, dtype=torch.float64)
-        # Single precision outputs have single precision losses; weights are double.
-        return losses.to(w.dtype) @ (w if rows is None else w[rows])
+        return self.rows.total_weight
 
     def _total(self, losses: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
-        total = self._weighted_sum(losses, rows)
-        return total if rows is None else total * (len(self.y) / len(rows))
+        """Weighted sum of the losses of some rows, (S,), scaled up to all of them."""
+        weight = self.sample_weight
+        if rows is not None and weight is not None:
+            weight = weight[rows]
+        return self._scaled_up(losses, weight)
+
+    def _scaled_up(
+        self, losses: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        """The same, from the weights of these rows."""
+        total = weighted_sum(losses, weight)
+        return total * (len(self.rows) / losses.shape[1])
+
+    def _parts(self, n_draws: int) -> Iterator[Rows]:
+        """All rows, so few at a time that f of so many draws fits into the cache."""
+        for chunk in self.rows.chunks(n_draws * self._predictor.row_width):
+            yield self.rows.take(chunk)
+
+
+def shift(f: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Add the offset to f, (S, n, K)."""
+    return f if rows.offset is None else f + rows.offset.to(f.dtype)[:, None]
+
+
+def shift_mean(mean: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Add the offset to the mean of f, (n,) or (n, K)."""
+    return mean if rows.offset is None else mean + like_rows(rows.offset, mean)
+
+
+def weighted_sum(losses: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Sum over rows, (S,), in double precision."""
+    if weight is None:
+        return losses.sum(1, dtype=torch.float64)
+    # Single precision outputs have single precision losses; weights are double.
+    return losses.to(weight.dtype) @ weight

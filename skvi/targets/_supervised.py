@@ -1,21 +1,26 @@
 """Supervised learning: losses of a predictor on data."""
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
 import torch
 
-from skvi.base import NormalForm
-from skvi.targets._expected_loss import ExpectedLoss, hyper_path, spread_of
+from skvi.base import NormalForm, Rows
+from skvi.targets._expected_loss import (
+    ExpectedLoss,
+    hyper_path,
+    join,
+    spread_of,
+    term_chunks,
+)
 from skvi.targets._free_energy import FreeEnergy
-from skvi.targets._rows import SupervisedRows
+from skvi.targets._rows import SupervisedRows, shift, shift_mean, weighted_sum
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
-from skvi.utils._arrays import like_rows, row_chunks
+from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedTarget"]
 
-# Draws times rows that stay in the cache.
-CACHE_ELEMENTS = 2**17
 # Above so many parameters a dense tail precision costs too much.
 MAX_TAIL_PARAMS = 2000
 # A whitened copy of the features is kept up to this size: 128 MiB.
@@ -29,9 +34,9 @@ class SupervisedTarget(SupervisedRows):
 
     Parameters
     ----------
-    predictor, likelihood, loss : LinearPredictor or MLPPredictor, Likelihood, Loss
+    predictor, likelihood, loss : Predictor, Likelihood, Loss
     prior : BuiltPrior
-    X : Tensor or SparseRows of shape (n, d)
+    X : Tensor of shape (n, ...) or SparseRows of shape (n, d)
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
         w, not negative; None is 1 for every row.
@@ -39,6 +44,9 @@ class SupervisedTarget(SupervisedRows):
         Added to the log joint density: the Jacobian of standardised targets.
     offset : Tensor of shape (n,), default=None
         Added to f of every row, such as the log of an exposure; None is 0.
+    deterministic : sequence of str, default=()
+        Blocks of the predictor that are no part of theta: points, learnt beside q as
+        noise and prior scales are. `prior` is over the other blocks.
 
     Examples
     --------
@@ -64,10 +72,11 @@ class SupervisedTarget(SupervisedRows):
         """Log joint density, (S,); with `rows` an unbiased estimate of it."""
         log_prior = self.prior.log_prob(theta) + self.constant
         if rows is not None:
-            return log_prior - self._total(self.pointwise(theta, rows), rows)
-        for chunk in self._chunks(len(theta)):
-            losses = self.pointwise(theta, chunk)
-            log_prior = log_prior - self._weighted_sum(losses, chunk)
+            part = self.rows.take(rows)
+            return log_prior - self._scaled_up(self._losses(theta, part), part.weight)
+        for part in self._parts(len(theta)):
+            losses = self._losses(theta, part)
+            log_prior = log_prior - weighted_sum(losses, part.weight)
         return log_prior
 
     def log_joint_split(
@@ -80,18 +89,21 @@ class SupervisedTarget(SupervisedRows):
         fixed = frozen._likelihood_at(theta)
         for_theta = frozen.prior.log_prob(theta) + self.constant
         for_hyper = self.prior.log_prob(theta.detach()) + self.constant
-        # The network runs once; only the losses are evaluated twice.
-        for part in [rows] if rows is not None else self._chunks(len(theta)):
-            X, y, _ = self._select(part)
-            f = self._shift(self.predictor.forward(theta, X), part)
-            scaled = self._total if rows is not None else self._weighted_sum
-            for_theta = for_theta - scaled(self.loss(fixed, f, y), part)
-            for_hyper = for_hyper - scaled(self.loss(free, f.detach(), y), part)
+        has_points = bool(len(self._predictor.point_layout))
+        parts = self._parts(len(theta)) if rows is None else [self.rows.take(rows)]
+        scaled = weighted_sum if rows is None else self._scaled_up
+        for part in parts:
+            f = shift(frozen.predictor.forward(theta, part.X), part)
+            g = f.detach()  # only the losses are evaluated twice
+            if has_points:
+                g = shift(self.predictor.forward(theta.detach(), part.X), part)
+            for_theta = for_theta - scaled(self.loss(fixed, f, part.y), part.weight)
+            for_hyper = for_hyper - scaled(self.loss(free, g, part.y), part.weight)
         return for_theta, for_hyper
 
     def log_joint_gradient(self, theta: torch.Tensor) -> torch.Tensor:
         """Gradient of the log joint density in theta, (S, P)."""
-        if not (self.is_linear and self.loss.is_log_loss):
+        if not (self.has_design and self.loss.is_log_loss):
             return super().log_joint_gradient(theta)
         return self._add_slopes(theta, self.prior.log_prob_gradient(theta), None)
 
@@ -99,7 +111,7 @@ class SupervisedTarget(SupervisedRows):
         self, theta: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log joint density, (S,), and its gradient, (S, P), from the same f."""
-        if not (self.is_linear and self.loss.is_log_loss):
+        if not (self.has_design and self.loss.is_log_loss):
             return super().log_joint_and_gradient(theta)
         value = self.prior.log_prob(theta) + self.constant
         gradient = self.prior.log_prob_gradient(theta)
@@ -109,21 +121,20 @@ class SupervisedTarget(SupervisedRows):
         self, theta: torch.Tensor, gradient: torch.Tensor, value: torch.Tensor | None
     ) -> torch.Tensor:
         """Add the rows' part to the gradient, and in place to the value."""
-        for chunk in self._chunks(len(theta)):
-            X, y, weight = self._select(chunk)
-            f = self._shift(self.predictor.forward(theta, X), chunk)
+        for part in self._parts(len(theta)):
+            f = shift(self.predictor.forward(theta, part.X), part)
             if value is not None:
-                losses = self.loss(self.likelihood, f, y)
-                value -= self._weighted_sum(losses, chunk)
-            slope = self.likelihood.log_prob_slope(f, y)
-            if weight is not None:
-                slope = slope * like_rows(weight, slope[0])
-            gradient = gradient + self.predictor.pull_back_draws(X, slope)
+                losses = self.loss(self.likelihood, f, part.y)
+                value -= weighted_sum(losses, part.weight)
+            slope = self.likelihood.log_prob_slope(f, part.y)
+            if part.weight is not None:
+                slope = slope * like_rows(part.weight, slope[0])
+            gradient = gradient + self.predictor.pull_back_draws(part.X, slope)
         return gradient
 
     def whitened(self, normal: NormalForm) -> WhitenedTarget:
         """Whiten the design once, where that fits; see `Target.whitened`."""
-        one_column = self.is_linear and self.predictor.n_outputs == 1
+        one_column = self.has_design and self.predictor.n_outputs == 1
         is_small = self.n_rows * self.layout.size <= MAX_DESIGN_ELEMENTS
         is_dense = isinstance(self.X, torch.Tensor)
         if one_column and is_small and is_dense and self.loss.is_log_loss:
@@ -149,9 +160,9 @@ class SupervisedTarget(SupervisedRows):
         if precision is None:
             return None
         curvature = self.loss.tail_curvature(self.likelihood)
-        if curvature == 0 and self.is_linear:
+        if curvature == 0 and self.has_design:
             return precision, True
-        known = curvature is not None and self.is_linear
+        known = curvature is not None and self.has_design
         if not known or self.layout.size > MAX_TAIL_PARAMS:
             return precision, False
         weight = torch.ones_like(self.y)
@@ -188,7 +199,7 @@ class SupervisedTarget(SupervisedRows):
             A scalar in nats, summed over all data; unbiased where it comes from S
             draws or from random `rows`.
         """
-        if self.is_linear and posterior.as_normal() is not None:
+        if self.has_moments and posterior.as_normal() is not None:
             return self.expected_loss_at(posterior.normal(), rows)
         losses = self.sampled_losses(posterior, rows, n_draws, generator)
         return self._total(losses, rows).mean() - self.constant
@@ -229,14 +240,14 @@ class SupervisedTarget(SupervisedRows):
             A scalar in nats without Monte Carlo noise, differentiable in the mean,
             scale and factor of `normal`.
         """
-        X, y, _ = self._select(rows)
-        mean, variance = self.predictor.moments(X, normal)
-        mean = self._shift_mean(mean, rows)
-        likelihood = self.likelihood
-        losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, y)
+        part, likelihood = self.rows.take(rows), self.likelihood
+        mean, variance = self.predictor.moments(part.X, normal)
+        mean = shift_mean(mean, part)
+        losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, part.y)
         if self.hyper.requires_grad and self._likelihood.learnt:
-            losses = losses + hyper_path(mean, variance, self.loss, likelihood, y)
-        return self._total(losses[None], rows)[0] - self.constant
+            at = mean, variance, self.loss, likelihood, part.y
+            losses = losses + hyper_path(*at)
+        return self._scaled_up(losses[None], part.weight)[0] - self.constant
 
     def expected_loss_terms(
         self, normal: NormalForm, refine: int = 1
@@ -258,10 +269,12 @@ class SupervisedTarget(SupervisedRows):
             w_i times the expected first and second derivative of loss_i in f_i; of
             shapes (n, K) and (n, K, K) for K > 1.
         """
-        mean, variance = self.predictor.moments(self.X, normal)
-        return self._row_terms(
-            self._shift_mean(mean, None), spread_of(variance), refine
-        )
+
+        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+            mean, variance = self.predictor.moments(part.X, normal)
+            return mean, spread_of(variance)
+
+        return self._row_terms(of_rows, refine)
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -280,26 +293,30 @@ class SupervisedTarget(SupervisedRows):
             w_i times the first and second derivative of loss_i in f_i; of shapes
             (n, K) and (n, K, K) for K > 1.
         """
-        f = self.predictor.project(self.X, theta[:, None])[..., 0]
-        nothing = f if f.ndim == 1 else torch.diag_embed(f)
-        mean = self._shift_mean(f, None)
-        return self._row_terms(mean, torch.zeros_like(nothing), 1)
+
+        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+            f = self.predictor.project(part.X, theta[:, None])[..., 0]
+            return f, torch.zeros_like(f if f.ndim == 1 else torch.diag_embed(f))
+
+        return self._row_terms(of_rows, 1)
 
     def _row_terms(
-        self, mean: torch.Tensor, spread: torch.Tensor, refine: int
+        self,
+        of_rows: Callable[[Rows], tuple[torch.Tensor, torch.Tensor]],
+        refine: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        value, slope, curvature = self.loss.expected(
-            self.likelihood, mean, spread, self.y, refine
-        )
-        w = self.sample_weight
-        if w is None:
-            return value.sum() - self.constant, slope, curvature
-        return (
-            w @ value - self.constant,
-            like_rows(w, slope) * slope,
-            like_rows(w, curvature) * curvature,
-        )
-
-    def _chunks(self, n_draws: int) -> list[slice]:
-        width = n_draws * self.predictor.row_width
-        return row_chunks(len(self.y), width, CACHE_ELEMENTS)
+        """Value and weighted derivatives, from mean and spread of f of some rows."""
+        likelihood, total, found = self.likelihood, -self.constant, []
+        for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
+            part = self.rows.take(chunk)
+            mean, spread = of_rows(part)
+            value, *terms = self.loss.expected(
+                likelihood, shift_mean(mean, part), spread, part.y, refine
+            )
+            w = part.weight
+            if w is not None:
+                terms = [like_rows(w, term) * term for term in terms]
+            total = total + (value.sum() if w is None else w @ value)
+            found.append(terms)
+        slope, curvature = (join(list(parts)) for parts in zip(*found, strict=True))
+        return total, slope, curvature

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from skvi.base import Layout, NormalForm
+from skvi.base import Layout, NormalForm, deal
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
 from skvi.utils._device import CPU, Movable
@@ -51,14 +51,25 @@ class Target(Movable):
 
     layout: Layout
     prior: BuiltPrior | None = None
-    #: Unconstrained hyperparameters that a fit learns by type-II maximum likelihood.
+    #: Unconstrained point parameters, beside theta: a fit learns them by type-II
+    #: maximum likelihood. `point_layout` says what they are.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
-    #: Names of `hyper`.
-    learnt: tuple[str, ...] = ()
-    #: Whether f is a linear function of theta for each row: Newton and quadrature.
-    is_linear = False
-    #: Whether theta holds precisions beside the parameters of the predictor.
+    #: Whether f is normal under a normal q, row by row, and its moments are known:
+    #: `expected_loss_at` and `expected_loss_terms` integrate over it, without draws.
+    has_moments = False
+    #: Whether f is linear in theta, and `predictor` and `X` have the design matrix:
+    #: `loss_terms`, Newton steps, and modes of the likelihood alone.
+    has_design = False
+    #: Whether losses of single rows are known: `pointwise`, `sampled_losses`,
+    #: `total_loss`, `total_weight` and `with_free_energy`.
+    has_pointwise = False
+    #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
+    #: Whether rows have another loss than the log loss: with it a learnt noise may
+    #: have no optimum.
+    is_robust = False
+    #: What to change where a learnt number of the likelihood runs to 0.
+    floor_remedy = "fix it at a number"
 
     @property
     def reference(self) -> BuiltPrior:
@@ -251,6 +262,19 @@ class Target(Movable):
         """
         return torch.cat([self.log_joint(part) for part in theta.split(BATCH_DRAWS)])
 
+    @property
+    def point_layout(self) -> Layout:
+        """What each stretch of `hyper` is: names, roles and ranges.
+
+        By default a single block, of no role that solvers know, and unlimited.
+        """
+        return Layout({"hyper": (len(self.hyper),)} if len(self.hyper) else {})
+
+    @property
+    def learnt(self) -> tuple[str, ...]:
+        """Names of the blocks of `hyper`."""
+        return tuple(self.point_layout)
+
     def conjugate_form(self) -> "ConjugateForm | None":
         """Return what coordinate ascent needs.
 
@@ -275,6 +299,21 @@ class Target(Movable):
     def n_rows(self) -> int:
         """Rows that minibatches are taken from; 0 where there are none."""
         return 0
+
+    def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
+        """Deal the rows out at random, for minibatches.
+
+        Parameters
+        ----------
+        n_batches : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        list of Tensor of int
+            Of nearly equal size.
+        """
+        return deal(self.n_rows, n_batches, generator)
 
     @property
     def cost_per_draw(self) -> int:

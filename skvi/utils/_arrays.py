@@ -11,15 +11,29 @@ from skvi.utils._device import Movable
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares memory where torch allows it, else a copy."""
-    safe = (
-        array.flags.writeable
-        and array.dtype.isnative
-        and all(s >= 0 and s % array.itemsize == 0 for s in array.strides)
+    """Return a tensor that shares memory where torch allows it, else a copy.
+
+    Nobody may write to it: the memory may be a map of a file that is read only.
+    """
+    shareable = array.dtype.isnative and all(
+        s >= 0 and s % array.itemsize == 0 for s in array.strides
     )
-    if not safe:
+    if not shareable:
         array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
-    return torch.from_numpy(array)
+    return torch.from_numpy(array if array.flags.writeable else _Writeable.view(array))
+
+
+class _Writeable:
+    """Memory of an array that claims to be writeable, as torch wants it to be."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array  # keeps the memory
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+    @classmethod
+    def view(cls, array: np.ndarray) -> np.ndarray:
+        return np.asarray(cls(array))
 
 
 def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:

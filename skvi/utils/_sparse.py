@@ -54,6 +54,11 @@ class SparseRows:
         )
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return torch.from_numpy(self.matrix.data[:0]).dtype
+
+    @property
     def width(self) -> int:
         """Average number of stored values per row, at least 1."""
         return max(1, math.ceil(self.matrix.nnz / max(len(self), 1)))
@@ -114,8 +119,8 @@ def as_rows(X: Any) -> Features:
 
 
 def row_width(X: Features) -> int:
-    """Return how many numbers a row stores: all d of them in a tensor."""
-    return X.width if isinstance(X, SparseRows) else X.shape[1]
+    """Return how many numbers a row stores: all of them in a tensor."""
+    return X.width if isinstance(X, SparseRows) else math.prod(X.shape[1:])
 
 
 def affine(

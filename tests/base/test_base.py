@@ -69,7 +69,12 @@ def test_bad_parameter_is_named(spec, name):
         bad.validate()
 
 
-LAYOUT = Layout({"coef": (2, 3), "noise": (), "scale": (2,)}, {"scale": "exp"})
+LAYOUT = Layout(
+    {"coef": (2, 3), "noise": (), "scale": (2,)},
+    {"scale": "exp", "noise": "softplus"},
+    roles={"noise": "noise", "scale": "scale"},
+    limits={"noise": (-3.0, 2.0)},
+)
 
 
 def test_layout_partitions_theta():
@@ -86,7 +91,7 @@ def test_layout_unpacks_in_order():
     theta = torch.arange(18, dtype=torch.float64).reshape(2, 9) / 10
     blocks = LAYOUT.unpack(theta)
     assert torch.equal(blocks["coef"][1], theta[1, :6].reshape(2, 3))
-    assert torch.equal(blocks["noise"], theta[:, 6])
+    torch.testing.assert_close(blocks["noise"], theta[:, 6].exp().log1p())
     # Wrong variant: the unconstrained coordinates themselves.
     torch.testing.assert_close(blocks["scale"], theta[:, 7:].exp())
 
@@ -103,9 +108,48 @@ def test_layout_jacobian():
     torch.testing.assert_close(LAYOUT.log_abs_det_jacobian(theta[None])[0], expected)
 
 
-def test_layout_refuses_unknown_bijection():
-    with pytest.raises(ValueError, match=r"block 'a' must be .* Got 'log' instead"):
-        Layout({"a": (1,)}, {"a": "log"})
+def test_layout_packs_what_it_unpacks():
+    # Wrong variant: values of a constrained block as they are.
+    theta = torch.linspace(-40, 40, 18, dtype=torch.float64).reshape(2, 9)
+    torch.testing.assert_close(LAYOUT.pack(LAYOUT.unpack(theta)), theta)
+
+
+def test_parts_of_a_layout():
+    # Wrong variants: positions in the order of the layout; roles and limits lost.
+    part = LAYOUT.only("scale", "coef")
+    assert LAYOUT.positions(part).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]
+    rest = LAYOUT.without("scale", "coef")
+    assert list(rest) == ["noise"]
+    both = part + rest
+    theta = torch.arange(9.0)[None]
+    moved = both.unpack(theta[:, LAYOUT.positions(both)])
+    for name, value in LAYOUT.unpack(theta).items():
+        assert torch.equal(moved[name], value)
+        block, old = both[name], LAYOUT[name]
+        assert (block.role, block.limits) == (old.role, old.limits)
+    low, high = LAYOUT.limits()
+    assert (
+        low.isinf().tolist()
+        == high.isinf().tolist()
+        == 6 * [True] + [False] + 2 * [True]
+    )
+    assert (float(low[6]), float(high[6])) == (-3.0, 2.0)
+    assert LAYOUT.positions([]).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Layout({"a": ()}, {"a": "log"}), r"block 'a' .* Got 'log' instead"),
+        (lambda: Layout({"a": ()}, roles={"a": "bias"}), "role of block 'a'"),
+        (lambda: Layout({"a": ()}, roles={"b": "weight"}), "no blocks .'b'."),
+        (lambda: LAYOUT.only("bias"), "no blocks .'bias'."),
+        (lambda: LAYOUT + LAYOUT.only("coef"), "share names"),
+    ],
+)
+def test_layout_refuses_what_it_does_not_know(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
 
 
 def test_layout_pickles():
@@ -166,7 +210,7 @@ class TestNormalForm:
         (np.arange(6.0).reshape(2, 3).T, True),
         (np.arange(6.0)[::-1], False),
         (np.arange(6.0).astype(">f8"), False),
-        (np.broadcast_to(np.float64(3), 4), False),
+        (np.broadcast_to(np.float64(3), 4), True),
         (np.ones(4, dtype="f8,f4")["f0"], False),  # strides of 12 bytes
     ],
     ids=["plain", "transposed", "reversed", "big-endian", "read-only", "field"],

@@ -21,7 +21,7 @@ from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Normal, build_prior
-from skvi.targets import SupervisedTarget
+from skvi.targets import SupervisedTarget, Target
 from skvi.targets._free_energy import FreeEnergy
 from tests.objectives.conjugate import NOISE, PRIOR_SCALE, SIZE, N, randn
 
@@ -469,11 +469,8 @@ def test_refused_divergences(divergence):
 
 
 def test_refused_targets_and_orders():
-    class NoRows:
-        n_rows = 0
-
     with pytest.raises(IncompatibleComponentsError, match="objective='renyi'"):
-        AlphaEnergy().check(KL(), NoRows())
+        AlphaEnergy().check(KL(), Target())  # without rows
     for alpha in (0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="'alpha' parameter of AlphaEnergy"):
             AlphaEnergy(alpha).check(KL(), TARGETS["gaussian"])

@@ -103,7 +103,8 @@ class TestLinearPredictor:
             coef = theta[s, : n_outputs * D].reshape(n_outputs, D)
             bias = theta[s, n_outputs * D :] if fit_intercept else None
             assert_close(f[s], linear(X.double(), coef, bias), dtype)
-        assert predictor.is_linear
+        assert predictor.has_moments
+        assert predictor.has_design
 
 
 def test_row_chunks_partition_the_rows():

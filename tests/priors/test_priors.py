@@ -38,7 +38,7 @@ REGULAR = [
 ]
 SPECS = [c() for c in CLASSES if c is not Prior] + REGULAR
 SCALED = [spec for spec in SPECS if hasattr(spec, "scale")]
-LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
+LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)}, roles={"intercept": "intercept"})
 BLOCKS = {"intercept": Normal(3.0), "coef": Laplace(0.5)}  # not in the layout's order
 MIXED = {"intercept": Normal(3.0), "coef": Horseshoe(0.5)}
 every_spec = pytest.mark.parametrize("spec", SPECS, ids=repr)
@@ -246,6 +246,24 @@ def test_blocks_follow_the_layout():
     torch.testing.assert_close(
         normal.as_normal().scale, torch.tensor([0.5, 0.5, 3.0], dtype=torch.float64)
     )
+
+
+def test_blocks_by_role():
+    """Of a torch module; wrong variants: the name before the role; weights only."""
+    shapes = {"a.weight": (2,), "a.bias": (1,), "norm": (1,), "intercept": (1,)}
+    roles = {"a.bias": "intercept", "norm": "affine"}
+    layout = Layout(shapes, roles=roles)
+    spec = {"a.weight": Normal(1.0), "coef": Normal(2.0), "intercept": Normal(3.0)}
+    scale = build_prior(spec, layout).as_normal().scale
+    assert scale.tolist() == [1.0, 1.0, 3.0, 2.0, 3.0]
+    spec = {"weight": Normal(1.0), "affine": Normal("learn"), "intercept": Normal(3.0)}
+    layout = layout.without("intercept")
+    prior = build_prior(spec, layout)
+    assert prior.learnt == ("prior_scale",)
+    scale = prior.bind(torch.tensor([math.log(5.0)]).double()).as_normal().scale
+    torch.testing.assert_close(scale, torch.tensor([1.0, 1.0, 3.0, 5.0]).double())
+    with pytest.raises(IncompatibleComponentsError, match=r"a\.bias"):
+        build_prior({"coef": Normal(2.0)}, layout)
 
 
 def test_draws_of_blocks(generator, z_score):

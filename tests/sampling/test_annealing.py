@@ -29,7 +29,6 @@ class NormalTarget(Target):
     """A normal density times exp(-3)."""
 
     log_evidence = -3.0
-    is_linear = False
 
     def __init__(self, normal):
         self.normal, self.layout = normal, Layout({"theta": normal.mean.shape})

@@ -269,7 +269,8 @@ def test_scales_without_an_optimum_are_reported():
 
 def test_learnt_noise_at_its_floor_is_reported():
     target = make_target()
-    target.y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
+    y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
+    target.rows = replace(target.rows, y=y)
     solution = fit(target, tol=1e-5)
     assert "noise_scale runs to 0" in solution.message
     assert not solution.converged

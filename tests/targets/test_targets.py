@@ -275,17 +275,25 @@ def test_expected_loss_of_a_network(family, make_normal, generator, z_score):
 def test_chunks_of_draws_and_rows_change_nothing(loss, weight, monkeypatch):
     # Wrong variants: the last chunk left out; weights of the first chunk for all.
     target, theta = make_target(loss=loss, weight=weight), randn(11, D + 1, seed=2)
-    whole = target.log_joint(theta), target.log_joint_gradient(theta)
+    q = NormalForm(theta[0], theta[1].exp())
+
+    def terms(target):
+        once = target.expected_loss_at(q)
+        return [*target.expected_loss_terms(q), *target.loss_terms(theta[0]), once]
+
+    whole = target.log_joint(theta), target.log_joint_gradient(theta), terms(target)
     monkeypatch.setattr(targets.base, "BATCH_DRAWS", 3)
-    monkeypatch.setattr(
-        targets._supervised, "CACHE_ELEMENTS", 4 * 11
-    )  # four rows at once
+    monkeypatch.setattr("skvi.base._rows.CACHE_ELEMENTS", 4 * 11)  # four rows at once
+    monkeypatch.setattr("skvi.targets._expected_loss.TERM_ELEMENTS", 4)
+    monkeypatch.setattr("skvi.targets._expected_loss.TERM_ROWS", 4)
     torch.testing.assert_close(target.log_joint(theta), whole[0])
     torch.testing.assert_close(target.log_joint_gradient(theta), whole[1])
     batched = target.log_joint_batched(theta.requires_grad_())
     torch.testing.assert_close(batched, whole[0])
     assert not batched.requires_grad
     assert target.cost_per_draw == N
+    for found, expected in zip(terms(target), whole[2], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_float32_features():
@@ -314,7 +322,8 @@ def test_a_users_density_is_a_target(numeric_gradient):
     numeric = numeric_gradient(lambda t: target.log_joint(t[None])[0], theta[0])
     torch.testing.assert_close(gradient[0], numeric, rtol=5e-6, atol=1e-8)
     assert torch.equal(target.log_joint_batched(theta), target.log_joint(theta))
-    assert not target.is_linear
+    assert not target.has_moments
+    assert not target.has_design
 
 
 def test_expected_loss_of_a_users_density(generator, z_score):

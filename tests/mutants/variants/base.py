@@ -50,8 +50,36 @@ VARIANTS = [
     _v(
         "jacobian-sign",
         "_layout.py",
-        "total = total + theta[:, block.slice].sum(1)",
-        "total = total - theta[:, block.slice].sum(1)",
+        "total = total + logs.sum(1)",
+        "total = total - logs.sum(1)",
         "the reciprocal of the Jacobian",
+    ),
+    _v(
+        "softplus-jacobian",
+        "_bijections.py",
+        "return torch.nn.functional.logsigmoid(x)",
+        "return torch.nn.functional.logsigmoid(-x)",
+        "the derivative of the softplus at minus its argument",
+    ),
+    _v(
+        "positions-sorted",
+        "_layout.py",
+        "*(every[self[name].slice] for name in names)]",
+        "*(every[self[name].slice] for name in sorted(names))]",
+        "positions of blocks in another order than asked for",
+    ),
+    _v(
+        "fingerprint-without-features",
+        "_rows.py",
+        "parts = [*_stored(X), *(v",
+        "parts = [*(v",
+        "checksums of targets and weights alone",
+    ),
+    _v(
+        "chunks-by-results-alone",
+        "_rows.py",
+        "per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)",
+        "per_row = width",
+        "wide features widened in chunks of as many rows as narrow ones",
     ),
 ]

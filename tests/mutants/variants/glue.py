@@ -121,9 +121,8 @@ VARIANTS = [
     _v(
         "queries-with-later-parameters",
         "_evidence.py",
-        "target = model.target(data.widened()).at(",
-        "model = self._assemble(data, model.response); "
-        "target = model.target(data.widened()).at(",
+        "target = model.target(data).at(",
+        "model = self._assemble(data, model.response); target = model.target(data).at(",
         "the target of a query has parameters that were set after the fit",
     ),
     _v(

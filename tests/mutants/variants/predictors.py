@@ -96,4 +96,11 @@ VARIANTS = [
         "g_variance[:, None] * root",
         "derivative of a square without its 2",
     ),
+    _v(
+        "partial-predictor-by-count",
+        "_partial.py",
+        "self._random = full.positions(self.layout)",
+        "self._random = torch.arange(self.layout.size)",
+        "random blocks taken to come first in theta",
+    ),
 ]

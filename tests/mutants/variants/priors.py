@@ -131,4 +131,11 @@ VARIANTS = [
         "return -0.5 * theta.square().sum(1)",
         "a standard normal where a target has no prior",
     ),
+    _v(
+        "intercepts-among-coefficients",
+        "_blocks.py",
+        'is_coef = role in ("weight", "affine")',
+        "is_coef = True",
+        "the prior of the weights also for intercepts that have none",
+    ),
 ]

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "minibatch-not-scaled",
         "_rows.py",
-        "total * (len(self.y) / len(rows))",
-        "total",
+        "return total * (len(self.rows) / losses.shape[1])",
+        "return total",
         "the loss of a minibatch without n / |B|",
     ),
     _v(
@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "log-joint-slope-weight",
         "_supervised.py",
-        "slope = slope * like_rows(weight, slope[0])",
-        "slope = slope * like_rows(weight.square(), slope[0])",
+        "slope = slope * like_rows(part.weight, slope[0])",
+        "slope = slope * like_rows(part.weight.square(), slope[0])",
         "squared sample weights in the gradient",
     ),
     _v(
@@ -116,5 +116,19 @@ VARIANTS = [
         "return gradient * scale if self.normal.is_diagonal else gradient @ scale",
         "return gradient * scale if self.normal.is_diagonal else gradient @ scale.T",
         "the scale for its transpose",
+    ),
+    _v(
+        "terms-of-one-chunk",
+        "_expected_loss.py",
+        "return parts[0] if len(parts) == 1 else torch.cat(parts)",
+        "return parts[0].repeat(len(parts), *[1] * (parts[0].ndim - 1))",
+        "the first chunk of rows for all of them",
+    ),
+    _v(
+        "points-in-the-path-of-theta",
+        "_supervised.py",
+        "f = shift(frozen.predictor.forward(theta, part.X), part)",
+        "f = shift(self.predictor.forward(theta, part.X), part)",
+        "the gradient of deterministic weights counts twice",
     ),
 ]

@@ -1,0 +1,195 @@
+"""Rows of data: the only place that knows how they are stored."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
+
+__all__ = ["Rows", "deal"]
+
+# Numbers of a chunk that stay in the cache, and copies of features in double precision.
+CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**17, 2**21
+# Rows of X that a fingerprint reads.
+SAMPLED_ROWS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Features, targets, weights and offsets of n rows.
+
+    X is kept as it is given: float32 is never widened, and a memory map never read, as
+    a whole. Whoever needs numbers of every row visits `chunks` of them.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, ...) or SparseRows of shape (n, d)
+    y : Tensor of shape (n,)
+    weight : Tensor of shape (n,), default=None
+        None is 1 for every row.
+    offset : Tensor of shape (n,), default=None
+        Added to f of every row; None is 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.base import Rows
+    >>> rows = Rows.of(np.ones((5, 2, 3), np.float32), np.arange(5.0))
+    >>> len(rows), rows.width, rows.dtype
+    (5, 6, torch.float32)
+    >>> rows.take(slice(3, 5)).y
+    tensor([3., 4.], dtype=torch.float64)
+    """
+
+    X: Features
+    y: torch.Tensor
+    weight: torch.Tensor | None = None
+    offset: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, X: Any, y: Any, weight: Any = None, offset: Any = None) -> Self:
+        """Rows of numpy arrays, whose memory is shared where that is possible.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, ...) or sparse matrix of shape (n, d)
+        y : ndarray of shape (n,)
+        weight, offset : ndarray of shape (n,), default=None
+
+        Returns
+        -------
+        Rows
+        """
+        optional = [None if v is None else as_tensor(v) for v in (weight, offset)]
+        return cls(as_rows(X), as_tensor(y), *optional)
+
+    def __len__(self) -> int:
+        """Return the number of rows, n."""
+        return len(self.y)
+
+    @property
+    def width(self) -> int:
+        """Numbers that X stores for a row; of a sparse one on average."""
+        return row_width(self.X)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the features."""
+        return self.X.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.y.device
+
+    @property
+    def total_weight(self) -> float:
+        """Rows, or the sum of their weights."""
+        return float(len(self) if self.weight is None else self.weight.sum())
+
+    def take(self, index: slice | torch.Tensor | None) -> Self:
+        """Some of the rows.
+
+        Parameters
+        ----------
+        index : slice or Tensor of int, or None
+            None is all of them. A slice shares memory.
+
+        Returns
+        -------
+        Rows
+        """
+        if index is None:
+            return self
+        optional = [None if v is None else v[index] for v in (self.weight, self.offset)]
+        return type(self)(self.X[index], self.y[index], *optional)
+
+    def chunks(self, width: int = 1) -> list[slice]:
+        """Cut the rows into pieces of bounded size.
+
+        Parameters
+        ----------
+        width : int, default=1
+            Numbers that are computed for each row. Those of a chunk stay in the cache,
+            and a copy of its features in double precision takes at most 16 MiB.
+
+        Returns
+        -------
+        list of slice
+            Of successive rows, one after the other; at least one row each.
+        """
+        per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)
+        return row_chunks(len(self), per_row, CACHE_ELEMENTS)
+
+    def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
+        """Deal all rows out at random.
+
+        Parameters
+        ----------
+        n_batches : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        list of Tensor of int
+            Rows of every batch, on the device of the generator; see `deal`.
+        """
+        return deal(len(self), n_batches, generator)
+
+    def fingerprint(self) -> tuple[int, ...]:
+        """Numbers that tell other data apart, cheaply.
+
+        Returns
+        -------
+        tuple of int
+            The number of rows; then checksums of the features of 32 of them, of
+            targets, weights and offsets: the same for a dense and a sparse matrix of
+            the same numbers, in single and double precision.
+        """
+        sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
+        X = self.X[torch.from_numpy(sampled)].to(torch.float64)
+        columns = (self.y, self.weight, self.offset)
+        parts = [*_stored(X), *(v.numpy() for v in columns if v is not None)]
+        sums = (zlib.crc32(np.ascontiguousarray(part).data) for part in parts)
+        return len(self), *sums
+
+
+def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """Deal rows out at random.
+
+    Parameters
+    ----------
+    n_rows, n_batches : int
+    generator : torch.Generator
+
+    Returns
+    -------
+    list of Tensor of int
+        Rows of every batch. Their numbers differ by one at most: a last batch of two
+        rows would be all noise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import deal
+    >>> [len(batch) for batch in deal(8, 3, torch.Generator())]
+    [3, 3, 2]
+    """
+    order = torch.randperm(n_rows, generator=generator, device=generator.device)
+    return list(order.tensor_split(n_batches))
+
+
+def _stored(X: Features) -> tuple[np.ndarray, ...]:
+    """Numbers that are not zero, their columns, and how many there are per row."""
+    if isinstance(X, SparseRows):
+        sample = X.matrix.copy()
+        sample.eliminate_zeros()
+        columns = sample.indices.astype(np.int64)
+        return sample.data, columns, np.diff(sample.indptr).astype(np.int64)
+    dense = X.reshape(len(X), -1).numpy()
+    filled = dense != 0
+    return dense[filled], np.nonzero(filled)[1], filled.sum(1)

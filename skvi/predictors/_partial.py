@@ -1,0 +1,98 @@
+"""Predictors of which some blocks are point parameters."""
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Self
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.predictors.base import Predictor
+
+__all__ = ["PartialPredictor"]
+
+# Of the start of blocks that a predictor draws at random.
+SEED = 0
+
+
+class PartialPredictor(Predictor):
+    """A predictor of which some blocks are no part of theta, but points beside it.
+
+    They are learnt by type-II maximum likelihood, as noise and prior scales are: a
+    normalization layer or an embedding of which nobody asks how sure it is.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        It still sees its full theta.
+    names : iterable of str
+        Blocks of its layout. They start where `Predictor.initial_normal` has its
+        mean, else at 0.
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        The predictor has no such block, or no other ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import LinearPredictor, PartialPredictor
+    >>> partial = PartialPredictor(LinearPredictor(2), ["intercept"])
+    >>> partial.layout, partial.point_layout
+    (Layout({'coef': (1, 2)}), Layout({'intercept': (1,)}))
+    >>> fixed = partial.bind(torch.tensor([10.0]))
+    >>> fixed.forward(torch.tensor([[1.0, 2.0]]), torch.ones(1, 2))
+    tensor([[[13.]]])
+    """
+
+    def __init__(self, predictor: Predictor, names: Iterable[str]) -> None:
+        names, full = list(names), predictor.layout
+        if not set(names) < set(full):
+            raise IncompatibleComponentsError(
+                f"deterministic={names} must name some, but not all blocks of the "
+                f"predictor, which has {list(full)}."
+            )
+        self.predictor, self.n_outputs = predictor, predictor.n_outputs
+        self.layout = full.without(*names)
+        self.point_layout = full.only(*names)
+        self._random = full.positions(self.layout)
+        self._fixed = full.positions(names)
+        self._point = self.initial_point()
+
+    @property
+    def row_width(self) -> int:
+        """That of the predictor."""
+        return self.predictor.row_width
+
+    def initial_point(self) -> torch.Tensor:
+        """Where the predictor starts; see `Predictor.initial_point`."""
+        if not len(self.point_layout):
+            return super().initial_point()
+        start = self.predictor.initial_normal(torch.Generator().manual_seed(SEED))
+        if start is None:
+            return super().initial_point()
+        return start.mean[self._fixed].double()
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
+        """Where theta starts; see `Predictor.initial_normal`."""
+        start = self.predictor.initial_normal(generator)
+        if start is None:
+            return None
+        return NormalForm(start.mean[self._random], start.scale[self._random])
+
+    def bind(self, point: torch.Tensor) -> Self:
+        """Fix the points; see `Predictor.bind`."""
+        if not len(self.point_layout):  # they are fixed already
+            return self
+        bound = copy(self)
+        bound._point, bound.point_layout = point, Layout({})
+        return bound
+
+    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        """Evaluate f, (S, n, K), also differentiable in the points."""
+        full = theta.new_empty(len(theta), self.predictor.layout.size)
+        full = full.index_copy(1, self._random, theta)
+        point = self._point.to(theta.dtype).expand(len(theta), -1)
+        return self.predictor.forward(full.index_copy(1, self._fixed, point), X)
