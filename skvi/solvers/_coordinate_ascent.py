@@ -22,6 +22,7 @@ from skvi.solvers.base import (
     remaining_gain,
 )
 from skvi.targets._precisions import ConjugateForm
+from skvi.utils._device import CPU
 
 __all__ = ["CoordinateAscent"]
 
@@ -80,7 +81,8 @@ class CoordinateAscent(Solver):
 class _Ascent:
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         self.problem, self.options = problem, options
-        self.form = cast(ConjugateForm, problem.target.conjugate_form())
+        form = cast(ConjugateForm, problem.target.conjugate_form())
+        self.form = form.to(CPU)  # few numbers, by numpy
         is_diagonal = problem.posterior.part("coef").is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
         self.history: list[float] = []
@@ -125,11 +127,11 @@ class _Ascent:
         """Precisions of the last fit."""
         problem, parts = self.problem, []
         if self.form.noise.is_learnt:
-            parts.append(-2 * problem.target.hyper.numpy())
+            parts.append(-2 * problem.target.hyper.cpu().numpy())
         for name in problem.target.layout:
             gamma = problem.posterior.part(name).as_gamma()
             if gamma is not None:
-                parts.append(gamma.mean.log().numpy())
+                parts.append(gamma.mean.log().cpu().numpy())
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _iterate(self) -> float:
@@ -177,7 +179,8 @@ class _Ascent:
             else:
                 parts[names] = part.near(self.model.normal(point, list(names)))
         if self.form.noise.is_learnt:
-            target = target.at(self.model.learnt_noise(point))
+            noise = self.model.learnt_noise(point)
+            target = target.at(noise.to(target.hyper.device))
         return State(posterior.with_parts(parts), target)
 
 
