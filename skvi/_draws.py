@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 from sklearn.utils import gen_batches
 from torch.nn.functional import logsigmoid
 
@@ -14,10 +15,11 @@ from skvi.base import Units
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import NumpyState, as_tensor
 from skvi.utils._mixture import normal_mixture_quantiles
-from skvi.utils._sparse import as_rows
+from skvi.utils._sparse import Features, SparseRows, as_rows
 from skvi.utils._threads import limit_threads
 
 __all__ = [
+    "CountDraws",
     "Draws",
     "NormalDraws",
     "average_log_probabilities",
@@ -80,7 +82,7 @@ class Draws(NumpyState):
         result = None
         with torch.no_grad(), limit_threads(forward.work):
             for block in gen_batches(len(rows), ROW_BLOCK):
-                f = forward(rows[block]).double()
+                f = forward(_dense(rows[block], self.theta.dtype)).double()
                 filled = (_fill(array[block], ROW_BLOCK) for array in arrays)
                 part = function(f, *filled)[: min(block.stop, len(rows)) - block.start]
                 if result is None:
@@ -145,6 +147,54 @@ class NormalDraws(Draws):
         return self.by_rows(X, of_block, y)
 
 
+class CountDraws(Draws):
+    """Log rates drawn from a posterior: a mixture of Poisson distributions."""
+
+    def moments(self, X: Any, offset: np.ndarray) -> np.ndarray:
+        """Mean and standard deviation of a new count, (n_samples, 2)."""
+
+        def of_block(f: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+            rate = torch.exp(f[..., 0] + offset)
+            mean = rate.mean(0)
+            variance = (rate - mean).square_().sum(0) / (len(f) - 1)
+            return torch.stack([mean, (mean + variance).sqrt()], 1)
+
+        return self.by_rows(X, of_block, offset)
+
+    def quantiles(self, X: Any, levels: np.ndarray, offset: np.ndarray) -> np.ndarray:
+        """Smallest counts that are reached with these probabilities."""
+
+        def of_block(f: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+            rate = torch.exp(f[..., 0] + offset)
+            # A mixture's quantile is at most the largest of its components.
+            largest = stats.poisson.ppf(levels.max(), rate.amax(0).numpy())
+            return torch.stack([_smallest(rate, q, largest) for q in levels], 1)
+
+        return self.by_rows(X, of_block, offset)
+
+    def log_mass(self, X: Any, y: np.ndarray, offset: np.ndarray) -> np.ndarray:
+        """Log probability of counts, (n_samples,), in nats."""
+
+        def of_block(
+            f: torch.Tensor, y: torch.Tensor, offset: torch.Tensor
+        ) -> torch.Tensor:
+            f = f[..., 0] + offset
+            values = torch.logsumexp(y * f - f.exp(), 0) - math.log(len(f))
+            return values - torch.lgamma(y + 1)
+
+        return self.by_rows(X, of_block, y, offset)
+
+
+def _smallest(rate: torch.Tensor, level: float, largest: np.ndarray) -> torch.Tensor:
+    """Smallest counts whose probability not to be exceeded is at least a level."""
+    low, high = torch.full_like(rate[0], -1.0), torch.from_numpy(largest)
+    while bool((high - low > 1).any()):
+        middle = torch.floor((low + high) / 2)
+        below = torch.special.gammaincc(middle + 1, rate).mean(0) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return high
+
+
 def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:
     """Log class probabilities given f, (n_draws, rows, n_classes)."""
     if f.shape[2] > 1:
@@ -155,6 +205,13 @@ def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:
 def average_log_probabilities(f: torch.Tensor) -> torch.Tensor:
     """Log of class probabilities that are averaged over draws, (rows, n_classes)."""
     return torch.logsumexp(log_class_probabilities(f), 0) - math.log(len(f))
+
+
+def _dense(rows: Features, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a block as a tensor; a block of sparse ones is small enough for that."""
+    if isinstance(rows, SparseRows):
+        return torch.from_numpy(rows.matrix.toarray()).to(dtype)
+    return rows
 
 
 def _fill(block: torch.Tensor, n_rows: int) -> torch.Tensor:

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
-from skvi.solvers import Problem, Solution, State
-from skvi.solvers.base import INTERRUPTED, Ending
+from skvi.solvers import INTERRUPTED, Problem, Solution, State
+from skvi.solvers._solution import Ending
 
 __all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learnt_scales"]
 

@@ -1,6 +1,5 @@
 """Glue: validate, resolve, check, solve, set fitted attributes."""
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from skvi._outcome import (
@@ -21,14 +20,16 @@ from skvi._outcome import (
 from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
+from skvi._resolution import ResolutionMixin
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
-from skvi.losses import CallableLoss, Loss
+from skvi.losses import Loss
 from skvi.objectives import Objective
 from skvi.posteriors import Family, Posterior
-from skvi.priors import Normal, Prior
+from skvi.priors import Prior
 from skvi.solvers import (
     SOLVERS,
+    PhaseInterrupted,
     Problem,
     Solution,
     Solver,
@@ -37,7 +38,6 @@ from skvi.solvers import (
     choose_solver,
     choose_start,
 )
-from skvi.solvers.base import INTERRUPTED, Ending, PhaseInterrupted
 from skvi.utils._callbacks import CallbackSupportMixin
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
@@ -46,7 +46,7 @@ from skvi.utils._warnings import warn_user
 __all__ = ["BaseVariational", "at_last_scales"]
 
 
-class BaseVariational(CallbackSupportMixin, BaseEstimator):
+class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     """Base class of estimators that fit a variational posterior.
 
     A subclass owes `_build_target(X, y, sample_weight, prior)` and calls `_solve`
@@ -78,8 +78,6 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
-    #: Whether a fit can work in the units of another one, whose posterior is its prior.
-    _reads_units = False
     _default_learning_rate = 0.05
     _steps_per_iter = 100
 
@@ -104,90 +102,6 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         """Whether a fit has come to its end."""
         return hasattr(self, "posterior_")
-
-    def _resolve(self, name: str) -> Any:
-        """Clone a specification, or build the one that a shorthand names."""
-        value = getattr(self, name)
-        if isinstance(value, str):
-            return SHORTHANDS[name][value]()
-        if isinstance(value, Mapping):
-            return {block: self._resolve_block(part) for block, part in value.items()}
-        return clone(value, safe=not isinstance(value, Posterior))
-
-    def _resolve_block(self, prior: Any) -> Any:
-        """Resolve one prior of a mapping, which may be a shorthand as well."""
-        if not isinstance(prior, str):
-            return clone(prior)
-        if prior not in SHORTHANDS["prior"]:
-            raise ValueError(
-                f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
-                f"such as Normal(scale=2.0). Got {prior!r}."
-            )
-        return SHORTHANDS["prior"][prior]()
-
-    def _resolve_all(self) -> None:
-        self.objective_ = self._resolve("objective")
-        self.divergence_ = self._resolve("divergence")
-        self.loss_function_ = self._resolve_loss()
-        self.posterior_family_ = self._resolve("posterior")
-        self.prior_ = self._resolve_prior()
-        for part in (self.divergence_, self.loss_function_, self.posterior_family_):
-            part.validate()
-
-    def _resolve_loss(self) -> Loss:
-        """Return a loss; a function becomes one."""
-        if isinstance(self.loss, (str, Loss)):
-            return self._resolve("loss")
-        if isinstance(self.loss, type):
-            raise ValueError(
-                f"loss must be a string, a Loss or a function of (f, y). Got the class "
-                f"{self.loss.__name__}: give an instance, {self.loss.__name__}()."
-            )
-        return CallableLoss(self.loss)
-
-    def _resolve_prior(self) -> Any:
-        """Return one prior, or one for each block where there is an intercept."""
-        prior, intercept = self._resolve("prior"), None
-        if self.intercept_prior is not None:
-            intercept = self._resolve("intercept_prior")
-        if intercept is not None and not self._has_intercept:
-            raise IncompatibleComponentsError(
-                f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
-                "fit_intercept=True, or intercept_prior=None."
-            )
-        if isinstance(prior, Posterior) and prior.units and not self._reads_units:
-            raise IncompatibleComponentsError(
-                "The posterior that is given as prior is that of a regression with a "
-                f"standardized target, which {type(self).__name__} has not. Use the "
-                f"posterior_ of a {type(self).__name__}."
-            )
-        if isinstance(prior, Posterior) and intercept is not None:
-            raise IncompatibleComponentsError(
-                "A posterior that is given as prior has the intercept in it. Use "
-                "intercept_prior=None."
-            )
-        if isinstance(prior, Posterior) or not self._has_intercept:
-            return prior
-        if isinstance(prior, dict):
-            if intercept is not None and "intercept" in prior:
-                raise IncompatibleComponentsError(
-                    "prior and intercept_prior both give a prior for the intercept. "
-                    "Leave one of them out."
-                )
-            return prior if intercept is None else {**prior, "intercept": intercept}
-        if intercept is None and prior.intercept_scale is None:
-            raise IncompatibleComponentsError(
-                f"prior={prior!r} has no scale for the intercept to share. Give "
-                "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
-            )
-        if intercept is None:
-            # Never a sparse prior: a normal of the same scale.
-            intercept = Normal(scale=prior.intercept_scale)
-        return {"coef": prior, "intercept": intercept}
-
-    @property
-    def _has_intercept(self) -> bool:
-        return True
 
     def _forget(self) -> dict[str, Any]:
         """Make the estimator unfitted, so that a fit that fails leaves no half model.
@@ -294,9 +208,7 @@ class BaseVariational(CallbackSupportMixin, BaseEstimator):
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
-                solution = replace(
-                    solution, ending=Ending.INTERRUPTED, message=INTERRUPTED
-                )
+                solution = solution.cut_short()
         found = self._posterior_attributes(solution.state)
         return solution, found | describe_fit(problem, solution, self.n_draws)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from skvi.utils._arrays import NumpyState
+from skvi.utils._log_space import LOG_2PI
+from skvi.utils._random import randn
 
 __all__ = ["NormalForm"]
 
@@ -18,7 +20,7 @@ class NormalForm(NumpyState):
     ----------
     mean : Tensor of shape (P,)
     scale : Tensor of shape (P,) or (P, P)
-        Standard deviations of a factorised normal, or the lower Cholesky factor
+        Standard deviations of a factorized normal, or the lower Cholesky factor
         of the covariance.
     factor : Tensor of shape (P, r), default=None
         Only beside a diagonal `scale`: the covariance is then
@@ -76,7 +78,7 @@ class NormalForm(NumpyState):
         Returns
         -------
         Tensor of shape (P, P)
-            Also where the normal is factorised or of low rank.
+            Also where the normal is factorized or of low rank.
         """
         if self.scale.ndim == 2:
             return self.scale @ self.scale.T
@@ -96,7 +98,7 @@ class NormalForm(NumpyState):
         Returns
         -------
         NormalForm
-            Over p parameters, of the same shape: factorised, full or with a factor.
+            Over p parameters, of the same shape: factorized, full or with a factor.
         """
         mean = self.mean[where]
         if self.scale.ndim == 1:
@@ -113,7 +115,7 @@ class NormalForm(NumpyState):
         Tensor
             A scalar in nats, exact.
         """
-        return self.half_log_det + 0.5 * len(self.mean) * (1 + math.log(2 * math.pi))
+        return self.half_log_det + 0.5 * len(self.mean) * (1 + LOG_2PI)
 
     def transform(self, eps: torch.Tensor) -> torch.Tensor:
         """Map standard normal values to draws.
@@ -134,6 +136,23 @@ class NormalForm(NumpyState):
         if self.is_diagonal:
             return self.mean + self.scale * eps
         return self.mean + eps @ self.scale.T
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Draw from the normal.
+
+        Parameters
+        ----------
+        n_draws : int
+            S.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            Independent draws, differentiable in mean, scale and factor.
+        """
+        eps = randn(generator, n_draws, self.n_noise, dtype=self.mean.dtype)
+        return self.transform(eps)
 
     def whiten(self, deviation: torch.Tensor) -> torch.Tensor:
         """Divide deviations from the mean by a root of the covariance.
@@ -193,7 +212,7 @@ class NormalForm(NumpyState):
         Returns
         -------
         Tensor of shape (S,)
-            In nats, with the normalising constant.
+            In nats, with the normalizing constant.
         """
         return -0.5 * self.squared_distance(theta - self.mean) - self._log_norm()
 
@@ -229,7 +248,7 @@ class NormalForm(NumpyState):
         return -0.5 * eps.square().sum(1) - self._log_norm()
 
     def _log_norm(self) -> torch.Tensor:
-        return self.half_log_det + 0.5 * len(self.mean) * math.log(2 * math.pi)
+        return self.half_log_det + 0.5 * len(self.mean) * LOG_2PI
 
 
 def _capacity_factor(unit: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from skvi.divergences._jeffreys import Jeffreys
 from skvi.divergences._kl import KL
 from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._renyi import Renyi
-from skvi.divergences.base import Divergence, DivergenceTerms
+from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 
 __all__ = [
     "KL",
@@ -23,6 +23,7 @@ __all__ = [
     "FDivergence",
     "GammaDivergence",
     "Jeffreys",
+    "MomentForm",
     "Renyi",
     "log_power_integral",
 ]

@@ -1,20 +1,20 @@
 """Alpha divergence."""
 
 from numbers import Real
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._pair import Pair, renyi
-from skvi.divergences._pair_terms import alpha_from_renyi, alpha_terms
-from skvi.divergences._tempered import log_tempered_integral, tempered_normal
-from skvi.divergences._verdicts import (
+from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._messages import (
     N_DRAWS,
     collapse_message,
     draw_logs,
     noise_message,
 )
+from skvi.divergences._pair import Pair, normal_of, renyi
+from skvi.divergences._pair_terms import alpha_from_renyi, alpha_terms
+from skvi.divergences._tempered import log_tempered_integral, tempered_normal
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
@@ -23,7 +23,7 @@ __all__ = ["AlphaDivergence"]
 
 
 class AlphaDivergence(Divergence):
-    r"""Alpha divergence, per coordinate where q and the prior are factorised.
+    r"""Alpha divergence, per coordinate where q and the prior are factorized.
 
     .. math:: D_\alpha(q \| \pi) = \frac{1}{\alpha(1-\alpha)}
               \left(1 - \int q^\alpha \pi^{1-\alpha} d\theta\right)
@@ -34,7 +34,7 @@ class AlphaDivergence(Divergence):
         Order. 1 is ``KL(q || prior)``, and the limit 0 is ``KL(prior || q)``; 0.5 is
         four times the squared Hellinger distance ``1 - integral sqrt(q pi)``.
     joint : bool, default=False
-        False: for a factorised q and prior, the sum over coordinates of
+        False: for a factorized q and prior, the sum over coordinates of
         their divergences. True: the formula above in all P dimensions. A
         correlated q or prior has no coordinates to take apart: the formula is used
         as it is.
@@ -42,7 +42,7 @@ class AlphaDivergence(Divergence):
     Notes
     -----
     For ``0 < alpha < 1`` the divergence is at most ``1/(alpha (1-alpha))``. In P
-    dimensions its pull against narrowing is of the order of ``width^((1-alpha) P)``,
+    dimensions its gradient in the width is of the order of ``width^((1-alpha) P)``,
     that of the data of ``width^2``: once ``(1-alpha) P > 2`` a point mass is an
     optimum, the *collapse* in figure 19 of the slides. Coordinate by coordinate
     (P = 1) the width cannot collapse, but where data drive a mean without limit
@@ -51,7 +51,7 @@ class AlphaDivergence(Divergence):
 
     For ``alpha > 1`` the divergence is finite only while cov(q) is below
     ``alpha/(alpha-1)`` times the covariance of the prior; outside its range the
-    value is ``inf``. Orders ``alpha <= 0`` cannot regularise and are refused.
+    value is ``inf``. Orders ``alpha <= 0`` cannot regularize and are refused.
 
     For priors that are not normal it is estimated from draws of the normal
     ``q^alpha``: the value without bias, its gradient with one of O(1/S), a few per
@@ -91,7 +91,7 @@ class AlphaDivergence(Divergence):
         self.validate()
         if self.alpha <= 0:
             raise IncompatibleComponentsError(
-                f"{self!r} cannot regularise a posterior: for alpha <= 0 it is "
+                f"{self!r} cannot regularize a posterior: for alpha <= 0 it is "
                 "infinite, or grows without bound, as soon as the posterior becomes "
                 "much narrower than the prior. Use alpha > 0; alpha=1 is KL."
             )
@@ -101,11 +101,11 @@ class AlphaDivergence(Divergence):
         """Alpha from 1 on, as for `Renyi`; see `Divergence.evidence_power`."""
         return float(self.alpha) if self.alpha >= 1 else None
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
         order = renyi(self._pair(q, prior), float(self.alpha))
         return alpha_from_renyi(order, self._k).sum()
@@ -120,13 +120,21 @@ class AlphaDivergence(Divergence):
         return -torch.expm1((a - 1) * ratio).mean() / self._k
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
         return alpha_terms(self._pair(q, prior), float(self.alpha), q_precision)
 
     def estimate(
-        self, posterior: Any, prior: Any, log_q: Any, log_prior: Any, generator: Any
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        log_q: torch.Tensor,
+        log_prior: torch.Tensor,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """From draws of q^alpha, where q is normal; see `Divergence.estimate`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
@@ -136,7 +144,12 @@ class AlphaDivergence(Divergence):
         return -torch.expm1(logs).sum() / self._k
 
     @torch.no_grad()
-    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """Say so where a point mass is the optimum; see `Divergence.collapse`."""
         q, message = tempered_normal(posterior, self.alpha), ""
         if q is not None and self.has_closed_form(prior):
@@ -162,5 +175,5 @@ class AlphaDivergence(Divergence):
     def _k(self) -> float:
         return float(self.alpha * (1 - self.alpha))
 
-    def _pair(self, q: NormalForm, prior: Any) -> Pair:
-        return Pair(q, prior.as_normal(), split=not self.joint)
+    def _pair(self, q: NormalForm, prior: PriorDensity) -> Pair:
+        return Pair(q, normal_of(prior), split=not self.joint)

@@ -1,26 +1,26 @@
 """Beta divergence."""
 
 from numbers import Real
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._pair import Pair, infinite, power_parts
+from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._messages import collapse_message, draw_logs
+from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
 from skvi.divergences._pair_terms import beta_terms
 from skvi.divergences._powers import PowerDivergence, exp_gap
-from skvi.divergences._verdicts import collapse_message, draw_logs
 from skvi.divergences.base import DivergenceTerms
 from skvi.utils._validation import Interval
 
 __all__ = ["BetaDivergence"]
 
-# Prior pull on the mean, relative to KL, below which the prior is as good as absent.
+# Gradient in the mean, relative to KL, below which the prior is as good as absent.
 LOST_BELOW = 0.01
 
 
 class BetaDivergence(PowerDivergence):
-    r"""Beta divergence, per coordinate where q and the prior are factorised.
+    r"""Beta divergence, per coordinate where q and the prior are factorized.
 
     .. math:: D_\beta(q \| \pi) = \frac{1}{\beta(\beta-1)} \int \left(
               q^\beta + (\beta-1) \pi^\beta - \beta q \pi^{\beta-1} \right) d\theta
@@ -30,7 +30,7 @@ class BetaDivergence(PowerDivergence):
     beta : float, default=1.1
         Order, above 0. 1 is ``KL(q || prior)``.
     joint : bool, default=False
-        False: for a factorised normal q and prior, the sum over coordinates of
+        False: for a factorized normal q and prior, the sum over coordinates of
         their divergences. True: the formula above in all P dimensions. A
         correlated q or prior has no coordinates to take apart: the formula is used
         as it is, and so it is for priors that are not normal.
@@ -38,9 +38,9 @@ class BetaDivergence(PowerDivergence):
     Notes
     -----
     Densities have units, so that the value depends on the units of theta: the
-    features should be standardised. In P dimensions the terms are powers of P:
+    features should be standardized. In P dimensions the terms are powers of P:
     above 1 the first one grows with every narrow dimension and the prior's mean
-    loses its pull, below 1 it vanishes, and once ``(1-beta) P > 2`` a point mass is
+    loses its force, below 1 it vanishes, and once ``(1-beta) P > 2`` a point mass is
     an optimum. A fit that ends in one of the two says so.
 
     For ``beta < 1`` it is finite only while cov(q) is below ``1/(1-beta)`` times the
@@ -84,18 +84,26 @@ class BetaDivergence(PowerDivergence):
     def _order(self) -> float:
         return float(self.beta)
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
         return self._value(self._pair(q, prior)).sum()
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
         pair = self._pair(q, prior)
         return beta_terms(pair, self._b, self._value(pair).sum(), q_precision)
 
-    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """Say so where a point mass is the optimum; see `Divergence.collapse`."""
         b, q, size = self._b, posterior.as_normal(), posterior.layout.size
         if b == 0:
@@ -135,8 +143,8 @@ class BetaDivergence(PowerDivergence):
             f"them. Use {remedy}"
         )
 
-    def _pair(self, q: NormalForm, prior: Any) -> Pair:
-        return Pair(q, prior.as_normal(), split=not self.joint)
+    def _pair(self, q: NormalForm, prior: PriorDensity) -> Pair:
+        return Pair(q, normal_of(prior), split=not self.joint)
 
     def _value(self, pair: Pair) -> torch.Tensor:
         parts = power_parts(pair, self._b)

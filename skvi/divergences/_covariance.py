@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._linalg import factorise, mix
+from skvi.divergences._linalg import factorize, mix
 
 # Below this |x| (norm of A), log det(I + x A) / x is a series, above a determinant.
 SERIES_BELOW = 1e-3
@@ -31,7 +31,7 @@ class Mixture:
 
 
 def mixture(a: float, pi: NormalForm, b: float, q: NormalForm) -> Mixture | None:
-    """Factorise ``a cov(pi) + b cov(q)``; None where it is not positive definite."""
+    """Factorize ``a cov(pi) + b cov(q)``; None where it is not positive definite."""
     if 0 in (a, b):
         return _multiple(b, q) if a == 0 else _multiple(a, pi)
     if q.scale.ndim == 1 and pi.scale.ndim == 1:
@@ -43,7 +43,7 @@ def mixture(a: float, pi: NormalForm, b: float, q: NormalForm) -> Mixture | None
         if not bool((diagonal > 0).all()):
             return None
         return Mixture(0.5 * diagonal.log(), lambda d: d.square() / diagonal)
-    factor = factorise(mix(a, pi, b, q))
+    factor = factorize(mix(a, pi, b, q))
     if factor is None:
         return None
     whole = NormalForm(q.mean, factor)

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from skvi.divergences._verdicts import (
+from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._messages import (
     DEGENERATE_BELOW,
     collapse_message,
     draw_logs,
@@ -107,7 +107,12 @@ class FDivergence(Divergence):
         """Mean of f(q/pi) pi/q: unbiased."""
         return self._weighted(log_q - log_prior).mean()
 
-    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """Also where draws cannot resolve it; see `Divergence.collapse`."""
         log_q, log_prior = draw_logs(posterior, prior, generator)
         with torch.enable_grad():

@@ -1,16 +1,16 @@
 """Gamma divergence."""
 
-import math
 from numbers import Real
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._pair import Pair, infinite, power_parts
+from skvi.base._protocols import PriorDensity
+from skvi.divergences._pair import Pair, infinite, normal_of, power_parts
 from skvi.divergences._pair_terms import gamma_terms
 from skvi.divergences._powers import PowerDivergence
 from skvi.divergences.base import DivergenceTerms
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._validation import Interval
 
 __all__ = ["GammaDivergence"]
@@ -30,7 +30,7 @@ class GammaDivergence(PowerDivergence):
 
     Notes
     -----
-    It is a sum of logs: for a factorised q and prior it is the sum over coordinates
+    It is a sum of logs: for a factorized q and prior it is the sum over coordinates
     of itself, unlike the alpha- and the beta-divergence, so that it needs no form
     per coordinate. It does not depend on the units of theta, and never collapses.
 
@@ -72,15 +72,18 @@ class GammaDivergence(PowerDivergence):
     def _order(self) -> float:
         return float(self.gamma)
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
-        return self._value(Pair(q, prior.as_normal()))
+        return self._value(Pair(q, normal_of(prior)))
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pair = Pair(q, prior.as_normal())
+        pair = Pair(q, normal_of(prior))
         return gamma_terms(pair, self._b, self._value(pair), q_precision)
 
     def _value(self, pair: Pair) -> torch.Tensor:
@@ -92,8 +95,8 @@ class GammaDivergence(PowerDivergence):
     def _from_means(
         self, log_q: torch.Tensor, log_prior: torch.Tensor, log_norm: torch.Tensor
     ) -> torch.Tensor:
-        b, log_size = self._b, math.log(len(log_q))
+        b = self._b
         if b == 0:
             return (log_q - log_prior).mean()
-        own, cross = (torch.logsumexp(b * v, 0) - log_size for v in (log_q, log_prior))
+        own, cross = (log_mean_exp(b * v) for v in (log_q, log_prior))
         return ((own - cross) / b + log_norm - cross) / self.gamma

@@ -1,13 +1,13 @@
 """Jeffreys divergence."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences._linalg import apply, precision_of, subtract
-from skvi.divergences._pair import Pair, renyi
+from skvi.divergences._pair import Pair, normal_of, renyi
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
 
@@ -35,7 +35,7 @@ class Jeffreys(Divergence):
 
     In a fit with a prior that is not normal, draws of q give the first direction and
     draws of the prior the second: unbiased. From log densities at draws of q alone,
-    the second is self-normalised: consistent, and far too low where q is much
+    the second is self-normalized: consistent, and far too low where q is much
     narrower than the prior.
 
     References
@@ -61,11 +61,11 @@ class Jeffreys(Divergence):
         """1: the divergence is KL plus something positive."""
         return 1.0
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
 
-    def check_prior(self, prior: Any) -> None:
+    def check_prior(self, prior: PriorDensity) -> None:
         """Refuse priors without a variance, for which it is infinite."""
         super().check_prior(prior)
         if _has_infinite_variance(prior):
@@ -74,9 +74,9 @@ class Jeffreys(Divergence):
                 "divergence='kl' or 'renyi', or prior='normal' or 'laplace'."
             )
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
-        pair = Pair(q, prior.as_normal())
+        pair = Pair(q, normal_of(prior))
         return renyi(pair, 1.0) + renyi(pair, 0.0)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
@@ -86,11 +86,11 @@ class Jeffreys(Divergence):
 
     def estimate(
         self,
-        posterior: Any,
-        prior: Any,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
         log_q: torch.Tensor,
         log_prior: torch.Tensor,
-        generator: Any,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """Unbiased, with draws of the prior too; see `Divergence.estimate`."""
         theta = prior.sample(len(log_q), generator).to(log_q.dtype)
@@ -98,24 +98,27 @@ class Jeffreys(Divergence):
         return (log_q - log_prior).mean() + backward.mean()
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pi = prior.as_normal()
+        pi = normal_of(prior)
         precision = precision_of(q) if q_precision is None else q_precision
         own, shift = precision_of(pi), q.mean - pi.mean
         curvature = subtract(own, -precision)
         moved = apply(precision, shift)
-        spread = _congruent(precision, pi) + (
+        sandwich = _congruent(precision, pi) + (
             moved.square() if q.is_diagonal and pi.is_diagonal else moved.outer(moved)
         )
         return _JeffreysTerms(
             self.closed_form(q, prior),
             apply(curvature, shift),
             curvature,
-            subtract(own, spread),
-            _force(spread, q),
-            spread,
+            subtract(own, sandwich),
+            _force(sandwich, q),
+            sandwich,
             q,
         )
 
@@ -124,30 +127,32 @@ class Jeffreys(Divergence):
 class _JeffreysTerms(DivergenceTerms):
     """Solves for the step, as D is no multiple of the entropy."""
 
-    spread: torch.Tensor
+    sandwich: torch.Tensor
     q: NormalForm
 
     def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Newton step of the precision; see `DivergenceTerms.precision_step`.
 
-        The spread ``precision S precision`` grows by ``X S precision`` and its
+        The sandwich ``precision S precision`` grows by ``X S precision`` and its
         transpose where the precision grows by X.
         """
         if gradient.ndim == 1:
-            spread = self.spread if self.spread.ndim == 1 else self.spread.diagonal()
-            return gradient / (2 * spread * self.q.variance)
+            sandwich = (
+                self.sandwich if self.sandwich.ndim == 1 else self.sandwich.diagonal()
+            )
+            return gradient / (2 * sandwich * self.q.variance)
         scale = self.q.scale
         if scale.ndim == 1:
             scale = torch.linalg.cholesky(self.q.covariance())
         # In coordinates in which q is a standard normal, both are symmetric.
-        values, basis = torch.linalg.eigh(scale.T @ self.spread @ scale)
+        values, basis = torch.linalg.eigh(scale.T @ self.sandwich @ scale)
         root = scale @ basis
         step = (root.T @ gradient @ root) / (values[:, None] + values)
         back = torch.linalg.solve_triangular(scale.T, basis, upper=True)
         return back @ step @ back.T
 
 
-def _has_infinite_variance(prior: Any) -> bool:
+def _has_infinite_variance(prior: PriorDensity) -> bool:
     """Whether a density falls more slowly than ``|theta|^-3`` far out."""
     normal = prior.matching_normal()
     if normal is None or prior.as_normal() is not None:
@@ -157,12 +162,12 @@ def _has_infinite_variance(prior: Any) -> bool:
     return bool((powers > -3 - 1e-6).any())
 
 
-def _force(spread: torch.Tensor, q: NormalForm) -> torch.Tensor:
+def _force(sandwich: torch.Tensor, q: NormalForm) -> torch.Tensor:
     """-dD / d(log width) relative to KL: of each coordinate, or their mean."""
-    if spread.ndim == 1:
-        return spread * q.variance
+    if sandwich.ndim == 1:
+        return sandwich * q.variance
     covariance = torch.diag(q.variance) if q.is_diagonal else q.covariance()
-    return (covariance * spread).sum() / len(spread)
+    return (covariance * sandwich).sum() / len(sandwich)
 
 
 def _congruent(precision: torch.Tensor, pi: NormalForm) -> torch.Tensor:

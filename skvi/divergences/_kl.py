@@ -1,14 +1,14 @@
 """Kullback-Leibler divergence."""
 
 from numbers import Real
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import PriorDensity
 from skvi.divergences._linalg import apply, precision_of, subtract
 from skvi.divergences._pair import Pair, renyi
-from skvi.divergences.base import Divergence, DivergenceTerms
+from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
 from skvi.utils._validation import Interval
 
 __all__ = ["KL"]
@@ -64,11 +64,11 @@ class KL(Divergence):
         """The weight."""
         return self.weight
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether expectations of the log prior under a normal q are closed."""
         return prior.as_normal() is not None or prior.has_expected_log_prob
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
         pi = prior.as_normal()
         if pi is None:
@@ -76,12 +76,24 @@ class KL(Divergence):
             return self.weight * (-q.entropy() - log_prior)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """Of a normal prior with independent coordinates."""
+        pi = prior.as_normal()
+        if pi is None or not pi.is_diagonal:
+            return None
+        constant = self.weight * float((pi.scale.log() - 0.5).sum())
+        precision = self.weight / pi.variance
+        return MomentForm(precision, pi.mean, float(self.weight), constant)
+
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Mean log ratio: unbiased."""
         return self.weight * (log_q - log_prior).mean()
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
         value, w = self.closed_form(q, prior), self.weight
@@ -96,12 +108,12 @@ class KL(Divergence):
         else:
             exact = curvature = precision_of(pi)
             gradient = apply(curvature, q.mean - pi.mean)
-        pull = w * subtract(exact, precision)
-        return DivergenceTerms(value, w * gradient, w * curvature, pull, w)
+        natural = w * subtract(exact, precision)
+        return DivergenceTerms(value, w * gradient, w * curvature, natural, w)
 
 
 def _separable_derivatives(
-    prior: Any, q: NormalForm
+    prior: PriorDensity, q: NormalForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Derivatives of -E_q[log prior] in the mean, and twice those in the variance.
 

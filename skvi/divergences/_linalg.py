@@ -26,7 +26,7 @@ def mix(a: float, pi: NormalForm, b: float, q: NormalForm) -> torch.Tensor:
     return a * pi.covariance() + b * q.covariance()
 
 
-def factorise(matrix: torch.Tensor) -> torch.Tensor | None:
+def factorize(matrix: torch.Tensor) -> torch.Tensor | None:
     """Lower Cholesky factor (a square root if diagonal), None if there is none."""
     if matrix.ndim == 1:
         return matrix.sqrt() if bool((matrix > 0).all()) else None
@@ -38,7 +38,7 @@ def inverse_of(matrix: torch.Tensor) -> torch.Tensor:
     """Inverse of a positive definite matrix, NaN where it is not."""
     if matrix.ndim == 1:
         return 1 / matrix
-    factor = factorise(matrix)
+    factor = factorize(matrix)
     if factor is None:
         return torch.full_like(matrix, math.nan)
     return torch.cholesky_inverse(factor)

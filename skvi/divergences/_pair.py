@@ -5,12 +5,13 @@ import math
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import HasNormal
 from skvi.divergences._covariance import log1p_ratio, log_det_growth, mixture
 from skvi.utils._device import CPU
+from skvi.utils._log_space import LOG_2PI
 
 # Nearer than this to an order with a limit, differences are replaced by series.
 NEAR = 1e-3
-LOG_2PI = math.log(2 * math.pi)
 
 
 class Pair:
@@ -59,6 +60,17 @@ class Pair:
         """``log det(I + x cov(pi)^-1 cov(q)) / x``; q and pi swapped for base "q"."""
         ordered = (self.pi, self.q) if base == "pi" else (self.q, self.pi)
         return self.reduce(log_det_growth(x, *ordered))
+
+
+def normal_of(prior: HasNormal) -> NormalForm:
+    """Normal form of a prior, for closed forms that exist for no other one."""
+    normal = prior.as_normal()
+    if normal is None:
+        raise ValueError(
+            "There is no closed form for a prior that is not normal: ask "
+            "has_closed_form first, and use monte_carlo."
+        )
+    return normal
 
 
 def infinite(pair: Pair) -> torch.Tensor:

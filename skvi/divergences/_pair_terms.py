@@ -27,8 +27,8 @@ def renyi_terms(
     precision = precision_of(q) if q_precision is None else q_precision
     inverse = inverse_of(mix(a, pair.pi, b, q))
     u = apply(inverse, pair.shift)
-    pull = subtract(inverse, precision) / a - b * squared_outer(u, inverse)
-    return DivergenceTerms(renyi(pair, a).sum(), u, inverse, pull, 1 / a)
+    natural = subtract(inverse, precision) / a - b * squared_outer(u, inverse)
+    return DivergenceTerms(renyi(pair, a).sum(), u, inverse, natural, 1 / a)
 
 
 def alpha_terms(
@@ -36,13 +36,15 @@ def alpha_terms(
 ) -> DivergenceTerms:
     """Derivatives of D_A = -expm1(-k R) / k for k = a (1 - a) and R the Rényi one."""
     k, order = a * (1 - a), renyi(pair, a)
-    share = torch.exp(-k * order)
+    overlap = torch.exp(-k * order)
     parts = renyi_terms(pair, a, q_precision)
-    pull = share * parts.precision_gradient
-    metric = share.clamp(min=TINY_WEIGHT)
+    natural = overlap * parts.precision_gradient
+    metric = overlap.clamp(min=TINY_WEIGHT)
     curvature = metric * _convex(parts.curvature, parts.gradient, pair, k)
     value = alpha_from_renyi(order, k).sum()
-    return DivergenceTerms(value, share * parts.gradient, curvature, pull, metric / a)
+    return DivergenceTerms(
+        value, overlap * parts.gradient, curvature, natural, metric / a
+    )
 
 
 def alpha_from_renyi(order: torch.Tensor, k: float) -> torch.Tensor:
@@ -61,8 +63,8 @@ def gamma_terms(
     precision = precision_of(q) if q_precision is None else q_precision
     inverse = inverse_of(mix(1.0, pair.pi, b, q))
     u = apply(inverse, pair.shift)
-    pull = subtract(inverse, precision / (1 + b)) - b * squared_outer(u, inverse)
-    return DivergenceTerms(value, u, inverse, pull, 1 / (1 + b))
+    natural = subtract(inverse, precision / (1 + b)) - b * squared_outer(u, inverse)
+    return DivergenceTerms(value, u, inverse, natural, 1 / (1 + b))
 
 
 def beta_terms(
@@ -80,11 +82,11 @@ def beta_terms(
     log_cross = torch.full_like(value, torch.nan) if parts is None else parts[0]
     own = log_cross if parts is None else log_cross + b * parts[1]
     cross, weight = log_cross.exp(), own.exp() / (1 + b)
-    pull = cross * (inverse - b * squared_outer(u, inverse))
-    pull = subtract(pull, weight * precision)
+    natural = cross * (inverse - b * squared_outer(u, inverse))
+    natural = subtract(natural, weight * precision)
     curvature = cross.clamp(min=TINY_WEIGHT) * _convex(inverse, u, pair, b)
     return DivergenceTerms(
-        value, cross * u, curvature, pull, weight.clamp(min=TINY_WEIGHT)
+        value, cross * u, curvature, natural, weight.clamp(min=TINY_WEIGHT)
     )
 
 

@@ -3,7 +3,8 @@
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._pair import LOG_2PI, Pair, infinite
+from skvi.divergences._pair import Pair, infinite
+from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["log_power_integral"]
 
@@ -29,7 +30,7 @@ def log_power_integral(
     Notes
     -----
     With ``M = a cov(pi) + b cov(q)`` the inverse of ``a/cov(q) + b/cov(pi)`` is
-    ``cov(pi) M^-1 cov(q)``, so that only M is factorised: in O(P r^2)
+    ``cov(pi) M^-1 cov(q)``, so that only M is factorized: in O(P r^2)
     for normals of rank r.
 
     Examples

@@ -1,11 +1,10 @@
-"""What the β- and the γ-divergence share."""
-
-import math
-from typing import Any
+"""What the β- and the γ-divergence have in common."""
 
 import torch
 
+from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.divergences.base import Divergence
+from skvi.utils._log_space import log_mean_exp
 
 # Draws of the prior for the term without q, and elements at most.
 PRIOR_DRAWS, PRIOR_ELEMENTS = 1000, 2**17
@@ -22,7 +21,7 @@ class PowerDivergence(Divergence):
     def _b(self) -> float:
         return self._order - 1
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
 
@@ -30,15 +29,15 @@ class PowerDivergence(Divergence):
         """Means of powers, of the joint form; the class says how they are biased."""
         # The integral of pi^order holds no q: its gradient is zero, and its noise too.
         ratio = (self._order * log_prior - log_q).detach()
-        return self._from_means(log_q, log_prior, _log_mean(ratio))
+        return self._from_means(log_q, log_prior, log_mean_exp(ratio))
 
     def estimate(
         self,
-        posterior: Any,
-        prior: Any,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
         log_q: torch.Tensor,
         log_prior: torch.Tensor,
-        generator: Any,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """Estimate with draws of the prior too; see `Divergence.estimate`."""
         if self._b == 0:
@@ -46,7 +45,7 @@ class PowerDivergence(Divergence):
         size = min(PRIOR_DRAWS, PRIOR_ELEMENTS // posterior.layout.size)
         with torch.no_grad():
             theta = prior.sample(max(size, len(log_q)), generator)
-            log_norm = _log_mean(self._b * prior.log_prob(theta))
+            log_norm = log_mean_exp(self._b * prior.log_prob(theta))
         return self._from_means(log_q, log_prior, log_norm)
 
     def _from_means(
@@ -67,7 +66,3 @@ def exp_gap(log_base: torch.Tensor, b: float, t: torch.Tensor) -> torch.Tensor:
     near = log_base.exp() * torch.expm1(b * torch.where(small, t, 0.0)) / b
     far = (torch.exp(log_base + b * torch.where(small, 0.0, t)) - log_base.exp()) / b
     return torch.where(small, near, far)
-
-
-def _log_mean(values: torch.Tensor) -> torch.Tensor:
-    return torch.logsumexp(values, 0) - math.log(len(values))

@@ -1,25 +1,25 @@
 """Rényi divergence."""
 
-import math
 from numbers import Real
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences._pair import Pair, renyi
+from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._messages import N_DRAWS, draw_logs, noise_message
+from skvi.divergences._pair import Pair, normal_of, renyi
 from skvi.divergences._pair_terms import renyi_terms
 from skvi.divergences._tempered import log_tempered_integral, tempered_normal
-from skvi.divergences._verdicts import N_DRAWS, draw_logs, noise_message
 from skvi.divergences.base import Divergence, DivergenceTerms
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._validation import Interval
 
 __all__ = ["Renyi"]
 
 
 class Renyi(Divergence):
-    r"""Rényi divergence in the scaling of generalised variational inference.
+    r"""Rényi divergence in the scaling of generalized variational inference.
 
     .. math:: D_\alpha(q \| \pi) = \frac{1}{\alpha(\alpha-1)}
               \log \int q^\alpha \pi^{1-\alpha} d\theta
@@ -35,12 +35,12 @@ class Renyi(Divergence):
     -----
     For ``alpha > 1`` it is finite only while cov(q) is below ``alpha/(alpha-1)``
     times the covariance of the prior, for ``alpha < 0`` only while it is above
-    ``|alpha|/(1+|alpha|)`` times it, so that negative orders cannot regularise a
+    ``|alpha|/(1+|alpha|)`` times it, so that negative orders cannot regularize a
     posterior that learns from data: they are refused there. Outside its range
     the value is ``inf``. The scaling differs from the classical one by 1/alpha.
 
     For priors that are not normal it is estimated from draws of the normal
-    ``q^alpha``, coordinate by coordinate where both are factorised. The estimate is
+    ``q^alpha``, coordinate by coordinate where both are factorized. The estimate is
     consistent, and biased upwards for 0 < alpha < 1, downwards for alpha > 1.
 
     References
@@ -74,7 +74,7 @@ class Renyi(Divergence):
         self.validate()
         if self.alpha <= 0:
             raise IncompatibleComponentsError(
-                f"Renyi(alpha={self.alpha}) cannot regularise a posterior: for "
+                f"Renyi(alpha={self.alpha}) cannot regularize a posterior: for "
                 "alpha <= 0 it is infinite, or grows without bound, as soon as the "
                 "posterior becomes much narrower than the prior. Use alpha > 0; "
                 "alpha=1 is KL, smaller values give wider posteriors."
@@ -85,13 +85,13 @@ class Renyi(Divergence):
         """Alpha from 1 on, by Jensen; see `Divergence.evidence_power`."""
         return float(self.alpha) if self.alpha >= 1 else None
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
-        return renyi(Pair(q, prior.as_normal()), float(self.alpha))
+        return renyi(Pair(q, normal_of(prior)), float(self.alpha))
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Log mean of the powered ratios: consistent, biased (see Notes)."""
@@ -100,11 +100,15 @@ class Renyi(Divergence):
             return ratio.mean()
         if a == 0:
             return (torch.softmax(-ratio, 0) * -ratio).sum()
-        log_mean = torch.logsumexp((a - 1) * ratio, 0) - math.log(len(ratio))
-        return log_mean / (a * (a - 1))
+        return log_mean_exp((a - 1) * ratio) / (a * (a - 1))
 
     def estimate(
-        self, posterior: Any, prior: Any, log_q: Any, log_prior: Any, generator: Any
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        log_q: torch.Tensor,
+        log_prior: torch.Tensor,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """From draws of q^alpha, where q is normal; see `Divergence.estimate`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
@@ -115,7 +119,12 @@ class Renyi(Divergence):
         return logs.sum() / (a * (a - 1))
 
     @torch.no_grad()
-    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """Say so where draws cannot resolve it; see `Divergence.collapse`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
         if a == 1 or (q is not None and self.has_closed_form(prior)):
@@ -127,8 +136,11 @@ class Renyi(Divergence):
         return noise_message(self, logs)
 
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives; see `Divergence.terms`."""
-        pair = Pair(q, prior.as_normal())
+        pair = Pair(q, normal_of(prior))
         return renyi_terms(pair, float(self.alpha), q_precision)

@@ -1,30 +1,30 @@
 """Power integrals of a normal posterior and any prior, from draws of its power."""
 
 import math
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.utils._log_space import LOG_2PI, log_mean_exp
 from skvi.utils._random import randn
 
 __all__ = ["log_tempered_integral", "tempered_normal"]
 
 # Draws of a step of training, and numbers that they may take at most.
 MAX_DRAWS, MAX_NUMBERS = 128, 2**19
-LOG_2PI = math.log(2 * math.pi)
 
 
-def tempered_normal(posterior: Any, order: float) -> NormalForm | None:
+def tempered_normal(posterior: PosteriorDensity, order: float) -> NormalForm | None:
     """Differentiable normal of a posterior; None where no power of it can be drawn."""
-    if order <= 0 or posterior.as_normal() is None or not hasattr(posterior, "normal"):
+    if order <= 0 or posterior.as_normal() is None:
         return None
     return posterior.normal()
 
 
 def log_tempered_integral(
     q: NormalForm,
-    prior: Any,
+    prior: PriorDensity,
     order: float,
     generator: torch.Generator,
     joint: bool = True,
@@ -59,14 +59,14 @@ def log_tempered_integral(
     The gradient is that of the integrand, with the draws as fixed points: priors
     with a pole have no finite pathwise gradient.
     """
-    factorised = not joint and q.is_diagonal and prior.has_log_prob_terms
+    factorized = not joint and q.is_diagonal and prior.has_log_prob_terms
     size = len(q.mean)
     n_draws = n_draws or max(2, min(MAX_DRAWS, MAX_NUMBERS // size))
     with torch.no_grad():
         eps = randn(generator, n_draws // 2, q.n_noise, dtype=q.mean.dtype)
         half = (q.transform(eps) - q.mean) / math.sqrt(order)
         theta = q.mean + torch.cat([half, -half])
-    if factorised:
+    if factorized:
         log_q, log_pi = q.log_prob_terms(theta), prior.log_prob_terms(theta)
         half_log_det, size = q.scale.log(), 1
     else:
@@ -76,7 +76,7 @@ def log_tempered_integral(
     log_norm = (1 - order) * (half_log_det + 0.5 * size * LOG_2PI)
     log_norm = log_norm - 0.5 * size * math.log(order)
     log_weights = (1 - order) * log_pi.detach()
-    value = log_norm + torch.logsumexp(log_weights, 0) - math.log(len(theta))
+    value = log_norm + log_mean_exp(log_weights, 0)
     weights = torch.softmax(log_weights, 0)
     # log_norm holds the mean of the gradient of a log q.
     score = (weights - 1 / len(theta)) * order * log_q

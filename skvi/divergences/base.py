@@ -1,14 +1,43 @@
-"""What every divergence owes, and the derivatives that second-order solvers use."""
+"""What a divergence must implement, and the derivatives that Newton steps need."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from skvi.base import Component, NormalForm
+from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.exceptions import IncompatibleComponentsError
 
-__all__ = ["Divergence", "DivergenceTerms"]
+__all__ = ["Divergence", "DivergenceTerms", "MomentForm"]
+
+
+@dataclass(frozen=True, eq=False)
+class MomentForm:
+    """A divergence of factorised normals that is linear in second moments and entropy.
+
+    ``D = sum(precision * (std^2 + (mean - center)^2) / 2 - weight * log(std))
+    + constant``
+
+    Parameters
+    ----------
+    precision, center : Tensor of shape (P,)
+    weight : float
+    constant : float
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import KL
+    >>> from skvi.priors import Normal
+    >>> prior = Normal().build(Layout({"coef": (1, 2)}))
+    >>> KL(weight=0.5).moment_form(prior).precision
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+
+    precision: torch.Tensor
+    center: torch.Tensor
+    weight: float
+    constant: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +59,7 @@ class DivergenceTerms:
         Twice the derivative in the covariance: the natural gradient in the
         precision of q.
     entropy_weight : float or Tensor of shape () or (P,)
-        How strongly D holds q open, in relation to KL: the factor c in
+        How strongly D keeps q from collapsing, in relation to KL: the factor c in
         ``dD = -(c/2) d log det(cov)`` for a q much narrower than the prior, of each
         coordinate where it is (P,). It scales the natural step.
 
@@ -71,7 +100,7 @@ class DivergenceTerms:
 class Divergence(Component):
     """Base class of divergences.
 
-    A subclass owes `monte_carlo`, and, where there is one, a closed form in
+    A subclass must implement `monte_carlo`, and, where there is one, a closed form in
     `closed_form` and its derivatives in `terms`.
 
     Examples
@@ -85,7 +114,7 @@ class Divergence(Component):
     0.5
     """
 
-    #: Whether the regulariser is KL(q || prior) with weight 1.
+    #: Whether the regularizer is KL(q || prior) with weight 1.
     is_standard = False
     #: w, where the divergence is ``w * KL(q || prior)``; None for all others.
     kl_weight: float | None = None
@@ -94,7 +123,7 @@ class Divergence(Component):
 
     @property
     def evidence_power(self) -> float | None:
-        """Power a of the generalised evidence that an objective bounds.
+        """Power a of the generalized evidence that an objective bounds.
 
         For every q ``E_q[loss] + D(q || prior)`` is at least
         ``-(1/a) log E_prior[exp(-a loss)]``: minus the objective is a lower bound
@@ -116,7 +145,7 @@ class Divergence(Component):
         """
         return None
 
-    def has_closed_form(self, prior: Any) -> bool:
+    def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether D between a normal q and this prior has a closed form.
 
         Parameters
@@ -130,7 +159,7 @@ class Divergence(Component):
         """
         return False
 
-    def closed_form(self, q: NormalForm, prior: Any) -> torch.Tensor:
+    def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """D(q || prior) for a normal q, differentiable in q.
 
         Parameters
@@ -161,8 +190,25 @@ class Divergence(Component):
         """
         raise NotImplementedError
 
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """Constants of D(q || prior) for a factorised normal q.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+
+        Returns
+        -------
+        MomentForm or None
+            None where D is not of this form, as for all but KL.
+        """
+        return None
+
     def terms(
-        self, q: NormalForm, prior: Any, q_precision: torch.Tensor | None = None
+        self,
+        q: NormalForm,
+        prior: PriorDensity,
+        q_precision: torch.Tensor | None = None,
     ) -> DivergenceTerms:
         """Value and derivatives of the closed form.
 
@@ -182,11 +228,11 @@ class Divergence(Component):
 
     def estimate(
         self,
-        posterior: Any,
-        prior: Any,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
         log_q: torch.Tensor,
         log_prior: torch.Tensor,
-        generator: Any,
+        generator: torch.Generator,
     ) -> torch.Tensor:
         """Estimate D in a fit, where draws of the prior can be used as well.
 
@@ -205,7 +251,12 @@ class Divergence(Component):
         """
         return self.monte_carlo(log_q, log_prior)
 
-    def collapse(self, posterior: Any, prior: Any, generator: Any) -> str:
+    def collapse(
+        self,
+        posterior: PosteriorDensity,
+        prior: PriorDensity,
+        generator: torch.Generator,
+    ) -> str:
         """Say what a fit with this divergence has lost, and what to use instead.
 
         A bounded divergence need not keep a posterior from becoming a point mass.
@@ -225,7 +276,7 @@ class Divergence(Component):
         """
         return ""
 
-    def check_prior(self, prior: Any) -> None:
+    def check_prior(self, prior: PriorDensity) -> None:
         """Raise where D to this prior is not defined, or infinite for every q.
 
         Parameters
@@ -237,7 +288,7 @@ class Divergence(Component):
         IncompatibleComponentsError
             Says what to use instead.
         """
-        if self.needs_proper_prior and not getattr(prior, "is_proper", True):
+        if self.needs_proper_prior and not prior.is_proper:
             raise IncompatibleComponentsError(
                 f"{self!r} depends on the constant of the prior's density, which an "
                 "improper prior does not have. Use divergence='kl' or 'renyi', or a "

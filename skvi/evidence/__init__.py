@@ -13,7 +13,7 @@ from skvi.evidence._result import FROM_TARGET, EvidenceBounds
 from skvi.evidence._table import elbo_row
 from skvi.evidence._training import TrainingRecord, record_training
 from skvi.evidence._unwrap import evidence_bounds
-from skvi.evidence._weights import WeightSummary, summarise_weights
+from skvi.evidence._weights import WeightSummary, summarize_weights
 
 __all__ = [
     "BOUND_DRAWS",
@@ -30,6 +30,6 @@ __all__ = [
     "judge_existence",
     "lower_bound",
     "record_training",
-    "summarise_weights",
+    "summarize_weights",
     "weight_diagnostics",
 ]

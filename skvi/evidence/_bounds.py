@@ -9,7 +9,7 @@ from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._sides import summarise
+from skvi.evidence._sides import summarize
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal
@@ -95,11 +95,11 @@ def bound_evidence(
     found = None
     if method != "annealing":
         sides = importance_sides(target, normal, generator, n_draws, precision, report)
-        found = summarise(target, posterior, sides, generator, quantity)
+        found = summarize(target, posterior, sides, generator, quantity)
         if method == "importance" or _is_good(found, precision):
             return found
     sides = annealed_sides(target, normal, generator, n_draws, precision, report)
-    annealed = summarise(target, posterior, sides, generator, quantity)
+    annealed = summarize(target, posterior, sides, generator, quantity)
     return annealed if found is None else _better(found, annealed)
 
 

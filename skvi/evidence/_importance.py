@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Density, Proposal
 from skvi.evidence._estimates import block_size
 from skvi.evidence._modes import Modes, is_heavy_tailed
 from skvi.evidence._sides import Sides, error_of, n_draws_for
@@ -22,7 +23,6 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._importance import badness, tail_score
-from skvi.sampling._mixture import Density, Proposal
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 
@@ -104,7 +104,7 @@ def _proposal_and_chains(
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """A fitted proposal, its draws, and chains that are whitened by it.
 
-    A factorised q can resemble the posterior so little that its weights teach
+    A factorized q can resemble the posterior so little that its weights teach
     nothing; chains find their way from there, and show where to propose.
     """
     proposal, pilot = adapt_proposal(target, normal, generator)
@@ -161,12 +161,12 @@ def _is_lost(pilot: WeightedDraws) -> bool:
 
 
 def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
-    """Normal with the moments of the draws; factorised where they are too few."""
+    """Normal with the moments of the draws; factorized where they are too few."""
     theta = chains.theta.flatten(0, 1)
-    mean, centred = theta.mean(0), theta - theta.mean(0)
+    mean, centered = theta.mean(0), theta - theta.mean(0)
     if len(theta) < DRAWS_PER_PARAMETER * theta.shape[1]:
-        return NormalForm(mean, centred.std(0).clamp(min=1e-150))
-    covariance = centred.T @ centred / (len(theta) - 1)
+        return NormalForm(mean, centered.std(0).clamp(min=1e-150))
+    covariance = centered.T @ centered / (len(theta) - 1)
     factor, info = torch.linalg.cholesky_ex(covariance)
     return fallback if int(info) else NormalForm(mean, factor)
 

@@ -17,11 +17,11 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._table import build_table, elbo_row
-from skvi.evidence._weights import summarise_weights
+from skvi.evidence._weights import summarize_weights
 from skvi.sampling import Chains, effective_sample_size, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 
-__all__ = ["Sides", "error_of", "n_draws_for", "summarise"]
+__all__ = ["Sides", "error_of", "n_draws_for", "summarize"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
@@ -74,7 +74,7 @@ def n_draws_for(
     return int(min(max(variance / error_of(precision) ** 2, least), limit))
 
 
-def summarise(
+def summarize(
     target: Any,
     posterior: Any,
     sides: Sides,
@@ -124,7 +124,7 @@ def summarise(
         table=build_table(
             target, posterior, sides, both, bridge, finite, elbo, generator
         ),
-        weights=summarise_weights(forward, reverse, sides.bridge),
+        weights=summarize_weights(forward, reverse, sides.bridge),
     )
 
 

@@ -17,7 +17,7 @@ Estimate = tuple[float, float]
 N_DRAWS, K_OF_Q = 4096, 16
 EXPECTED = "a bound in expectation"
 IF_EXACT = "a bound in expectation, if chains are exact"
-SELF_NORMALISED = "certifies nothing: too low where few draws of q are effective"
+SELF_NORMALIZED = "certifies nothing: too low where few draws of q are effective"
 #: By whether the exact upper bound is finite: what an estimate from draws of q says.
 OF_UPPER = {
     True: "certifies nothing: from draws it is biased low",
@@ -151,8 +151,8 @@ def _rows_of_q(
     }
     value = forward_bound(log_weights, K_OF_Q)
     iw = NamedBound(*value, "lower", EXPECTED, k=K_OF_Q)
-    value = jackknife(_self_normalised, log_weights)
-    eubo = NamedBound(*value, "upper", SELF_NORMALISED, holds=NEVER)
+    value = jackknife(_self_normalized, log_weights)
+    eubo = NamedBound(*value, "upper", SELF_NORMALIZED, holds=NEVER)
     above["EUBO of q, self-normalised"] = eubo
     for name, objective in objectives.items():
         found = jackknife(objective.bound, log_weights)
@@ -166,6 +166,6 @@ def _rows_of_q(
     return {**below, "IW-ELBO of q": iw}, above
 
 
-def _self_normalised(log_weights: torch.Tensor) -> torch.Tensor:
-    """Sum of w lw with weights that are normalised among the draws of q."""
+def _self_normalized(log_weights: torch.Tensor) -> torch.Tensor:
+    """Sum of w lw with weights that are normalized among the draws of q."""
     return torch.softmax(log_weights, 0) @ log_weights

@@ -10,7 +10,7 @@ import torch
 from skvi.sampling import pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 
-__all__ = ["WeightSummary", "summarise_weights"]
+__all__ = ["WeightSummary", "summarize_weights"]
 
 N_BINS, MOST_TAIL = 60, 512
 # Shares of the log weights that the histogram leaves out: small weights of the proposal
@@ -45,9 +45,9 @@ class WeightSummary:
     Examples
     --------
     >>> import torch
-    >>> from skvi.evidence import summarise_weights
+    >>> from skvi.evidence import summarize_weights
     >>> draws = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0))
-    >>> found = summarise_weights(draws[0], draws[1][None], draws[1][None])
+    >>> found = summarize_weights(draws[0], draws[1][None], draws[1][None])
     >>> sorted(found), found["lower"].n_draws, len(found["lower"].edges)
     (['bridge', 'lower', 'upper'], 1000, 61)
     """
@@ -62,7 +62,7 @@ class WeightSummary:
     density: np.ndarray
 
 
-def summarise_weights(
+def summarize_weights(
     forward: torch.Tensor, reverse: torch.Tensor, bridge: torch.Tensor
 ) -> dict[str, WeightSummary]:
     """Keep of the log weights what can be drawn.

@@ -11,6 +11,7 @@ from skvi.utils._expectations import Expectations
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._normal_points import is_too_wide
 from skvi.utils._random import rand
+from skvi.utils._row_sums import RowSums
 from skvi.utils._softmax import softmax_nodes
 from skvi.utils._validation import Interval
 
@@ -93,6 +94,23 @@ class CategoricalLikelihood(Likelihood):
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual: one-hot y minus the class probabilities, (S, n, K)."""
         return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
+
+    has_log_loss_sums = True
+
+    def log_loss_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Closed form; see `Likelihood.log_loss_sums`."""
+        own = _one_hot(y, self.n_classes, f.dtype) * weight[..., None]
+        log_p = torch.log_softmax(f, 3)
+        value = -(log_p * own).sum((1, 2, 3))
+        torch.addcmul(-own, log_p.exp_(), weight[..., None], out=out)
+        return RowSums(value, hyper)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""

@@ -6,10 +6,14 @@ import torch
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+# As tensors: numbers in products with small tensors take longer than the products.
+MINUS_HALF, MINUS_TWO = torch.tensor([-0.5, -2.0], dtype=torch.float64)
+LEVEL = torch.tensor(HALF_LOG_2PI + 0.5, dtype=torch.float64)
 
 
 class GaussianLikelihood(NoiseLikelihood):
@@ -50,6 +54,31 @@ class GaussianLikelihood(NoiseLikelihood):
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Residual over the noise variance, (S, n)."""
         return (y - f[..., 0]) / self._scale**2
+
+    has_log_loss_sums = True
+
+    def log_loss_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Closed form; see `Likelihood.log_loss_sums`."""
+        log_scale = hyper
+        if not self.learnt:
+            log_scale = f.new_full((len(f), 1), math.log(float(self._scale)))
+        residual, slope = f.squeeze(3) - y, out.squeeze(3)
+        precision = torch.exp(log_scale * MINUS_TWO).unsqueeze(1)
+        torch.mul(residual, weight * precision, out=slope)
+        # Sums of squares in units of the noise, beside what they are on average.
+        squares = torch.linalg.vecdot(slope.flatten(1), residual.flatten(1))
+        count = weight.expand_as(residual).sum((1, 2))
+        shortfall = count - squares
+        level = log_scale.squeeze(1) + LEVEL
+        value = torch.addcmul(shortfall * MINUS_HALF, count, level)
+        return RowSums(value, shortfall.unsqueeze(1) if self.learnt else hyper)
 
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1

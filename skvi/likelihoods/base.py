@@ -6,6 +6,7 @@ from skvi.base import Component
 from skvi.utils._derivatives import row_derivatives
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["Likelihood"]
 
@@ -162,6 +163,36 @@ class Likelihood(Component, Movable):
             In nats per unit of f.
         """
         return self.log_prob_derivatives(f, y)[1]
+
+    #: Whether `log_loss_sums` is there: training then needs no automatic derivative.
+    has_log_loss_sums = False
+
+    def log_loss_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """Weighted sum of minus the log density over draws and rows, with derivatives.
+
+        Parameters
+        ----------
+        hyper : Tensor of shape (M, H)
+            Hyperparameters of each of M members, see `bind`.
+        f : Tensor of shape (M, S, n, K)
+        y, weight : Tensor of shape (M, 1, n)
+            In the dtype of `f`.
+        out : Tensor of shape (M, S, n, K)
+            Receives the derivatives in `f`.
+
+        Returns
+        -------
+        RowSums
+            In nats, ``-sum_si weight_i log p(y_i | f_si)`` for each member.
+        """
+        raise NotImplementedError
 
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1

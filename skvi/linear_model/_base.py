@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 
+from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._model import Model
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
-from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
@@ -22,14 +23,21 @@ from skvi.solvers import (
     SolverOptions,
     solve_from_best,
 )
+from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
 
-__all__ = ["BayesianLinearModel", "refuse_family"]
+__all__ = ["BayesianLinearModel"]
+
+# Draws behind the moments and predictions of posteriors that are not normal.
+N_PREDICT_DRAWS = 1000
 
 
 class BayesianLinearModel(EvidenceMixin, BaseSupervised):
-    """Base class: a linear predictor with one or more columns, and a normal posterior.
+    """Base class: a linear predictor with one or more columns.
+
+    Predictions integrate over a normal posterior without noise; from a posterior of
+    another family they average over 1000 draws.
 
     A subclass must implement `_assemble(data, response)`, with `_generalized_linear`
     and a likelihood, a `fit` that calls `_fit`, and `predict`, for which
@@ -62,29 +70,12 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         per_row = size**2 if not self._is_diagonal() else size * row_width(X)
         return len(X) * per_row
 
-    def _choose_solver(self, problem):
-        if self._normal_of(problem.posterior) is None:
-            raise IncompatibleComponentsError(
-                f"posterior={self.posterior_family_!r} is not normal in the "
-                "coefficients, as predictions of linear models need it. Use "
-                "posterior='full_rank' or posterior='mean_field'."
-            )
-        return super()._choose_solver(problem)
-
-    def _normal_of(self, posterior):
-        """Normal of the parameters of the predictor, or None."""
-        return posterior.as_normal()
-
     @property
     def _has_intercept(self):
         return self.fit_intercept
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
-
-    def _check_posterior(self, posterior):
-        if posterior.as_normal() is None:
-            refuse_family(self.posterior_family_)
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
@@ -100,8 +91,13 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
-        normal, layout = found["posterior_"].as_normal(), found["posterior_"].layout
-        moments = torch.stack([normal.mean, normal.variance.sqrt()])
+        found |= self._drawn_or_normal(found["posterior_"])
+        layout, normal = found["posterior_"].layout, found["_normal"]
+        if normal is None:
+            theta = torch.from_numpy(found["_theta"])
+            moments = torch.stack([theta.mean(0), theta.std(0)])
+        else:
+            moments = torch.stack([normal.mean, normal.variance.sqrt()])
         for name, block in layout.unpack(moments).items():
             mean, std = block.numpy().astype(self._model.dtype)
             found |= {f"{name}_": mean, f"{name}_std_": std}
@@ -109,6 +105,28 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
         return found
+
+    def _drawn_or_normal(self, posterior):
+        """What predictions come from: the normal of theta, or draws if it is none."""
+        normal, theta = self._normal_of(posterior), None
+        if normal is None:
+            generator = torch.Generator().manual_seed(0)  # the same for the same fit
+            with torch.no_grad():
+                theta = posterior.draw(N_PREDICT_DRAWS, generator).theta.numpy()
+        return {"_normal": normal, "_theta": theta}
+
+    def _normal_of(self, posterior):
+        """Normal of the parameters of the predictor, or None."""
+        return posterior.as_normal()
+
+    def _is_drawn(self):
+        """Whether predictions average over draws."""
+        check_is_fitted(self)
+        return self._normal is None
+
+    def _drawn(self):
+        """Functions that predictions average over where theta is not normal."""
+        return Draws(self._model.predictor, as_tensor(self._theta))
 
     def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""
@@ -122,17 +140,8 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     def _predictive_moments(self, X):
         """Mean and (co)variance of f for every row, in float64; and a dtype."""
         X = self._check_X(X)
-        normal: NormalForm = self.posterior_.as_normal()
+        normal: NormalForm = self._normal
         work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
             mean, variance = self._model.predictor.moments(as_rows(X), normal)
         return mean, variance, X.dtype
-
-
-def refuse_family(family):
-    """Say which posteriors a linear model can use."""
-    raise IncompatibleComponentsError(
-        f"Linear models predict from normal coefficients; posterior={family!r} is not "
-        "normal here (its as_normal() is None). Use posterior='full_rank', 'low_rank' "
-        "or 'mean_field', or give the family's posterior an as_normal()."
-    )

@@ -8,6 +8,7 @@ from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length
 
+from skvi._draws import CountDraws
 from skvi.likelihoods import PoissonLikelihood
 from skvi.utils._arrays import as_tensor
 from skvi.utils._poisson_mixture import (
@@ -23,6 +24,16 @@ __all__ = ["CountPredictionMixin"]
 
 class CountPredictionMixin:
     """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
+
+    def _drawn(self):
+        draws = super()._drawn()
+        return CountDraws(draws.predictor, draws.theta)
+
+    def _with_offset(self, X, exposure):
+        """Features that are checked, and the log of the exposure of every row."""
+        X = self._check_X(X)
+        offset = self._check_exposure(X, exposure)
+        return X, np.zeros(X.shape[0]) if offset is None else offset
 
     def _log_rate(self, X, exposure):
         """Mean and standard deviation of f, and a dtype."""
@@ -51,6 +62,10 @@ class CountPredictionMixin:
             Only with ``return_std=True``: the root of the mean rate (Poisson noise)
             plus the variance of the rate.
         """
+        if self._is_drawn():
+            X, offset = self._with_offset(X, exposure)
+            mean, std = self._drawn().moments(X, offset).T.astype(X.dtype)
+            return (mean, std) if return_std else mean
         mean, std, dtype = self._log_rate(X, exposure)
         rate = torch.exp(mean + 0.5 * std.square())
         if not return_std:
@@ -79,6 +94,9 @@ class CountPredictionMixin:
             raise ValueError(
                 f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
             )
+        if self._is_drawn():
+            X, offset = self._with_offset(X, exposure)
+            return self._drawn().quantiles(X, levels, offset).astype(X.dtype)
         mean, std, dtype = self._log_rate(X, exposure)
         return poisson_mixture_quantiles(mean, std, levels).numpy().astype(dtype)
 
@@ -125,10 +143,13 @@ class CountPredictionMixin:
         ValueError
             The fit, or this call, was given rates instead of counts.
         """
-        mean, std, _ = self._log_rate(X, exposure)
+        rows, offset = self._with_offset(X, exposure)
         response = self._model.response
-        check_consistent_length(response.encode(y), mean)
+        check_consistent_length(response.encode(y), offset)
         counts = response.check_counts(y, "predict_log_density")
+        if self._is_drawn():
+            return self._drawn().log_mass(rows, counts, offset)
+        mean, std, _ = self._log_rate(X, exposure)
         with torch.no_grad():
             return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
 

@@ -5,6 +5,7 @@ import math
 import torch
 
 from skvi._classes import BayesianClassifierMixin
+from skvi._draws import average_log_probabilities
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
@@ -287,6 +288,10 @@ Prior, Posterior or dict, default="normal"
 
     def _log_probabilities(self, X):
         """Log of all averaged probabilities, (n, K)."""
+        if self._is_drawn():
+            X = self._check_X(X)
+            log_p = self._drawn().by_rows(X, average_log_probabilities)
+            return torch.from_numpy(log_p), X.dtype
         mean, variance, dtype = self._predictive_moments(X)
         if mean.ndim == 2:
             with (

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from skvi._draws import NormalDraws
 from skvi._regressors import (
     StandardizedTargetMixin,
     names_of_units,
@@ -13,9 +14,10 @@ from skvi._regressors import (
     units_of,
 )
 from skvi._variational import at_last_scales
+from skvi.base import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model._base import BayesianLinearModel, refuse_family
+from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import (
     RegressionEvidenceMixin,
@@ -155,10 +157,8 @@ class GaussianRegression(
 
     def _check_posterior(self, posterior):
         for names, part in posterior.parts.items():
-            if not any(name in posterior.layout.positive for name in names):
-                if part.as_normal() is None:
-                    refuse_family(self.posterior_family_)
-            elif part.as_gamma() is None:
+            positive = any(name in posterior.layout.positive for name in names)
+            if positive and part.as_gamma() is None:
                 raise IncompatibleComponentsError(
                     f"Precisions with hyperpriors have Gamma posteriors, each of its "
                     f"own; posterior={self.posterior_family_!r} gives {names} another "
@@ -172,15 +172,32 @@ class GaussianRegression(
     def _posterior_attributes(self, state):
         found = super(BayesianLinearModel, self)._posterior_attributes(state)
         posterior, units = found["posterior_"], self._model.units
-        posterior.units, scale = units, units.y_scale
-        normal, noise = _coefficients(posterior), self._noise_of(found)
-        d, dtype = self.n_features_in_, self._model.dtype
+        posterior.units = units
+        noise = self._noise_of(found)
+        found |= {"noise_scale_": noise, "alpha_": noise**-2}
+        found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
+        if found["_normal"] is None:
+            return found | self._moments_of_draws(found)
+        return found | self._moments_of_normal(found["_normal"])
+
+    def _moments_of_draws(self, found):
+        """Means and deviations of coefficients and intercept, in units of y and X."""
+        draws = self._in_units(torch.from_numpy(found["_theta"]), found["posterior_"])
+        moments, dtype = {}, self._model.dtype
+        for name in ("coef", "intercept"):
+            values = draws.get(name, np.zeros(len(draws["coef"])))
+            moments[f"{name}_"] = values.mean(0).astype(dtype)
+            moments[f"{name}_std_"] = values.std(0, ddof=1).astype(dtype)
+        return moments
+
+    def _moments_of_normal(self, normal):
+        """Means, deviations and covariances, in units of y and X."""
+        scale, dtype = self._model.units.y_scale, self._model.dtype
+        d = self.n_features_in_
         mean, std = normal.mean.numpy(), normal.variance.sqrt().numpy()
-        found |= {"coef_": (scale * mean[:d]).astype(dtype)}
+        found = {"coef_": (scale * mean[:d]).astype(dtype)}
         found |= {"coef_std_": (scale * std[:d]).astype(dtype)}
         found |= self._intercept_of(normal)
-        found |= {"noise_scale_": noise, "alpha_": noise**-2, "_normal": normal}
-        found |= self._precisions_of(posterior)
         if normal.scale.ndim == 2:
             covariance = normal.covariance().numpy()[:d, :d]
             found["sigma_"] = (scale**2 * covariance).astype(dtype)
@@ -228,6 +245,16 @@ class GaussianRegression(
     def _is_shared(self):
         gamma = _hyperprior(self._coef_prior())
         return gamma is None or gamma.is_shared
+
+    def _drawn(self):
+        theta = torch.from_numpy(self._theta)
+        noise = self._noise_draws(theta) * torch.ones_like(theta[:, :1])
+        # Of the features as they are: their origin moves the intercept.
+        draws = self._in_units(theta)
+        columns = [draws["coef"], draws.get("intercept", np.zeros(len(theta)))[:, None]]
+        raw = torch.from_numpy(np.hstack(columns))
+        predictor = LinearPredictor(self.n_features_in_)
+        return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
 
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""
@@ -283,9 +310,10 @@ class GaussianRegression(
             return torch.exp(-0.5 * log_precision) * self._model.units.y_scale
         return self.noise_scale_
 
-    def _in_units(self, theta):
+    def _in_units(self, theta, posterior=None):
         """Draws as blocks, in units of X and y."""
-        blocks, units = self.posterior_.layout.unpack(theta), self._model.units
+        layout, units = (posterior or self.posterior_).layout, self._model.units
+        blocks = layout.unpack(theta)
         coef = blocks["coef"][:, 0].numpy()
         found = {"coef": coef * units.y_scale}
         if "intercept" in blocks:

@@ -61,7 +61,7 @@ class RegressionEvidenceMixin:
 
     def _log_normal(self, layout):
         """Normal with the moments of the posterior, a log noise precision included."""
-        if "noise_precision" not in layout:
+        if self._normal is None or "noise_precision" not in layout:
             return self._normal
         shape, rate = self.posterior_.part("noise_precision").as_gamma()
         mean = torch.digamma(shape) - rate.log()

@@ -51,12 +51,23 @@ class RegressionPredictionMixin:
                 return np.stack(found, 1)
             means, spreads = zip(*found, strict=True)
             return np.stack(means, 1), np.stack(spreads, -1)
+        if self._is_drawn():
+            return self._predict_from_draws(X, return_std, return_cov)
         mean, variance = self._function_moments(X)
         mean = mean.numpy().astype(X.dtype)
         if return_std:
             total = (variance + self._noise_variance()).sqrt()
             return mean, total.numpy().astype(X.dtype)
         return (mean, self._covariance(X)) if return_cov else mean
+
+    def _predict_from_draws(self, X, return_std, return_cov):
+        draws = self._drawn()
+        mean, std = draws.moments(X).T.astype(X.dtype)
+        if return_cov:
+            covariance = np.atleast_2d(np.cov(draws.means(X)))
+            noise = float(draws.noise.square().mean()) * np.eye(len(mean))
+            return mean, (covariance + noise).astype(X.dtype)
+        return (mean, std) if return_std else mean
 
     def predict_quantiles(self, X, quantiles):
         """Predict quantiles of a new observation, noise included.
@@ -77,6 +88,8 @@ class RegressionPredictionMixin:
         levels, X = check_levels(quantiles), self._check_X(X)
         if self._n_columns:
             return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
+        if self._is_drawn():
+            return self._drawn().quantiles(X, levels).astype(X.dtype)
         mean, variance = self._function_moments(X)
         offsets = mixture_quantiles(variance, *self._noise_nodes(), levels)
         return (mean[:, None] + offsets).numpy().astype(X.dtype)
@@ -103,6 +116,8 @@ class RegressionPredictionMixin:
             return sum(o.predict_log_density(X, column) for o, column in columns)
         y = self._model.response.encode(y)
         check_rows(X, y)
+        if self._is_drawn():
+            return self._drawn().log_density(X, y)
         mean, variance = self._function_moments(X)
         z = as_tensor(y) - mean
         return mixture_log_density(z, variance, *self._noise_nodes()).numpy()
@@ -118,6 +133,11 @@ class RegressionPredictionMixin:
             found = [o._predictive_normals(X) for o in self.outputs_]
             mean, std, weights = zip(*found, strict=True)
             return np.stack(mean, 1), np.stack(std, 1), np.stack(weights)
+        if self._is_drawn():
+            draws = self._drawn()
+            mean = draws.means(X)
+            std = draws.noise[:, 0].numpy() * np.ones_like(mean)
+            return mean, std, np.full(mean.shape[1], 1 / mean.shape[1])
         mean, variance = self._function_moments(X)
         noise, log_w = self._noise_nodes()
         std = (variance[:, None] + noise).sqrt()

@@ -11,9 +11,15 @@ from skvi.likelihoods import GaussianLikelihood
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.priors import Normal, build_prior
-from skvi.solvers import Alternating, NaturalGradient, Problem, SolverOptions, State
+from skvi.solvers import (
+    Alternating,
+    NaturalGradient,
+    PhaseInterrupted,
+    Problem,
+    SolverOptions,
+    State,
+)
 from skvi.solvers._hyper import check_noise
-from skvi.solvers.base import PhaseInterrupted
 from skvi.targets import HierarchicalTarget
 from skvi.utils._robust import median_distance
 

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 
+from skvi.base._protocols import ConditionalDensity
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses._log import LogLoss
 from skvi.losses.base import Loss
@@ -79,7 +79,7 @@ class CallableLoss(Loss):
         self.function = function
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity | None, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Loss of every row, (S, n); the likelihood is not used."""
         values = self.function(f[..., 0] if f.shape[-1] == 1 else f, y)
@@ -93,7 +93,7 @@ class CallableLoss(Loss):
             )
         return values
 
-    def check(self, likelihood: Any) -> None:
+    def check(self, likelihood: ConditionalDensity) -> None:
         """Refuse hyperparameters that this loss cannot see; see `Loss.check`."""
         if likelihood.learnt:
             name = likelihood.learnt[0]
@@ -104,7 +104,7 @@ class CallableLoss(Loss):
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,
@@ -217,12 +217,12 @@ class RegularizedLoss(Loss):
         for part in self._parts:
             part.validate()
 
-    def check(self, likelihood: Any) -> None:
+    def check(self, likelihood: ConditionalDensity) -> None:
         """Ask the loss; see `Loss.check`."""
         self._parts[0].check(likelihood)
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Loss plus penalty of every row, (S, n)."""
         values = [part(likelihood, f, y) for part in self._parts]
@@ -230,7 +230,7 @@ class RegularizedLoss(Loss):
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,

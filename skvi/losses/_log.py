@@ -1,11 +1,11 @@
 """The likelihood itself."""
 
-from typing import Any
-
 import torch
 
+from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
+from skvi.utils._row_sums import RowSums
 
 __all__ = ["LogLoss"]
 
@@ -25,18 +25,32 @@ class LogLoss(Loss):
     is_log_loss = True
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """What the likelihood says; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
+    def sums(
+        self,
+        likelihood: ConditionalDensity,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums:
+        """In closed form where the likelihood has one; see `Loss.sums`."""
+        if not likelihood.has_log_loss_sums:
+            return super().sums(likelihood, hyper, f, y, weight, out)
+        return likelihood.log_loss_sums(hyper, f, y, weight, out)
+
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,

@@ -2,10 +2,10 @@
 
 import math
 from numbers import Real
-from typing import Any
 
 import torch
 
+from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
 from skvi.utils._validation import Interval
@@ -53,20 +53,20 @@ class BetaLoss(Loss):
         self.beta = beta
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Beta loss of every row, (S, n)."""
         power = self.beta - 1
         gain = torch.exp(power * likelihood.log_prob(f, y)) / power
         return torch.exp(likelihood.log_power_integral(f, self.beta)) / self.beta - gain
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """0, because this loss is bounded; see `Loss.tail_curvature`."""
         return 0.0
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,
@@ -136,19 +136,19 @@ class GammaLoss(Loss):
         return math.log(self.gamma) - math.log(self.gamma - 1)
 
     def __call__(
-        self, likelihood: Any, f: torch.Tensor, y: torch.Tensor
+        self, likelihood: ConditionalDensity, f: torch.Tensor, y: torch.Tensor
     ) -> torch.Tensor:
         """Gamma loss of every row, (S, n)."""
         log_power = likelihood.log_escort_power(f, y, self.gamma)
         return -torch.exp(self._log_factor + log_power)
 
-    def tail_curvature(self, likelihood: Any) -> float | None:
+    def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """0, because this loss is bounded; see `Loss.tail_curvature`."""
         return 0.0
 
     def expected(
         self,
-        likelihood: Any,
+        likelihood: ConditionalDensity,
         mean: torch.Tensor,
         spread: torch.Tensor,
         y: torch.Tensor,

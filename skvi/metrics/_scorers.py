@@ -129,7 +129,7 @@ class NegIntervalScore(RowScorer):
 
     The width of the prediction interval, plus ``2 / (1 - coverage)`` times the distance
     by which an observation misses it: narrow intervals score better, but only as long
-    as they hold what they promise. It is proper, so that a search may maximise it.
+    as they hold what they promise. It is proper, so that a search may maximize it.
 
     Ready for use as ``scoring=neg_interval_score_scorer``, at a coverage of 90 %.
 
@@ -181,7 +181,7 @@ class IntervalCoverage(RowScorer):
     """Scorer: the share of observations inside their prediction intervals.
 
     A check of calibration, to be read beside the coverage that was asked for. It is no
-    score to be maximised: the widest intervals would win. Let a search choose by
+    score to be maximized: the widest intervals would win. Let a search choose by
     `NegIntervalScore`, and report this one beside it.
 
     Ready for use as ``interval_coverage_scorer``, at a coverage of 90 %.

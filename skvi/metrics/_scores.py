@@ -123,7 +123,7 @@ def sample_crps(y: Any, draws: Any) -> np.ndarray:
     -------
     ndarray of the shape of y
         In units of y; smaller is better. An estimate without bias at every S (the
-        "fair" one: division by S squared would favour forecasts that are too narrow),
+        "fair" one: division by S squared would favor forecasts that are too narrow),
         so that single values can be negative.
 
     Raises

@@ -1,5 +1,6 @@
 """Which candidates are the same model, and which cannot be compared."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import joblib
@@ -164,3 +165,44 @@ def group_models(candidates: list[Any]) -> list[list[int]]:
     for index, candidate in enumerate(candidates):
         groups.setdefault(model_key(candidate), []).append(index)
     return list(groups.values())
+
+
+def log_prior(
+    model_prior: Callable | Sequence[float] | None, grid: list[dict]
+) -> np.ndarray:
+    """Log of the weights that models have before the data, one for each candidate.
+
+    Parameters
+    ----------
+    model_prior : callable, sequence of float or None
+        None gives all candidates the same.
+    grid : list of dict
+        Parameters of the candidates.
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        Up to a constant.
+
+    Raises
+    ------
+    ValueError
+        There is not one positive weight for each candidate.
+    """
+    if model_prior is None:
+        return np.zeros(len(grid))
+    weights = model_prior
+    if callable(weights):
+        weights = [weights(params) for params in grid]
+    weights = np.asarray(weights, dtype=float)
+    good = weights.shape == (len(grid),) and np.all(
+        (weights > 0) & np.isfinite(weights)
+    )
+    if not good:
+        raise ValueError(
+            "model_prior must be a function of a candidate's parameters, or "
+            f"{len(grid)} weights, one for each candidate in the order of "
+            f"ParameterGrid; all positive and finite. Got {model_prior!r}, "
+            f"which gives {weights!r}."
+        )
+    return np.log(weights)

@@ -10,7 +10,10 @@ from skvi.model_selection._candidates import final_step
 from skvi.model_selection._race import Model, Race
 from skvi.model_selection._work import Outcome
 
-__all__ = ["make_results"]
+__all__ = ["make_results", "models_of"]
+
+# Training bounds that are equal up to what solvers leave: the first candidate wins.
+SAME_BOUND = 1e-4
 
 OF_BOUNDS = ("estimate", "lower", "upper", "lower_se", "upper_se")
 
@@ -107,3 +110,18 @@ def _rank(estimates: np.ndarray) -> np.ndarray:
     """1 for the highest estimate; what has none comes last."""
     order = np.where(np.isnan(estimates), np.inf, -estimates)
     return rankdata(order, method="min").astype(np.int32)
+
+
+def models_of(groups: list[list[int]], fits: list[Outcome]) -> list[Model]:
+    """Models whose candidates were fitted, with the fit of highest training bound."""
+    models = []
+    for group in groups:
+        rows = [row for row in group if not fits[row].error]
+        if not rows:
+            continue
+        found = np.array([training_bound(fits[row].value) for row in rows])
+        found = np.where(np.isnan(found), -np.inf, found)
+        near = found >= found.max() - SAME_BOUND
+        chosen = rows[int(np.argmax(near))]
+        models.append(Model(rows, chosen, fits[chosen].value))
+    return models

@@ -17,11 +17,12 @@ from sklearn.utils.metadata_routing import (
 from skvi.model_selection._candidates import (
     check_comparable,
     group_models,
+    log_prior,
     make_candidates,
 )
 from skvi.model_selection._delegates import ROUTED, Delegates
-from skvi.model_selection._race import PASSES, Model, Race
-from skvi.model_selection._results import make_results, training_bound
+from skvi.model_selection._race import PASSES, Race
+from skvi.model_selection._results import make_results, models_of
 from skvi.model_selection._verdict import describe
 from skvi.model_selection._work import evidence_data, fit_all, report_failures
 from skvi.utils._validation import Interval, StrOptions, _fit_context
@@ -30,8 +31,6 @@ __all__ = ["EvidenceSearch"]
 
 # Nats: the default precision of the last pass is not worse.
 LOOSEST = 0.1
-# Training bounds that are equal up to what solvers leave: the first candidate wins.
-SAME_BOUND = 1e-4
 
 
 class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
@@ -300,7 +299,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             candidates, X, y, self._fit_params(params), self.n_jobs, race.reraise
         )
         report_failures(fits, "fits")
-        models = race.run(_models_of(group_models(candidates), fits), fits)
+        models = race.run(models_of(group_models(candidates), fits), fits)
         vars(self).update(self._results(race, grid, fits, models))
         self._log(self.verdict_)
         return self
@@ -322,32 +321,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             options,
             precision,
             seeds,
-            self._log_prior(grid),
+            log_prior(self.model_prior, grid),
             self.min_difference,
             self.confidence_level,
             self.n_jobs,
             isinstance(self.error_score, str),
             self._log,
         )
-
-    def _log_prior(self, grid):
-        if self.model_prior is None:
-            return np.zeros(len(grid))
-        weights = self.model_prior
-        if callable(weights):
-            weights = [weights(params) for params in grid]
-        weights = np.asarray(weights, dtype=float)
-        good = weights.shape == (len(grid),) and np.all(
-            (weights > 0) & np.isfinite(weights)
-        )
-        if not good:
-            raise ValueError(
-                "model_prior must be a function of a candidate's parameters, or "
-                f"{len(grid)} weights, one for each candidate in the order of "
-                f"ParameterGrid; all positive and finite. Got {self.model_prior!r}, "
-                f"which gives {weights!r}."
-            )
-        return np.log(weights)
 
     def _fit_params(self, params):
         if get_config()["enable_metadata_routing"]:
@@ -407,18 +387,3 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         tags.target_tags = deepcopy(inner.target_tags)
         tags.array_api_support = inner.array_api_support
         return tags
-
-
-def _models_of(groups, fits):
-    """Models whose candidates were fitted, with the fit of highest training bound."""
-    models = []
-    for group in groups:
-        rows = [row for row in group if not fits[row].error]
-        if not rows:
-            continue
-        found = np.array([training_bound(fits[row].value) for row in rows])
-        found = np.where(np.isnan(found), -np.inf, found)
-        near = found >= found.max() - SAME_BOUND
-        chosen = rows[int(np.argmax(near))]
-        models.append(Model(rows, chosen, fits[chosen].value))
-    return models

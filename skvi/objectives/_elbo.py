@@ -1,12 +1,15 @@
 """The expectation objective: ELBO and every generalised posterior."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 
 from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
+from skvi.objectives._steps import Member, Steps
 from skvi.objectives.base import Objective
 from skvi.utils._validation import StrOptions
 
@@ -160,6 +163,22 @@ class ELBO(Objective):
         form = ScoreFunction(posterior, theta, False, True)
         loss = target.reference.log_prob(theta) - target.log_joint_batched(theta)
         return form.remaining_gain(form.reward(loss, weight, target.reference))
+
+    def structure(self, member: Member) -> Hashable | None:
+        """What networks under factorised normals share; see `Objective.structure`."""
+        return structure_of(member) if self.gradient == "auto" else None
+
+    def steps(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+    ) -> Steps:
+        """Without automatic differentiation where there is a structure."""
+        if self.structure(members[0]) is None:
+            return super().steps(members, params, n_draws, batch_size)
+        return AnalyticSteps(members, params, n_draws, batch_size)
 
     def surrogate(
         self,

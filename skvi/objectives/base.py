@@ -1,11 +1,13 @@
 """What every objective must implement."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
 
 from skvi.base import Component
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.objectives._steps import Member, Steps, SurrogateSteps
 
 __all__ = ["Objective"]
 
@@ -169,6 +171,48 @@ class Objective(Component):
             )
             (gradient,) = torch.autograd.grad(surrogate, leaf)
         return value, gradient
+
+    def structure(self, member: Member) -> Hashable | None:
+        """What members must share for `steps` to train them in one stack.
+
+        Parameters
+        ----------
+        member : Member
+
+        Returns
+        -------
+        Hashable or None
+            Equal for members that can be stacked; None for one that cannot.
+        """
+        return None
+
+    def steps(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+    ) -> Steps:
+        """Make what takes the gradients of members that are trained together.
+
+        Parameters
+        ----------
+        members : sequence of Member
+            Of one structure, or a single one.
+        params : Tensor of shape (M, V)
+            Their parameters, which change in place between steps.
+        n_draws : int
+            S.
+        batch_size : int or None
+            Most rows of one step; None is all rows in every step.
+
+        Returns
+        -------
+        Steps
+            By `value_and_gradient`, unless an objective knows a faster way to the
+            same gradients.
+        """
+        return SurrogateSteps(self, members, params, n_draws)
 
     def surrogate(
         self,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# Okabe and Ito (2008): told apart by every kind of colour vision.
+# Okabe and Ito (2008): told apart by every kind of color vision.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 

@@ -24,7 +24,7 @@ class EvidenceSearchDisplay:
 
     Each model has one row: a bar from the lower to the upper bound of its log
     evidence, whiskers that reach to the ends of its interval at the search's
-    confidence level, and its estimate, coloured by the decision. The dashed line is
+    confidence level, and its estimate, colored by the decision. The dashed line is
     the rule of the decision: a model is excluded if its whole interval is to the left.
     Printed on the right are the estimate and the interval of the model's probability.
     Models whose bounds are not reliable are hollow; they have no whiskers, and cannot

@@ -1,4 +1,4 @@
-"""The minimised quantity over the iterations of a fit."""
+"""The minimized quantity over the iterations of a fit."""
 
 from itertools import cycle, islice
 from typing import Any
@@ -11,7 +11,7 @@ from skvi.plotting import _common as common
 __all__ = ["LossCurveDisplay"]
 
 GID = "skvi loss curve: "
-# Lines differ in colour, dashes and end marker: any one of them would do.
+# Lines differ in color, dashes and end marker: any one of them would do.
 COLORS = (
     common.BLUE,
     common.VERMILION,
@@ -29,18 +29,18 @@ MIN_RANGE = 1.0  # nats
 
 
 class LossCurveDisplay:
-    """Loss curve: the quantity that a fit minimised, over its iterations.
+    """Loss curve: the quantity that a fit minimized, over its iterations.
 
     It is recommended to use `from_estimator`.
 
     Parameters
     ----------
     loss_curve : array-like of shape (n_iter,)
-        The minimised quantity after every iteration, in nats.
+        The minimized quantity after every iteration, in nats.
     name : str, default=None
         Name in the legend.
-    loss_name : str, default="minimised quantity"
-        What is minimised; the label of the y axis, where the unit is added.
+    loss_name : str, default="minimized quantity"
+        What is minimized; the label of the y axis, where the unit is added.
     iteration_name : str, default="iteration"
         Label of the x axis.
 
@@ -75,7 +75,7 @@ class LossCurveDisplay:
         loss_curve: Any,
         *,
         name: str | None = None,
-        loss_name: str = "minimised quantity",
+        loss_name: str = "minimized quantity",
         iteration_name: str = "iteration",
     ) -> None:
         self.loss_curve = loss_curve
@@ -223,7 +223,7 @@ class LossCurveDisplay:
 
 
 def _loss_name(fitted: Any) -> str:
-    """Name what the fitted estimator minimised."""
+    """Name what the fitted estimator minimized."""
     objective = fitted.objective_
     name = type(objective).__name__
     if objective.direction != "lower":

@@ -222,7 +222,7 @@ def _choose(names: list, strength: np.ndarray, coefficients: Any) -> np.ndarray:
 
 def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     """Marginal density of a coefficient before the data, in its own units."""
-    # Priors of regressions refer to the standardised target.
+    # Priors of regressions refer to the standardized target.
     units = fitted.posterior_.units
     unit = 1.0 if units is None else units.y_scale
     theta = torch.from_numpy(grid / unit)

@@ -50,7 +50,7 @@ class TrainingSandwichDisplay:
 
     See Also
     --------
-    LossCurveDisplay : What was minimised, without any extra cost.
+    LossCurveDisplay : What was minimized, without any extra cost.
     EvidenceBoundsDisplay : The final bounds of several models.
 
     Notes
@@ -63,7 +63,7 @@ class TrainingSandwichDisplay:
     References
     ----------
     Figure 1 of the paper on the evidence upper bound (EUBO), whose upper curve is a
-    self-normalised estimate that can fall below the evidence; these are not.
+    self-normalized estimate that can fall below the evidence; these are not.
 
     Examples
     --------

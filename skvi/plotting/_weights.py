@@ -262,7 +262,7 @@ class WeightsDisplay:
 
 
 def _pareto_tail(found: WeightSummary, k: float) -> np.ndarray:
-    """Quantiles of a generalised Pareto tail with the median of the observed one."""
+    """Quantiles of a generalized Pareto tail with the median of the observed one."""
     cutoff, n_tail = found.tail[-1], found.ranks[-1]
     upper = 1 - (found.ranks - 0.5) / n_tail
     excess = max(float(np.interp(n_tail / 2, found.ranks, found.tail)) - cutoff, 0.0)
@@ -270,7 +270,7 @@ def _pareto_tail(found: WeightSummary, k: float) -> np.ndarray:
 
 
 def _unit_quantile(p: Any, k: float) -> Any:
-    """Quantile of the generalised Pareto distribution with scale 1."""
+    """Quantile of the generalized Pareto distribution with scale 1."""
     log_tail = -np.log1p(-np.asarray(p))
     return log_tail if abs(k) < 1e-9 else np.expm1(k * log_tail) / k
 

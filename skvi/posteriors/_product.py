@@ -208,7 +208,8 @@ class _ProductPosterior(Posterior):
 
     def _columns(self) -> list[torch.Tensor]:
         """Positions in theta of the parameters of every part."""
-        return [self.layout.positions(names) for names in self.names]
+        device = self.params.device
+        return [self.layout.positions(names).to(device) for names in self.names]
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         draws = [part.draw(n_draws, generator) for part in self._bound()]

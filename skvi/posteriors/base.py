@@ -118,6 +118,23 @@ class Posterior(NumpyState):
         """
         raise NotImplementedError
 
+    def normal(self, params: torch.Tensor | None = None) -> NormalForm:
+        """Normal of these variational parameters, differentiable in them.
+
+        A family whose `as_normal` is not None must implement it.
+
+        Parameters
+        ----------
+        params : Tensor of shape (n_variational,), default=None
+            As in `log_prob`.
+
+        Returns
+        -------
+        NormalForm
+            Over all P parameters.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement normal.")
+
     def log_prob_terms(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:

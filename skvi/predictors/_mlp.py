@@ -8,6 +8,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.predictors._mlp_blocks import MLPBlocks
+from skvi.predictors._passes import MLPPasses
 from skvi.predictors.base import Predictor
 from skvi.utils._random import randn
 
@@ -67,7 +68,7 @@ class MLPPredictor(Predictor):
         output_scale: float = 1.0,
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
-        self.activation, gain = ACTIVATIONS[activation]
+        self.activation_name, gain = activation, ACTIVATIONS[activation][1]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
         shapes: dict[str, tuple[int, ...]] = {}
@@ -78,6 +79,24 @@ class MLPPredictor(Predictor):
             scales[f"coef_{i}"] = gains[i] / math.sqrt(fan_in)
         roles = {name: "intercept" for name in shapes if name.startswith("intercept")}
         self.layout, self.n_outputs = Layout(shapes, None, scales, roles), n_outputs
+
+    @property
+    def has_passes(self) -> bool:  # type: ignore[override]
+        """Whether draws of theta are the fastest way to train: with hidden layers.
+
+        Without one, f itself can be drawn, which takes fewer numbers with less noise.
+        """
+        return self.n_layers > 1
+
+    @property
+    def activation(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What is applied after every layer but the last."""
+        return ACTIVATIONS[self.activation_name][0]
+
+    @property
+    def structure(self) -> tuple:
+        """What networks share that can be trained in one stack."""
+        return self.sizes, self.activation_name
 
     @property
     def row_width(self) -> int:
@@ -95,7 +114,7 @@ class MLPPredictor(Predictor):
 
         For "tanh" their signs may be flipped, too.
         """
-        flip = math.log(2) if self.activation is torch.tanh else 0.0
+        flip = math.log(2) if self.activation_name == "tanh" else 0.0
         return sum(math.lgamma(size + 1) + size * flip for size in self.sizes[1:-1])
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
@@ -136,6 +155,25 @@ class MLPPredictor(Predictor):
             h = self.activation(h) if i else h
             h = torch.baddbmm(blocks[f"intercept_{i}"][:, None], h, blocks[f"coef_{i}"])
         return h
+
+    def passes(
+        self, n_members: int, n_draws: int, n_rows: int, like: torch.Tensor
+    ) -> MLPPasses:
+        """Make the buffers of many networks, evaluated and differentiated together.
+
+        Parameters
+        ----------
+        n_members, n_draws, n_rows : int
+            M, S and n: M data sets of n rows, S networks for each of them.
+        like : Tensor
+            Of the dtype and on the device of the buffers.
+
+        Returns
+        -------
+        MLPPasses
+        """
+        name = self.activation_name
+        return MLPPasses(self.sizes, name, n_members, n_draws, n_rows, like)
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> MLPBlocks:
         """Return a function that evaluates f for many blocks of rows, in buffers.

@@ -49,6 +49,8 @@ class Predictor(Movable):
     has_design = False
     #: Whether `sample_locally` samples activations under a factorized normal.
     has_local_draws = False
+    #: Whether f and its pullback go through buffers, as training a network does.
+    has_passes = False
     #: Parameters that are points: learnt beside the posterior, not part of theta.
     point_layout = Layout({})
 

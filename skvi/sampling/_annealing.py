@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 
@@ -11,12 +10,13 @@ from skvi.base import NormalForm
 from skvi.sampling._chains import MAX_STEP, TARGET_ACCEPTANCE
 from skvi.sampling._importance import WeightedDraws
 from skvi.sampling._state import Report, State, silent
-from skvi.utils._random import rand, randn
+from skvi.targets import Target
+from skvi.utils._random import rand
 
 __all__ = ["AnnealedPath", "tune_path"]
 
-# Share of effective draws between neighbours of the coarse path, and its length.
-KEPT_SHARE, MAX_LEVELS = 0.7, 200
+# Fraction of effective draws between neighbours of the coarse path, and its length.
+KEPT_FRACTION, MAX_LEVELS = 0.7, 200
 # Whitened length of a trajectory on average, and leapfrog steps at most: a path that
 # is twice as fine mixes as well as one with trajectories twice as long.
 PATH_LENGTH, MAX_STEPS = 1.0, 8
@@ -69,7 +69,7 @@ class AnnealedPath:
     0.9
     """
 
-    target: Any
+    target: Target
     normal: NormalForm
     betas: tuple[float, ...]
     steps: tuple[float, ...]
@@ -86,15 +86,15 @@ class AnnealedPath:
             S.
         generator : torch.Generator
         report : callable, default=silent
-            Called after every level with a description and the share that is done.
+            Called after every level with a description and the fraction that is done.
 
         Returns
         -------
         WeightedDraws
             Independent draws; the weights are those of their whole paths.
         """
-        eps = randn(generator, n_chains, len(self.normal.mean))
-        state = State(self.target, self.normal, self.normal.transform(eps))
+        theta = self.normal.sample(n_chains, generator)
+        state = State(self.target, self.normal, theta)
         return self._along(state, range(1, len(self.betas)), generator, +1, report)
 
     @torch.no_grad()
@@ -174,7 +174,7 @@ def _move(state: State, step: float, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def tune_path(
-    target: Any, normal: NormalForm, generator: torch.Generator, n_chains: int = 128
+    target: Target, normal: NormalForm, generator: torch.Generator, n_chains: int = 128
 ) -> tuple[AnnealedPath, torch.Tensor]:
     """Choose temperatures and step sizes with a population of draws.
 
@@ -185,7 +185,7 @@ def tune_path(
     ----------
     target : Target
     normal : NormalForm
-        Where paths start, over all P parameters; factorised or full.
+        Where paths start, over all P parameters; factorized or full.
     generator : torch.Generator
     n_chains : int, default=128
         Size of the population.
@@ -218,8 +218,7 @@ def tune_path(
     >>> len(path.betas) > 5, abs(float(theta.mean())) < 1
     (True, True)
     """
-    eps = randn(generator, n_chains, len(normal.mean))
-    state = State(target, normal, normal.transform(eps))
+    state = State(target, normal, normal.sample(n_chains, generator))
     betas, steps, log_step = [0.0], [], math.log(0.5)
     while betas[-1] < 1 and len(betas) < MAX_LEVELS:
         log_weights = state.log_weights()
@@ -244,18 +243,19 @@ def tune_path(
 
 
 def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
-    """Farthest beta at which the share of effective draws stays above a limit."""
+    """Farthest beta at which the fraction of effective draws stays above a limit."""
 
-    def share(trial: float) -> float:
+    def fraction(trial: float) -> float:
         w = torch.softmax((trial - beta) * log_weights, 0)
         return float(1 / w.square().sum()) / len(w)
 
-    if share(1.0) >= KEPT_SHARE:
+    if fraction(1.0) >= KEPT_FRACTION:
         return 1.0
     low, high = beta, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if share(middle) >= KEPT_SHARE else (low, middle)
+        kept = fraction(middle) >= KEPT_FRACTION
+        low, high = (middle, high) if kept else (low, middle)
     # The limit may be out of reach where some draws have no density at all.
     return high if low <= beta else low
 

@@ -1,14 +1,15 @@
-"""Markov chains: whitened, Metropolis-corrected Hamiltonian moves, vectorised."""
+"""Markov chains: whitened, Metropolis-corrected Hamiltonian moves, vectorized."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
 from skvi.sampling._diagnostics import split_rhat
 from skvi.sampling._state import Report, State, silent
+from skvi.targets import Target
 from skvi.utils._random import rand
 
 __all__ = ["Chains", "HamiltonianChains"]
@@ -74,7 +75,7 @@ class HamiltonianChains:
         Mean length of a path in whitened units: about a quarter of a period of
         a standard normal, which makes successive draws nearly independent.
     report : callable, default=silent
-        Called after every move with a description and the share that is done.
+        Called after every move with a description and the fraction that is done.
     jump : Proposal, default=None
         Offers every chain an independent draw after each trajectory, so that chains
         move between modes that it covers. It must not change any more.
@@ -100,21 +101,27 @@ class HamiltonianChains:
     @torch.no_grad()
     def __init__(
         self,
-        target: Any,
+        target: Target,
         starts: torch.Tensor,
         normal: NormalForm,
         generator: torch.Generator,
         path_length: float = 1.6,
         report: Report = silent,
-        jump: Any = None,
+        jump: Proposal | None = None,
     ) -> None:
         self.jump, self.most_steps = jump, MOST_STEPS
         self.state = State(target, normal, starts)
         self.normal, self.generator, self.path_length = normal, generator, path_length
         self.report = report
         self.step = 0.5
-        #: The last third of the warm-up: draws to choose settings with.
-        self.pilot: Chains | None = None
+        self._pilot: Chains | None = None
+
+    @property
+    def pilot(self) -> Chains:
+        """The last third of the warm-up: draws to choose settings with."""
+        if self._pilot is None:
+            raise RuntimeError("Call warm_up first.")
+        return self._pilot
 
     @torch.no_grad()
     def warm_up(self, n_iter: int) -> "HamiltonianChains":
@@ -132,19 +139,19 @@ class HamiltonianChains:
         kept, jumped = _Recorder(), 0.0
         for i in range(n_iter):
             # Short paths suffice here, and cost less where steps are small.
-            share = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
-            probability = self._move(math.exp(log_step), share, 16)
+            shortening = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
+            probability = self._move(math.exp(log_step), shortening, 16)
             if self.jump is not None:
                 jumped += self.state.jump(self.jump, self.generator) / n_iter
             self.report("warm-up of chains", (i + 1) / n_iter)
             if i >= 2 * n_iter // 3:
                 kept.add(self.state, probability)
-            if share == 1:
+            if shortening == 1:
                 # Robbins-Monro with averaging, as in Nesterov's dual averaging.
                 log_step += (probability - TARGET_ACCEPTANCE) * 3 / (i + 1) ** 0.6
                 weight = (i + 1) ** -0.75
                 log_mean = weight * log_step + (1 - weight) * log_mean
-        self.step, self.pilot = math.exp(log_mean), kept.chains()
+        self.step, self._pilot = math.exp(log_mean), kept.chains()
         self.most_steps = FEW_STEPS if jumped > GOOD_JUMPS else MOST_STEPS
         return self
 
@@ -162,18 +169,18 @@ class HamiltonianChains:
         """
         kept = _Recorder()
         for i in range(n_iter):
-            share = SHORT_STEPS[i % len(SHORT_STEPS)]
-            probability = self._move(self.step, share, self.most_steps)
+            shortening = SHORT_STEPS[i % len(SHORT_STEPS)]
+            probability = self._move(self.step, shortening, self.most_steps)
             if self.jump is not None:
                 self.state.jump(self.jump, self.generator)
             kept.add(self.state, probability)
             self.report("draws of chains", (i + 1) / n_iter)
         return kept.chains()
 
-    def _move(self, step: float, share: float, most_steps: int) -> float:
-        # Steps that suit the bulk can be unstable where the density bends more:
+    def _move(self, step: float, shortening: float, most_steps: int) -> float:
+        # Steps that suit the bulk can be unstable where the density is more curved:
         # short ones let a chain escape from there.
-        step = min(step, MAX_STEP) * share
+        step = min(step, MAX_STEP) * shortening
         # A random path length avoids the periods of near-normal targets.
         length = self.path_length * (0.5 + float(rand(self.generator, 1)))
         n_steps = min(max(1, round(length / step)), most_steps)

@@ -16,7 +16,7 @@ def khat_limit(n_draws: int) -> float:
 
 
 def pareto_khat(log_weights: torch.Tensor) -> float:
-    """Shape of the generalised Pareto tail of importance weights.
+    """Shape of the generalized Pareto tail of importance weights.
 
     The weights have about 1/k finite moments: above 0.5 the variance is
     infinite, above 1 the mean.

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
 from skvi.sampling._diagnostics import pareto_khat
+from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
 __all__ = [
@@ -80,7 +81,7 @@ class StudentT:
         Returns
         -------
         Tensor of shape (S,)
-            In nats, with the normalising constant.
+            In nats, with the normalizing constant.
         """
         df, size = self.df, len(self.normal.mean)
         squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
@@ -118,7 +119,7 @@ class WeightedDraws:
 
     @property
     def weights(self) -> torch.Tensor:
-        """Self-normalised weights, of shape (S,) and sum 1."""
+        """Self-normalized weights, of shape (S,) and sum 1."""
         return torch.softmax(self.log_weights, 0)
 
     @property
@@ -137,13 +138,13 @@ class WeightedDraws:
         Returns
         -------
         NormalForm or None
-            Self-normalised estimates: consistent, with a bias of O(1/S). None
+            Self-normalized estimates: consistent, with a bias of O(1/S). None
             where the covariance is degenerate.
         """
         w = self.weights
         mean = w @ self.theta
-        centred = self.theta - mean
-        covariance = centred.T @ (w[:, None] * centred)
+        centered = self.theta - mean
+        covariance = centered.T @ (w[:, None] * centered)
         factor, info = torch.linalg.cholesky_ex(covariance)
         return None if int(info) else NormalForm(mean, factor)
 
@@ -170,14 +171,14 @@ def draw_limit(n_params: int) -> int:
 
 
 def draw_weighted(
-    target: Any, proposal: StudentT, n_draws: int, generator: torch.Generator
+    target: Target, proposal: Proposal, n_draws: int, generator: torch.Generator
 ) -> WeightedDraws:
     """Draw from a proposal and weight by the target's log joint density.
 
     Parameters
     ----------
     target : Target
-    proposal : StudentT
+    proposal : StudentT or another density with `sample`
     n_draws : int
         S.
     generator : torch.Generator
@@ -211,7 +212,7 @@ def draw_weighted(
 
 
 def adapt_proposal(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     generator: torch.Generator,
     n_draws: int = 4096,

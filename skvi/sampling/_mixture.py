@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
+from skvi.priors import BuiltPrior
 from skvi.sampling._importance import StudentT, WeightedDraws, draw_weighted
+from skvi.targets import Target
 from skvi.utils._device import CPU
 from skvi.utils._random import rand
 
 __all__ = [
-    "Density",
     "Mixture",
-    "Proposal",
     "SpikeAndNormal",
     "adapt_mixture",
     "fit_weights",
@@ -29,33 +29,18 @@ N_EM, EM_TOL = 300, 1e-6
 N_CELLS, N_HALVES, N_DEVIATIONS = 12, 100, 12
 
 
-class Density(Protocol):
-    """What a mixture is made of."""
-
-    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density at points, (S,)."""
-
-
-class Proposal(Density, Protocol):
-    """A density that can be drawn from."""
-
-    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Independent draws, (S, P)."""
-
-
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """Mixture of densities.
 
     Parameters
     ----------
-    components : sequence of Density
-        `sample` needs those of every one.
+    components : sequence of Proposal
     weights : Tensor of shape (K,)
         Positive, of sum 1.
     """
 
-    components: Sequence[Any]
+    components: Sequence[Proposal]
     weights: torch.Tensor
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
@@ -133,7 +118,7 @@ class SpikeAndNormal:
 
     def __init__(
         self,
-        prior: Any,
+        prior: BuiltPrior,
         normal: NormalForm,
         where: torch.Tensor,
         df: int | None = None,
@@ -148,7 +133,7 @@ class SpikeAndNormal:
         precision = torch.linalg.inv(covariance[where][:, where])
         self.slope = cross @ precision
         left = covariance[self.rest][:, self.rest] - self.slope @ cross.T
-        self.others: Any = None
+        self.others: Proposal | None = None
         if len(self.rest):
             scale = width * torch.linalg.cholesky(left)
             others = NormalForm(torch.zeros_like(scale[0]), scale)
@@ -162,7 +147,7 @@ class SpikeAndNormal:
         ]
 
     def _cells(
-        self, prior: Any, column: int, center: float, deviation: float
+        self, prior: BuiltPrior, column: int, center: float, deviation: float
     ) -> CellDensity:
         edges = _edges(center, deviation).to(self.mean.device)
         middles = 0.5 * (edges[1:] + edges[:-1])
@@ -177,7 +162,7 @@ class SpikeAndNormal:
         theta = self.mean.new_empty(n_draws, self.size, dtype=torch.float64)
         for j, cells in zip(self.where, self.cells, strict=True):
             theta[:, j] = cells.sample(n_draws, generator)
-        if len(self.rest):
+        if self.others is not None:
             eps = self.others.sample(n_draws, generator)
             theta[:, self.rest] = self._others_mean(theta) + eps
         return theta
@@ -185,8 +170,10 @@ class SpikeAndNormal:
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density at points, (S,)."""
         pairs = zip(self.where, self.cells, strict=True)
-        total = sum(cells.log_prob(theta[:, j]) for j, cells in pairs)
-        if len(self.rest):
+        total = torch.zeros_like(theta[:, 0])
+        for j, cells in pairs:
+            total = total + cells.log_prob(theta[:, j])
+        if self.others is not None:
             distance = theta[:, self.rest] - self._others_mean(theta)
             total = total + self.others.log_prob(distance)
         return total
@@ -212,7 +199,7 @@ def _edges(center: float, deviation: float) -> torch.Tensor:
 def fit_weights(
     log_terms: torch.Tensor, log_importance: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Weights of largest (weighted) likelihood, by expectation maximisation.
+    """Weights of largest (weighted) likelihood, by expectation maximization.
 
     Parameters
     ----------
@@ -237,8 +224,8 @@ def fit_weights(
 
 
 def adapt_mixture(
-    target: Any,
-    components: Sequence[Any],
+    target: Target,
+    components: Sequence[Proposal],
     generator: torch.Generator,
     n_draws: int = 4096,
     n_rounds: int = 2,

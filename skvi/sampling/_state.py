@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
+from skvi.targets import Target
 from skvi.utils._random import rand, randn
 
 __all__ = ["Report", "State", "silent"]
 
-#: Told what is going on, and which share of it is done.
-Report = Callable[[str, float], Any]
+#: Told what is going on, and which fraction of it is done.
+Report = Callable[[str, float], object]
 
 
-def silent(what: str, share: float) -> None:
+def silent(what: str, fraction: float) -> None:
     """Report nothing."""
 
 
@@ -27,7 +28,11 @@ class State:
     """
 
     def __init__(
-        self, target: Any, normal: NormalForm, starts: torch.Tensor, beta: float = 1.0
+        self,
+        target: Target,
+        normal: NormalForm,
+        starts: torch.Tensor,
+        beta: float = 1.0,
     ) -> None:
         self.normal, self.beta = normal, beta
         self.density = target.whitened(normal)
@@ -90,7 +95,7 @@ class State:
         self._accept(probability, position, value, slope, generator)
         return float(probability.mean())
 
-    def jump(self, proposal: Any, generator: torch.Generator) -> float:
+    def jump(self, proposal: Proposal, generator: torch.Generator) -> float:
         """Offer every chain a draw of a proposal; return the mean acceptance.
 
         The independence sampler: at beta = 1 it leaves the target invariant, and takes

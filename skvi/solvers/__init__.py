@@ -8,17 +8,25 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._moment_matching import MomentMatching, fit_proposal_normal
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._solution import (
+    INTERRUPTED,
+    PhaseInterrupted,
+    Solution,
+    State,
+)
 from skvi.solvers._stochastic import Stochastic
 from skvi.solvers._wide_start import choose_start, likelihood_normal, solve_from_best
-from skvi.solvers.base import Problem, Solution, Solver, SolverOptions, State
+from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = [
+    "INTERRUPTED",
     "SOLVERS",
     "Alternating",
     "CoordinateAscent",
     "EmpiricalBayes",
     "MomentMatching",
     "NaturalGradient",
+    "PhaseInterrupted",
     "Problem",
     "QuasiNewton",
     "Solution",

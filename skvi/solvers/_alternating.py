@@ -1,6 +1,5 @@
 """Natural gradients in turn with hyperparameters: learnt scales without noise."""
 
-import math
 from dataclasses import replace
 from typing import cast
 
@@ -13,24 +12,14 @@ from skvi.posteriors import Posterior
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._run import Run
+from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gain
 from skvi.solvers._verdict import (
     missing_for_expectations,
     missing_for_natural_steps,
     unfinished,
 )
-from skvi.solvers.base import (
-    FLOOR_MESSAGE,
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-    no_progress,
-    remaining_gain,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["Alternating"]
 
@@ -78,56 +67,58 @@ class Alternating(Solver):
         return _Alternation(problem, options).run()
 
 
-class _Alternation:
+class _Alternation(Run):
+    solver = Alternating.name
+
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.options, self.inner = options, replace(options, progress=no_progress)
+        super().__init__(problem, options)
+        self.inner = replace(options, progress=no_progress)
         hyper = problem.target.hyper.detach()
         self.problem = replace(problem, target=problem.target.at(hyper))
         lowest = hyper_range(problem.target)[0].double()
         self.floor = torch.minimum(lowest, hyper)
-        self.history: list[float] = []
         self.gains: list[float] = []
-        self.kept: Solution | None = None
+        self.kept: list[Solution] = []  # none or one
 
-    def run(self) -> Solution:
+    @property
+    def is_usable(self) -> bool:  # type: ignore[override]
+        return bool(self.kept)
+
+    @property
+    def known(self) -> dict:  # type: ignore[override]
+        return self.kept[0].diagnostics
+
+    @property
+    def value(self) -> float:
+        return self.kept[0].value
+
+    def state(self) -> State:
+        return self.kept[0].state
+
+    def improve(self) -> Solution:
         """Alternate until nothing is left to gain."""
-        stopped = False
-        try:
-            kept, stopped = self._iterate()
-            while len(self.history) < self.options.max_iter and not stopped:
-                if remaining_gain(self.gains) < self.options.tol:
-                    break
-                kept, stopped = self._iterate()
-            return self._finish(kept, stopped)
-        except KeyboardInterrupt:
-            if self.kept is None:
-                raise
-            return self._cut_short(self.kept)
-
-    def _cut_short(self, kept: Solution) -> Solution:
-        """Keep the best state so far, without a look at it that would take time."""
-        found = {**kept.diagnostics, "gap": math.inf}
-        return self._solution(kept, Ending.INTERRUPTED, INTERRUPTED, found)
+        while self.may_go_on and remaining_gain(self.gains) >= self.options.tol:
+            self._iterate()
+        return self._finish()
 
     @property
     def _steps(self) -> GammaSteps | None:
         extended = self.problem.target.is_extended
         return GammaSteps(self.problem) if extended else None
 
-    def _iterate(self) -> tuple[Solution, bool]:
+    def _iterate(self) -> None:
         if self.history:
             self.problem = self._moved_scales()
         found = self._solve_normal(self._steps)
         # Where the normal part of a step was cut short, the last step may be better.
-        if self.kept is None or not found.interrupted or found.value < self.kept.value:
-            self.kept = found
+        if not self.kept or not found.interrupted or found.value < self.value:
+            self.kept = [found]
         found.raise_interrupt()
-        self.problem, value = self.problem.at(found.state), found.value
+        self.problem = self.problem.at(found.state)
         self.inner = replace(self.inner, warm_start=True)
         if self.history:
-            self.gains.append(max(self.history[-1] - value, 0.0))
-        self.history.append(value)
-        return found, self.options.progress(value, lambda: found.state)
+            self.gains.append(max(self.history[-1] - found.value, 0.0))
+        self.report()
 
     def _solve_normal(self, steps: GammaSteps | None) -> Solution:
         """Best normal part of the posterior, beside the others as they are."""
@@ -157,30 +148,16 @@ class _Alternation:
         check_noise(steps.target, steps.normal, steps.noise_scale())
         return runaway_message(target, at_floor, torch.zeros_like(at_floor))
 
-    def _finish(self, kept: Solution, stopped: bool) -> Solution:
+    def _finish(self) -> Solution:
         gap, message = remaining_gain(self.gains), ""
         converged = gap < self.options.tol
-        if not (converged or stopped):
+        if not (converged or self.stopped):
             message = unfinished(len(self.history), gap)
         at_floor = self._floor_message()
         if not message and at_floor:
             message, converged = at_floor, False
-        message = message or kept.message
-        found = {**kept.diagnostics, "gap": gap}
-        return self._solution(kept, ending_of(converged, stopped), message, found)
-
-    def _solution(
-        self, kept: Solution, ending: Ending, message: str, found: dict
-    ) -> Solution:
-        return replace(
-            kept,
-            solver=Alternating.name,
-            history=self.history,
-            n_iter=len(self.history),
-            ending=ending,
-            message=message,
-            diagnostics=found,
-        )
+        message = message or self.kept[0].message
+        return self.solution(converged, message, {**self.known, "gap": gap})
 
 
 def _is_normal_gamma(posterior: Posterior) -> bool:

@@ -6,7 +6,6 @@ numpy, whose calls cost a fraction of torch's on arrays of ten numbers.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ from scipy.linalg import cholesky, qr, solve_triangular
 from scipy.special import digamma, gammaln
 
 from skvi.base import GammaForm, NormalForm
+from skvi.targets import Precision
+from skvi.targets._precisions import ConjugateForm
 
 __all__ = ["Conjugate", "Node", "Point"]
 
@@ -37,7 +38,7 @@ class Node:
         Half the number of normal variables that share a precision.
     """
 
-    def __init__(self, precision: Any, half_count: float) -> None:
+    def __init__(self, precision: Precision, half_count: float) -> None:
         self.first = np.log(precision.value.numpy())
         self.size = len(self.first)
         self.is_learnt, self.is_free = precision.is_learnt, not precision.is_fixed
@@ -62,7 +63,7 @@ class Node:
         fit = self.gamma.shape * self.mean_log(x) - self.gamma.rate * np.exp(x)
         return float(fit.sum()) + self.size * self.constant
 
-    def update(self, half_squares: Any) -> np.ndarray:
+    def update(self, half_squares: float | np.ndarray) -> np.ndarray:
         """Log of the mean precision, given half the expected sums of squares."""
         rate = half_squares + (0.0 if self.gamma is None else self.gamma.rate)
         x = math.log(self.shape) - np.log(np.maximum(rate, 1e-300))
@@ -91,7 +92,7 @@ class Point:
     x: np.ndarray
     next: np.ndarray
     elbo: float
-    coef: Any
+    coef: "Coefficients"
     intercept: tuple[float, float] | None
 
 
@@ -114,7 +115,7 @@ class Coefficients:
     """
 
     solution: np.ndarray
-    squares: Any
+    squares: float | np.ndarray
     trace: float
     half_log_det: float
     variance: np.ndarray
@@ -130,7 +131,7 @@ class Conjugate:
         Whether q(coef) is factorised.
     """
 
-    def __init__(self, form: Any, is_diagonal: bool) -> None:
+    def __init__(self, form: ConjugateForm, is_diagonal: bool) -> None:
         data = form.data
         self.form, self.is_diagonal, self.d = form, is_diagonal, data.n_features
         self.values, self.vectors = data.values.numpy(), data.vectors.numpy()
@@ -195,7 +196,7 @@ class Conjugate:
         elbo = self.form.constant + q.half_log_det + 0.5 * self.d
         intercept = None
         if self.form.intercept is not None:
-            intercept, extra, part = self._intercept(alpha)
+            intercept, extra, part = self._intercept(alpha, self.form.intercept)
             squares, elbo = squares + extra, elbo + part
         elbo += 0.5 * data.n * float(self.noise.mean_log(noise)[0] - LOG_2PI)
         elbo -= 0.5 * alpha * squares
@@ -208,9 +209,11 @@ class Conjugate:
         after = np.concatenate(moved) if moved else x
         return Point(x, after, float(elbo), q, intercept)
 
-    def _intercept(self, alpha: float) -> tuple[tuple[float, float], float, float]:
+    def _intercept(
+        self, alpha: float, prior: float
+    ) -> tuple[tuple[float, float], float, float]:
         """Moments of the intercept, its squared error, and its part of the ELBO."""
-        data, prior = self.form.data, self.form.intercept
+        data = self.form.data
         variance = 1 / (alpha * data.n + prior)
         mean = alpha * data.n * data.mean * variance
         extra = data.n * ((mean - data.mean) ** 2 + variance)

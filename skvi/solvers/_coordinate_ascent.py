@@ -8,19 +8,10 @@ import torch
 
 from skvi.posteriors import Posterior
 from skvi.solvers._conjugate import Conjugate, Point
+from skvi.solvers._run import Run
+from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gain
 from skvi.solvers._verdict import missing_for_expectations, unfinished
-from skvi.solvers.base import (
-    FLOOR_MESSAGE,
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-    remaining_gain,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import CPU
 
@@ -78,41 +69,29 @@ class CoordinateAscent(Solver):
         return _Ascent(problem, options).run()
 
 
-class _Ascent:
+class _Ascent(Run):
+    solver = CoordinateAscent.name
+
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
+        super().__init__(problem, options)
         form = cast(ConjugateForm, problem.target.conjugate_form())
         self.form = form.to(CPU)  # few numbers, by numpy
         is_diagonal = problem.posterior.part("coef").is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
-        self.history: list[float] = []
-        self.stopped = False
         self.point = self._start()
 
-    def run(self) -> Solution:
-        try:
-            gap = self._iterate()
-        except KeyboardInterrupt:
-            return self._solution(Ending.INTERRUPTED, INTERRUPTED, math.inf)
+    @property
+    def value(self) -> float:
+        return -self.point.elbo
+
+    def improve(self) -> Solution:
+        gap = self._iterate()
         converged, message = gap < self.options.tol, ""
         if not (converged or self.stopped):
             message = unfinished(len(self.history), gap)
         if not message and self.model.is_at_limit(self.point):
             message, converged = FLOOR_MESSAGE, False
-        return self._solution(ending_of(converged, self.stopped), message, gap)
-
-    def _solution(self, ending: Ending, message: str, gap: float) -> Solution:
-        return Solution(
-            solver=CoordinateAscent.name,
-            state=self._state(),
-            value=-self.point.elbo,
-            history=self.history,
-            n_iter=len(self.history),
-            ending=ending,
-            message=message,
-            diagnostics={"gap": gap},
-            is_exact=True,
-        )
+        return self.solution(converged, message, {"gap": gap})
 
     def _start(self) -> Point:
         """Point of the last fit, or the best of first ones and their first steps."""
@@ -125,7 +104,7 @@ class _Ascent:
 
     def _last(self) -> np.ndarray:
         """Precisions of the last fit."""
-        problem, parts = self.problem, []
+        problem, parts = self.given, []
         if self.form.noise.is_learnt:
             parts.append(-2 * problem.target.hyper.cpu().numpy())
         for name in problem.target.layout:
@@ -137,17 +116,16 @@ class _Ascent:
     def _iterate(self) -> float:
         """Improve the point until nothing is left; return what may be, in nats."""
         if not self.model.n_free:
-            self._report()
+            self.report()
             return 0.0
         gains: list[float] = []
-        while len(self.history) < self.options.max_iter:
+        while self.may_go_on:
             before = self.point
             self.point = self.model.evaluate(before.next)
             if len(self.history) % 2:
                 self._extrapolate(before)
             gains.append(max(self.point.elbo - before.elbo, 0.0))
-            if self._report():
-                break
+            self.report()
             if remaining_gain(gains) < self.options.tol:
                 break
         return remaining_gain(gains)
@@ -164,14 +142,9 @@ class _Ascent:
         if trial.elbo >= self.point.elbo:
             self.point = trial
 
-    def _report(self) -> bool:
-        self.history.append(-self.point.elbo)
-        self.stopped = self.options.progress(-self.point.elbo, self._state)
-        return self.stopped
-
-    def _state(self) -> State:
+    def state(self) -> State:
         """Posterior and learnt hyperparameters at the point."""
-        (posterior, target), point = self.problem.state, self.point
+        (posterior, target), point = self.given.state, self.point
         gammas, parts = self.model.gammas(point), {}
         for names, part in posterior.parts.items():
             if names[0] in gammas:

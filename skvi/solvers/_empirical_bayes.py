@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,18 +10,10 @@ from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._run import Run
+from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import missing_for_expectations, missing_for_quadrature
-from skvi.solvers.base import (
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-    no_progress,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]
 
@@ -92,14 +83,16 @@ class EmpiricalBayes(Solver):
         return _Search(problem, options).run()
 
 
-class _Search:
+class _Search(Run):
+    solver = EmpiricalBayes.name
+
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
+        super().__init__(problem, options)
         low, high = hyper_range(problem.target)
         self.start = problem.target.hyper.detach().clone()
         self.low = torch.minimum(low, self.start)
         self.high = torch.maximum(high, self.start)
-        self.best: _Scales | None = None
+        self.kept: list[_Scales] = []  # none or one
         self.drift = torch.zeros_like(self.start)
         self.inner_options = replace(
             options,
@@ -107,49 +100,43 @@ class _Search:
             tol=INNER_ACCURACY * options.tol,
             progress=no_progress,
         )
-        self.history: list[float] = []
-        self.gap = math.inf
-        self.stopped = self.stalled = False
+        self.gap, self.stalled = math.inf, False
 
-    def run(self) -> Solution:
-        try:
-            return self._search()
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            return self._cut_short(self.best)
+    @property
+    def is_usable(self) -> bool:  # type: ignore[override]
+        return bool(self.kept)
 
-    def _search(self) -> Solution:
-        best = self.best = self._fit(self.start, self.problem.posterior)
+    @property
+    def known(self) -> dict:  # type: ignore[override]
+        return self.kept[0].inner.diagnostics
+
+    @property
+    def value(self) -> float:
+        return self.kept[0].inner.value
+
+    def state(self) -> State:
+        best = self.kept[0]
+        return State(best.inner.posterior, self.given.target.at(best.hyper))
+
+    def improve(self) -> Solution:
+        best = self._fit(self.start, self.given.posterior)
+        self.kept = [best]
         self.inner_options = replace(self.inner_options, warm_start=True)
-        while not self._is_done():
-            best = self.best = self._move(best, self._newton_step(best))
-            self.history.append(best.inner.value)
-            state = partial(self._state, best)
-            self.stopped = self.options.progress(best.inner.value, state)
-        return self._finish(best)
-
-    def _cut_short(self, best: "_Scales") -> Solution:
-        """Keep the best state so far, without a look at it that would take time."""
-        found = {**best.inner.diagnostics, "gap": math.inf}
-        return self._solution(best, Ending.INTERRUPTED, INTERRUPTED, found)
-
-    def _is_done(self) -> bool:
         # The gap is that before the last step, which has made it smaller.
-        ends = self.gap <= self.options.tol or self.stalled or self.stopped
-        return ends or len(self.history) >= self.options.max_iter
-
-    def _state(self, best: "_Scales") -> State:
-        return State(best.inner.posterior, self.problem.target.at(best.hyper))
+        while self.may_go_on and self.gap > self.options.tol and not self.stalled:
+            best = self._move(best, self._newton_step(best))
+            self.kept = [best]
+            self.report()
+        return self._finish(best)
 
     def _fit(self, hyper: torch.Tensor, start: Posterior) -> "_Scales":
         """Best posterior at these scales, and the gradient of its value in them."""
-        problem, target = self.problem, self.problem.linear_target
+        problem, target = self.given, self.given.linear_target
         inner = problem.at(State(start, target.at(hyper).frozen()))
         solver = next(s for s in FIXED_SCALES if not s.missing(inner))
         found = solver().solve(inner, self.inner_options)
-        if self.best is None:  # all that there is, should Ctrl-C come now
-            self.best = _Scales(hyper, found, torch.zeros_like(hyper))
+        if not self.kept:  # all that there is, should Ctrl-C come now
+            self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
         leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator()
         with torch.enable_grad():
@@ -216,7 +203,7 @@ class _Search:
         still = self.drift * (self.gap <= self.options.tol)
         to_zero = (hyper <= self.low) | (still < -STILL_MOVING)
         to_infinity = (hyper >= self.high) | (still > STILL_MOVING)
-        return runaway_message(self.problem.target, to_zero, to_infinity)
+        return runaway_message(self.given.target, to_zero, to_infinity)
 
     def _finish(self, best: "_Scales") -> Solution:
         tol, message = self.options.tol, self._runaway(best.hyper)
@@ -234,22 +221,7 @@ class _Search:
                 f"may still be {gap:.2g} nats from its optimum; increase max_iter, or "
                 "give the scales as numbers"
             )
-        found = {**inner.diagnostics, "gap": gap}
-        return self._solution(best, ending_of(converged, self.stopped), message, found)
-
-    def _solution(
-        self, best: "_Scales", ending: Ending, message: str, found: dict
-    ) -> Solution:
-        return replace(
-            best.inner,
-            solver=EmpiricalBayes.name,
-            state=self._state(best),
-            history=self.history,
-            n_iter=len(self.history),
-            ending=ending,
-            message=message,
-            diagnostics=found,
-        )
+        return self.solution(converged, message, {**self.known, "gap": gap})
 
 
 class _Scales(NamedTuple):

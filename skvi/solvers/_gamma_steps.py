@@ -11,7 +11,8 @@ from skvi.base import GammaForm, NormalForm
 from skvi.likelihoods import Likelihood
 from skvi.posteriors import Posterior
 from skvi.priors import GammaHyperprior
-from skvi.solvers.base import Problem, State
+from skvi.solvers._solution import State
+from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import NumpyState
 from skvi.utils._scale_mixture import noise_nodes

@@ -21,6 +21,7 @@ from skvi.sampling import (
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._chain_starts import dispersed_starts
 from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
 from skvi.solvers._tilted import (
     N_AVERAGED,
     N_FULL,
@@ -28,16 +29,7 @@ from skvi.solvers._tilted import (
     match_tilted_moments,
 )
 from skvi.solvers._wide_start import solve_from_best
-from skvi.solvers.base import (
-    Ending,
-    PhaseInterrupted,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets import Target
 
 __all__ = ["MomentMatching", "fit_proposal_normal"]

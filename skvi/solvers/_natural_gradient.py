@@ -16,6 +16,8 @@ from skvi.solvers._normal_point import (
     singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.solvers._run import Run
+from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_natural_steps,
@@ -23,16 +25,7 @@ from skvi.solvers._verdict import (
     remedy_for,
     unfinished,
 )
-from skvi.solvers.base import (
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
@@ -96,18 +89,23 @@ class NaturalGradient(Solver):
         return _Iteration(problem, options).run()
 
 
-class _Iteration:
+class _Iteration(Run):
+    solver = NaturalGradient.name
+    known = {"quadrature_error": None}
+
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.given, self.options = problem, options
+        super().__init__(problem, options)
         target = problem.objective.training_target(problem.target)
         self.problem = replace(problem, target=target)
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
-        self.stopped = False
-        self.history: list[float] = []
 
-    def _state(self) -> State:
+    @property
+    def value(self) -> float:
+        return self.point.value
+
+    def state(self) -> State:
         posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
 
@@ -128,24 +126,13 @@ class _Iteration:
             raise ValueError(SINGULAR)
         return point
 
-    def run(self) -> Solution:
-        try:
-            while len(self.history) < self.options.max_iter and not self.stalled:
-                if self.history and self._is_done():
-                    break
-                self._iterate()
-                self.history.append(self.point.value)
-                self.stopped = self.options.progress(self.point.value, self._state)
-                if self.stopped:
-                    break
-            return self._finish(self._gap())
-        except KeyboardInterrupt:
-            return self._cut_short()
-
-    def _cut_short(self) -> Solution:
-        """Keep the best point so far, without a look at it that would take time."""
-        found = {"gap": math.inf, "quadrature_error": None}
-        return self._solution(self.point.value, Ending.INTERRUPTED, INTERRUPTED, found)
+    def improve(self) -> Solution:
+        while self.may_go_on and not self.stalled:
+            if self.history and self._is_done():
+                break
+            self._iterate()
+            self.report()
+        return self._finish(self._gap())
 
     def _is_done(self) -> bool:
         """Whether the gap is small, and not only beside the errors of a bad start."""
@@ -229,7 +216,6 @@ class _Iteration:
         point = self.point
         fine = refined_value(self.problem, point.normal, float(point.terms.value))
         error = abs(fine - point.value)
-        several = point.curvature.ndim == 3
         message, converged = "", gap < self._tolerance
         singular = singularity(point) > 1e-3
         if self.stopped:
@@ -237,27 +223,11 @@ class _Iteration:
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:
-            message = unfinished(len(self.history), gap, self._remedy())
+            remedy = remedy_for(self.problem, point.normal)
+            message = unfinished(len(self.history), gap, remedy)
         else:
             message = judge_quadrature(error, point.curvature)
         found = {"gap": gap, "quadrature_error": error}
-        value = fine if several else point.value
-        return self._solution(value, ending_of(converged, self.stopped), message, found)
-
-    def _solution(
-        self, value: float, ending: Ending, message: str, found: dict
-    ) -> Solution:
-        return Solution(
-            solver=NaturalGradient.name,
-            state=self._state(),
-            value=value,
-            history=self.history,
-            n_iter=len(self.history),
-            ending=ending,
-            message=message,
-            diagnostics=found,
-            is_exact=True,
-        )
-
-    def _remedy(self) -> str:
-        return remedy_for(self.problem, self.point.normal)
+        solution = self.solution(converged, message, found)
+        several = point.curvature.ndim == 3
+        return replace(solution, value=fine) if several else solution

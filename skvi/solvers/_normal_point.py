@@ -2,7 +2,6 @@
 
 import math
 from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -142,13 +141,14 @@ class NormalPoint:
 LARGEST = 1e100
 
 
-class _Nowhere:
+class _Nowhere(NormalPoint):
     """Stands for a precision that is not positive definite."""
 
-    value = math.inf
+    def __init__(self) -> None:
+        self.value = math.inf
 
 
-NOWHERE: Any = _Nowhere()
+NOWHERE = _Nowhere()
 
 
 def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -15,9 +15,23 @@ __all__ = ["quasi_newton_run"]
 STEPS_PER_RUN = 100
 
 
+class Point(Protocol):
+    """A deterministic objective at a normal."""
+
+    normal: NormalForm
+    value: float
+
+    def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gradient in the mean, and twice that in the covariance."""
+        ...
+
+
+AnyPoint = TypeVar("AnyPoint", bound=Point)
+
+
 def quasi_newton_run(
-    evaluate: Callable[[NormalForm], Any], start: Any, mean_root: torch.Tensor
-) -> Iterator[Any]:
+    evaluate: Callable[[NormalForm], AnyPoint], start: AnyPoint, mean_root: torch.Tensor
+) -> Iterator[AnyPoint]:
     """Run L-BFGS on a deterministic objective of a normal, from a point.
 
     The mean moves as ``mean + mean_root a``, the scale as ``scale T`` with T lower
@@ -27,15 +41,14 @@ def quasi_newton_run(
     Parameters
     ----------
     evaluate : callable
-        NormalForm -> point with `value`, `normal` and `covariance_gradient()`,
-        which returns the gradient in the mean and twice that in the covariance.
-    start : point
+        NormalForm -> Point
+    start : Point
     mean_root : Tensor of shape (P,) or (P, P)
         A root of the inverse Hessian in the mean.
 
     Yields
     ------
-    point
+    Point
         With the smallest value that was met so far, after every step.
     """
     normal = start.normal

@@ -12,6 +12,8 @@ from skvi.solvers._coordinates import Coordinates, coordinates_of
 from skvi.solvers._curvature import Curvature, curvature_of, rank_of, starting_normal
 from skvi.solvers._lbfgs import LBFGS
 from skvi.solvers._mode import SINGULAR, convex_part, find_mode
+from skvi.solvers._run import Run
+from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -19,16 +21,7 @@ from skvi.solvers._verdict import (
     remedy_for,
     unfinished,
 )
-from skvi.solvers.base import (
-    INTERRUPTED,
-    Ending,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    ending_of,
-)
+from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["QuasiNewton"]
 
@@ -98,16 +91,18 @@ class QuasiNewton(Solver):
         return _Run(problem, options).run()
 
 
-class _Run:
+class _Run(Run):
+    solver = QuasiNewton.name
+    known = {"quadrature_error": None}
+
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.given, self.options = problem, options
+        super().__init__(problem, options)
         self.target = problem.objective.training_target(problem.linear_target)
         self.problem = replace(problem, target=self.target)
         self.precision = 1 / self.target.prior.matching_normal().variance
         self.shape = cast(NormalForm, problem.posterior.as_normal())
         self.rank = rank_of(self.shape)
-        self.history: list[float] = []
-        self.stopped = self.stalled = False
+        self.stalled = False
         self._begin()
 
     def _begin(self) -> None:
@@ -133,15 +128,19 @@ class _Run:
         start = normal.mean.new_zeros(coordinates.n_free, dtype=torch.float64)
         lbfgs = LBFGS(partial(self._evaluate, coordinates), start)
         # Together: Ctrl-C may come between any two statements.
-        self.state = coordinates, lbfgs
+        self.place = coordinates, lbfgs
 
     @property
     def lbfgs(self) -> LBFGS:
-        return self.state[1]
+        return self.place[1]
+
+    @property
+    def value(self) -> float:
+        return self.lbfgs.value
 
     @property
     def normal(self) -> NormalForm:
-        coordinates, lbfgs = self.state
+        coordinates, lbfgs = self.place
         return coordinates.normal(lbfgs.x)
 
     def _evaluate(
@@ -175,24 +174,14 @@ class _Run:
             gradients = torch.autograd.grad(value, leaves)
         return float(value.detach()), gradients
 
-    def run(self) -> Solution:
-        try:
-            while len(self.history) < self.options.max_iter and not self.stalled:
-                if self._gap() < self.options.tol:
-                    break
-                self._iterate()
-                if self.stopped:
-                    break
-            return self._finish()
-        except KeyboardInterrupt:
-            return self._cut_short()
+    def improve(self) -> Solution:
+        while self.may_go_on and not self.stalled:
+            if self._gap() < self.options.tol:
+                break
+            self._iterate()
+        return self._finish()
 
-    def _cut_short(self) -> Solution:
-        """Keep the best point so far, without a look at it that would take time."""
-        found = {"gap": math.inf, "quadrature_error": None}
-        return self._solution(Ending.INTERRUPTED, INTERRUPTED, found)
-
-    def _state(self) -> State:
+    def state(self) -> State:
         return State(self.given.posterior.near(self.normal), self.given.target)
 
     def _iterate(self) -> None:
@@ -203,8 +192,7 @@ class _Run:
             if not self.lbfgs.step():
                 self.stalled = True
                 break
-        self.history.append(self.lbfgs.value)
-        self.stopped = self.options.progress(self.lbfgs.value, self._state)
+        self.report()
 
     def _gap(self) -> float:
         """Nats to the optimum: later gains, if they fall as the last ones did."""
@@ -231,18 +219,4 @@ class _Run:
             curvature = self.target.expected_loss_terms(normal)[2]
             message = judge_quadrature(error, curvature)
         found = {"gap": gap, "quadrature_error": error}
-        return self._solution(ending_of(converged, self.stopped), message, found)
-
-    def _solution(self, ending: Ending, message: str, found: dict) -> Solution:
-        value = self.lbfgs.value
-        return Solution(
-            solver=QuasiNewton.name,
-            state=self._state(),
-            value=value,
-            history=self.history or [value],
-            n_iter=len(self.history),
-            ending=ending,
-            message=message,
-            diagnostics=found,
-            is_exact=True,
-        )
+        return self.solution(converged, message, found)

@@ -11,7 +11,8 @@ from skvi.base import NormalForm
 from skvi.divergences import log_power_integral
 from skvi.sampling import StudentT, adapt_proposal, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
-from skvi.solvers.base import Ending, Problem, Progress, Solution, State, ending_of
+from skvi.solvers._solution import Ending, Solution, State, ending_of
+from skvi.solvers.base import Problem, Progress
 from skvi.targets import Target
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
@@ -29,11 +30,12 @@ MAX_KNOWN_STEPS, SMALL_STEP = 200, 1e-6
 MAX_STEP, MAX_ERRORS = 1.0, 6.0
 
 
-class _TiltedTarget:
+class _TiltedTarget(Target):
     """The density p^(1 - alpha) q^alpha, without its constant, for proposals."""
 
     def __init__(self, target: Target, q: NormalForm, alpha: float) -> None:
         self.target, self.q, self.alpha = target, q, alpha
+        self.layout = target.layout
 
     def log_joint_batched(self, theta: torch.Tensor) -> torch.Tensor:
         log_p = self.target.log_joint_batched(theta)

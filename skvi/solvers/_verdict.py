@@ -53,6 +53,8 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
         )
     if problem.posterior.as_normal() is None:
         return "the posterior family is not normal"
+    if target.prior is None:
+        return "the target has no prior"
     if not problem.divergence.has_closed_form(target.prior):
         return f"{problem.divergence!r} has no closed form for this prior"
     return ""

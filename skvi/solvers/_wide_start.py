@@ -8,15 +8,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._mode import DENSE_LIMIT, factorise, find_mode
-from skvi.solvers.base import (
-    PhaseInterrupted,
-    Problem,
-    Solution,
-    Solver,
-    SolverOptions,
-    State,
-    no_progress,
-)
+from skvi.solvers._solution import PhaseInterrupted, Solution, State
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["choose_start", "likelihood_normal", "solve_from_best"]

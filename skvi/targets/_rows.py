@@ -121,6 +121,11 @@ class SupervisedRows(Target):
         return self.hyper.split([*sizes, len(self.hyper) - sum(sizes)])
 
     @property
+    def prior_spec(self) -> Any:
+        """The prior as it was given, before hyperparameters are bound."""
+        return self._prior
+
+    @property
     def likelihood(self) -> Any:
         """The likelihood at the current point parameters."""
         point = self._points()[0]
@@ -174,6 +179,11 @@ class SupervisedRows(Target):
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
         """Where the predictor starts; see `Target.initial_normal`."""
         return self._predictor.initial_normal(generator)
+
+    @property
+    def has_row_slopes(self) -> bool:  # type: ignore[override]
+        """Whether the predictor pulls slopes back through buffers."""
+        return self.predictor.has_passes
 
     @property
     def n_rows(self) -> int:

@@ -63,6 +63,9 @@ class Target(Movable):
     #: Whether losses of single rows are known: `pointwise`, `sampled_losses`,
     #: `total_loss`, `total_weight` and `with_free_energy`.
     has_pointwise = False
+    #: Whether losses of rows and their slopes in f, and the pullback of these to
+    #: theta, are there without automatic differentiation.
+    has_row_slopes = False
     #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
     #: Whether rows have another loss than the log loss: with it a learnt noise may

@@ -3,7 +3,7 @@
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
 from sklearn.base import clone
@@ -12,11 +12,13 @@ from skvi.base import Component
 
 __all__ = ["check_component", "ensure", "ensure_close", "numeric_gradient", "pickled"]
 
+T = TypeVar("T")
+
 # Errors of a Monte Carlo estimate that are allowed, in standard errors.
 N_SE = 5.0
 
 
-def ensure(condition: Any, message: str) -> None:
+def ensure(condition: bool | torch.Tensor, message: str) -> None:
     """Raise an `AssertionError` with this message unless the condition holds.
 
     Unlike the statement it works under ``python -O`` too.
@@ -26,7 +28,11 @@ def ensure(condition: Any, message: str) -> None:
 
 
 def ensure_close(
-    found: Any, expected: Any, what: str, rtol: float = 1e-6, atol: float = 1e-8
+    found: torch.Tensor | float,
+    expected: torch.Tensor | float,
+    what: str,
+    rtol: float = 1e-6,
+    atol: float = 1e-8,
 ) -> None:
     """Raise unless two tensors agree; a tolerance may be a tensor."""
     found, expected = (torch.as_tensor(v).detach().double() for v in (found, expected))
@@ -59,7 +65,7 @@ def numeric_gradient(
     return out
 
 
-def pickled(value: Any) -> Any:
+def pickled(value: T) -> T:
     """Return a pickled copy; the object itself where its class cannot be imported.
 
     That is so for classes that a function defines.

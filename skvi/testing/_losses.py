@@ -1,7 +1,6 @@
 """The contracts of losses and likelihoods."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -80,7 +79,9 @@ def _check_with(loss: Loss, likelihood: Likelihood, generator: torch.Generator) 
     _check_expected(loss, likelihood, f[0], y, name, generator)
 
 
-def _check_gradient(function: Any, f: torch.Tensor, name: str) -> None:
+def _check_gradient(
+    function: Callable[[torch.Tensor], torch.Tensor], f: torch.Tensor, name: str
+) -> None:
     leaf = f.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(function(leaf), leaf)
     expected = numeric_gradient(function, f)
@@ -117,7 +118,7 @@ def _check_expected(
 
 def compare_integrals(
     found: tuple[torch.Tensor, ...],
-    function: Any,
+    function: Callable[[torch.Tensor], torch.Tensor],
     mean: torch.Tensor,
     std: torch.Tensor,
     name: str,
@@ -140,8 +141,8 @@ def compare_integrals(
     slope = (integral(mean + h, std) - integral(mean - h, std)) / (2 * h)
     ensure_close(found[1], slope, f"{name} first derivative {width}", 1e-3, 1e-4)
     # d/dv E g = E g'' / 2, and dv = 2 s ds.
-    bend = (integral(mean, std + h) - integral(mean, std - h)) / (2 * h * std)
-    ensure_close(found[2], bend, f"{name} second derivative {width}", 1e-3, 1e-4)
+    curvature = (integral(mean, std + h) - integral(mean, std - h)) / (2 * h * std)
+    ensure_close(found[2], curvature, f"{name} second derivative {width}", 1e-3, 1e-4)
 
 
 def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:

@@ -1,12 +1,11 @@
 """The contract of posterior families."""
 
 import math
-from typing import Any
 
 import torch
 
 from skvi.base import SIDES, Draw, Layout, NormalForm
-from skvi.posteriors import Family
+from skvi.posteriors import Family, Posterior
 from skvi.testing._ensure import (
     N_SE,
     check_component,
@@ -66,7 +65,7 @@ def check_family(family: Family, random_state: int = 0) -> None:
 
 
 def _check_draws(
-    posterior: Any, size: int, name: str
+    posterior: Posterior, size: int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     with torch.no_grad():
         draw, again, copied = (
@@ -103,7 +102,7 @@ def _check_draws(
 
 
 def _check_density(
-    posterior: Any, theta: torch.Tensor, log_q: torch.Tensor, name: str
+    posterior: Posterior, theta: torch.Tensor, log_q: torch.Tensor, name: str
 ) -> None:
     ensure_close(
         posterior.log_prob(theta), log_q, f"{name}: log_prob at draws, beside log q,"
@@ -118,7 +117,7 @@ def _check_density(
     ensure_close(gradient, expected, f"{name}: the gradient in params", 1e-4, 1e-5)
 
 
-def _check_score(posterior: Any, theta: torch.Tensor, name: str) -> None:
+def _check_score(posterior: Posterior, theta: torch.Tensor, name: str) -> None:
     """E_q[d log q / d params] = 0, in batches."""
     leaf = posterior.params.clone().requires_grad_()
     scores = []
@@ -137,7 +136,7 @@ def _check_score(posterior: Any, theta: torch.Tensor, name: str) -> None:
 
 
 def _check_mass(
-    posterior: Any, theta: torch.Tensor, name: str, generator: torch.Generator
+    posterior: Posterior, theta: torch.Tensor, name: str, generator: torch.Generator
 ) -> None:
     """Importance sampling of the density's integral from a wider Student-t."""
     mean, covariance = theta.mean(0), torch.cov(theta.T)
@@ -161,7 +160,7 @@ def _check_mass(
     )
 
 
-def _check_normal(posterior: Any, theta: torch.Tensor, name: str) -> None:
+def _check_normal(posterior: Posterior, theta: torch.Tensor, name: str) -> None:
     normal = posterior.as_normal()
     if normal is None:
         return
@@ -181,5 +180,7 @@ def _check_normal(posterior: Any, theta: torch.Tensor, name: str) -> None:
     simple = NormalForm(normal.mean + 1, normal.variance.sqrt())
     posterior = posterior.near(simple)
     found = posterior.as_normal()
+    if found is None:
+        raise AssertionError(f"{name}: as_normal is None after near.")
     ensure_close(found.mean, simple.mean, f"{name}: the mean after near")
     ensure_close(found.variance, simple.variance, f"{name}: the variance after near")

@@ -1,13 +1,11 @@
 """The contract of priors."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy import stats
 
 from skvi.base import Layout
-from skvi.priors import Prior
+from skvi.priors import BuiltPrior, Prior
 from skvi.testing._ensure import (
     check_component,
     ensure,
@@ -23,7 +21,7 @@ __all__ = ["check_prior"]
 # The line of log abs(theta) on which densities are integrated: heavy tails and
 # singularities at 0 are no problem there.
 LOG_RANGE, N_LINE = 300.0, 60_001
-# Mass that may be missing before a density counts as not normalised, and the smallest
+# Mass that may be missing before a density counts as not normalized, and the smallest
 # p-value of a test that all is well.
 MASS_ERROR, P_VALUE = 1e-4, 1e-7
 N_DRAWS = 20_000
@@ -73,14 +71,14 @@ def check_prior(prior: Prior, random_state: int = 0) -> None:
         one.log_prob(points),
         f"{name}: the density in a block of natural scale 0.25",
     )
-    if getattr(built, "is_proper", True):
+    if built.is_proper:
         _check_distribution(one, name, generator)
     _check_normals(one, points, name)
     if built.has_expected_log_prob:
         _check_expected(one, name)
 
 
-def _check_distribution(one: Any, name: str, generator: torch.Generator) -> None:
+def _check_distribution(one: BuiltPrior, name: str, generator: torch.Generator) -> None:
     """Integrate the density over both signs, and test the draws against it."""
     u = torch.linspace(-LOG_RANGE, LOG_RANGE, N_LINE, dtype=torch.float64, device=CPU)
     half = u.exp()
@@ -109,7 +107,7 @@ def _check_distribution(one: Any, name: str, generator: torch.Generator) -> None
     )
 
 
-def _check_normals(one: Any, points: torch.Tensor, name: str) -> None:
+def _check_normals(one: BuiltPrior, points: torch.Tensor, name: str) -> None:
     normal = one.as_normal()
     if normal is not None:
         ensure_close(
@@ -129,7 +127,7 @@ def _check_normals(one: Any, points: torch.Tensor, name: str) -> None:
         )
 
 
-def _check_expected(one: Any, name: str) -> None:
+def _check_expected(one: BuiltPrior, name: str) -> None:
     """Against the mean over a fine line of quantiles, singular at 0 or not."""
     u = torch.linspace(-60, 8, 40_001, dtype=torch.float64, device=CPU)
     half = u.exp()

@@ -60,32 +60,32 @@ class NumpyState(Movable):
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace every tensor by a numpy array."""
-        return _map_nested(self.__dict__, torch.Tensor, _to_numpy)
+        """Replace every tensor by a numpy array; "tensors" says where they were."""
+        places: list[str] = []
+
+        def to_numpy(place: str, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            places.append(place)
+            return value.detach().cpu().numpy().copy()
+
+        return {"tensors": places, **_map_leaves(self.__dict__, "", to_numpy)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the tensors on the CPU."""
-        self.__dict__.update(_map_nested(state, _Pickled, _to_tensor))
+        places = set(state.pop("tensors"))
+
+        def to_tensor(place: str, value: Any) -> Any:
+            return torch.from_numpy(np.array(value)) if place in places else value
+
+        self.__dict__.update(_map_leaves(state, "", to_tensor))
 
 
-class _Pickled(np.ndarray):
-    """A tensor on its way through a pickle."""
-
-
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy().copy().view(_Pickled)
-
-
-def _to_tensor(array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.array(array))
-
-
-def _map_nested(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """Change all that is of a kind, inside lists, tuples and dictionaries as well."""
-    if isinstance(value, kind):
-        return change(value)
+def _map_leaves(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
+    """Change what lists, tuples and dictionaries hold, given where: "/a/0"."""
     if type(value) is dict:
-        return {key: _map_nested(part, kind, change) for key, part in value.items()}
+        return {k: _map_leaves(v, f"{place}/{k}", change) for k, v in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_map_nested(part, kind, change) for part in value)
-    return value
+        parts = enumerate(value)
+        return type(value)(_map_leaves(v, f"{place}/{i}", change) for i, v in parts)
+    return change(place, value)

@@ -276,3 +276,17 @@ def test_low_rank_normal():
     # The map from noise is linear: its matrix is a root of the covariance.
     root = normal.transform(torch.eye(normal.n_noise, dtype=torch.float64)) - mean
     torch.testing.assert_close(root.T @ root, covariance)
+
+
+@pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
+def test_draws_of_a_normal(kind, make_normal, generator, z_score):
+    """First and second moments. Wrong variant: noise that is not scaled."""
+    normal = make_normal(3, "full" if kind == "full" else "diag", width=2.0)
+    if kind == "low_rank":
+        factor = torch.ones(3, 1, dtype=torch.float64)
+        normal = NormalForm(normal.mean, normal.scale, factor)
+    theta = normal.sample(20_000, generator)
+    deviation = theta - normal.mean
+    products = deviation[:, :, None] * deviation[:, None]
+    assert z_score(theta, normal.mean) < 5
+    assert z_score(products, normal.covariance()) < 5

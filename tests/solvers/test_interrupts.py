@@ -18,12 +18,12 @@ from sklearn.preprocessing import scale
 from skvi import _outcome
 from skvi._progress import FitProgress
 from skvi.objectives import ELBO
+from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers import (
     _alternating,
     _moment_matching,
     _natural_gradient,
     _quasi_newton_solver,
-    _stochastic,
     _tilted,
 )
 from skvi.solvers._conjugate import Conjugate
@@ -78,13 +78,13 @@ PLACES = {
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
     "tilt": ("tilted moments", _tilted._Sample, "moments", 5, True),
     "gradient": ("stochastic", ELBO, "surrogate", 90, True),
-    "first gradients": ("network", ELBO, "surrogate", 30, True),
+    "first gradients": ("network", AnalyticSteps, "differentiate", 30, True),
     # In a start that is not yet better than that of the family.
     "start": ("weighted regression", SupervisedTarget, "expected_loss_terms", 4, True),
     # While the result is judged.
     "quadrature": ("natural gradient", _natural_gradient, "refined_value", 1, True),
     "verdict": ("quasi-Newton", _quasi_newton_solver, "judge_quadrature", 1, True),
-    "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, False),
+    "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
     "gain": ("stochastic", ELBO, "remaining_gain", 1, True),
     "weights": ("natural gradient", _outcome, "weight_diagnostics", 1, True),
     "bound": ("weighted", _outcome, "lower_bound", 1, True),
@@ -112,7 +112,7 @@ def test_an_interrupted_call(place, monkeypatch):
     ("name", "owner", "method", "number"),
     [
         ("weighted", SupervisedTarget, "expected_loss_terms", 3),
-        ("weighted network", _stochastic._Training, "_gradient", 30),
+        ("weighted network", AnalyticSteps, "differentiate", 30),
         ("weighted regression", SupervisedTarget, "expected_loss_terms", 15),
         ("alternating", SupervisedTarget, "expected_loss_terms", 15),
         ("robust start", SupervisedTarget, "expected_loss_terms", 3),
@@ -179,7 +179,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
         ("alternating", _natural_gradient, "point_of"),
         ("tilted moments", _natural_gradient, "find_mode"),
         ("moment matching", _moment_matching, "adapt_proposal"),
-        ("network", ELBO, "surrogate"),
+        ("network", AnalyticSteps, "differentiate"),
     ],
 )
 def test_a_warm_start_is_not_lost(name, owner, method, monkeypatch):

@@ -22,16 +22,23 @@ VARIANTS = [
     _v(
         "normal-entropy-constant",
         "_normal_form.py",
-        "0.5 * len(self.mean) * (1 + math.log(2 * math.pi))",
-        "0.5 * len(self.mean) * math.log(2 * math.pi)",
+        "0.5 * len(self.mean) * (1 + LOG_2PI)",
+        "0.5 * len(self.mean) * LOG_2PI",
         "the entropy without its 1/2 a dimension",
     ),
     _v(
         "normal-normalizer-without-half",
         "_normal_form.py",
-        "return self.half_log_det + 0.5 * len(self.mean) * math.log(2 * math.pi)",
-        "return self.half_log_det + len(self.mean) * math.log(2 * math.pi)",
+        "return self.half_log_det + 0.5 * len(self.mean) * LOG_2PI",
+        "return self.half_log_det + len(self.mean) * LOG_2PI",
         "2 pi without its square root",
+    ),
+    _v(
+        "normal-draws-of-unit-width",
+        "_normal_form.py",
+        "return self.transform(eps)",
+        "return self.mean + eps[:, : len(self.mean)]",
+        "noise that is shifted, and not scaled",
     ),
     _v(
         "woodbury-sign",

@@ -57,15 +57,15 @@ VARIANTS = [
     _v(
         "alpha-share-left-out",
         "_pair_terms.py",
-        "    pull = share * parts.precision_gradient",
-        "    pull = parts.precision_gradient",
+        "    natural = overlap * parts.precision_gradient",
+        "    natural = parts.precision_gradient",
         "chain rule of 1 - exp(-k R) forgotten in the covariance",
     ),
     _v(
         "renyi-draws-classical-scaling",
         "_renyi.py",
-        "return log_mean / (a * (a - 1))",
-        "return log_mean / (a - 1)",
+        "return log_mean_exp((a - 1) * ratio) / (a * (a - 1))",
+        "return log_mean_exp((a - 1) * ratio) / (a - 1)",
         "the classical scaling, without 1/alpha",
     ),
     _v(
@@ -148,8 +148,8 @@ VARIANTS = [
     _v(
         "kl-weight-forgotten-in-pull",
         "_kl.py",
-        "pull = w * subtract(exact, precision)",
-        "pull = subtract(exact, precision)",
+        "natural = w * subtract(exact, precision)",
+        "natural = subtract(exact, precision)",
         "weight 1 for every weight in the gradient of the covariance",
     ),
     _v(

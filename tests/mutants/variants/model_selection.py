@@ -49,7 +49,7 @@ VARIANTS = [
     ),
     _v(
         "model-prior-without-log",
-        "_search.py",
+        "_candidates.py",
         "return np.log(weights)",
         "return weights",
         "the prior weights without their log",

@@ -99,9 +99,9 @@ VARIANTS = [
     _v(
         "adam-bias-correction",
         "_adam.py",
-        "denominator = (self.v / (1 - 0.999**self.t)).sqrt_().add_(1e-8)",
-        "denominator = self.v.sqrt().add_(1e-8)",
-        "the second moment starts at 0 and is not corrected",
+        "self._count.add_(ONE)",
+        "self._count.fill_(1e9)",
+        "the moments start at 0 and are not corrected",
     ),
     _v(
         "quasi-newton-log-scale",
@@ -196,28 +196,28 @@ VARIANTS = [
     ),
     _v(
         "interrupted-average",
-        "_stochastic.py",
-        "state = self.params\n",
+        "_training.py",
+        "state = self.params.clone()\n",
         "state = self.kept.clone()\n",
         "the start for the state of an unfinished stretch",
     ),
     _v(
         "start-never-better",
-        "_stochastic.py",
+        "_training.py",
         "elif not value < first:",
         "elif False:",
         "a state that is worse than the start is kept after Ctrl-C",
     ),
     _v(
         "minibatches-as-independent",
-        "_stochastic.py",
-        "if self.batches > 1 and len(values) >= 2 * self.epoch_length:",
+        "_training.py",
+        "if self.has_batches and len(values) >= 2 * length:",
         "if False:",
         "minibatches of an epoch count as independent",
     ),
     _v(
         "error-of-one-value",
-        "_stochastic.py",
+        "_training.py",
         ".std()) / len(values) ** 0.5",
         ".std())",
         "the deviation of one value for the error of the mean",
@@ -225,8 +225,8 @@ VARIANTS = [
     _v(
         "scales-of-the-start-kept",
         "_empirical_bayes.py",
-        "self.problem.target.at(best.hyper)",
-        "self.problem.target",
+        "self.given.target.at(best.hyper)",
+        "self.given.target",
         "the posterior at the best scales with those of the start",
     ),
     _v(

@@ -1,19 +1,19 @@
 """What a fit says about its divergence: collapsed, or not resolved by draws."""
 
-from typing import Any
-
 import torch
+
+from skvi.base._protocols import PosteriorDensity, PriorDensity
 
 # Weight of the entropy, relative to KL, below which a posterior has collapsed: it is
 # then more than ten times too narrow.
 COLLAPSED_BELOW = 0.01
 N_DRAWS = 1000
-# Share of effective draws below which an estimate depends on draws that were not made.
+# Fraction of effective draws below which an estimate depends on draws not made.
 DEGENERATE_BELOW = 0.1
 
 
-def collapse_message(divergence: Any, weight: torch.Tensor, why: str) -> str:
-    """Say that a bounded divergence no longer holds a posterior open.
+def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
+    """Say that a bounded divergence no longer keeps a posterior from collapsing.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def collapse_message(divergence: Any, weight: torch.Tensor, why: str) -> str:
     )
 
 
-def noise_message(divergence: Any, log_weights: torch.Tensor) -> str:
+def noise_message(divergence: object, log_weights: torch.Tensor) -> str:
     """Say that draws of q cannot resolve a divergence.
 
     Parameters
@@ -61,18 +61,18 @@ def noise_message(divergence: Any, log_weights: torch.Tensor) -> str:
     Returns
     -------
     str
-        Empty where the share of effective draws is above 0.1.
+        Empty where the fraction of effective draws is above 0.1.
     """
     weights = torch.softmax(log_weights, 0)
-    share = 1 / (len(weights) * float(weights.square().sum(0).max()))
-    return "" if share > DEGENERATE_BELOW else missed_message(divergence, share)
+    fraction = 1 / (len(weights) * float(weights.square().sum(0).max()))
+    return "" if fraction > DEGENERATE_BELOW else missed_message(divergence, fraction)
 
 
-def missed_message(divergence: Any, share: float) -> str:
+def missed_message(divergence: object, fraction: float) -> str:
     """Say that draws of q miss what the divergence depends on."""
     return (
         f"{divergence!r} is estimated from draws of the posterior, which miss what it "
-        f"depends on (share of effective draws {share:.1g}), so that the fit cannot "
+        f"depends on (share of effective draws {fraction:.1g}), so that the fit cannot "
         "be trusted. Use divergence='kl', or a normal prior and a divergence with a "
         "closed form"
     )
@@ -80,7 +80,7 @@ def missed_message(divergence: Any, share: float) -> str:
 
 @torch.no_grad()
 def draw_logs(
-    posterior: Any, prior: Any, generator: torch.Generator
+    posterior: PosteriorDensity, prior: PriorDensity, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log densities of posterior and prior at draws of the posterior, (S,)."""
     draw = posterior.draw(N_DRAWS, generator)

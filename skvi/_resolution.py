@@ -1,0 +1,105 @@
+"""Parts of an estimator: from what its parameters say to specifications."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sklearn.base import clone
+
+from skvi._registry import SHORTHANDS
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.losses import CallableLoss, Loss
+from skvi.posteriors import Posterior
+from skvi.priors import Normal
+
+__all__ = ["ResolutionMixin"]
+
+
+class ResolutionMixin:
+    """Mixin: shorthands become objects, and objects are cloned, before a fit."""
+
+    #: Whether a fit can work in the units of another one, whose posterior is its prior.
+    _reads_units = False
+
+    def _resolve(self, name: str) -> Any:
+        """Clone a specification, or build the one that a shorthand names."""
+        value = getattr(self, name)
+        if isinstance(value, str):
+            return SHORTHANDS[name][value]()
+        if isinstance(value, Mapping):
+            return {block: self._resolve_block(part) for block, part in value.items()}
+        return clone(value, safe=not isinstance(value, Posterior))
+
+    def _resolve_block(self, prior: Any) -> Any:
+        """Resolve one prior of a mapping, which may be a shorthand as well."""
+        if not isinstance(prior, str):
+            return clone(prior)
+        if prior not in SHORTHANDS["prior"]:
+            raise ValueError(
+                f"A prior must be one of {sorted(SHORTHANDS['prior'])} or an object "
+                f"such as Normal(scale=2.0). Got {prior!r}."
+            )
+        return SHORTHANDS["prior"][prior]()
+
+    def _resolve_all(self) -> None:
+        self.objective_ = self._resolve("objective")
+        self.divergence_ = self._resolve("divergence")
+        self.loss_function_ = self._resolve_loss()
+        self.posterior_family_ = self._resolve("posterior")
+        self.prior_ = self._resolve_prior()
+        for part in (self.divergence_, self.loss_function_, self.posterior_family_):
+            part.validate()
+
+    def _resolve_loss(self) -> Loss:
+        """Return a loss; a function becomes one."""
+        if isinstance(self.loss, (str, Loss)):
+            return self._resolve("loss")
+        if isinstance(self.loss, type):
+            raise ValueError(
+                f"loss must be a string, a Loss or a function of (f, y). Got the class "
+                f"{self.loss.__name__}: give an instance, {self.loss.__name__}()."
+            )
+        return CallableLoss(self.loss)
+
+    def _resolve_prior(self) -> Any:
+        """Return one prior, or one for each block where there is an intercept."""
+        prior, intercept = self._resolve("prior"), None
+        if self.intercept_prior is not None:
+            intercept = self._resolve("intercept_prior")
+        if intercept is not None and not self._has_intercept:
+            raise IncompatibleComponentsError(
+                f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
+                "fit_intercept=True, or intercept_prior=None."
+            )
+        if isinstance(prior, Posterior) and prior.units and not self._reads_units:
+            raise IncompatibleComponentsError(
+                "The posterior that is given as prior is that of a regression with a "
+                f"standardized target, which {type(self).__name__} has not. Use the "
+                f"posterior_ of a {type(self).__name__}."
+            )
+        if isinstance(prior, Posterior) and intercept is not None:
+            raise IncompatibleComponentsError(
+                "A posterior that is given as prior has the intercept in it. Use "
+                "intercept_prior=None."
+            )
+        if isinstance(prior, Posterior) or not self._has_intercept:
+            return prior
+        if isinstance(prior, dict):
+            if intercept is not None and "intercept" in prior:
+                raise IncompatibleComponentsError(
+                    "prior and intercept_prior both give a prior for the intercept. "
+                    "Leave one of them out."
+                )
+            return prior if intercept is None else {**prior, "intercept": intercept}
+        if intercept is None and prior.intercept_scale is None:
+            raise IncompatibleComponentsError(
+                f"prior={prior!r} has no scale for the intercept to share. Give "
+                "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
+            )
+        if intercept is None:
+            # Never a sparse prior: a normal of the same scale.
+            intercept = Normal(scale=prior.intercept_scale)
+        return {"coef": prior, "intercept": intercept}
+
+    @property
+    def _has_intercept(self) -> bool:
+        return True

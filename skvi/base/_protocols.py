@@ -1,0 +1,140 @@
+"""What parts ask of each other: they do not import each other's base classes."""
+
+from typing import Protocol
+
+import torch
+
+from skvi.base._draw import Draw
+from skvi.base._layout import Layout
+from skvi.base._normal_form import NormalForm
+from skvi.utils._expectations import Expectations
+from skvi.utils._row_sums import RowSums
+
+__all__ = [
+    "ConditionalDensity",
+    "Density",
+    "HasNormal",
+    "PosteriorDensity",
+    "PriorDensity",
+    "Proposal",
+]
+
+
+class Density(Protocol):
+    """A log density over theta."""
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density at points, (S,)."""
+        ...
+
+
+class Proposal(Density, Protocol):
+    """A density that can be drawn from."""
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        """Independent draws, (S, P)."""
+        ...
+
+
+class HasNormal(Protocol):
+    """Something that may be a normal distribution."""
+
+    def as_normal(self) -> NormalForm | None:
+        """The normal, detached; None where it is not one."""
+        ...
+
+
+class PriorDensity(Proposal, HasNormal, Protocol):
+    """What divergences need of a built prior: see `skvi.priors.BuiltPrior`."""
+
+    @property
+    def is_proper(self) -> bool: ...
+
+    @property
+    def has_log_prob_terms(self) -> bool: ...
+
+    @property
+    def has_expected_log_prob(self) -> bool: ...
+
+    def matching_normal(self) -> NormalForm | None: ...
+
+    def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor: ...
+
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor: ...
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, std: torch.Tensor
+    ) -> torch.Tensor: ...
+
+
+class PosteriorDensity(HasNormal, Protocol):
+    """What divergences need of a posterior: see `skvi.posteriors.Posterior`."""
+
+    layout: Layout
+
+    def normal(self) -> NormalForm: ...
+
+    def draw(self, n_draws: int, generator: torch.Generator) -> Draw: ...
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor: ...
+
+
+class ConditionalDensity(Protocol):
+    """What losses need of a likelihood: see `skvi.likelihoods.Likelihood`."""
+
+    @property
+    def learnt(self) -> tuple[str, ...]: ...
+
+    @property
+    def length_scale(self) -> float: ...
+
+    @property
+    def tail_curvature(self) -> float | None: ...
+
+    @property
+    def has_log_loss_sums(self) -> bool: ...
+
+    def bind(self, hyper: torch.Tensor) -> "ConditionalDensity": ...
+
+    def log_loss_sums(
+        self,
+        hyper: torch.Tensor,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+        out: torch.Tensor,
+    ) -> RowSums: ...
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor: ...
+
+    def log_escort_power(
+        self, f: torch.Tensor, y: torch.Tensor, c: float
+    ) -> torch.Tensor: ...
+
+    def expected_log_prob(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations: ...
+
+    def expected_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations: ...
+
+    def expected_power_integral(
+        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
+    ) -> Expectations: ...
+
+    def expected_escort_power(
+        self,
+        mean: torch.Tensor,
+        spread: torch.Tensor,
+        y: torch.Tensor,
+        c: float,
+        refine: int = 1,
+    ) -> Expectations: ...

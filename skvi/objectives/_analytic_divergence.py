@@ -1,0 +1,143 @@
+"""Divergences of factorised normals, and their gradients, for several members."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import MomentForm
+from skvi.objectives._steps import Member
+
+__all__ = ["DivergencePart", "divergence_part"]
+
+
+class DivergencePart(Protocol):
+    """Adds the divergence to gradients, and says what it was."""
+
+    def forget(self) -> None:
+        """Start with the next steps."""
+
+    def complete(self) -> None:
+        """Complete the gradient, so far that of the loss in means and deviations.
+
+        It becomes that in means and logs of deviations, with the divergence.
+        """
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        """Divergences in all steps, (T, M), at these parameters, (T, M, V)."""
+
+
+def divergence_part(
+    members: Sequence[Member],
+    params: torch.Tensor,
+    std: torch.Tensor,
+    gradient: torch.Tensor,
+) -> DivergencePart:
+    """Choose the fastest way that all members have.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    params : Tensor of shape (M, V)
+        Read in every step, as is `std`.
+    std : Tensor of shape (M, P)
+    gradient : Tensor of shape (M, V)
+        What `complete` completes.
+
+    Returns
+    -------
+    DivergencePart
+    """
+    if any(member.target.prior_spec.learnt for member in members):
+        return _ByAutograd(members, params, std, gradient)
+    found = [m.divergence.moment_form(m.target.prior) for m in members]
+    forms = [form for form in found if form is not None]
+    if len(forms) < len(members):
+        return _ByAutograd(members, params, std, gradient)
+    return _Moments(forms, params, std, gradient)
+
+
+class _Moments:
+    """Closed: linear in second moments and in the entropy."""
+
+    def __init__(
+        self,
+        forms: Sequence[MomentForm],
+        params: torch.Tensor,
+        std: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        size, dtype = std.shape[1], params.dtype
+        precision = torch.stack([form.precision for form in forms])
+        center = torch.stack([form.center for form in forms])
+        numbers = [(form.weight, form.constant) for form in forms]
+        self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
+        self.precision, self.center = precision.to(dtype), center.to(dtype)
+        self.pull = (precision * center).to(dtype)
+        self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
+        self.is_centred = not bool(center.any())
+        self.std, self.mean, self.size = std, params[:, :size], size
+        self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
+
+    def forget(self) -> None:
+        pass
+
+    def complete(self) -> None:
+        std, slope = self.std, self.for_std
+        self.for_mean.addcmul_(self.precision, self.mean)
+        if not self.is_centred:
+            self.for_mean.sub_(self.pull)
+        slope.addcmul_(self.precision, std)
+        torch.addcmul(self.minus_weight, slope, std, out=slope)
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
+        shift = mean if self.is_centred else mean - self.center
+        squares = torch.exp(log_std).square_().addcmul_(shift, shift)
+        total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
+        entropy = log_std.sum(2, dtype=torch.float64)
+        return 0.5 * total - self.weight * entropy + self.constant
+
+
+class _ByAutograd:
+    """Automatic derivatives of the closed form, one member after the other."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        std: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        self.members, self.params = members, params
+        self.std, self.gradient, self.size = std, gradient, std.shape[1]
+        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learnt)
+        self.for_std = gradient[:, self.size : 2 * self.size]
+        self.for_prior = gradient[:, n_of_loss:]
+        self.found: list[torch.Tensor] = []
+
+    def forget(self) -> None:
+        self.found = []
+
+    def complete(self) -> None:
+        self.for_std.mul_(self.std)
+        self.for_prior.zero_()
+        pairs = zip(self.members, self.params, self.gradient, strict=True)
+        self.found.append(torch.stack([self._add(*pair) for pair in pairs]))
+
+    def _add(
+        self, member: Member, params: torch.Tensor, gradient: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = params.clone().requires_grad_()
+            mean, log_std, hyper = leaf.tensor_split([self.size, 2 * self.size])
+            q = NormalForm(mean, log_std.exp())
+            prior = member.target.at(hyper).prior
+            value = member.divergence.closed_form(q, prior)
+            (own,) = torch.autograd.grad(value, leaf)
+        gradient.add_(own)
+        return value.detach().double()
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self.found)

@@ -1,0 +1,109 @@
+"""Training of several members side by side, in stacks of one structure."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from skvi.solvers._training import Training
+
+__all__ = ["train"]
+
+
+def train(trainings: Sequence[Training]) -> None:
+    """Train all members to their ends.
+
+    Parameters
+    ----------
+    trainings : sequence of Training
+        Those that share a structure go in one stack. Each one gets what it would get
+        alone; one that is done leaves its stack.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        On Ctrl-C: all of them can be ended where they are.
+    """
+    groups = defaultdict(list)
+    for i, training in enumerate(trainings):
+        structure = training.structure()
+        groups[i if structure is None else structure].append(training)
+    stacks = [_Stack(group) for group in groups.values()]
+    while stacks:
+        stacks = [stack for stack in stacks if stack.advance()]
+
+
+class _Stack:
+    """Members with the same structure: their parameters are the rows of a matrix."""
+
+    def __init__(self, trainings: Sequence[Training]) -> None:
+        self.trainings = [t for t in trainings if not t.is_done]
+        self._gather()
+        if self.trainings:
+            first = self.trainings[0]
+            self.steps = first.problem.objective.steps(
+                [t.problem for t in self.trainings],
+                self.params,
+                first.options.n_draws,
+                first.batch_size,
+            )
+
+    def _gather(self) -> None:
+        """Move the members' parameters into one matrix."""
+        if not self.trainings:
+            return
+        self.params = torch.stack([t.params for t in self.trainings])
+        for training, params in zip(self.trainings, self.params, strict=True):
+            training.params = params
+        self._trail: torch.Tensor | None = None
+        self._hyper = self.params[:, self.trainings[0].split :]
+        self._floor = torch.stack([t.floor for t in self.trainings])
+        self._ceiling = torch.stack([t.ceiling for t in self.trainings])
+
+    def advance(self) -> bool:
+        """Make some steps; whether there is anybody left."""
+        if not self.trainings:
+            return False
+        pending = min(training.pending() for training in self.trainings)
+        count = min(pending, self.steps.max_steps)
+        values, trail = self._run(count)
+        for m, training in enumerate(self.trainings):
+            training.record(values[:, m], trail[:, m])
+        self._drop()
+        return bool(self.trainings)
+
+    def _run(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values of the next steps, (T, M), and all states, (T + 1, M, V)."""
+        steps, params = self.steps, self.params
+        if self._trail is None or len(self._trail) <= count:
+            self._trail = params.new_empty(count + 1, *params.shape)
+        trail = self._trail[: count + 1]
+        with torch.inference_mode():
+            steps.prepare([training.take(count) for training in self.trainings])
+            states, pairs = trail.unbind(), zip(params, steps.gradient, strict=True)
+            updates = [
+                (training.adam.step, *pair)
+                for training, pair in zip(self.trainings, pairs, strict=True)
+            ]
+            states[0].copy_(params)
+            for k in range(count):
+                steps.differentiate(k)
+                for update, own, gradient in updates:
+                    update(own, gradient)
+                if self._hyper.shape[1]:
+                    self._hyper.clamp_(self._floor, self._ceiling)
+                states[k + 1].copy_(params)
+            values = steps.values(trail[:-1])
+        return values.clone(), trail
+
+    def _drop(self) -> None:
+        """Go on without the members that are done."""
+        left = [m for m, t in enumerate(self.trainings) if not t.is_done]
+        if len(left) == len(self.trainings):
+            return
+        for training in self.trainings:
+            training.params = training.params.clone()
+        self.trainings = [self.trainings[m] for m in left]
+        self._gather()
+        if left:
+            self.steps = self.steps.keep(left, self.params)

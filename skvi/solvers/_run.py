@@ -1,0 +1,78 @@
+"""What the runs of solvers without draws share: how they report, and how they end."""
+
+import math
+
+from skvi.solvers._solution import Solution, State, ending_of
+from skvi.solvers.base import Problem, SolverOptions
+
+__all__ = ["Run"]
+
+
+class Run:
+    """Improves a state, one iteration after the other, until Ctrl-C at any moment.
+
+    A subclass must implement `value`, `state` and `improve`.
+
+    Parameters
+    ----------
+    problem : Problem
+    options : SolverOptions
+    """
+
+    solver: str
+    #: Whether there is a state to keep.
+    is_usable = True
+    #: What is known of the state without a look at it that would take time.
+    known: dict = {}
+
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.given, self.options = problem, options
+        self.history: list[float] = []
+        self.stopped = False
+
+    @property
+    def value(self) -> float:
+        """What is minimized, at the state as it is."""
+        raise NotImplementedError
+
+    def state(self) -> State:
+        """Best state so far."""
+        raise NotImplementedError
+
+    def improve(self) -> Solution:
+        """Iterate to the end, and judge it."""
+        raise NotImplementedError
+
+    def run(self) -> Solution:
+        """Improve; after Ctrl-C with what there is, if there is anything."""
+        try:
+            return self.improve()
+        except KeyboardInterrupt:
+            if not self.is_usable:
+                raise
+            found = {**self.known, "gap": math.inf}
+            return self.solution(False, "", found).cut_short()
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether neither a callback nor `max_iter` stops it."""
+        return not self.stopped and len(self.history) < self.options.max_iter
+
+    def report(self) -> None:
+        """Say that an iteration is over."""
+        self.history.append(self.value)
+        self.stopped = self.options.progress(self.value, self.state)
+
+    def solution(self, converged: bool, message: str, found: dict) -> Solution:
+        """The state as it is, without Monte Carlo noise in its value."""
+        return Solution(
+            solver=self.solver,
+            state=self.state(),
+            value=self.value,
+            history=self.history,
+            n_iter=len(self.history),
+            ending=ending_of(converged, self.stopped),
+            message=message,
+            diagnostics=found,
+            is_exact=True,
+        )

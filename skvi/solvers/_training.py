@@ -1,0 +1,379 @@
+"""What one member of a stochastic fit goes through: schedule, averages, its end."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
+from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
+from skvi.solvers.base import Problem, SolverOptions
+
+__all__ = ["Training"]
+
+STEPS_PER_SWEEP = 100
+# Draws and rows that tell after Ctrl-C whether the start was better.
+JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
+# Sweeps without progress before the step size is halved.
+PATIENCE = 3
+# Below this share of effective draws self-normalised gradients are mostly bias.
+MIN_EFFICIENCY = 0.1
+# Nats that may be left where gradients are too noisy to find them.
+MAX_GAIN = 1.0
+# An average over steps at the end of a learnt scale's range lies so close to it.
+END_MARGIN = math.log(3.0)
+
+
+class Training:
+    """One member: what it trains, how far it is, and what comes of it.
+
+    Parameters
+    ----------
+    problem : Problem
+    options : SolverOptions
+    """
+
+    def __init__(self, problem: Problem, options: SolverOptions) -> None:
+        self.problem, self.options = problem, options
+        self.split = len(problem.posterior.params)
+        dtype = problem.posterior.params.dtype
+        hyper = problem.target.hyper.to(dtype)
+        #: Where it is: changed in place by whoever makes the steps.
+        self.params = torch.cat([problem.posterior.params, hyper]).detach()
+        low, high = hyper_range(problem.target, has_small_steps=True)
+        self.floor = torch.minimum(low.to(dtype), hyper)
+        self.ceiling = torch.maximum(high.to(dtype), hyper)
+        self.start = self.params.clone()
+        self.adam = Adam(self.params, options.learning_rate)
+        batches = 1
+        if options.batch_size is not None:
+            batches = math.ceil(problem.target.n_rows / options.batch_size)
+        self.has_batches = batches > 1
+        self.steps = batches if self.has_batches else options.steps_per_iter
+        self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / self.steps)
+        self.schedule = self._schedule()
+        self.history: list[float] = []
+        self.message, self.stopped = "", False
+        self._rows: list[torch.Tensor | None] = []
+        self._epoch: list[torch.Tensor] = []
+        self._sweep: list[torch.Tensor] = []
+        self._total = torch.zeros_like(self.params)
+        self._end: _EpochEnd | None = None
+
+    @property
+    def batch_size(self) -> int | None:
+        """Most rows of one step; None is all rows."""
+        if not self.has_batches:
+            return None
+        return math.ceil(self.problem.target.n_rows / self.steps)
+
+    def structure(self) -> Hashable | None:
+        """What members must share to be trained in one stack; None if they cannot."""
+        found = self.problem.objective.structure(self.problem)
+        if found is None:
+            return None
+        options = self.options
+        sizes = options.n_draws, options.batch_size, self.has_batches
+        return repr(self.problem.objective), found, sizes
+
+    def _schedule(self) -> Plateau | Decay:
+        options = self.options
+        if not options.early_stopping:
+            n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
+            n_terms = self.problem.target.n_rows + self.problem.target.layout.size
+            return Decay(self.adam, n_sweeps, options.tol, n_terms)
+        patience = PATIENCE
+        if options.n_iter_no_change is not None:
+            patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
+        return Plateau(self.adam, patience, options.tol)
+
+    # --- steps ------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to do but `finish`."""
+        ends = bool(self.message) or self.stopped or self.schedule.done
+        return ends or len(self.history) >= self.options.max_iter
+
+    def pending(self) -> int:
+        """Steps left of this epoch, or of the next one where there are none."""
+        if not self._rows:
+            self._rows = self._row_batches()
+        return len(self._rows)
+
+    def take(self, count: int) -> list[torch.Tensor | None]:
+        """Rows of the next steps."""
+        taken, self._rows = self._rows[:count], self._rows[count:]
+        return taken
+
+    def _row_batches(self) -> list[torch.Tensor | None]:
+        if not self.has_batches:
+            return [None] * self.steps
+        n_rows, generator = self.problem.target.n_rows, self.problem.source_of_draws
+        order = torch.randperm(n_rows, generator=generator, device=generator.device)
+        # Batches of nearly equal size: a last one of two rows would be all noise.
+        return list(order.tensor_split(self.steps))
+
+    def record(self, values: torch.Tensor, trail: torch.Tensor) -> None:
+        """Take note of some steps.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+            What was minimized, in nats, at the state before each step.
+        trail : Tensor of shape (T + 1, V)
+            The states: before the first step, and after every step.
+        """
+        if not bool(torch.isfinite(values).all() & torch.isfinite(trail[-1]).all()):
+            self._name_non_finite(values, trail)
+            return
+        self._total += trail[1:].sum(0)
+        self._epoch.append(values)
+        if not self._rows:
+            self._end_epoch()
+
+    def _name_non_finite(self, values: torch.Tensor, trail: torch.Tensor) -> None:
+        finite = torch.isfinite(values) & torch.isfinite(trail[1:]).all(1)
+        last = trail[int(finite.long().argmin())]
+        self.message = _non_finite(self._at(last.clone()))
+
+    def _end_epoch(self) -> None:
+        values = torch.cat(self._epoch)
+        self._epoch = []
+        self._sweep.append(values)
+        average = self._total / sum(len(part) for part in self._sweep)
+        self._end = _EpochEnd(average, self.params.clone(), self._sweep[:], len(values))
+        self.history.append(float(values.mean()))
+        end = self._end
+        self.stopped = self.options.progress(
+            self.history[-1], lambda: self._at(end.state).state
+        )
+        is_last = len(self.history) == self.options.max_iter
+        if self.stopped or not (is_last or len(self._sweep) == self.epochs_per_sweep):
+            return
+        self.schedule.observe(torch.cat(self._sweep))
+        self._sweep = []
+        self._total.zero_()
+
+    # --- the end ----------------------------------------------------------------------
+
+    @property
+    def kept(self) -> torch.Tensor:
+        """Best state so far: that of the end of the last epoch, or the start."""
+        return self.start if self._end is None else self._end.state
+
+    def finish(self) -> Solution:
+        """Say what came of the training, and whether it has converged.
+
+        Returns
+        -------
+        Solution
+        """
+        if self.stopped:
+            return self._solution(Ending.STOPPED, "", self.kept, *self._value())
+        message = self._complaint()
+        ending = ending_of(self.schedule.converged and not message)
+        return self._solution(ending, message, self.kept, *self._value())
+
+    def _complaint(self) -> str:
+        """Say what is wrong with the end, the worst first; empty where nothing is."""
+        problem = self._at(self.kept)
+        # First: at an end other parameters may go on moving without limit.
+        message = self.message or self._runaway_message()
+        if self.schedule.drifted and not message:
+            message = (
+                f"the noise of the gradients drove the objective up, by more than "
+                f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
+                "or increase n_draws"
+            )
+        if not self.schedule.converged and not message:
+            message = (
+                "the objective was still falling after max_iter="
+                f"{self.options.max_iter} iterations of {self.steps} gradient steps; "
+                "increase max_iter"
+            )
+            message += suspicion(problem.target, self.kept[self.split :])
+        gain = problem.objective.remaining_gain(
+            problem.target,
+            problem.posterior,
+            problem.divergence,
+            problem.source_of_draws,
+        )
+        if not message and gain > MAX_GAIN:
+            message = (
+                f"the gradient promises {gain:.2g} more nats, which its noise kept "
+                "from showing; increase n_draws, or use gradient='reparam'"
+            )
+        efficiency = _weight_efficiency(problem)
+        if not message and efficiency < MIN_EFFICIENCY:
+            message = (
+                f"the weights that train {problem.objective!r} are degenerate "
+                f"(share of effective draws {efficiency:.3f}), so that its gradients "
+                "are biased; use objective='elbo' or more n_draws"
+            )
+        return message
+
+    def cut_short(self) -> Solution:
+        """Keep the better one of the start and of what there is, after Ctrl-C.
+
+        Returns
+        -------
+        Solution
+        """
+        state = self.kept
+        if self._end is None:  # the first stretch is not over
+            state = self.params.clone()
+            state[self.split :].clamp_(self.floor, self.ceiling)
+        first, value = self._value_at(self.start), self._value_at(state)
+        error = math.nan
+        if value < first and self._end is not None:
+            value, error = self._value()
+        elif not value < first:
+            state, value = self.start, first
+        return self._solution(Ending.INTERRUPTED, INTERRUPTED, state, value, error)
+
+    def _solution(
+        self,
+        ending: Ending,
+        message: str,
+        params: torch.Tensor,
+        value: float,
+        value_se: float,
+    ) -> Solution:
+        unit = f"sweep of {self.steps} gradient steps"
+        return Solution(
+            solver="stochastic",
+            state=self._at(params.clone()).state,
+            value=value,
+            value_se=value_se,
+            history=self.history,
+            n_iter=len(self.history),
+            ending=ending,
+            message=message,
+            diagnostics={"unit": "epoch" if self.has_batches else unit},
+        )
+
+    def _runaway_message(self) -> str:
+        """Say which learnt scales of what is returned lie at an end."""
+        hyper = self.kept[self.split :]
+        return runaway_message(
+            self.problem.target,
+            hyper <= self.floor + END_MARGIN,
+            hyper >= self.ceiling - END_MARGIN,
+        )
+
+    def _at(self, params: torch.Tensor) -> Problem:
+        """Problem at other variational parameters and hyperparameters."""
+        (posterior, target), split = self.problem.state, self.split
+        state = State(posterior.at(params[:split]), target.at(params[split:]))
+        return self.problem.at(state)
+
+    @torch.no_grad()
+    def _value(self) -> tuple[float, float]:
+        """Mean of the last values, and its standard error.
+
+        Minibatches of one epoch share the rows: epochs are independent, and single
+        steps where there is no second epoch, which overstates the error.
+        """
+        end = self._end
+        if end is None:
+            # Nothing was trained: two values of the start tell of the noise.
+            start = self._at(self.start)
+            pair = [_surrogate(start, self.options, None)[1] for _ in range(2)]
+            return _mean_and_error(torch.stack(pair))
+        values, length = torch.cat(end.values), end.length
+        if self.has_batches and len(values) >= 2 * length:
+            values = values[-(len(values) // length) * length :]
+            values = values.reshape(-1, length).mean(1)
+        return _mean_and_error(values)
+
+    @torch.no_grad()
+    def _value_at(self, params: torch.Tensor) -> float:
+        """The objective on draws and rows that are the same in every call."""
+        device = params.device
+        generator, rows = torch.Generator(device).manual_seed(0), None
+        n_rows = self.problem.target.n_rows
+        if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
+            order = torch.randperm(n_rows, generator=generator, device=device)
+            rows = order[:JUDGE_ROWS]
+        problem = replace(self._at(params), generator=generator)
+        n_draws = max(self.options.n_draws, JUDGE_DRAWS)
+        options = replace(self.options, n_draws=n_draws)
+        return float(_surrogate(problem, options, rows)[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _EpochEnd:
+    """Average and last state of a sweep so far, with the values of its epochs."""
+
+    average: torch.Tensor
+    last: torch.Tensor
+    values: list[torch.Tensor]
+    length: int
+
+    @cached_property
+    def state(self) -> torch.Tensor:
+        """The average, or where the objective still falls fast the last state."""
+        return self.last if _is_falling(torch.cat(self.values)) else self.average
+
+
+def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean of independent values, and its standard error; NaN of a single one."""
+    largest = values.abs().max().clamp(min=1e-150)  # squares may be no floats
+    error = float(largest * (values / largest).std()) / len(values) ** 0.5
+    return float(values.mean()), error
+
+
+def _is_falling(values: torch.Tensor) -> bool:
+    """Whether the second half is lower than the first by more than the noise."""
+    if len(values) < 4:
+        return True
+    first, second = values.tensor_split(2)
+    noise = (first.var() / len(first) + second.var() / len(second)).sqrt()
+    return bool(first.mean() - second.mean() > 2 * noise)
+
+
+@torch.no_grad()
+def _weight_efficiency(problem: Problem) -> float:
+    """Share of effective draws of a minimised bound; 1 where they bias nothing."""
+    objective = problem.objective
+    if objective.kind != "weights" or objective.direction != "upper":
+        return 1.0
+    draw = problem.posterior.draw(1000, problem.source_of_draws)
+    theta, log_q = draw.theta, draw.log_q
+    log_weights = problem.target.log_joint_batched(theta) - log_q
+    weights = objective.training_weights(log_weights)
+    return float(1 / weights.square().sum()) / len(theta)
+
+
+def _surrogate(
+    problem: Problem, options: SolverOptions, rows: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return problem.objective.surrogate(
+        problem.target,
+        problem.posterior,
+        problem.divergence,
+        rows,
+        options.n_draws,
+        problem.source_of_draws,
+    )
+
+
+def _non_finite(problem: Problem) -> str:
+    posterior = problem.posterior
+    with torch.no_grad():
+        draw = posterior.draw(1, problem.source_of_draws)
+        theta, log_q = draw.theta, draw.log_q
+        parts = {
+            "log q": log_q,
+            "log prior": problem.target.reference.log_prob(theta),
+            "log joint": problem.target.log_joint(theta),
+        }
+    bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
+    return (
+        f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
+        "state was kept. Lower learning_rate or standardise the features"
+    )

@@ -1,0 +1,259 @@
+"""Analytic gradients of networks against automatic differentiation, on the same draws.
+
+The reference differentiates what the target and the divergence say of draws
+``theta = mean + std * noise`` with the noise of the step.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import KL, Renyi
+from skvi.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    StudentTLikelihood,
+)
+from skvi.losses import BetaLoss, CallableLoss, GammaLoss, LogLoss
+from skvi.objectives import ELBO, EUBO
+from skvi.objectives._analytic import AnalyticSteps, structure_of
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import MLPPredictor
+from skvi.priors import Laplace, Normal, StudentT, build_prior
+from skvi.targets import SupervisedTarget
+
+D, S = 3, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A member: what `Problem` holds."""
+
+    target: Any
+    posterior: Any
+    divergence: Any
+    generator: torch.Generator
+
+
+def make_member(seed=0, n=31, dtype=torch.float64, hidden=(6, 4), **parts):
+    generator = torch.Generator().manual_seed(seed)
+
+    def randn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    likelihood = parts.get("likelihood", GaussianLikelihood("learn"))
+    activation = parts.get("activation", "relu")
+    predictor = MLPPredictor(D, likelihood.n_outputs, hidden, activation)
+    y = randn(n)
+    if likelihood.is_discrete:
+        top = max(likelihood.n_outputs, 2)
+        y = torch.randint(top, (n,), generator=generator).double()
+    target = SupervisedTarget(
+        predictor,
+        likelihood,
+        parts.get("loss", LogLoss()),
+        build_prior(parts.get("prior", Normal(0.7)), predictor.layout),
+        randn(n, D).to(dtype),
+        y,
+        randn(n).exp() if parts.get("weighted", True) else None,
+        constant=0.3,
+        offset=randn(n) if parts.get("offset", False) else None,
+    )
+    posterior = MeanFieldNormal().build(predictor.layout)
+    size = predictor.layout.size
+    params = torch.cat([0.5 * randn(size), -1 + 0.3 * randn(size)]).to(dtype)
+    return Parts(
+        target,
+        posterior.at(params),
+        parts.get("divergence", KL()),
+        torch.Generator().manual_seed(seed + 1),
+    )
+
+
+def params_of(members):
+    rows = [torch.cat([m.posterior.params, m.target.hyper]) for m in members]
+    return torch.stack(rows).to(members[0].posterior.params.dtype)
+
+
+def reference(member, params, noise, rows):
+    """Value and gradient by automatic differentiation, in double precision."""
+    leaf, size = params.double().clone().requires_grad_(), member.target.layout.size
+    mean, log_std, hyper = leaf.tensor_split([size, 2 * size])
+    target, theta = member.target.at(hyper), mean + log_std.exp() * noise.double()
+    loss = (target.prior.log_prob(theta) - target.log_joint(theta, rows)).mean()
+    q = NormalForm(mean, log_std.exp())
+    value = loss + member.divergence.closed_form(q, target.prior)
+    return value.detach(), torch.autograd.grad(value, leaf)[0]
+
+
+def batches_of(member, has_batches):
+    if not has_batches:
+        return [None] * 3
+    generator = torch.Generator().manual_seed(3)
+    order = torch.randperm(member.target.n_rows, generator=generator)
+    return list(order.tensor_split(3))
+
+
+def compare(members, has_batches=True, rtol=1e-11):
+    """Three steps from different places."""
+    params = params_of(members)
+    rows = [batches_of(member, has_batches) for member in members]
+    most = max(len(r[0]) for r in rows) if has_batches else None
+    steps = AnalyticSteps(members, params, S, most)
+    trail, expected = [], []
+    move = 0.1 * torch.randn(params.shape, generator=torch.Generator().manual_seed(9))
+    with torch.inference_mode():
+        steps.prepare(rows)
+    for k in range(3):
+        trail.append(params.clone())
+        with torch.inference_mode():
+            steps.differentiate(k)
+        noise = steps.noise.block[:, k]
+        found = [
+            reference(member, own, eps, r[k])
+            for member, own, eps, r in zip(members, params, noise, rows, strict=True)
+        ]
+        expected.append(torch.stack([value for value, _ in found]))
+        for gradient, (_, exact) in zip(steps.gradient, found, strict=True):
+            atol = rtol * float(exact.abs().max())
+            torch.testing.assert_close(gradient.double(), exact, rtol=rtol, atol=atol)
+        params += move.to(params.dtype)
+    values = steps.values(torch.stack(trail))
+    torch.testing.assert_close(values, torch.stack(expected), rtol=rtol, atol=rtol)
+
+
+LOSSES = {
+    "gaussian, learnt": {},
+    "gaussian": {"likelihood": GaussianLikelihood(0.4)},
+    "student_t, learnt": {"likelihood": StudentTLikelihood(4.0, "learn")},
+    "bernoulli": {"likelihood": BernoulliLikelihood()},
+    "categorical": {"likelihood": CategoricalLikelihood(3)},
+    "beta, learnt": {"loss": BetaLoss(1.3)},
+    "gamma": {"loss": GammaLoss(1.2), "likelihood": BernoulliLikelihood()},
+    "beta, classes": {"loss": BetaLoss(1.2), "likelihood": CategoricalLikelihood(4)},
+    "function": {
+        "loss": CallableLoss(lambda f, y: (f - y).abs()),
+        "likelihood": GaussianLikelihood(1.0),
+    },
+}
+REGULARIZERS = {
+    "cold": {"divergence": KL(0.3)},
+    "renyi": {"divergence": Renyi(0.5)},
+    "laplace": {"prior": Laplace(0.5)},
+    "student_t": {"prior": StudentT(3.0)},
+    "learnt scale": {"prior": Normal("learn")},
+    "learnt scales": {
+        "prior": {"coef": Normal("learn"), "intercept": Laplace("learn")},
+        "divergence": KL(2.0),
+    },
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic", "identity"])
+@pytest.mark.parametrize("hidden", [(7,), (6, 4)])
+def test_activations(hidden, activation, count):
+    """Wrong variants: an activation's derivative left out, or at its argument; the
+    weights of the next layer with the intercepts; one member's rows for all."""
+    parts = {"hidden": hidden, "activation": activation}
+    compare([make_member(seed, n=30 + seed, **parts) for seed in range(count)])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name, count):
+    """Wrong variants: the slope of the log density; no weights in it; the noise's
+    slope without the number of terms."""
+    members = [make_member(s, n=30 + s, **LOSSES[name]) for s in range(count)]
+    compare(members)
+    compare(members, has_batches=False)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_divergences_and_priors(name, count):
+    """Wrong variants: the entropy's slope without the weight; slopes of the last step
+    left in the learnt scale; the prior's mean left out."""
+    compare([make_member(s, n=30 + s, **REGULARIZERS[name]) for s in range(count)])
+
+
+def test_a_prior_with_a_mean():
+    """That of a posterior of other data. Wrong variant: the center left out."""
+    first = make_member(1)
+    second = make_member(2, prior=first.posterior)
+    compare([second], rtol=1e-9)
+
+
+def test_offsets_and_rows_without_weights():
+    """Wrong variants: the offset added in every call; an average over draws with
+    the rows of a full batch."""
+    for parts in ({"offset": True}, {"weighted": False}):
+        compare([make_member(**parts)])
+        compare([make_member(seed, **parts) for seed in range(2)], has_batches=False)
+    parts = {"offset": True, "likelihood": CategoricalLikelihood(3)}
+    compare([make_member(**parts)])
+
+
+@pytest.mark.parametrize("name", ["gaussian, learnt", "categorical", "beta, learnt"])
+def test_single_precision(name):
+    """To its rounding."""
+    parts = {"dtype": torch.float32, **LOSSES[name]}
+    compare([make_member(seed, **parts) for seed in range(2)], rtol=2e-5)
+
+
+def test_members_with_their_own_hyperparameters():
+    """Weights of the divergence, prior scales, noises and orders of one structure.
+
+    Wrong variant: those of the first member for all.
+    """
+    members = [
+        make_member(seed, divergence=KL(0.5 + seed), prior=Normal(1.0 + seed))
+        for seed in range(3)
+    ]
+    assert len({structure_of(member) for member in members}) == 1
+    compare(members)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"hidden": (6,)},
+        {"activation": "tanh"},
+        {"loss": BetaLoss(1.3)},
+        {"likelihood": GaussianLikelihood(0.4)},
+        {"prior": Normal("learn")},
+        {"offset": True},
+        {"dtype": torch.float32},
+    ],
+)
+def test_what_has_another_structure(parts):
+    assert structure_of(make_member()) != structure_of(make_member(**parts))
+
+
+def test_what_has_none():
+    """Without a factorised normal, without a closed divergence; other gradients."""
+    member = make_member()
+    full = FullRankNormal().build(member.target.layout)
+    other = Parts(member.target, full, member.divergence, member.generator)
+    assert structure_of(other) is None
+    assert ELBO("reparam").structure(member) is None
+    assert EUBO().structure(member) is None
+    assert ELBO().structure(member) is not None
+    assert structure_of(make_member(hidden=())) is None
+
+
+def test_noise_is_a_pair_of_draws_and_their_mirror_images():
+    """The same for a member whoever is beside it. Wrong variants: one generator for
+    all members; mirror images that are drawn again."""
+    alone = AnalyticSteps([make_member(1)], params_of([make_member(1)]), S, None)
+    members = [make_member(0), make_member(1)]
+    both = AnalyticSteps(members, params_of(members), S, None)
+    for _ in range(20):
+        noise = alone.noise.next()
+        assert torch.equal(noise[0], both.noise.next()[1])
+        assert torch.equal(noise[:, : S // 2], -noise[:, S // 2 + 1 :])
+    assert abs(float(both.noise.block.std()) - 1) < 0.05
