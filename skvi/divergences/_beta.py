@@ -138,8 +138,8 @@ class BetaDivergence(PowerDivergence):
         else:
             where = f"in {lost} of {size} coordinates"
         return (
-            f"the prior has been lost: {where} {self!r} pulls the means with "
-            f"{float(weight.min()):.1g} of the force of KL, so that nothing bounds "
+            f"the prior has been lost: {where} the gradient of {self!r} in the "
+            f"means is {float(weight.min()):.1g} of that of KL, so that nothing bounds "
             f"them. Use {remedy}"
         )
 

@@ -72,9 +72,9 @@ def missed_message(divergence: object, fraction: float) -> str:
     """Say that draws of q miss what the divergence depends on."""
     return (
         f"{divergence!r} is estimated from draws of the posterior, which miss what it "
-        f"depends on (share of effective draws {fraction:.1g}), so that the fit cannot "
-        "be trusted. Use divergence='kl', or a normal prior and a divergence with a "
-        "closed form"
+        f"depends on (fraction of effective draws {fraction:.1g}), so that the fit "
+        "cannot be trusted. Use divergence='kl', or a normal prior and a divergence "
+        "with a closed form"
     )
 
 

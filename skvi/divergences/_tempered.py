@@ -50,7 +50,7 @@ def log_tempered_integral(
         G = P for integrals of coordinates, else 1. Consistent; its exponential is
         unbiased. Differentiable in q and the hyperparameters of the prior.
     log_weights : Tensor of shape (S, G)
-        Of the draws: (1 - a) log pi. Draws of q itself would have the weights
+        Log weights of the draws, (1 - a) log pi. Draws of q itself would have weights
         (pi/q)^(1-a), with a tail that they miss; these vary over the width of q as
         little as the prior does.
 

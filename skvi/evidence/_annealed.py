@@ -1,7 +1,6 @@
 """Annealed importance sampling below, the same path backwards above."""
 
 import math
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from skvi.sampling import (
 )
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts, likelihood_normal
+from skvi.targets import Target
 
 __all__ = ["annealed_sides"]
 
@@ -43,7 +43,7 @@ MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
 
 
 def annealed_sides(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     generator: torch.Generator,
     n_draws: int | None,
@@ -54,7 +54,7 @@ def annealed_sides(
     path, ends = tune_path(target, normal, generator)
     sampler = _sampler(target, path, ends, generator, report)
     path = _improve(path, sampler.pilot, generator)
-    # Of chains that do not meet a finer path would only cost more.
+    # For chains that have not mixed a finer path would only cost more.
     is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
     path, variance = _refine(path, sampler, generator, 1 if is_hopeless else 16)
     relative = math.expm1(min(variance, 20.0))
@@ -81,7 +81,7 @@ def annealed_sides(
 
 
 def _sampler(
-    target: Any,
+    target: Target,
     path: AnnealedPath,
     ends: torch.Tensor,
     generator: torch.Generator,

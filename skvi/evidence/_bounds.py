@@ -1,7 +1,6 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
-from typing import Any
 
 import torch
 
@@ -9,10 +8,12 @@ from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._sides import summarize
+from skvi.evidence._summarize import summarize
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal
+from skvi.targets import Target
 
 __all__ = ["bound_evidence"]
 
@@ -24,8 +25,8 @@ N_MOMENTS = 1000
 
 @torch.no_grad()
 def bound_evidence(
-    target: Any,
-    posterior: Any,
+    target: Target,
+    posterior: Posterior,
     generator: torch.Generator,
     n_draws: int | None = None,
     precision: float | None = None,
@@ -58,7 +59,7 @@ def bound_evidence(
         "auto" is importance sampling where its diagnostics allow it and the result
         is narrow, else annealing.
     report : callable, default=silent
-        Told what is going on, and which share of it is done.
+        Told what is going on, and which fraction of it is done.
 
     Returns
     -------
@@ -116,7 +117,9 @@ def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
     return first if widths[0] < widths[1] or math.isnan(widths[1]) else second
 
 
-def _normal_near(target: Any, posterior: Any, generator: torch.Generator) -> NormalForm:
+def _normal_near(
+    target: Target, posterior: Posterior, generator: torch.Generator
+) -> NormalForm:
     if target.has_design:
         found = fit_proposal_normal(target)
         if found is not None:

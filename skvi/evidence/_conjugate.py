@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +11,15 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import elbo_row
+from skvi.posteriors import Posterior
+from skvi.targets import Target
+from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import CPU
 from skvi.utils._gamma import log_gamma_density
+from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["conjugate_evidence"]
 
-LOG_2PI = math.log(2 * math.pi)
 # Gauss-Legendre nodes per panel: to find the panels, and pairs of rules whose
 # difference is the error. The next pair is for those that differ by more than a goal.
 COARSE_NODES, RULES, GOAL = 3, ((12, 16), (24, 32), (48, 64)), 1e-7
@@ -36,8 +38,8 @@ ROUNDING = 1e-12
 
 @torch.no_grad()
 def conjugate_evidence(
-    target: Any,
-    posterior: Any,
+    target: Target,
+    posterior: Posterior,
     generator: torch.Generator,
     quantity: str = "log evidence",
     plug_in: tuple[str, ...] = (),
@@ -46,7 +48,7 @@ def conjugate_evidence(
 
     Parameters
     ----------
-    target : HierarchicalTarget
+    target : Target
     posterior : Posterior
         The fitted one; it only enters the table's ELBO.
     generator : torch.Generator
@@ -132,7 +134,7 @@ _REASONS = {
 }
 
 
-def _given(form: Any) -> float:
+def _given(form: ConjugateForm) -> float:
     """Log evidence at the precisions of the form."""
     coef = form.coef.value.numpy()
     if len(coef) > 1:
@@ -140,7 +142,7 @@ def _given(form: Any) -> float:
     return float(_log_evidence(form, np.log(form.noise.value.numpy()), np.log(coef))[0])
 
 
-def _given_each(form: Any) -> float:
+def _given_each(form: ConjugateForm) -> float:
     """Log evidence where every coefficient has a given precision of its own."""
     data, alpha = form.data, float(form.noise.value)
     width = form.coef.value.rsqrt()
@@ -148,17 +150,17 @@ def _given_each(form: Any) -> float:
     matrix.diagonal().add_(1.0)
     factor = torch.linalg.cholesky(matrix)
     moment = data.vectors @ (data.values * data.solution)
-    pull = torch.linalg.solve_triangular(
+    whitened = torch.linalg.solve_triangular(
         factor, (alpha * width * moment)[:, None], upper=False
     )
     squares = data.residual + float(data.values @ data.solution.square())
-    fit = float(pull.square().sum()) - alpha * squares
+    fit = float(whitened.square().sum()) - alpha * squares
     value = 0.5 * fit - float(factor.diagonal().log().sum())
     value += 0.5 * data.n * (math.log(alpha) - LOG_2PI) + form.constant
     return value + float(_of_intercept(form, np.array([alpha]))[0])
 
 
-def _of_intercept(form: Any, alpha: np.ndarray) -> np.ndarray:
+def _of_intercept(form: ConjugateForm, alpha: np.ndarray) -> np.ndarray:
     """Part of the log evidence that comes from the intercept."""
     if form.intercept is None:
         return np.zeros_like(alpha)
@@ -167,25 +169,25 @@ def _of_intercept(form: Any, alpha: np.ndarray) -> np.ndarray:
     return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
 
 
-def _log_evidence(form: Any, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+def _log_evidence(form: ConjugateForm, t: np.ndarray, s: np.ndarray) -> np.ndarray:
     """Log p(D | precisions) at log precisions of noise and coefficients, (m,)."""
     data = form.data
     e, z = data.values.numpy(), data.solution.numpy()
     # In units of the smaller of both precisions nothing overflows.
     ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
     alpha = np.exp(t)
-    pull = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
-    pull = np.where(ratio > 1, pull, (alpha[:, None] * e) / (1 + ratio))
-    value = -0.5 * (np.log1p(ratio).sum(1) + pull @ (z * z))
+    weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
+    weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
+    value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
     value += 0.5 * (data.n * (t - LOG_2PI) - alpha * data.residual) + form.constant
     return value + _of_intercept(form, alpha)
 
 
-def _integrate(form: Any, free: list[int]) -> tuple[float, float]:
+def _integrate(form: ConjugateForm, free: list[int]) -> tuple[float, float]:
     """Log of the integral over the precisions with hyperpriors, and its error."""
     nodes = [form.noise, form.coef]
     fixed = [float(node.value[0].log()) for node in nodes]
-    gammas = [nodes[i].hyperprior for i in free]
+    gammas = [g for i in free if (g := nodes[i].hyperprior) is not None]
 
     def log_density(x: np.ndarray) -> np.ndarray:
         columns = [np.full(len(x), value) for value in fixed]
@@ -227,7 +229,7 @@ def _find_mode(
     mode = minimize(negative, start, method="Nelder-Mead", options=options).x
     widths = []
     for unit in np.eye(len(mode)):
-        # The scale is found by shrinking the step until the density bends gently.
+        # The scale is found by shrinking the step until the density is gently curved.
         step = 1.0
         for _ in range(12):
             drop = negative(mode + step * unit) + negative(mode - step * unit)
@@ -235,8 +237,8 @@ def _find_mode(
             if drop < 1:
                 break
             step /= 2
-        bend = max(drop, 1e-3) / step**2
-        widths.append(min(max(bend**-0.5, 1e-3), 3.0))
+        curvature = max(drop, 1e-3) / step**2
+        widths.append(min(max(curvature**-0.5, 1e-3), 3.0))
     return mode, np.array(widths)
 
 

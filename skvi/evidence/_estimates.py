@@ -9,10 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-
-def log_mean_exp(log_weights: torch.Tensor, dim: int = -1) -> torch.Tensor:
-    """Return ``log mean exp`` over one axis."""
-    return torch.logsumexp(log_weights, dim) - math.log(log_weights.shape[dim])
+from skvi.utils._log_space import log_mean_exp
 
 
 def block_size(relative_variance: float, n_draws: int) -> int:
@@ -40,7 +37,7 @@ def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     Parameters
     ----------
     log_weights : Tensor of shape (n_chains, n_iterations)
-        Independent chains; the error comes from their spread.
+        Independent chains; the error comes from their standard deviation.
     k : int
         A block takes every so many draws of one chain, so that its draws are as
         independent as the chain allows.
@@ -107,7 +104,7 @@ def bridge_estimate(
     estimate = float(log_mean_exp(forward))
     for _ in range(200):
         shift = log_ratio - estimate
-        # Shares of each draw that are due to the posterior and to the proposal.
+        # Fractions of each draw that are due to the posterior and to the proposal.
         top = log_mean_exp(forward - torch.logaddexp(forward + shift, 0 * forward), 0)
         bottom = log_mean_exp(-torch.logaddexp(flat + shift, 0 * flat), 0)
         new = float(top - bottom)

@@ -1,11 +1,14 @@
 """What a fit can say about its own posterior without much work."""
 
-from typing import Any
+from typing import cast
 
 import torch
 
 from skvi.divergences import KL
+from skvi.objectives import Objective
+from skvi.posteriors import Posterior
 from skvi.sampling import WeightedDraws
+from skvi.targets import SupervisedTarget, Target
 
 # Draws for the bound of posteriors without a closed form, and for the weights.
 BOUND_DRAWS = 1000
@@ -16,8 +19,8 @@ BLOCK_ELEMENTS = 2**23
 
 @torch.no_grad()
 def lower_bound(
-    target: Any,
-    posterior: Any,
+    target: Target,
+    posterior: Posterior,
     generator: torch.Generator,
     n_draws: int = BOUND_DRAWS,
 ) -> tuple[float, float]:
@@ -64,7 +67,8 @@ def lower_bound(
     normal, kl = posterior.as_normal(), KL()
     if target.has_moments and normal is not None:
         if kl.has_closed_form(target.reference):
-            loss = target.expected_loss_terms(normal)[0]
+            linear = cast(SupervisedTarget, target)
+            loss = linear.expected_loss_terms(normal)[0]
             return -float(loss + kl.closed_form(normal, target.reference)), 0.0
     log_weights = _log_weights(target, posterior, n_draws, generator)
     error = float(log_weights.std()) / n_draws**0.5
@@ -72,7 +76,7 @@ def lower_bound(
 
 
 def _log_weights(
-    target: Any, posterior: Any, n_draws: int, generator: torch.Generator
+    target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Log weights of draws of q, which are never all in memory."""
     block = max(1, BLOCK_ELEMENTS // target.layout.size)
@@ -87,13 +91,13 @@ def _log_weights(
 
 @torch.no_grad()
 def weight_diagnostics(
-    target: Any,
-    posterior: Any,
+    target: Target,
+    posterior: Posterior,
     n_iter: int,
     generator: torch.Generator,
     solver: str = "",
 ) -> dict[str, float | None]:
-    """Effective sample size (as a share) and Pareto k of 128 weights of q.
+    """Effective sample size (as a fraction) and Pareto k of 128 weights of q.
 
     They are None where they would cost more than about a tenth of the fit;
     `evidence_bounds` then gives them. An improper prior has no weights either.
@@ -147,7 +151,7 @@ def weight_diagnostics(
 
 
 def judge_existence(
-    objective: Any, target: Any, posterior: Any, message: str = ""
+    objective: Objective, target: Target, posterior: Posterior, message: str = ""
 ) -> tuple[bool | None, str]:
     """Whether the exact bound of a fitted posterior is finite, and what to say.
 

@@ -1,8 +1,7 @@
-"""Importance sampling below, posterior chains and a reverse density above."""
+"""Importance sampling below, MCMC chains and a reverse density above."""
 
 import math
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -25,6 +24,7 @@ from skvi.sampling import (
 from skvi.sampling._importance import badness, tail_score
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
+from skvi.targets import Target
 
 __all__ = [
     "HOPELESS_RHAT",
@@ -42,12 +42,12 @@ HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 # Draws of chains for each parameter of a normal with their covariance.
 DRAWS_PER_PARAMETER = 10
-# A proposal is lost with a smaller share of effective draws, or a heavier tail.
-LOST_SHARE, LOST_KHAT, MAX_RESCUES = 0.05, 0.7, 2
+# A proposal is lost with a smaller fraction of effective draws, or a heavier tail.
+LOST_FRACTION, LOST_KHAT, MAX_RESCUES = 0.05, 0.7, 2
 
 
 def importance_sides(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     generator: torch.Generator,
     n_draws: int | None,
@@ -61,13 +61,13 @@ def importance_sides(
     )
     # Everything that shapes an estimate is chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
-    above, variance_above, spread_above, correlation = _reverse_proposal(
+    above, variance_above, logs_above, correlation = _reverse_proposal(
         sampler.pilot, (normal, sampler.normal), modes
     )
     limit = draw_limit(target.layout.size)
-    variance = max(variance_below, _spread(pilot.log_weights))
+    variance = max(variance_below, _variance_of_logs(pilot.log_weights))
     n_below = n_draws or n_draws_for(variance, precision, limit)
-    variance = max(variance_above, spread_above)
+    variance = max(variance_above, logs_above)
     # Who asks for no precision waits for as many states of chains, and not for draws
     # that are worth as many independent ones.
     limit = limit if precision else int(limit / correlation)
@@ -96,7 +96,7 @@ def importance_sides(
 
 
 def _proposal_and_chains(
-    target: Any,
+    target: Target,
     normal: NormalForm,
     modes: Modes | None,
     generator: torch.Generator,
@@ -140,7 +140,7 @@ def _proposal_and_chains(
 
 
 def _mixture_and_chains(
-    target: Any,
+    target: Target,
     first: StudentT,
     modes: Modes,
     generator: torch.Generator,
@@ -157,7 +157,7 @@ def _mixture_and_chains(
 
 
 def _is_lost(pilot: WeightedDraws) -> bool:
-    return pilot.ess < LOST_SHARE * len(pilot.theta) or pilot.khat > LOST_KHAT
+    return pilot.ess < LOST_FRACTION * len(pilot.theta) or pilot.khat > LOST_KHAT
 
 
 def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
@@ -182,7 +182,7 @@ def _reverse_proposal(
     chain draws are worth one independent draw.
     """
     theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
-    best: tuple = (candidates[0], math.inf, 0.0, 1.0)
+    best: tuple[Density, float, float, float] = (candidates[0], math.inf, 0.0, 1.0)
     best_score = math.inf
     trials: list[Density] = [
         NormalForm(base.mean, factor * base.scale)
@@ -199,11 +199,12 @@ def _reverse_proposal(
         if score < best_score:
             ess = float(effective_sample_size(u.reshape(*pilot.log_joint.shape, 1))[0])
             correlation = min(max(len(u) / ess, 1.0), 4.0)
-            best, best_score = (trial, variance, _spread(log_u), correlation), score
+            best = trial, variance, _variance_of_logs(log_u), correlation
+            best_score = score
     return best
 
 
-def _spread(log_weights: torch.Tensor) -> float:
+def _variance_of_logs(log_weights: torch.Tensor) -> float:
     """Variance of log weights, which the log mean exp of few weights has."""
     variance = float(log_weights.var())
     return variance if math.isfinite(variance) else 0.0

@@ -1,15 +1,18 @@
 """Proposals that cover the prior's spike and the likelihood's mode."""
 
 from itertools import combinations
-from typing import Any
+from typing import TypeGuard
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
+from skvi.priors import BuiltPrior
 from skvi.sampling import Chains, StudentT, WeightedDraws
 from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_weights
 from skvi.solvers import likelihood_normal
 from skvi.solvers._mode import convex_part, factorise
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes", "is_heavy_tailed"]
 
@@ -37,7 +40,7 @@ class Modes:
     def __init__(
         self,
         normal: NormalForm,
-        prior: Any,
+        prior: BuiltPrior,
         spikes: list[tuple[torch.Tensor, NormalForm]],
     ) -> None:
         self.normal, self.prior, self.spikes = normal, prior, spikes
@@ -48,7 +51,7 @@ class Modes:
         return max(len(where) for where, _ in self.spikes) <= MAX_SUBSETS
 
     @staticmethod
-    def find(target: Any, fit: NormalForm) -> "Modes | None":
+    def find(target: Target, fit: NormalForm) -> "Modes | None":
         """Modes of a target; None where there can be only one, or too many.
 
         Parameters
@@ -61,10 +64,11 @@ class Modes:
             return None
         prior = target.prior
         normal = likelihood_normal(target, only_hidden=False)
-        if normal is None:
+        around = prior.matching_normal()
+        if normal is None or around is None:
             return None
-        widths = prior.matching_normal().variance
-        hidden = (widths < SPIKE**2 * normal.variance).nonzero()[:, 0]
+        is_hidden = around.variance < SPIKE**2 * normal.variance
+        hidden = is_hidden.nonzero()[:, 0]
         if not len(hidden):
             return None
         subsets = _subsets(hidden, normal, fit)
@@ -72,14 +76,14 @@ class Modes:
         return Modes(normal, prior, spikes)
 
     def proposal(
-        self, target: Any, first: StudentT, generator: torch.Generator
+        self, target: Target, first: StudentT, generator: torch.Generator
     ) -> tuple[Mixture, WeightedDraws]:
         """Mixture of a first proposal, the likelihood, and every spike."""
         spikes = [
             SpikeAndNormal(self.prior, seen, where, DF, NARROWER)
             for where, seen in self.spikes
         ]
-        components = [first, StudentT(self.normal, DF), *spikes]
+        components: list[Proposal] = [first, StudentT(self.normal, DF), *spikes]
         return adapt_mixture(target, components, generator)
 
     def reverse(
@@ -91,7 +95,7 @@ class Modes:
             for where, seen in self.spikes
         ]
         normals = [NormalForm(n.mean, factor * n.scale) for n in normals]
-        components = [*normals, *spikes]
+        components: list[Proposal] = [*normals, *spikes]
         theta = pilot.theta.flatten(0, 1)
         equal = theta.new_ones(len(components), dtype=torch.float64)
         terms = Mixture(components, equal).log_terms(theta)
@@ -99,13 +103,15 @@ class Modes:
         return Mixture(components, weights)
 
 
-def is_heavy_tailed(target: Any) -> bool:
+def is_heavy_tailed(target: Target) -> TypeGuard[SupervisedTarget]:
     """Whether a linear model of few parameters has a prior that is not log-concave."""
     is_small = target.has_design and target.layout.size <= MAX_PARAMS
-    return is_small and not target.prior.is_log_concave
+    return is_small and not target.reference.is_log_concave
 
 
-def _seen_from(target: Any, normal: NormalForm, where: torch.Tensor) -> NormalForm:
+def _seen_from(
+    target: SupervisedTarget, normal: NormalForm, where: torch.Tensor
+) -> NormalForm:
     """Normal with the slope and the curvature of the likelihood where T is 0.
 
     The others are where `normal` expects them then.

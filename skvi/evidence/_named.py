@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 __all__ = ["ALWAYS", "MEAN", "NEVER", "PROBABLE", "BoundsTable", "NamedBound"]
 
@@ -58,7 +58,7 @@ default="in expectation"
 
     def __post_init__(self) -> None:
         """Be a dict of the fields, too."""
-        self.update((f.name, getattr(self, f.name)) for f in fields(self))
+        self.update(vars(self))
 
     @property
     def is_certificate(self) -> bool:
@@ -109,9 +109,9 @@ class BoundsTable(dict):
         Returns
         -------
         BoundsTable
-            Of the names that all tables have. Errors add as if draws were independent.
-            Rows that hold with 95 % probability are left out: each of them does, all
-            together do not.
+            Sums of the bounds that all tables have. Errors add as if draws were
+            independent. Rows that hold with 95 % probability are left out: each of them
+            does, all together do not.
         """
         found = cls()
         for name in tables[0]:

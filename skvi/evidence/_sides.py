@@ -1,35 +1,15 @@
-"""Two sets of log weights, and the result that they support."""
+"""Two sets of log weights: one for each side of the evidence."""
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from skvi.evidence._estimates import (
-    bridge_estimate,
-    finite_sample_bounds,
-    forward_bound,
-    log_mean_exp,
-    reverse_bound,
-)
-from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._named import ALWAYS
-from skvi.evidence._result import REFUTED, EvidenceBounds
-from skvi.evidence._table import build_table, elbo_row
-from skvi.evidence._weights import summarize_weights
-from skvi.sampling import Chains, effective_sample_size, pareto_khat
-from skvi.sampling._diagnostics import khat_limit
+from skvi.sampling import Chains
 
-__all__ = ["Sides", "error_of", "n_draws_for", "summarize"]
+__all__ = ["Sides", "error_of", "n_draws_for"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
-MAX_RHAT = 1.05
-LEVEL = 0.95
-ROUNDING = 1e-9  # nats
-# Weights are nearly constant if none is above so many means.
-NEARLY_CONSTANT = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +20,10 @@ class Sides:
     ----------
     method : str
     forward : Tensor of shape (S,)
-        Of independent draws.
+        Log weights of independent draws.
     reverse, bridge : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws: for the upper bound, and with respect to the proposal of
-        the forward draws.
+        Log weights of posterior draws: for the upper bound, and with respect to the
+        proposal of the forward draws.
     k_below, k_above : int
         Draws in a block of each side.
     chains : Chains
@@ -72,113 +52,3 @@ def n_draws_for(
 ) -> int:
     """Draws that a relative variance of weights needs."""
     return int(min(max(variance / error_of(precision) ** 2, least), limit))
-
-
-def summarize(
-    target: Any,
-    posterior: Any,
-    sides: Sides,
-    generator: torch.Generator,
-    quantity: str,
-) -> EvidenceBounds:
-    """Bounds, estimate, diagnostics and table of two sets of log weights."""
-    forward, reverse, chains = sides.forward, sides.reverse, sides.chains
-    signed = (forward, -reverse.flatten())
-    khats = (pareto_khat(signed[0]), pareto_khat(signed[1]))
-    unseen = (_unseen_tail(khats[0], signed[0]), _unseen_tail(khats[1], signed[1]))
-    lower, lower_se = forward_bound(forward, sides.k_below)
-    upper, upper_se = reverse_bound(reverse, sides.k_above)
-    lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]
-    both = (lower, lower_se), (upper, upper_se)
-    inverse_weights = torch.exp(reverse.min() - reverse)
-    ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
-    bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
-    reason = _why_not(
-        khats,
-        unseen,
-        (len(forward), reverse.numel()),
-        chains.rhat,
-        lower - upper,
-        math.hypot(lower_se, upper_se),
-    )
-    elbo = elbo_row(lower_bound(target, posterior, generator))
-    if elbo.holds == ALWAYS and elbo.value > upper + REFUTED * upper_se + ROUNDING:
-        refuted = f"the exact ELBO lies {elbo.value - upper:.3g} nats above the upper"
-        reason = f"{reason}; {refuted} bound" if reason else f"{refuted} bound"
-    is_coarse = max(lower_se, upper_se) > 1.5 * sides.error
-    finite = finite_sample_bounds(forward, reverse, LEVEL)
-    weights = torch.softmax(forward, 0)
-    return EvidenceBounds(
-        lower=lower,
-        upper=upper,
-        lower_se=lower_se,
-        upper_se=upper_se,
-        estimate=bridge[0],
-        gap=upper - lower,
-        ess=float(1 / weights.square().sum()),
-        khat=max(khats),
-        reliable=not reason,
-        reason=reason or _say_valid(target) + (CAPPED if is_coarse else ""),
-        method=sides.method,
-        quantity=quantity,
-        table=build_table(
-            target, posterior, sides, both, bridge, finite, elbo, generator
-        ),
-        weights=summarize_weights(forward, reverse, sides.bridge),
-    )
-
-
-CAPPED = "; a bound that is within the precision needs more draws than were taken"
-IF_MIXED = "the upper side is valid if the chains have mixed: they start at the fit, "
-FROM_PRIOR = (
-    "in the prior, and where the likelihood is large if the prior's spike may hide that"
-)
-FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
-
-
-def _say_valid(target: Any) -> str:
-    """What the upper side rests on: where the chains started."""
-    return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
-
-
-def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:
-    """Error for the unseen tail of weights that the rule for k need not refuse, or 0.
-
-    Nearly constant weights can have a tail of any shape: that of their small
-    differences. Beyond n draws a tail adds about ``M / (n (1 - k))`` to the mean, where
-    M, here at most 2 means, is the largest weight. The factor of k is left out: near
-    k = 1 it is large, but what is missing moves either side away from the evidence,
-    and never makes it too tight.
-    """
-    n = len(log_weights)
-    if khat <= khat_limit(n) or not math.isfinite(khat):
-        return 0.0
-    largest = float(log_weights.max() - log_mean_exp(log_weights))
-    return NEARLY_CONSTANT / n if largest < math.log(NEARLY_CONSTANT) else 0.0
-
-
-def _why_not(
-    khats: tuple[float, float],
-    unseen: tuple[float, float],
-    n_draws: tuple[int, int],
-    rhat: float,
-    crossing: float,
-    error: float,
-) -> str:
-    """Name every diagnostic that forbids the statements, or nothing."""
-    reasons = []
-    both = zip(khats, unseen, n_draws, ("lower", "upper"), strict=True)
-    for khat, tail, n, side in both:
-        if not (khat <= khat_limit(n) or tail > 0):
-            reasons.append(
-                f"the weights of the {side} bound are too heavy-tailed "
-                f"(Pareto k {khat:.2f}, at most {khat_limit(n):.2f} is allowed)"
-            )
-    if not rhat <= MAX_RHAT:
-        reasons.append(
-            f"the posterior chains disagree (R-hat {rhat:.2f}, at most "
-            f"{MAX_RHAT} is allowed)"
-        )
-    if crossing > 4 * error + ROUNDING:
-        reasons.append(f"the two sides cross by {crossing:.3g} nats")
-    return "; ".join(reasons)

@@ -1,12 +1,14 @@
 """The named table: every bound, in which sense it holds, and whether it exists."""
 
-from typing import Any
-
 import torch
 
 from skvi.evidence._estimates import forward_bound, jackknife, reverse_bound
 from skvi.evidence._named import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
+from skvi.evidence._sides import Sides
 from skvi.objectives import ChiBound, RenyiBound
+from skvi.posteriors import Posterior
+from skvi.sampling import Chains
+from skvi.targets import Target
 
 __all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
 
@@ -51,9 +53,9 @@ def elbo_row(elbo: Estimate) -> NamedBound:
 
 
 def build_table(
-    target: Any,
-    posterior: Any,
-    sides: Any,
+    target: Target,
+    posterior: Posterior,
+    sides: Sides,
     both: tuple[Estimate, Estimate],
     bridge: Estimate,
     finite: tuple[float, float],
@@ -115,13 +117,13 @@ def upper_row(
     return NamedBound(*estimate, "upper", says, exists=exists, k=k)
 
 
-def _weights_of_chains(posterior: Any, chains: Any) -> torch.Tensor:
+def _weights_of_chains(posterior: Posterior, chains: Chains) -> torch.Tensor:
     """Log weights of q at the posterior draws, (n_chains, n_iterations)."""
     log_q = posterior.log_prob(chains.theta.flatten(0, 1))
     return chains.log_joint - log_q.reshape(chains.log_joint.shape)
 
 
-def upper_exists(target: Any) -> bool | None:
+def upper_exists(target: Target) -> bool | None:
     """Whether E_p[lw] is finite for normal proposals: p's second moments are.
 
     They surely are where the joint density falls like that of a normal.
@@ -136,7 +138,7 @@ def upper_exists(target: Any) -> bool | None:
 
 
 def _rows_of_q(
-    target: Any, posterior: Any, generator: torch.Generator
+    target: Target, posterior: Posterior, generator: torch.Generator
 ) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
     """Functions of the weights of q, below and above; the last two are the same one."""
     draw = posterior.draw(N_DRAWS, generator)
@@ -167,5 +169,5 @@ def _rows_of_q(
 
 
 def _self_normalized(log_weights: torch.Tensor) -> torch.Tensor:
-    """Sum of w lw with weights that are normalized among the draws of q."""
+    """Sum of w lw with weights that are normalized over the draws of q."""
     return torch.softmax(log_weights, 0) @ log_weights

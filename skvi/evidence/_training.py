@@ -4,10 +4,11 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -22,8 +23,8 @@ from skvi.exceptions import SkviWarning
 from skvi.posteriors import Posterior
 from skvi.sampling import Chains, HamiltonianChains, adapt_proposal
 from skvi.solvers import State, dispersed_starts, fit_proposal_normal
-from skvi.targets import Target
-from skvi.utils._random import make_generator
+from skvi.targets import SupervisedTarget, Target
+from skvi.utils._random import RandomState, make_generator
 
 __all__ = ["TrainingRecord", "record_training"]
 
@@ -44,7 +45,7 @@ class TrainingRecord:
         "ELBO", "IW-ELBO", and, where there are posterior draws, "IW-EUBO" and "EUBO":
         one for each of `iterations`.
     final : EvidenceBounds
-        Of the fitted model.
+        Bounds of the fitted model.
     unit : str
         What an iteration is.
     reliable : bool
@@ -72,11 +73,11 @@ class TrainingRecord:
 def record_training(
     estimator: Any,
     X: Any,
-    y: Any,
+    y: ArrayLike,
     *,
-    sample_weight: Any = None,
+    sample_weight: ArrayLike | None = None,
     n_points: int = 25,
-    random_state: Any = None,
+    random_state: RandomState = None,
     **options: Any,
 ) -> TrainingRecord:
     """Fit a copy of an estimator and bound the evidence by every posterior on the way.
@@ -84,14 +85,14 @@ def record_training(
     Parameters
     ----------
     estimator : estimator
-        Of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
+        One of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
     X : array-like of shape (n, d)
     y : array-like of shape (n,)
     sample_weight : array-like of shape (n,), default=None
     n_points : int, default=25
         Iterations to record at most, ever farther apart.
     random_state : int, RandomState instance or None, default=None
-        Of the draws behind the bounds; that of the fit is the estimator's own.
+        Seeds the draws behind the bounds; the fit has the estimator's own.
     **options : dict
         Passed to ``evidence_bounds`` after the fit.
 
@@ -108,7 +109,7 @@ def record_training(
 
     Notes
     -----
-    All upper bounds share the same posterior draws, from Hamiltonian chains that know
+    All upper bounds use the same posterior draws, from Hamiltonian chains that know
     nothing of the fits: EUBOs of successive posteriors differ less than their errors.
     Where precisions have hyperpriors there are no such chains, and no upper bounds but
     the final one.
@@ -140,7 +141,9 @@ def record_training(
         )
     found = recorder.posteriors
     found[model.n_iter_] = model.posterior_
-    target = recorder.target.at(torch.from_numpy(model._hyper.copy()))
+    target = cast(SupervisedTarget, recorder.target).at(
+        torch.from_numpy(model._hyper.copy())
+    )
     bounds, reliable = _bound_all(target.frozen(), list(found.values()), seed)
     unit = model.diagnostics_.get("unit", "iteration")
     return TrainingRecord(tuple(found), bounds, final, unit, reliable)
@@ -167,7 +170,7 @@ class _Recorder:
 
 @torch.no_grad()
 def _bound_all(
-    target: Any, posteriors: list, seed: int
+    target: SupervisedTarget, posteriors: list[Posterior], seed: int
 ) -> tuple[dict[str, tuple[NamedBound, ...]], bool]:
     chains = None
     if not target.is_extended:
@@ -179,7 +182,7 @@ def _bound_all(
 
 
 def _posterior_draws(
-    target: Any, posterior: Any, generator: torch.Generator
+    target: SupervisedTarget, posterior: Posterior, generator: torch.Generator
 ) -> Chains | None:
     normal = posterior.as_normal()
     if target.has_design:
@@ -193,7 +196,10 @@ def _posterior_draws(
 
 
 def _bound_one(
-    target: Any, posterior: Any, chains: Chains | None, generator: torch.Generator
+    target: Target,
+    posterior: Posterior,
+    chains: Chains | None,
+    generator: torch.Generator,
 ) -> dict[str, NamedBound]:
     draw = posterior.draw(N_DRAWS, generator)
     theta, log_q = draw.theta, draw.log_q

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from skvi.evidence._result import EvidenceBounds
 from skvi.utils._transformers import refuse_supervised
 from skvi.utils._unwrap import unwrap
@@ -10,7 +12,7 @@ from skvi.utils._unwrap import unwrap
 def evidence_bounds(
     estimator: Any,
     X: Any,
-    y: Any,
+    y: ArrayLike,
     *,
     allow_supervised_transformers: bool = False,
     **options: Any,

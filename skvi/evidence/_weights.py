@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +12,8 @@ from skvi.sampling._diagnostics import khat_limit
 __all__ = ["WeightSummary", "summarize_weights"]
 
 N_BINS, MOST_TAIL = 60, 512
-# Shares of the log weights that the histogram leaves out: small weights of the proposal
-# do not matter, small ones of posterior draws do.
+# Fractions of the log weights that the histogram leaves out: small weights of the
+# proposal do not matter, small ones of posterior draws do.
 OUTSIDE, SMALL = 0.001, 0.05
 
 
@@ -33,12 +32,12 @@ class WeightSummary:
     ess : float
         Draws of equal weight that they are worth; those of chains as if independent.
     tail : ndarray of shape (m,)
-        The largest weights, which k is fitted to, in descending order: their shares of
+        The largest weights, which k is fitted to, in descending order: fractions of
         the sum. At most 512 of them, spread over all ranks.
     ranks : ndarray of shape (m,)
         Ranks of the tail, from 1.
     edges : ndarray of shape (61,)
-        Of a histogram of log weights, in nats; the same for both sides.
+        Edges of a histogram of log weights, in nats; the same for both sides.
     density : ndarray of shape (60,)
         Density of the log weights, per nat.
 
@@ -70,11 +69,11 @@ def summarize_weights(
     Parameters
     ----------
     forward : Tensor of shape (S,)
-        Of independent draws of the proposal: the lower side.
+        Log weights of independent draws of the proposal: the lower side.
     reverse : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws: the upper side.
+        Log weights of posterior draws: the upper side.
     bridge : Tensor of shape (n_chains, n_iterations)
-        Of posterior draws, with respect to the proposal of the forward ones.
+        Log weights of posterior draws, with respect to the proposal of `forward`.
 
     Returns
     -------
@@ -95,7 +94,7 @@ def summarize_weights(
 
 
 def _edges(*sides: tuple[torch.Tensor, float]) -> np.ndarray:
-    """Bins for log weights, each with the share of small ones that is left out."""
+    """Bins for log weights, each with the fraction of small ones that is left out."""
     ends = []
     for log_weights, small in sides:
         values = log_weights[torch.isfinite(log_weights)].double().numpy()
@@ -108,12 +107,12 @@ def _edges(*sides: tuple[torch.Tensor, float]) -> np.ndarray:
 
 
 def _summary(log_weights: torch.Tensor, sign: int, edges: np.ndarray) -> WeightSummary:
-    signed: Any = torch.nan_to_num(sign * log_weights.double(), nan=-math.inf)
+    signed = torch.nan_to_num(sign * log_weights.double(), nan=-math.inf)
     n = len(signed)
-    shares = torch.softmax(signed, 0)
+    fractions = torch.softmax(signed, 0)
     # As many as Pareto k is fitted to.
     n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
-    tail = torch.topk(shares, n_tail).values.numpy()
+    tail = torch.topk(fractions, n_tail).values.numpy()
     ranks = np.unique(np.geomspace(1, n_tail, MOST_TAIL).round().astype(int))
     values = log_weights[torch.isfinite(log_weights)].double().numpy()
     counts, _ = np.histogram(values, edges)
@@ -121,7 +120,7 @@ def _summary(log_weights: torch.Tensor, sign: int, edges: np.ndarray) -> WeightS
         n_draws=n,
         khat=pareto_khat(signed),
         khat_limit=khat_limit(n),
-        ess=float(1 / shares.square().sum()),
+        ess=float(1 / fractions.square().sum()),
         tail=tail[ranks - 1],
         ranks=ranks,
         edges=edges,

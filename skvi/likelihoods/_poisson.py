@@ -6,6 +6,7 @@ import torch
 
 from skvi.likelihoods._counts import CountLikelihood, safe_exp
 from skvi.utils._expectations import Expectations
+from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["PoissonLikelihood"]
 
@@ -47,7 +48,7 @@ class PoissonLikelihood(CountLikelihood):
         large = f > math.log(LARGE_RATE * max(c, 1 / c))
         exact = super()._log_power_sum(torch.where(large, 0.0, f), c)
         # The integral of a normal of variance exp(f), and the first correction.
-        leading = 0.5 * (1 - c) * (math.log(2 * math.pi) + f) - 0.5 * math.log(c)
+        leading = 0.5 * (1 - c) * (LOG_2PI + f) - 0.5 * math.log(c)
         return torch.where(
             large, leading + (c - 1 / c) / 24 * torch.exp(-f.clamp(min=0)), exact
         )

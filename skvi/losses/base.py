@@ -140,7 +140,7 @@ class Loss(Component, Movable):
         ----------
         likelihood : Likelihood
         mean : Tensor of shape (n,) or (n, K)
-            Of f; with K columns the loss must not change when all of them move
+            Mean of f; with K columns the loss must not change when all of them move
             together, as that of a softmax does not.
         spread : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.

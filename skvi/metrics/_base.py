@@ -1,9 +1,10 @@
-"""What all scorers share: the call, means over rows, metadata routing."""
+"""What all scorers have: the call, means over rows, metadata routing."""
 
 from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import is_classifier
 from sklearn.utils.metadata_routing import MetadataRequest
 
@@ -25,7 +26,7 @@ class Scorer:
     metadata: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self._request: dict[str, Any] = {}
+        self._request: dict[str, bool | str | None] = {}
 
     def __repr__(self) -> str:
         """Show the class and its parameters."""
@@ -83,7 +84,7 @@ class Scorer:
 
 
 class RowScorer(Scorer):
-    """A scorer that is a mean over rows: a subclass owes `_rows` and `method`."""
+    """A mean over rows: a subclass must implement `_rows`, and name its `method`."""
 
     metadata: ClassVar[tuple[str, ...]] = ("sample_weight", "exposure")
     #: Method of the estimator that is needed, and what there is where it is missing.
@@ -95,9 +96,9 @@ class RowScorer(Scorer):
         self,
         estimator: Any,
         X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        exposure: Any = None,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
     ) -> float:
         """Score a fitted estimator.
 
@@ -136,12 +137,12 @@ class RowScorer(Scorer):
             rows = rows.mean(1)
         return _mean(rows, sample_weight)
 
-    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+    def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         """Scores of rows, (n,), or of all columns of y, (n, K)."""
         raise NotImplementedError
 
 
-def _mean(rows: np.ndarray, sample_weight: Any) -> float:
+def _mean(rows: np.ndarray, sample_weight: ArrayLike | None) -> float:
     if sample_weight is None:
         return float(rows.mean())
     weight = _check_sample_weight(

@@ -1,8 +1,9 @@
 """Scorers of predictions on new rows."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, gen_batches
 
 from skvi.metrics._base import RowScorer
@@ -13,12 +14,22 @@ from skvi.metrics._scores import (
     sample_crps,
     split_interval,
 )
+from skvi.utils._random import RandomState
 from skvi.utils._validation import _safe_indexing
 
 __all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
 
 # Rows for which draws are kept at once.
 ROW_BLOCK = 2048
+
+
+@runtime_checkable
+class MixesNormals(Protocol):
+    """An estimator whose predictive distributions are mixtures of normals."""
+
+    def _predictive_normals(self, X: Any, **options: Any) -> tuple[np.ndarray, ...]:
+        """Means and standard deviations, (n, S), and weights of the components."""
+        ...
 
 
 class LogPredictiveDensity(RowScorer):
@@ -57,7 +68,7 @@ class LogPredictiveDensity(RowScorer):
     otherwise: ClassVar[str] = "for other classifiers there is scoring='neg_log_loss'"
     needs_numbers: ClassVar[bool] = False
 
-    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+    def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         return estimator.predict_log_density(X, y, **options)
 
 
@@ -75,7 +86,7 @@ class NegCRPS(RowScorer):
     n_samples : int, default=1000
         Draws for each row, only where the forecast is not a mixture of normals.
     random_state : int, RandomState instance or None, default=0
-        Of these draws. An int gives every candidate of a search the same noise.
+        Seeds these draws. An int gives every candidate of a search the same noise.
 
     See Also
     --------
@@ -106,14 +117,14 @@ class NegCRPS(RowScorer):
         "the CRPS of forecasts without uncertainty is scoring='neg_mean_absolute_error'"
     )
 
-    def __init__(self, n_samples: int = 1000, random_state: Any = 0) -> None:
+    def __init__(self, n_samples: int = 1000, random_state: RandomState = 0) -> None:
         super().__init__()
         self.n_samples = n_samples
         self.random_state = random_state
 
-    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+    def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         y = _numbers(y)
-        if hasattr(estimator, "_predictive_normals"):
+        if isinstance(estimator, MixesNormals):
             return -normal_crps(y, *estimator._predictive_normals(X, **options))
         random_state, scores = check_random_state(self.random_state), []
         for rows in gen_batches(len(y), ROW_BLOCK):
@@ -136,7 +147,7 @@ class NegIntervalScore(RowScorer):
     Parameters
     ----------
     coverage : float, default=0.9
-        Of the intervals, in (0, 1).
+        Probability of the intervals, in (0, 1).
 
     See Also
     --------
@@ -172,13 +183,13 @@ class NegIntervalScore(RowScorer):
         check_coverage(type(self).__name__, coverage)
         self.coverage = coverage
 
-    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+    def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         ends = estimator.predict_interval(X, self.coverage, **options)
         return -interval_score(_numbers(y), ends, self.coverage)
 
 
 class IntervalCoverage(RowScorer):
-    """Scorer: the share of observations inside their prediction intervals.
+    """Scorer: the fraction of observations inside their prediction intervals.
 
     A check of calibration, to be read beside the coverage that was asked for. It is no
     score to be maximized: the widest intervals would win. Let a search choose by
@@ -189,7 +200,7 @@ class IntervalCoverage(RowScorer):
     Parameters
     ----------
     coverage : float, default=0.9
-        Of the intervals, in (0, 1).
+        Probability of the intervals, in (0, 1).
 
     See Also
     --------
@@ -227,14 +238,14 @@ class IntervalCoverage(RowScorer):
         check_coverage(type(self).__name__, coverage)
         self.coverage = coverage
 
-    def _rows(self, estimator: Any, X: Any, y: Any, options: dict) -> np.ndarray:
+    def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         ends = estimator.predict_interval(X, self.coverage, **options)
         y = _numbers(y)
         low, high = split_interval(y, np.asarray(ends, dtype=np.float64))
         return ((low <= y) & (y <= high)).astype(np.float64)
 
 
-def _numbers(y: Any) -> np.ndarray:
+def _numbers(y: ArrayLike) -> np.ndarray:
     """Observations as floats, (n,) or (n, K)."""
     y = np.asarray(y, dtype=np.float64)
     if not np.isfinite(y).all():

@@ -2,9 +2,9 @@
 
 import math
 from numbers import Real
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from skvi.utils._arrays import row_chunks
@@ -16,7 +16,9 @@ __all__ = ["interval_score", "normal_crps", "sample_crps"]
 CHUNK_ELEMENTS = 2**20
 
 
-def normal_crps(y: Any, mean: Any, std: Any, weights: Any = None) -> np.ndarray:
+def normal_crps(
+    y: ArrayLike, mean: ArrayLike, std: ArrayLike, weights: ArrayLike | None = None
+) -> np.ndarray:
     r"""Continuous ranked probability score of normals and mixtures of normals.
 
     .. math:: \mathrm{CRPS}(F, y) = \int (F(t) - 1\{y \le t\})^2 dt
@@ -31,11 +33,11 @@ def normal_crps(y: Any, mean: Any, std: Any, weights: Any = None) -> np.ndarray:
     y : array-like of shape (n,) or (n, K)
         Observations.
     mean, std : array-like of the shape of y, or with another axis of length S
-        Of the normals, or of the S components of a mixture. A standard deviation
-        of 0 is a certain forecast.
+        Moments of the normals, or of the S components of a mixture. A standard
+        deviation of 0 is a certain forecast.
     weights : array-like of shape (S,), default=None
-        Of the components, with sum 1, or of any shape that fits `mean`; None weights
-        them equally. Only for mixtures.
+        Weights of the components, with sum 1, or of any shape that fits `mean`; None
+        is equal weights. Only for mixtures.
 
     Returns
     -------
@@ -106,7 +108,7 @@ def _absolute(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     return np.abs(mean) * (1 - 2 * ndtr(-z)) + 2 * std * density
 
 
-def sample_crps(y: Any, draws: Any) -> np.ndarray:
+def sample_crps(y: ArrayLike, draws: ArrayLike) -> np.ndarray:
     r"""Continuous ranked probability score of any distribution, from draws.
 
     .. math:: \frac{1}{S} \sum_s |t_s - y|
@@ -157,11 +159,11 @@ def sample_crps(y: Any, draws: Any) -> np.ndarray:
     deviations = np.sort(draws - y[..., None], axis=-1)
     # Every pair once: the k-th smallest is the larger one of k pairs.
     ranks = 2 * np.arange(size) - (size - 1.0)
-    spread = (deviations * ranks).sum(-1) / (size * (size - 1))
-    return np.abs(deviations).mean(-1) - spread
+    half_gap = (deviations * ranks).sum(-1) / (size * (size - 1))
+    return np.abs(deviations).mean(-1) - half_gap
 
 
-def interval_score(y: Any, interval: Any, coverage: float) -> np.ndarray:
+def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.ndarray:
     r"""Score of central prediction intervals: the width, plus a price for a miss.
 
     .. math:: (u - l) + \frac{2}{1 - c} \max(l - y, 0, y - u)

@@ -71,10 +71,10 @@ class TrainingBound(Scorer):
     def __call__(
         self,
         estimator: Any,
-        X: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        exposure: Any = None,
+        X: object = None,
+        y: object = None,
+        sample_weight: object = None,
+        exposure: object = None,
     ) -> float:
         """Return the estimator's ``lower_bound_``: X, y and the rest are ignored.
 

@@ -1,6 +1,9 @@
-"""What the displays share: axes, styles, and the estimator inside a pipeline."""
+"""What displays have in common: axes, styles, and the estimator inside a pipeline."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito (2008): told apart by every kind of color vision.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -18,7 +21,7 @@ def check_matplotlib(caller: str) -> None:
         ) from error
 
 
-def make_axes(ax: Any, size: tuple[float, float]) -> Any:
+def make_axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     """Return the axes that were given, or those of a new figure."""
     if ax is not None:
         return ax

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skvi.evidence import EvidenceBounds, evidence_bounds
 from skvi.plotting import _common as common
 from skvi.plotting._bounds_text import N_SE, check_quantity, interval_text, row_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axes._secondary_axes import SecondaryAxis
+    from matplotlib.lines import Line2D
 
 __all__ = ["EvidenceBoundsDisplay"]
 
@@ -85,7 +90,7 @@ class EvidenceBoundsDisplay:
 
     def plot(
         self,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         *,
         fit_bounds: bool = True,
         values: bool = True,
@@ -102,7 +107,7 @@ class EvidenceBoundsDisplay:
             Where to draw; None makes a new figure, as high as the models need.
         fit_bounds : bool, default=True
             Whether to show ELBO and EUBO of the fitted posteriors. They can be far
-            from the evidence, and then stretch the axis.
+            from the evidence, and then widen the axis.
         values : bool, default=True
             Whether to print the intervals on the right.
         bar_kwargs : dict, default=None
@@ -133,9 +138,11 @@ class EvidenceBoundsDisplay:
         self._draw_estimates(estimate_kwargs)
         self.elbo_ = self.eubo_ = None
         if fit_bounds:
+            from matplotlib.markers import CARETLEFT, CARETRIGHT
+
             # The tips of the heads are at the values, and never cover each other.
-            self.elbo_ = self._draw_fit("ELBO", "CARETRIGHT", fit_kwargs)
-            self.eubo_ = self._draw_fit("EUBO", "CARETLEFT", fit_kwargs)
+            self.elbo_ = self._draw_fit("ELBO", CARETRIGHT, fit_kwargs)
+            self.eubo_ = self._draw_fit("EUBO", CARETLEFT, fit_kwargs)
         ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
         ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
         ax.locator_params(axis="x", nbins=6)
@@ -192,9 +199,7 @@ class EvidenceBoundsDisplay:
         x = self._column("estimate")
         (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
 
-    def _draw_fit(self, name: str, marker: str, given: dict | None) -> Any:
-        from matplotlib import markers
-
+    def _draw_fit(self, name: str, marker: int, given: dict | None) -> "Line2D | None":
         found = [
             (bounds.table[f"{name} of q"].value, row + FIT_OFFSET)
             for row, bounds in enumerate(self.bounds.values())
@@ -203,11 +208,11 @@ class EvidenceBoundsDisplay:
         if not found:
             return None
         style: dict = {"color": common.VERMILION, "linestyle": "none"}
-        style |= {"marker": getattr(markers, marker), "markersize": 7}
+        style |= {"marker": marker, "markersize": 7}
         style = common.merge_style({**style, "label": f"{name} of the fit"}, given)
         return self.ax_.plot(*_finite(np.array(found).T), **style)[0]
 
-    def _print_values(self) -> Any:
+    def _print_values(self) -> "SecondaryAxis":
         axis = self.ax_.secondary_yaxis("right")
         labels = [interval_text(bounds) for bounds in self.bounds.values()]
         axis.set_yticks(range(len(labels)), labels)
@@ -223,7 +228,7 @@ class EvidenceBoundsDisplay:
         bounds: EvidenceBounds | Mapping[str, EvidenceBounds],
         *,
         name: str = "model",
-        ax: Any = None,
+        ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "EvidenceBoundsDisplay":
         """Draw bounds that have been computed.
@@ -231,7 +236,7 @@ class EvidenceBoundsDisplay:
         Parameters
         ----------
         bounds : EvidenceBounds or dict of str to EvidenceBounds
-            Of one model, or of several ones by name.
+            Bounds of one model, or of several ones by name.
         name : str, default="model"
             Name of a single model.
         ax : matplotlib Axes, default=None
@@ -264,7 +269,7 @@ class EvidenceBoundsDisplay:
         y: Any,
         *,
         name: str | None = None,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         plot_kwargs: dict | None = None,
         **options: Any,
     ) -> "EvidenceBoundsDisplay":

@@ -1,13 +1,18 @@
 """The evidence of every model of a search, and which ones are left."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.plotting import _common as common
 from skvi.plotting._search_text import describe_candidates, row_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axes._secondary_axes import SecondaryAxis
+    from matplotlib.lines import Line2D
 
 __all__ = ["EvidenceSearchDisplay"]
 
@@ -100,7 +105,7 @@ class EvidenceSearchDisplay:
 
     def plot(
         self,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         *,
         max_models: int = 20,
         reach: float | None = 10.0,
@@ -231,8 +236,16 @@ class EvidenceSearchDisplay:
         self.threshold_ = None
         if np.isfinite(low).any() and len(low) > 1:
             where = np.nanmax(low) - self.min_difference
-            style = {"color": common.VERMILION, "linestyle": "--", "linewidth": 1.2}
-            style |= {"label": "excluded if to the left", "zorder": 0.5}
+            style: dict = {
+                "color": common.VERMILION,
+                "linestyle": "--",
+                "linewidth": 1.2,
+            }
+            style |= {
+                "linewidth": 1.2,
+                "label": "excluded if to the left",
+                "zorder": 0.5,
+            }
             style = common.merge_style(style, given)
             # In front of no bar, and over the whole height whatever the rows.
             (self.threshold_,) = self.ax_.plot(
@@ -242,7 +255,7 @@ class EvidenceSearchDisplay:
                 **style,
             )
 
-    def _limit(self, reach: float | None) -> Any:
+    def _limit(self, reach: float | None) -> "Line2D | None":
         """Cut the axis on the left, and mark the rows that are beyond."""
         estimates = self._column("estimate")
         ends = np.concatenate(
@@ -251,9 +264,10 @@ class EvidenceSearchDisplay:
             + [estimates]
         )
         top, bottom = np.nanmax(ends), np.nanmin(ends)
+        edge = top
         if self.threshold_ is not None:
-            bottom = min(bottom, self.threshold_.get_xdata()[0])
-        edge = top if self.threshold_ is None else self.threshold_.get_xdata()[0]
+            edge = float(np.asarray(self.threshold_.get_xdata())[0])
+            bottom = min(bottom, edge)
         cut = bottom if reach is None else max(bottom, edge - reach)
         pad = MARGIN * max(top - cut, 1e-6)
         self.ax_.set_xlim(cut - pad, top + pad)
@@ -264,7 +278,7 @@ class EvidenceSearchDisplay:
         style |= {"clip_on": False, "label": "further to the left"}
         return self.ax_.plot([cut - pad / 2] * len(beyond), beyond, **style)[0]
 
-    def _print_values(self) -> Any:
+    def _print_values(self) -> "SecondaryAxis":
         axis = self.ax_.secondary_yaxis("right")
         columns = [
             self._column(name, False)
@@ -284,7 +298,7 @@ class EvidenceSearchDisplay:
         search: Any,
         *,
         names: Sequence[str] | None = None,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "EvidenceSearchDisplay":
         """Draw a fitted search.

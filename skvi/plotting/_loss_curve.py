@@ -1,12 +1,17 @@
 """The minimized quantity over the iterations of a fit."""
 
 from itertools import cycle, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.plotting import _common as common
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 __all__ = ["LossCurveDisplay"]
 
@@ -72,7 +77,7 @@ class LossCurveDisplay:
 
     def __init__(
         self,
-        loss_curve: Any,
+        loss_curve: ArrayLike,
         *,
         name: str | None = None,
         loss_name: str = "minimized quantity",
@@ -85,7 +90,7 @@ class LossCurveDisplay:
 
     def plot(
         self,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         *,
         name: str | None = None,
         cut: bool = True,
@@ -97,7 +102,7 @@ class LossCurveDisplay:
         ----------
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure. Curves of the same quantity may
-            share axes.
+            go into the same axes.
         name : str, default=None
             Name in the legend; None is that of the display.
         cut : bool, default=True
@@ -134,18 +139,18 @@ class LossCurveDisplay:
         self.line_.set_gid(GID + self.loss_name)
         _set_limits(ax, [*drawn, self.line_], cut)
         ax.set(xlabel=self.iteration_name, ylabel=f"{self.loss_name} [nats]")
-        ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        ax.yaxis.get_major_formatter().set_useOffset(False)
+        ax.locator_params(axis="x", integer=True, min_n_ticks=1)
+        ax.ticklabel_format(axis="y", useOffset=False)
         ax.legend(loc="best")
         self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _drawn_before(self, ax: Any) -> list:
+    def _drawn_before(self, ax: "Axes | None") -> "list[Line2D]":
         """Loss curves on the axes, all of the same quantity."""
         lines = [] if ax is None else ax.get_lines()
         lines = [line for line in lines if (line.get_gid() or "").startswith(GID)]
         for line in lines:
-            other = line.get_gid().removeprefix(GID)
+            other = (line.get_gid() or "").removeprefix(GID)
             if other != self.loss_name:
                 raise ValueError(
                     f"The axes show {other!r}, and this curve is {self.loss_name!r}: "
@@ -159,7 +164,7 @@ class LossCurveDisplay:
         estimator: Any,
         *,
         name: str | None = None,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         cut: bool = True,
         **kwargs: Any,
     ) -> "LossCurveDisplay":
@@ -251,7 +256,7 @@ def _label(name: str | None, values: np.ndarray) -> str:
     return prefix + text
 
 
-def _set_limits(ax: Any, lines: list, cut: bool) -> None:
+def _set_limits(ax: "Axes", lines: "list[Line2D]", cut: bool) -> None:
     """Cut the y axis above what the later values of all curves need."""
     curves = [np.asarray(line.get_ydata(), dtype=float) for line in lines]
     later = _finite([curve[len(curve) // 4 :] for curve in curves])

@@ -1,7 +1,8 @@
 """Marginal densities of coefficients: what the data did to the prior."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 from skvi.base import Layout
 from skvi.plotting import _common as common
 from skvi.posteriors import Posterior
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["PosteriorDisplay"]
 
@@ -30,7 +34,7 @@ class PosteriorDisplay:
     Parameters
     ----------
     names : list of str
-        Of the coefficients, from top to bottom.
+        Names of the coefficients, from top to bottom.
     grid : ndarray of shape (m,)
         Values of the coefficients.
     posterior, prior : ndarray of shape (len(names), m)
@@ -70,7 +74,11 @@ class PosteriorDisplay:
     """
 
     def __init__(
-        self, names: list[str], grid: np.ndarray, posterior: Any, prior: Any
+        self,
+        names: list[str],
+        grid: np.ndarray,
+        posterior: np.ndarray,
+        prior: np.ndarray,
     ) -> None:
         self.names = names
         self.grid = grid
@@ -79,7 +87,7 @@ class PosteriorDisplay:
 
     def plot(
         self,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         *,
         posterior_kwargs: dict | None = None,
         prior_kwargs: dict | None = None,
@@ -109,9 +117,9 @@ class PosteriorDisplay:
         ax = common.make_axes(ax, (6.4, 1.6 + 0.45 * n))
         self.ax_, self.figure_ = ax, ax.figure
         self.posteriors_, self.priors_ = [], []
-        fill = {"color": common.SKY, "edgecolor": common.BLUE, "linewidth": 0.8}
+        fill: dict = {"color": common.SKY, "edgecolor": common.BLUE, "linewidth": 0.8}
         fill |= posterior_kwargs or {}
-        style = {"color": common.BLACK, "linestyle": "--", "linewidth": 1.0}
+        style: dict = {"color": common.BLACK, "linestyle": "--", "linewidth": 1.0}
         style = common.merge_style(style, prior_kwargs)
         self.zero_ = ax.axvline(0.0, color="0.8", linewidth=0.8, zorder=0)
         for row in range(n):
@@ -137,8 +145,8 @@ class PosteriorDisplay:
         cls,
         estimator: Any,
         *,
-        coefficients: Any = None,
-        ax: Any = None,
+        coefficients: Sequence[int | str] | None = None,
+        ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "PosteriorDisplay":
         """Draw the coefficients of a fitted linear model.
@@ -200,7 +208,9 @@ class PosteriorDisplay:
         return display.plot(ax, **kwargs)
 
 
-def _choose(names: list, strength: np.ndarray, coefficients: Any) -> np.ndarray:
+def _choose(
+    names: list, strength: np.ndarray, coefficients: Sequence[int | str] | None
+) -> np.ndarray:
     """Numbers of the features to show."""
     if coefficients is None:
         if len(names) <= MOST_SHOWN:
@@ -230,6 +240,8 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     prior = prior["coef"] if isinstance(prior, dict) else prior
     if isinstance(prior, Posterior):  # the posterior of another fit
         normal = prior.real_part().as_normal()
+        if normal is None:
+            raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit

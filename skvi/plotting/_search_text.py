@@ -1,7 +1,6 @@
 """Words and numbers beside the models of a search."""
 
 from collections.abc import Sequence
-from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
 # Probabilities that are printed as less than 0.1 %.
@@ -24,7 +23,7 @@ def describe_candidates(params: Sequence[dict]) -> list[str]:
     ]
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -33,11 +32,11 @@ def row_text(estimate: float, low: float, high: float) -> str:
     value = f"{estimate:.2f}".replace("-", MINUS)
     ends = [_per_cent(low), _per_cent(high)]
     is_one = ends[0] == ends[1] or high < SMALL
-    share = ends[1] if is_one else f"{ends[0]} to {ends[1]}"
-    return f"{value}   ({share} %)"
+    probability = ends[1] if is_one else f"{ends[0]} to {ends[1]}"
+    return f"{value}   ({probability} %)"
 
 
-def _per_cent(share: float) -> str:
-    if share < SMALL:
-        return "<0.1" if share else "0"
-    return f"{100 * share:.3g}" if share <= 1 - SMALL else "100"
+def _per_cent(value: float) -> str:
+    if value < SMALL:
+        return "<0.1" if value else "0"
+    return f"{100 * value:.3g}" if value <= 1 - SMALL else "100"

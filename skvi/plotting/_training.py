@@ -1,13 +1,19 @@
 """The evidence sandwich over training."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skvi.evidence import TrainingRecord, record_training
+from skvi.evidence import NamedBound, TrainingRecord, record_training
 from skvi.plotting import _common as common
+from skvi.utils._random import RandomState
 from skvi.utils._transformers import refuse_supervised
 from skvi.utils._unwrap import unwrap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
 
 __all__ = ["TrainingSandwichDisplay"]
 
@@ -19,7 +25,7 @@ STYLES = {
     "EUBO": (common.VERMILION, "-", "s"),
 }
 # The axis shows the later part of the fit, and at least so many nats.
-EARLY_SHARE, MIN_RANGE = 0.25, 0.2
+EARLY_FRACTION, MIN_RANGE = 0.25, 0.2
 
 
 class TrainingSandwichDisplay:
@@ -42,7 +48,7 @@ class TrainingSandwichDisplay:
     lines_ : dict of str to matplotlib Line2D
         By the names of the bounds.
     bands_ : dict of str to matplotlib PolyCollection
-        Of the bounds that have errors.
+        Bands of the bounds that have errors.
     interval_ : matplotlib Rectangle or None
         ``final.interval(2)``; None where the final bounds are not reliable.
     ax_ : matplotlib Axes
@@ -58,7 +64,7 @@ class TrainingSandwichDisplay:
     In nats, summed over the data. The upper bounds need posterior draws, from chains
     that are the same for all iterations, and hold against the modes that these reach.
     Where noise or prior scales are learnt, all bounds are on the evidence at their
-    *last* values. Axes leave out early iterations that would stretch them.
+    *last* values. Axes leave out early iterations that would make them too wide.
 
     References
     ----------
@@ -84,7 +90,7 @@ class TrainingSandwichDisplay:
         self.record = record
 
     def plot(
-        self, ax: Any = None, *, cut: bool = True, **kwargs: Any
+        self, ax: "Axes | None" = None, *, cut: bool = True, **kwargs: Any
     ) -> "TrainingSandwichDisplay":
         """Draw the bounds.
 
@@ -110,23 +116,26 @@ class TrainingSandwichDisplay:
         common.check_matplotlib(f"{type(self).__name__}.plot")
         ax = common.make_axes(ax, (6.8, 4.4))
         self.ax_, self.figure_ = ax, ax.figure
-        self.lines_, self.bands_ = {}, {}
+        self.lines_: dict[str, Line2D] = {}
+        self.bands_: dict[str, PolyCollection] = {}
         x = np.asarray(self.record.iterations)
         for name, rows in self.record.bounds.items():
             self._draw_bound(x, name, rows, kwargs)
         self._draw_interval()
         if cut:
-            self._cut(int(EARLY_SHARE * len(x)))
+            self._cut(int(EARLY_FRACTION * len(x)))
         ax.set(xlabel=self.record.unit, ylabel=f"{self.record.final.quantity} [nats]")
         if x[-1] > 20:
             ax.set_xscale("log")
         else:
-            ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        ax.yaxis.get_major_formatter().set_useOffset(False)
+            ax.locator_params(axis="x", integer=True, min_n_ticks=1)
+        ax.ticklabel_format(axis="y", useOffset=False)
         ax.legend(loc="best", fontsize="small")
         return self
 
-    def _draw_bound(self, x: np.ndarray, name: str, rows: Any, given: dict) -> None:
+    def _draw_bound(
+        self, x: np.ndarray, name: str, rows: tuple[NamedBound, ...], given: dict
+    ) -> None:
         values = np.array([row.value for row in rows])
         values = np.where(np.isfinite(values), values, np.nan)
         error = np.array([row.standard_error for row in rows])
@@ -188,9 +197,9 @@ class TrainingSandwichDisplay:
         *,
         sample_weight: Any = None,
         n_points: int = 25,
-        random_state: Any = None,
+        random_state: RandomState = None,
         allow_supervised_transformers: bool = False,
-        ax: Any = None,
+        ax: "Axes | None" = None,
         plot_kwargs: dict | None = None,
         **options: Any,
     ) -> "TrainingSandwichDisplay":
@@ -207,11 +216,11 @@ class TrainingSandwichDisplay:
         y : array-like of shape (n,)
             The training target.
         sample_weight : array-like of shape (n,), default=None
-            Of the fit.
+            Weights of rows in the fit.
         n_points : int, default=25
             Iterations to record at most, ever farther apart.
         random_state : int, RandomState instance or None, default=None
-            Of the draws behind the bounds.
+            Seeds the draws behind the bounds.
         allow_supervised_transformers : bool, default=False
             See `skvi.evidence_bounds`.
         ax : matplotlib Axes, default=None

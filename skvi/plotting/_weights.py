@@ -1,12 +1,17 @@
 """The importance weights behind evidence bounds."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from skvi.evidence import EvidenceBounds, WeightSummary, evidence_bounds
 from skvi.plotting import _common as common
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 __all__ = ["WeightsDisplay"]
 
@@ -20,8 +25,8 @@ SIDES = {
 class WeightsDisplay:
     """Importance weights: whether few draws carry the evidence bounds.
 
-    Two kinds of pictures. "tail": the largest weights of each side by rank, as shares
-    of their sum, on logarithmic axes, with the Pareto tail of shape k that is fitted to
+    Two kinds of pictures. "tail": the largest weights of each side by rank, divided
+    by their sum, on logarithmic axes, with the Pareto tail of shape k that is fitted to
     them (a line) and the heaviest one at which errors can be trusted (dotted). Where
     the first point stands far above the others, one draw decides.
 
@@ -90,7 +95,7 @@ class WeightsDisplay:
         self.reliable = reliable
 
     def plot(
-        self, ax: Any = None, *, kind: str = "tail", **kwargs: Any
+        self, ax: "Axes | None" = None, *, kind: str = "tail", **kwargs: Any
     ) -> "WeightsDisplay":
         """Draw the weights.
 
@@ -124,9 +129,9 @@ class WeightsDisplay:
             )
         ax = common.make_axes(ax, (6.4, 4.2))
         self.ax_, self.figure_ = ax, ax.figure
-        self.lines_: dict[str, Any] = {}
-        self.fits_: dict[str, Any] = {}
-        self.estimate_ = None
+        self.lines_: dict[str, Artist] = {}
+        self.fits_: dict[str, Line2D] = {}
+        self.estimate_: Line2D | None = None
         (self._draw_tails if kind == "tail" else self._draw_histograms)(kwargs)
         if not self.reliable:
             ax.set_title("not reliable", color=common.VERMILION)
@@ -136,7 +141,7 @@ class WeightsDisplay:
     def _draw_tails(self, given: dict) -> None:
         for side, (label, color, marker) in SIDES.items():
             found = self.weights[side]
-            style = {"color": color, "marker": marker, "linestyle": "none"}
+            style: dict = {"color": color, "marker": marker, "linestyle": "none"}
             style |= {"markersize": 3.5, "markerfacecolor": "none"}
             style["label"] = (
                 f"{label}: k = {_number(found.khat)}, at most {found.khat_limit:.2f}; "
@@ -153,7 +158,9 @@ class WeightsDisplay:
         for dash, label in (("-", "fitted Pareto tail"), (":", "heaviest one allowed")):
             self.ax_.plot([], [], color="0.4", linestyle=dash, label=label)
         self.ax_.set(xscale="log", yscale="log")
-        self.ax_.set(xlabel="rank of the weight", ylabel="share of the sum of weights")
+        self.ax_.set(
+            xlabel="rank of the weight", ylabel="fraction of the sum of weights"
+        )
 
     def _draw_histograms(self, given: dict) -> None:
         names = {
@@ -180,7 +187,7 @@ class WeightsDisplay:
         bounds: EvidenceBounds,
         *,
         kind: str = "tail",
-        ax: Any = None,
+        ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "WeightsDisplay":
         """Draw the weights behind bounds that have been computed.
@@ -218,7 +225,7 @@ class WeightsDisplay:
         y: Any,
         *,
         kind: str = "tail",
-        ax: Any = None,
+        ax: "Axes | None" = None,
         plot_kwargs: dict | None = None,
         **options: Any,
     ) -> "WeightsDisplay":
@@ -269,7 +276,7 @@ def _pareto_tail(found: WeightSummary, k: float) -> np.ndarray:
     return cutoff + excess * _unit_quantile(upper, k) / _unit_quantile(0.5, k)
 
 
-def _unit_quantile(p: Any, k: float) -> Any:
+def _unit_quantile(p: np.ndarray | float, k: float) -> np.ndarray:
     """Quantile of the generalized Pareto distribution with scale 1."""
     log_tail = -np.log1p(-np.asarray(p))
     return log_tail if abs(k) < 1e-9 else np.expm1(k * log_tail) / k

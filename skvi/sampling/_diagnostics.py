@@ -82,7 +82,7 @@ def split_rhat(values: torch.Tensor) -> float:
     Parameters
     ----------
     values : Tensor of shape (n_chains, n_iterations, m)
-        Of m quantities.
+        Values of m quantities.
 
     Returns
     -------

@@ -33,7 +33,7 @@ def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
     Parameters
     ----------
     divergence : Divergence
-        Of an order that can regularize a posterior.
+        One whose order can regularize a posterior.
     random_state : int, default=0
 
     Raises

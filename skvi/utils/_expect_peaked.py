@@ -8,6 +8,7 @@ import torch
 from skvi.utils._arrays import row_chunks
 from skvi.utils._derivatives import scalar_derivatives
 from skvi.utils._expectations import Expectations
+from skvi.utils._log_space import LOG_2PI
 from skvi.utils._peaks import zoom_to_peak
 
 __all__ = ["expect_peaked", "log_expect_peaked"]
@@ -130,5 +131,5 @@ def _nodes(
     ]
     z = low + (high - low) * grid
     log_weight = torch.log((high - low) / n_nodes) - 0.5 * z.square()
-    log_weight = log_weight - 0.5 * math.log(2 * math.pi)
+    log_weight = log_weight - 0.5 * LOG_2PI
     return (mean + std * z)[..., None], log_weight

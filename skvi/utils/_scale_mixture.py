@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from scipy.special import gammainccinv, gammaincinv, gammaln, ndtri
 
+from skvi.utils._log_space import LOG_2PI
+
 # Nodes, and the probability that is left out on each side.
 N_NODES, TAIL = 64, 1e-15
 # Newton's method needs five or so; halvings alone would leave 2**-50 of a bracket.
@@ -41,7 +43,7 @@ def mixture_log_density(
     """Log density of deviations z, (n,), from the mean, in nats."""
     total = variance[:, None] + noise
     parts = log_w - 0.5 * (z.square()[:, None] / total + total.log())
-    return torch.logsumexp(parts, 1) - 0.5 * math.log(2 * math.pi)
+    return torch.logsumexp(parts, 1) - 0.5 * LOG_2PI
 
 
 def mixture_quantiles(

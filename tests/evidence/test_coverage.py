@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.evidence_truths import RESULT, SETS, Posterior, bridge, importance, load
 from skvi.base import NormalForm
-from skvi.evidence import _sides, bound_evidence
+from skvi.evidence import _summarize, bound_evidence
 from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -202,13 +202,13 @@ def test_levels_on_conjugate_regressions(method, monkeypatch):
     (0.73), means of blocks in place of the smallest one (0.52).
     """
     rows, held = {}, Counter()
-    finite = _sides.finite_sample_bounds
+    finite = _summarize.finite_sample_bounds
 
     def record(forward, reverse, level):
         rows.update({p: finite(forward, reverse, p) for p in LEVELS})
         return finite(forward, reverse, level)
 
-    monkeypatch.setattr(_sides, "finite_sample_bounds", record)
+    monkeypatch.setattr(_summarize, "finite_sample_bounds", record)
     for seed in range(N_RUNS):
         target, posterior, exact = regression(seed)
         bounds = bound_evidence(

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from skvi.base import Layout
-from skvi.evidence import _sides
-from skvi.evidence._estimates import log_mean_exp
-from skvi.evidence._sides import Sides, summarise
+from skvi.evidence import _summarize
+from skvi.evidence._sides import Sides
+from skvi.evidence._summarize import summarize
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
 from skvi.sampling import Chains, pareto_khat
 from skvi.solvers import _moment_matching
 from skvi.targets import Target
+from skvi.utils._log_space import log_mean_exp
 
 N, SHAPE = 4096, 1.2
 
@@ -50,7 +51,7 @@ def bounds_of(forward, reverse):
         error=math.inf,
     )
     posterior = MeanFieldNormal().build(Bell.layout)
-    return summarise(Bell(), posterior, sides, generator, "log evidence")
+    return summarize(Bell(), posterior, sides, generator, "log evidence")
 
 
 EVEN = torch.zeros(N).double()
@@ -66,7 +67,7 @@ def test_nearly_constant_weights_are_exempt_and_pay(side, monkeypatch):
     assert bounds.khat == pareto_khat(tail) > 0.9
     assert bounds.weights[side].khat == bounds.khat
     assert bounds.reliable
-    monkeypatch.setattr(_sides, "_unseen_tail", lambda khat, log_weights: 0.0)
+    monkeypatch.setattr(_summarize, "_unseen_tail", lambda khat, log_weights: 0.0)
     plain = bounds_of(forward, reverse.reshape(64, -1))
     assert not plain.reliable
     extra = {
@@ -98,7 +99,7 @@ def test_too_few_weights_are_not_exempt():
     """No k can be fitted to 20 weights. Wrong variant: they count as constant."""
     few = nearly_constant(N)[:20]
     assert pareto_khat(few) == math.inf
-    assert _sides._unseen_tail(math.inf, few) == 0.0
+    assert _summarize._unseen_tail(math.inf, few) == 0.0
 
 
 def test_moments_are_not_exempt(monkeypatch):

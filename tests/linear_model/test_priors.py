@@ -154,7 +154,7 @@ def test_correlated_divergences_by_draws(prior, data):
         prior=prior, posterior="full_rank", divergence=Renyi(0.5), random_state=0
     )
     if isinstance(prior, Horseshoe):
-        with pytest.warns(ConvergenceWarning, match="share of effective draws"):
+        with pytest.warns(ConvergenceWarning, match="fraction of effective draws"):
             model.fit(*data)
         assert not model.converged_
     else:

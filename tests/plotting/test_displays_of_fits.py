@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skvi.evidence import record_training, summarise_weights
+from skvi.evidence import record_training, summarize_weights
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier
 from skvi.plotting import PosteriorDisplay, TrainingSandwichDisplay, WeightsDisplay
@@ -59,7 +59,7 @@ def test_summary_of_known_weights():
     generator = torch.Generator().manual_seed(0)
     forward = torch.randn(10_000, generator=generator).double() - 5
     reverse = torch.randn(64, 100, generator=generator).double() - 4
-    found = summarise_weights(forward, reverse, reverse)
+    found = summarize_weights(forward, reverse, reverse)
     lower, upper = found["lower"], found["upper"]
     assert (lower.n_draws, upper.n_draws) == (10_000, 6400)
     assert lower.khat == pareto_khat(forward)
@@ -81,7 +81,7 @@ def test_summary_of_known_weights():
 def test_summary_of_constant_and_impossible_weights(value):
     forward = torch.full((100,), -3.0)
     forward[:5] = value if value else -3.0
-    found = summarise_weights(forward, forward[None], forward[None])
+    found = summarize_weights(forward, forward[None], forward[None])
     assert np.isfinite(found["lower"].density).all()
     WeightsDisplay(found).plot().figure_.canvas.draw()
     WeightsDisplay(found).plot(kind="histogram").figure_.canvas.draw()

@@ -52,7 +52,7 @@ def make_bounds(center=-55.0, *, reliable=True, table=True, **changes):
         ess=900.0,
         khat=0.2,
         reliable=reliable,
-        reason="" if reliable else "the posterior chains disagree",
+        reason="" if reliable else "the MCMC chains disagree",
         method="importance",
         table=rows if table else {},
     )

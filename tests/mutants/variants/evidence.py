@@ -6,13 +6,6 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
-        "log-mean-exp-count",
-        "_estimates.py",
-        "return torch.logsumexp(log_weights, dim) - math.log(log_weights.shape[dim])",
-        "return torch.logsumexp(log_weights, dim)",
-        "the log of a sum for that of a mean",
-    ),
-    _v(
         "reverse-bound-sign",
         "_estimates.py",
         "values = -log_mean_exp(-blocks, 1).mean(1)",
@@ -50,8 +43,8 @@ VARIANTS = [
     _v(
         "conjugate-evidence-fit-sign",
         "_conjugate.py",
-        "value = -0.5 * (np.log1p(ratio).sum(1) + pull @ (z * z))",
-        "value = -0.5 * (np.log1p(ratio).sum(1) - pull @ (z * z))",
+        "value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))",
+        "value = -0.5 * (np.log1p(ratio).sum(1) - weight @ (z * z))",
         "sign of the squared solution",
     ),
     _v(
@@ -119,28 +112,28 @@ VARIANTS = [
     ),
     _v(
         "flat-weights-forgotten",
-        "_sides.py",
+        "_summarize.py",
         "if not (khat <= khat_limit(n) or tail > 0):",
         "if not khat <= khat_limit(n):",
         "small differences with the tail index of heavy tails are refused",
     ),
     _v(
         "flatness-of-a-sum",
-        "_sides.py",
+        "_summarize.py",
         "largest = float(log_weights.max() - log_mean_exp(log_weights))",
         "largest = float(log_weights.max() - torch.logsumexp(log_weights, 0))",
         "the largest share where the ratio to the mean is meant: no tail is heavy",
     ),
     _v(
         "unseen-tail-not-in-the-error",
-        "_sides.py",
+        "_summarize.py",
         "lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]",
         "pass",
         "errors of nearly constant weights without the tail beyond the draws",
     ),
     _v(
         "unseen-tail-of-few-weights",
-        "_sides.py",
+        "_summarize.py",
         "if khat <= khat_limit(n) or not math.isfinite(khat):",
         "if khat <= khat_limit(n):",
         "too few weights to fit k count as nearly constant",
@@ -239,8 +232,8 @@ VARIANTS = [
     _v(
         "wide-priors-have-spikes",
         "_modes.py",
-        "(widths < SPIKE**2 * normal.variance)",
-        "(widths > SPIKE**2 * normal.variance)",
+        "around.variance < SPIKE**2 * normal.variance",
+        "around.variance > SPIKE**2 * normal.variance",
         "the coordinates that have no spike",
     ),
     _v(

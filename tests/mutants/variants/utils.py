@@ -6,6 +6,13 @@ _v = variants_of("utils/")
 
 VARIANTS = [
     _v(
+        "log-mean-exp-count",
+        "_log_space.py",
+        "return torch.logsumexp(values, dim) - math.log(values.shape[dim])",
+        "return torch.logsumexp(values, dim)",
+        "the log of a sum for that of a mean",
+    ),
+    _v(
         "gamma-density-jacobian",
         "_gamma.py",
         "return norm + shape * t - torch.exp(t + log_rate)",
