@@ -49,6 +49,11 @@ class Posterior(NumpyState):
     layout: Layout
     params: torch.Tensor
 
+    def __repr__(self) -> str:
+        """Name the blocks; the same text for the same kind of posterior."""
+        blocks = ", ".join(f"{name}{b.shape}" for name, b in self.layout.items())
+        return f"<{type(self).__name__.strip('_')} of {blocks}>"
+
     def at(self, params: torch.Tensor) -> Self:
         """Posterior of the same family with other variational parameters.
 

@@ -15,10 +15,10 @@ from scipy.special import digamma, gammaln
 from skvi.base import GammaForm, NormalForm
 from skvi.targets import Precision
 from skvi.targets._precisions import ConjugateForm
+from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["Conjugate", "Node", "Point"]
 
-LOG_2PI = math.log(2 * math.pi)
 # A learnt precision may exceed its first value by this factor; then something is
 # fitted exactly.
 LEARNT_RANGE = math.log(1e12)

@@ -7,6 +7,7 @@ import torch
 
 from skvi.utils._derivatives import row_derivatives
 from skvi.utils._expectations import Expectations
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._normal_points import node_groups
 from skvi.utils._quadrature import normal_rule
 
@@ -53,8 +54,7 @@ class FreeEnergy:
         """
         if log_ratio is not None:
             losses = losses - log_ratio[:, None]
-        total = torch.logsumexp(-self.alpha * losses, 0) - math.log(len(losses))
-        return -total / self.alpha
+        return -log_mean_exp(-self.alpha * losses, 0) / self.alpha
 
     def expected(
         self,

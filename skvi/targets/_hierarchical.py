@@ -18,13 +18,13 @@ from skvi.targets._precisions import (
 )
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._log_space import LOG_2PI
 from skvi.utils._robust import median_distance, weighted_median
 
 __all__ = ["HierarchicalTarget"]
 
 # Decompositions of more columns (or rows, where they are fewer) take too long.
 MAX_DECOMPOSED = 3000
-LOG_2PI = math.log(2 * math.pi)
 
 
 class HierarchicalTarget(SupervisedTarget):

@@ -11,6 +11,7 @@ from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares
 from skvi.utils._device import Movable
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
+from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import randn
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
 
 # Draws of vague hyperpriors leave the range of floats: logs are cut off here.
 MAX_LOG = 600.0
-LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)

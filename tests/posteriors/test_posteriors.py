@@ -230,3 +230,10 @@ def test_moment_projections_are_the_best_fits(make_normal):
     kl = torch.distributions.kl_divergence(independent(full), independent(diagonal))
     (gradient,) = torch.autograd.grad(kl, params)
     assert float(gradient.abs().max()) < 1e-12
+
+
+def test_the_same_kind_of_posterior_reads_the_same():
+    """Wrong variant: the address of the object."""
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    first, second = (FullRankNormal().build(layout) for _ in range(2))
+    assert repr(first) == repr(second) == "<FullPosterior of coef(1, 2), intercept(1,)>"

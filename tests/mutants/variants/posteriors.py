@@ -68,4 +68,11 @@ VARIANTS = [
         "roots = [f.covariance() for",
         "covariances where Cholesky factors belong",
     ),
+    _v(
+        "near-moves",
+        "_normal.py",
+        "return self.at(self._params_of(normal))",
+        "self.params = self._params_of(normal)\n        return self",
+        "what is asked for a posterior nearby goes there itself",
+    ),
 ]

@@ -271,4 +271,11 @@ VARIANTS = [
         "return starts",
         "no chain starts where the likelihood is large",
     ),
+    _v(
+        "callbacks-see-the-start",
+        "_run.py",
+        "self.options.progress(self.value, self.state)",
+        "self.options.progress(self.value, lambda: self.given.state)",
+        "callbacks are shown where the run began",
+    ),
 ]

@@ -29,8 +29,8 @@ VARIANTS = [
     _v(
         "free-energy-sum-for-mean",
         "_free_energy.py",
-        "total = torch.logsumexp(-self.alpha * losses, 0) - math.log(len(losses))",
-        "total = torch.logsumexp(-self.alpha * losses, 0)",
+        "return -log_mean_exp(-self.alpha * losses, 0) / self.alpha",
+        "return -torch.logsumexp(-self.alpha * losses, 0) / self.alpha",
         "the log of a sum over draws for that of a mean",
     ),
     _v(

@@ -1,0 +1,109 @@
+"""Solvers return a new state, leave the old one, and show the one that they are at."""
+
+import pytest
+import torch
+
+from skvi.divergences import KL
+from skvi.likelihoods import GaussianLikelihood
+from skvi.losses import BetaLoss, LogLoss
+from skvi.objectives import ELBO, EUBO, RenyiBound
+from skvi.posteriors import FullRankNormal, LowRankNormal, Product
+from skvi.predictors import LinearPredictor
+from skvi.priors import GammaHyperprior, Normal
+from skvi.solvers import SOLVERS, MomentMatching, Problem, SolverOptions
+from skvi.targets import HierarchicalTarget, SupervisedTarget
+
+GAMMA = GammaHyperprior(1.0, 1.0)
+MODEL = LinearPredictor(2)
+JOINT = Product({("coef", "intercept"): FullRankNormal()})
+
+
+def make_target(noise=0.5, prior=None):
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double()
+    prior = (prior or Normal()).build(MODEL.layout)
+    likelihood = GaussianLikelihood(noise)
+    return SupervisedTarget(MODEL, likelihood, LogLoss(), prior, X, X.sum(1) + 1)
+
+
+def make_hierarchy(loss):
+    data, intercept = make_target(), Normal().build(MODEL.layout.only("intercept"))
+    rows = data.X - data.X.mean(0), data.y
+    hyper = {"noise_hyperprior": GAMMA, "coef_hyperprior": GAMMA}
+    likelihood = GaussianLikelihood("learn")
+    return HierarchicalTarget(MODEL, likelihood, loss, intercept, *rows, **hyper)
+
+
+def make_cases():
+    """Solver: target, objective, family."""
+    learnt, full = make_target("learn", Normal("learn")), FullRankNormal()
+    return {
+        "natural_gradient": (make_target(), ELBO(), full),
+        "lbfgs": (make_target(), ELBO(), LowRankNormal(1)),
+        "coordinate_ascent": (make_hierarchy(LogLoss()), ELBO(), JOINT),
+        "empirical_bayes": (learnt, ELBO(), full),
+        "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
+        "moment_matching": (make_target(), RenyiBound(0.5), full),
+        "stochastic": (learnt, ELBO("reparam"), full),
+    }
+
+
+def make_problem(target, objective, family):
+    generator = torch.Generator().manual_seed(0)
+    return Problem(target, objective, KL(), family.build(target.layout), generator)
+
+
+def test_every_solver_is_there():
+    assert make_cases().keys() == SOLVERS.keys()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_problem_is_not_changed(solver):
+    """Wrong variant: `near` moves the posterior that it is asked of."""
+    problem = make_problem(*make_cases()[solver])
+    assert not SOLVERS[solver].missing(problem)
+    held = problem.posterior.params, problem.target.hyper
+    before = [tensor.clone() for tensor in held]
+    seen = []
+
+    def progress(value, state):
+        seen.append(state())
+        return False
+
+    options = SolverOptions(max_iter=3, progress=progress)
+    solution = SOLVERS[solver]().solve(problem, options)
+    assert problem.posterior.params is held[0]
+    assert problem.target.hyper is held[1]
+    assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
+    assert not torch.equal(solution.posterior.params, before[0])
+    assert torch.equal(solution.target.hyper, before[1]) != bool(problem.target.learnt)
+    # A later iteration does not write into the state of an earlier one.
+    places = {state.posterior.params.data_ptr() for state in seen}
+    assert len(places) == len(seen) > 0
+
+
+@pytest.mark.parametrize("solver", ["natural_gradient", "lbfgs", "empirical_bayes"])
+def test_callbacks_see_the_state_of_the_value(solver):
+    """What is reported is the objective at what is shown.
+
+    Wrong variant: the state from which the run began.
+    """
+    problem, pairs = make_problem(*make_cases()[solver]), []
+
+    def progress(value, state):
+        pairs.append((value, state()))
+        return False
+
+    SOLVERS[solver]().solve(problem, SolverOptions(max_iter=3, progress=progress))
+    assert pairs
+    for value, state in pairs:
+        at = problem.at(state)
+        parts = at.target, at.posterior, at.divergence, None, 1, problem.generator
+        assert float(at.objective.surrogate(*parts)[1]) == pytest.approx(value)
+
+
+def test_draws_need_a_source():
+    target = make_target()
+    posterior = FullRankNormal().build(target.layout)
+    problem = Problem(target, EUBO(), KL(), posterior, None)
+    with pytest.raises(ValueError, match="give Problem a generator"):
+        MomentMatching().solve(problem, SolverOptions(max_iter=1))
