@@ -154,7 +154,7 @@ class Rows(Movable):
         sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
         X = self.X[torch.from_numpy(sampled)].to(torch.float64)
         columns = (self.y, self.weight, self.offset)
-        parts = [*_stored(X), *(v.numpy() for v in columns if v is not None)]
+        parts = [*_stored(X), *(v.cpu().numpy() for v in columns if v is not None)]
         sums = (zlib.crc32(np.ascontiguousarray(part).data) for part in parts)
         return len(self), *sums
 
@@ -191,6 +191,6 @@ def _stored(X: Features) -> tuple[np.ndarray, ...]:
         sample.eliminate_zeros()
         columns = sample.indices.astype(np.int64)
         return sample.data, columns, np.diff(sample.indptr).astype(np.int64)
-    dense = X.reshape(len(X), -1).numpy()
+    dense = X.reshape(len(X), -1).cpu().numpy()
     filled = dense != 0
     return dense[filled], np.nonzero(filled)[1], filled.sum(1)

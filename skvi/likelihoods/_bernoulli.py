@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.likelihoods.base import Expectations, Likelihood
+from skvi.utils._device import CPU
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
 from skvi.utils._row_sums import RowSums
@@ -11,7 +12,7 @@ from skvi.utils._row_sums import RowSums
 __all__ = ["BernoulliLikelihood"]
 
 # As tensors: numbers in products with small tensors take longer than the products.
-ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64)
+ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64, device=CPU)
 
 
 class BernoulliLikelihood(Likelihood):

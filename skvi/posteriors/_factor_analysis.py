@@ -36,7 +36,7 @@ def fit_factors(
     factor : Tensor of shape (P, r)
         A local optimum, to about 1e-6 nats; exact where r = P.
     """
-    s = covariance.double().numpy()
+    s = covariance.double().cpu().numpy()
     std = np.sqrt(s.diagonal())
     correlation = s / np.outer(std, std)
     conditional = 1 / np.linalg.inv(correlation).diagonal()
@@ -51,7 +51,7 @@ def fit_factors(
     own = np.exp(0.5 * log_own)
     factor = own[:, None] * vectors * np.sqrt(np.maximum(values - 1, 0))
     scaled = torch.from_numpy(std * own), torch.from_numpy(std[:, None] * factor)
-    return scaled[0].to(covariance.dtype), scaled[1].to(covariance.dtype)
+    return scaled[0].to(covariance), scaled[1].to(covariance)
 
 
 def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:

@@ -198,7 +198,7 @@ class LinearPredictor(Predictor):
                 weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
             )
             return reduce(torch.Tensor.add_, parts)
-        pairs = torch.tril_indices(self.n_outputs, self.n_outputs)
+        pairs = torch.tril_indices(self.n_outputs, self.n_outputs, device=h.device)
         weights = h[:, pairs[0], pairs[1]]
         blocks = [
             weighted_grams(x, weights[rows], self.fit_intercept)
@@ -209,11 +209,11 @@ class LinearPredictor(Predictor):
     def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
         k, d = self.n_outputs, self.n_features
-        position = torch.empty(k, k, dtype=torch.int64)
-        position[pairs[0], pairs[1]] = torch.arange(pairs.shape[1])
-        position[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
+        position = pairs.new_empty(k, k)
+        order = torch.arange(pairs.shape[1], device=pairs.device)
+        position[pairs[0], pairs[1]] = position[pairs[1], pairs[0]] = order
         full = blocks[:, :, position].permute(2, 0, 3, 1)
-        out = torch.empty(self.layout.size, self.layout.size, dtype=torch.float64)
+        out = blocks.new_empty(self.layout.size, self.layout.size)
         out[: k * d, : k * d] = full[:, :d, :, :d].reshape(k * d, k * d)
         if self.fit_intercept:
             edge = full[:, d, :, :d].reshape(k, k * d)
@@ -237,7 +237,7 @@ class LinearPredictor(Predictor):
         """
         h = h[None] if h.ndim == 1 else h.diagonal(dim1=1, dim2=2).T
         size = self.n_outputs * self.n_features
-        out = torch.zeros(self.layout.size, dtype=torch.float64)
+        out = h.new_zeros(self.layout.size)
         for rows, chunk in _chunks(X, self.n_outputs):
             out[:size] += rows_times(h[:, rows], chunk.square()).reshape(-1)
         if self.fit_intercept:

@@ -138,7 +138,7 @@ class _Search(Run):
         if not self.kept:  # all that there is, should Ctrl-C come now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator()
+        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator(hyper.device)
         with torch.enable_grad():
             moved, q = target.at(leaf), found.posterior
             surrogate, _ = problem.objective.surrogate(

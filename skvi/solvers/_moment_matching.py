@@ -291,7 +291,8 @@ def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | Non
 def _proposal_problem(target: Target) -> Problem:
     full = target.layout.size <= MAX_FULL_RANK
     family = FullRankNormal() if full else MeanFieldNormal()
-    return Problem(target, ELBO(), KL(), family.build(target.layout), None)
+    posterior = family.build(target.layout).to(target.hyper.device)
+    return Problem(target, ELBO(), KL(), posterior, None)
 
 
 def _standard_error(

@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-__all__ = ["CPU", "Movable", "resolve_device", "to_device"]
+__all__ = ["CPU", "Movable", "device_or_cpu", "resolve_device", "to_device"]
 
 CPU = torch.device("cpu")
-# Numbers of the features from which on a pass over them pays on a GPU: below, the CPU
-# takes a few milliseconds, which the launches and synchronizations of one iteration
-# and the copy of the features cost as well.
-WORTH_MOVING = 2**24
+# Multiply-adds of a pass over the data from which on a GPU is worth it. One core takes
+# about a tenth of a second for them; the GPU starts some thousand operations in that
+# time, which is what an iteration and the copy of the data cost. An estimate.
+WORTH_MOVING = 2**28
 
 
 def resolve_device(device: str, work: float = math.inf) -> torch.device:
@@ -25,7 +25,7 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
     device : str
         "auto" is "cuda" where there is one and the work is worth it, else "cpu".
     work : float, default=inf
-        Numbers that a pass over the data reads: "auto" takes the CPU below 2**24.
+        Multiply-adds of a pass over the data: "auto" takes the CPU below 2**28.
         Networks make so many passes that any amount is worth it.
 
     Returns
@@ -65,6 +65,17 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
             f"need. Use one of {_names_of_devices()}, or device='auto'."
         ) from error
     return found
+
+
+def device_or_cpu(device: str) -> torch.device:
+    """Return the device that a parameter names, or the CPU where it is not there.
+
+    What was fitted on another machine predicts all the same.
+    """
+    try:
+        return resolve_device(device)
+    except ValueError:
+        return CPU
 
 
 def _best_device() -> torch.device:

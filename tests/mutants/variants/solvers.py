@@ -57,8 +57,8 @@ VARIANTS = [
     _v(
         "gamma-step-second-moment",
         "_gamma_steps.py",
-        "(normal.mean[:d].square() + normal.variance[:d]).numpy()",
-        "normal.mean[:d].square().numpy()",
+        "(normal.mean[:d].square() + normal.variance[:d]).cpu()",
+        "normal.mean[:d].square().cpu()",
         "squares of the means for the expected squares",
     ),
     _v(
