@@ -29,7 +29,7 @@ __all__ = ["approach", "start_near"]
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
 # The noise falls by this factor from one start to the next.
 SHRINK = 3.0
-# Above so many parameters a start is factorised.
+# Above so many parameters a start is factorized.
 MAX_FULL_RANK = 1000
 
 

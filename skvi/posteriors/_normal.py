@@ -1,4 +1,4 @@
-"""Normal posteriors: factorised, and with a full covariance."""
+"""Normal posteriors: factorized, and with a full covariance."""
 
 from typing import Self
 
