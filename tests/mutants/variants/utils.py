@@ -271,4 +271,11 @@ VARIANTS = [
         "if type(value) is tuple:",
         "parts of a part stay where they are",
     ),
+    _v(
+        "rows-not-shifted",
+        "_shifted.py",
+        "return self.X[rows].double() - self.offset",
+        "return self.X[rows].double()",
+        "features that are centred where they are read, not centred",
+    ),
 ]
