@@ -306,4 +306,11 @@ VARIANTS = [
         "pass",
         "rows of large spread left at the limit of the narrow rule",
     ),
+    _v(
+        "rows-not-shifted",
+        "_shifted.py",
+        "return self.X[rows].double() - self.offset",
+        "return self.X[rows].double()",
+        "features that are centred where they are read, not centred",
+    ),
 ]
