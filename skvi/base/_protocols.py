@@ -107,6 +107,10 @@ class ConditionalDensity(Protocol):
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations: ...
 
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations: ...
+
     def expected_power(
         self,
         mean: torch.Tensor,

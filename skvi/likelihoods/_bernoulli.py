@@ -4,6 +4,7 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.likelihoods.base import Expectations, Likelihood
+from skvi.utils._device import CPU
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
 from skvi.utils._row_pass import RowBuffers, RowPass
@@ -11,7 +12,7 @@ from skvi.utils._row_pass import RowBuffers, RowPass
 __all__ = ["BernoulliLikelihood"]
 
 # As tensors: numbers in products with small tensors take longer than the products.
-ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64)
+ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64, device=CPU)
 
 
 class BernoulliLikelihood(Likelihood):
@@ -71,9 +72,16 @@ class BernoulliLikelihood(Likelihood):
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
+        value, first, second = self.expected_log_loss(mean, spread, y, refine)
+        return -value, -first, -second
+
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_loss`."""
         sign = 1 - 2 * y
         value, first, second = expect_softplus(mean * sign, spread, refine)
-        return -value, -(first * sign), -second
+        return value, first * sign, second
 
     def expected_power(
         self,

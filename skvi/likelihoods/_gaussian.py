@@ -6,6 +6,7 @@ import torch
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
+from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._row_pass import RowBuffers, RowPass
 
@@ -13,7 +14,7 @@ __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * LOG_2PI
 # As tensors: numbers in products with small tensors take longer than the products.
-MINUS_TWO = torch.tensor(-2.0, dtype=torch.float64)
+MINUS_TWO = torch.tensor(-2.0, dtype=torch.float64, device=CPU)
 
 
 class GaussianLikelihood(NoiseLikelihood):

@@ -4,13 +4,14 @@ import torch
 
 from skvi.base import Component
 from skvi.utils._derivatives import row_derivatives
+from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Likelihood"]
 
 
-class Likelihood(Component):
+class Likelihood(Component, Movable):
     """Base class of likelihoods.
 
     A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The
@@ -203,6 +204,25 @@ class Likelihood(Component):
         return expect_derivatives(
             self.log_prob, mean, spread, y, self.length_scale, refine
         )
+
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """`expected_log_prob` with the other sign.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+        y : Tensor of shape (n,)
+        refine : int, default=1
+
+        Returns
+        -------
+        value, first, second : Tensor
+        """
+        value, first, second = self.expected_log_prob(mean, spread, y, refine)
+        return -value, -first, -second
 
     def expected_power(
         self,

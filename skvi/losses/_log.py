@@ -48,5 +48,4 @@ class LogLoss(Loss):
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's own expectation; see `Loss.expected`."""
-        value, first, second = likelihood.expected_log_prob(mean, spread, y, refine)
-        return -value, -first, -second
+        return likelihood.expected_log_loss(mean, spread, y, refine)

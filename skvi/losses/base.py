@@ -4,13 +4,14 @@ import torch
 
 from skvi.base import Component
 from skvi.base._protocols import ConditionalDensity
+from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Loss"]
 
 
-class Loss(Component):
+class Loss(Component, Movable):
     """Base class of losses: a subclass must implement `__call__`.
 
     Examples

@@ -7,12 +7,12 @@ from typing import Self
 import torch
 
 from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 
 __all__ = ["Family", "Posterior"]
 
 
-class Posterior(NumpyState):
+class Posterior(Movable):
     """A posterior with tensors: what `Family.build` returns.
 
     Attributes

@@ -19,7 +19,7 @@ STEPS_PER_SWEEP = 100
 JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
-# Below this share of effective draws self-normalised gradients are mostly bias.
+# Below this share of effective draws self-normalized gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
 # Nats that may be left where gradients are too noisy to find them.
 MAX_GAIN = 1.0
@@ -312,7 +312,7 @@ class Training:
 
 @torch.no_grad()
 def _weight_efficiency(problem: Problem) -> float:
-    """Share of effective draws of a minimised bound; 1 where they bias nothing."""
+    """Share of effective draws of a minimized bound; 1 where they bias nothing."""
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0

@@ -15,8 +15,8 @@ VARIANTS = [
     _v(
         "bernoulli-expected-slope-without-label",
         "_bernoulli.py",
-        "return -value, -(first * sign), -second",
-        "return -value, -first, -second",
+        "spread, refine)\n        return value, first * sign, second",
+        "spread, refine)\n        return value, first, second",
         "the sign of the label left out of the expected slope",
     ),
     _v(
@@ -172,5 +172,12 @@ VARIANTS = [
         "torch.addcmul(own.neg_(), log_p.exp_(), weight, out=self._slope)",
         "torch.add(own.neg_(), log_p.exp_(), out=self._slope)",
         "class probabilities without the weights of rows",
+    ),
+    _v(
+        "expected-log-loss-curvature-sign",
+        "base.py",
+        "return -value, -first, -second",
+        "return -value, -first, second",
+        "sign of the expected curvature",
     ),
 ]
