@@ -9,6 +9,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_large_dense
 from skvi.utils._sparse import (
     Features,
     SparseRows,
@@ -27,6 +28,7 @@ __all__ = ["LinearPredictor"]
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
+ALL_ROWS = slice(None)
 
 
 class LinearPredictor(Predictor):
@@ -174,10 +176,10 @@ class LinearPredictor(Predictor):
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
         # One at a time: each is as large as the result.
         parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows)))
-        out = reduce(torch.add, parts).reshape(n_draws, -1)
-        if not self.fit_intercept:
-            return out
-        return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
+        out, total = reduce(torch.add, parts), rows.sum(1, keepdim=True)
+        if self.n_outputs > 1:
+            out, total = out.reshape(n_draws, -1), total.reshape(n_draws, -1)
+        return torch.cat([out, total], 1) if self.fit_intercept else out
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
         """Return ``A' H A``, with one symmetric block of H for each row.
@@ -194,10 +196,13 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
+            if is_large_dense(X) and float(h.min()) >= 0:
+                return dense_gram(X, h, self.fit_intercept)
+            # One at a time: each is as large as the result.
             chunks = _chunks(X, 1, self.layout.size**2)
             parts = (weighted_gram(x, h[i], self.fit_intercept) for i, x in chunks)
             return reduce(torch.Tensor.add_, parts)
-        pairs = torch.tril_indices(self.n_outputs, self.n_outputs)
+        pairs = torch.tril_indices(self.n_outputs, self.n_outputs, device=h.device)
         weights = h[:, pairs[0], pairs[1]]
         blocks = (
             weighted_grams(x, weights[rows], self.fit_intercept)
@@ -208,11 +213,11 @@ class LinearPredictor(Predictor):
     def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
         k, d = self.n_outputs, self.n_features
-        position = torch.empty(k, k, dtype=torch.int64)
-        position[pairs[0], pairs[1]] = torch.arange(pairs.shape[1])
-        position[pairs[1], pairs[0]] = torch.arange(pairs.shape[1])
+        position = pairs.new_empty(k, k)
+        order = torch.arange(pairs.shape[1], device=pairs.device)
+        position[pairs[0], pairs[1]] = position[pairs[1], pairs[0]] = order
         full = blocks[:, :, position].permute(2, 0, 3, 1)
-        out = torch.empty(self.layout.size, self.layout.size, dtype=torch.float64)
+        out = blocks.new_empty(self.layout.size, self.layout.size)
         out[: k * d, : k * d] = full[:, :d, :, :d].reshape(k * d, k * d)
         if self.fit_intercept:
             edge = full[:, d, :, :d].reshape(k, k * d)
@@ -236,7 +241,7 @@ class LinearPredictor(Predictor):
         """
         h = h[None] if h.ndim == 1 else h.diagonal(dim1=1, dim2=2).T
         size = self.n_outputs * self.n_features
-        out = torch.zeros(self.layout.size, dtype=torch.float64)
+        out = h.new_zeros(self.layout.size)
         for rows, chunk in _chunks(X, self.n_outputs):
             out[:size] += rows_times(h[:, rows], chunk.square()).reshape(-1)
         if self.fit_intercept:
@@ -262,6 +267,8 @@ class LinearPredictor(Predictor):
             covariance matrix.
         """
         mean, scale, factor = normal.mean, normal.scale, normal.factor
+        if factor is None and not (mean.requires_grad or scale.requires_grad):
+            return self._plain_moments(X, normal)
         if scale.ndim == 2:
             width = self.n_outputs * (1 + len(mean))
             chunks = partial(_chunks, X, width)
@@ -269,6 +276,27 @@ class LinearPredictor(Predictor):
         factor = scale.new_empty(len(scale), 0) if factor is None else factor
         chunks = partial(_chunks, X, self.n_outputs * (1 + factor.shape[1]))
         return FactorMoments.apply(mean, scale, factor, self, chunks)
+
+    def _plain_moments(
+        self, X: Features, normal: NormalForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`moments` without derivatives, which solvers with Newton steps never ask."""
+        is_full = normal.scale.ndim == 2
+        if self.n_outputs == 1 and is_full and is_large_dense(X):
+            return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
+        mean = self.project(X, normal.mean[:, None])[..., 0]
+        spread = self._covariance if is_full else self._variance
+        width = self.n_outputs * (self.layout.size if is_full else 1)
+        parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
+        return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
+        out = self.project_chunk(X.square(), normal.variance[:, None])[..., 0]
+        return out if self.n_outputs == 1 else torch.diag_embed(out)
+
+    def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
+        root = self.project_chunk(X, normal.scale)
+        return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
 
 
 def _chunks(
@@ -281,5 +309,8 @@ def _chunks(
     if isinstance(X, SparseRows):
         least = CHUNK_ELEMENTS
     elements = min(max(CACHE_ELEMENTS, least), CHUNK_ELEMENTS)
-    for rows in row_chunks(len(X), max(width, row_width(X)), elements):
-        yield rows, X[rows].to(torch.float64)
+    n_rows, width = X.shape[0], max(width, row_width(X))
+    if n_rows * width <= elements:
+        return iter([(ALL_ROWS, X.to(torch.float64))])
+    chunks = row_chunks(n_rows, width, elements)
+    return ((rows, X[rows].to(torch.float64)) for rows in chunks)

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from skvi.utils._arrays import NumpyState, row_chunks
+from skvi.utils._arrays import row_chunks
+from skvi.utils._device import Movable
 from skvi.utils._sparse import SparseRows
 
 __all__ = ["LeastSquares", "summarise"]
@@ -20,7 +21,7 @@ QR_ELEMENTS = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSquares(NumpyState):
+class LeastSquares(Movable):
     """Sum of squares of a linear model as a function of its coefficients.
 
     ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2

@@ -71,12 +71,12 @@ class SupervisedRows(Target):
     def initial_hyper(self) -> torch.Tensor:
         """What the parts say, (H,); see `Target.initial_hyper`."""
         points = self._predictor.initial_point()
-        return torch.cat([self._initial_scales(), points])
+        return torch.cat([self._initial_scales(), points.to(self.rows.device)])
 
     def _initial_scales(self) -> torch.Tensor:
         """Start of the numbers of the likelihood and of the prior."""
-        parts = self._likelihood.initial_hyper(self.y), self._prior.initial_hyper()
-        return torch.cat(parts)
+        own = self._prior.initial_hyper().to(self.rows.device)
+        return torch.cat([self._likelihood.initial_hyper(self.y), own])
 
     @property
     def learnt(self) -> tuple[str, ...]:
@@ -117,6 +117,8 @@ class SupervisedRows(Target):
 
     def _points(self) -> tuple[torch.Tensor, ...]:
         """What in `hyper` belongs to likelihood, prior and predictor."""
+        if not self.hyper.shape[0]:
+            return self.hyper, self.hyper, self.hyper
         sizes = len(self._learnt_of_likelihood), len(self._prior.learnt)
         return self.hyper.split([*sizes, len(self.hyper) - sum(sizes)])
 
@@ -129,7 +131,7 @@ class SupervisedRows(Target):
     def likelihood(self) -> Any:
         """The likelihood at the current point parameters."""
         point = self._points()[0]
-        return self._likelihood.bind(point) if len(point) else self._likelihood
+        return self._likelihood.bind(point) if point.shape[0] else self._likelihood
 
     @property
     def prior(self) -> Any:  # type: ignore[override]
