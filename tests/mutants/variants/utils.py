@@ -313,4 +313,11 @@ VARIANTS = [
         "pass",
         "rows of large spread left at the limit of the narrow rule",
     ),
+    _v(
+        "memory-maps-copied",
+        "_arrays.py",
+        "array if array.flags.writeable else _Writeable.view(array)",
+        "array if array.flags.writeable else array.copy()",
+        "a file of features read into memory",
+    ),
 ]
