@@ -272,13 +272,6 @@ VARIANTS = [
         "parts of a part stay where they are",
     ),
     _v(
-        "rows-not-shifted",
-        "_shifted.py",
-        "return self.X[rows].double() - self.offset",
-        "return self.X[rows].double()",
-        "features that are centred where they are read, not centred",
-    ),
-    _v(
         "copies-through-pickles",
         "_device.py",
         "other.__dict__.update(self.__dict__)",
@@ -312,6 +305,13 @@ VARIANTS = [
         "out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))",
         "pass",
         "rows of large spread left at the limit of the narrow rule",
+    ),
+    _v(
+        "rows-not-shifted",
+        "_shifted.py",
+        "return self.X[rows].double() - self.offset",
+        "return self.X[rows].double()",
+        "features that are centred where they are read, not centred",
     ),
     _v(
         "memory-maps-copied",
