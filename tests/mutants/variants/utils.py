@@ -313,4 +313,11 @@ VARIANTS = [
         "return self.X[rows].double()",
         "features that are centred where they are read, not centred",
     ),
+    _v(
+        "memory-maps-copied",
+        "_arrays.py",
+        "array if array.flags.writeable else _Writeable.view(array)",
+        "array if array.flags.writeable else array.copy()",
+        "a file of features read into memory",
+    ),
 ]
