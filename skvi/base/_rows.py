@@ -69,7 +69,7 @@ class Rows:
 
     def __len__(self) -> int:
         """Return the number of rows, n."""
-        return len(self.y)
+        return self.y.shape[0]
 
     @property
     def width(self) -> int:
@@ -103,7 +103,8 @@ class Rows:
         -------
         Rows
         """
-        if index is None:
+        is_slice = isinstance(index, slice)
+        if index is None or (is_slice and index == slice(0, self.y.shape[0])):
             return self
         optional = [None if v is None else v[index] for v in (self.weight, self.offset)]
         return type(self)(self.X[index], self.y[index], *optional)

@@ -293,8 +293,9 @@ def _chunks(
     X: Features, width: int, elements: int = CHUNK_ELEMENTS
 ) -> Iterator[tuple[slice, Features]]:
     """Rows in chunks, as float64: float32 features are kept, not computed with."""
-    n_rows, width = X.shape[0], max(width, row_width(X))
-    if n_rows * width <= elements:
+    n_rows, stored = X.shape[0], X.shape[1]
+    if n_rows * max(width, stored) <= elements:
         return iter([(ALL_ROWS, X.to(torch.float64))])
+    width = max(width, row_width(X))
     chunks = row_chunks(n_rows, width, elements)
     return ((rows, X[rows].to(torch.float64)) for rows in chunks)
