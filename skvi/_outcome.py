@@ -165,7 +165,7 @@ def better_state(first: State, second: State) -> State:
     """
 
     def value(state: State) -> float:
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator(state.target.hyper.device).manual_seed(0)
         return lower_bound(state.target, state.posterior, generator, FEW_DRAWS)[0]
 
     return first if value(second) < value(first) else second

@@ -40,7 +40,8 @@ from skvi.solvers import (
     choose_start,
 )
 from skvi.utils._callbacks import CallbackSupportMixin
-from skvi.utils._random import make_generator
+from skvi.utils._device import CPU, resolve_device
+from skvi.utils._random import generator_on, make_generator
 from skvi.utils._validation import Interval, StrOptions
 from skvi.utils._warnings import warn_user
 
@@ -75,6 +76,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             Interval(Integral, 1, None, closed="left"),
         ],
         "warm_start": ["boolean"],
+        "device": [str],
         "verbose": ["verbose"],
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
@@ -145,8 +147,13 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         posterior = self.posterior_family_.build(target.layout, generator)
         self._check_posterior(posterior)
         self.objective_.check_posterior(posterior, self.divergence_, target)
+        device = resolve_device(self.device, self._device_work(target))
         problem = Problem(
-            target, self.objective_, self.divergence_, posterior, generator
+            target.to(device),
+            self.objective_,
+            self.divergence_,
+            posterior.to(device),
+            generator_on(generator, device),
         )
         solver = self._choose_solver(problem)
         solution, progress = self._run(problem, solver, before, data)
@@ -155,6 +162,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         if solution.interrupted:
             raise KeyboardInterrupt
         progress.finish(self.lower_bound_)
+
+    def _device_work(self, target: Any) -> float:
+        """Multiply-adds of a pass over the data, for the choice of a device."""
+        return 0.0
 
     def _run(
         self, problem: Problem, solver: Solver, before: dict[str, Any], data: dict
@@ -260,7 +271,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         if normal is not None:
             posterior = posterior.near(normal)
         elif len(before["posterior_"].params) == len(posterior.params):
-            posterior = posterior.at(before["posterior_"].params.clone())
+            last = before["posterior_"].params
+            posterior = posterior.at(last.clone().to(posterior.params.device))
         posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         return State(posterior, at_last_scales(target, before))
 
@@ -311,8 +323,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
     def _posterior_attributes(self, state: State) -> dict[str, Any]:
         """Fitted attributes that follow from a posterior and learnt scales."""
-        posterior = state.posterior.at(state.posterior.params.detach().clone())
-        hyper = state.target.hyper.detach().double().numpy().copy()
+        posterior = state.posterior.at(state.posterior.params.detach().clone()).to(CPU)
+        hyper = state.target.hyper.detach().double().cpu().numpy().copy()
         found = {"posterior_": posterior, "_hyper": hyper}
         scales = learnt_scales(state.target, "prior_scale")
         if scales:
@@ -331,5 +343,5 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
 def at_last_scales(target: Any, before: dict[str, Any]) -> Any:
     """Target at what the last fit learnt, where it learns as many scales."""
-    hyper = torch.from_numpy(before["_hyper"].copy())
+    hyper = torch.from_numpy(before["_hyper"].copy()).to(target.hyper.device)
     return target.at(hyper) if len(hyper) == len(target.hyper) else target

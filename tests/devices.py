@@ -8,7 +8,7 @@ copy of theirs to the host counts.
 """
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -232,9 +232,15 @@ class EmulatedDevice(TorchDispatchMode):
 def emulated_device():
     """Make the device "meta" hold numbers; yields the `EmulatedDevice`."""
     mode = EmulatedDevice()
+    inference_mode = torch.inference_mode
     try:
         torch.Generator = _HostGenerator
+        # Subclasses of tensors have no inference mode: what it spares is kept here.
+        torch.inference_mode = lambda mode=True: (
+            torch.no_grad() if mode else nullcontext()
+        )
         with mode, _FromLists():
             yield mode
     finally:
         torch.Generator = _GENERATOR
+        torch.inference_mode = inference_mode

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._device import Movable
 from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
 
 __all__ = ["Rows", "deal"]
@@ -19,7 +20,7 @@ SAMPLED_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Movable):
     """Features, targets, weights and offsets of n rows.
 
     X is kept as it is given: float32 is never widened, and a memory map never read, as
@@ -154,7 +155,7 @@ class Rows:
         sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
         X = self.X[torch.from_numpy(sampled)].to(torch.float64)
         columns = (self.y, self.weight, self.offset)
-        parts = [*_stored(X), *(v.numpy() for v in columns if v is not None)]
+        parts = [*_stored(X), *(v.cpu().numpy() for v in columns if v is not None)]
         sums = (zlib.crc32(np.ascontiguousarray(part).data) for part in parts)
         return len(self), *sums
 
@@ -191,6 +192,6 @@ def _stored(X: Features) -> tuple[np.ndarray, ...]:
         sample.eliminate_zeros()
         columns = sample.indices.astype(np.int64)
         return sample.data, columns, np.diff(sample.indptr).astype(np.int64)
-    dense = X.reshape(len(X), -1).numpy()
+    dense = X.reshape(len(X), -1).cpu().numpy()
     filled = dense != 0
     return dense[filled], np.nonzero(filled)[1], filled.sum(1)

@@ -85,6 +85,7 @@ def conjugate_evidence(
     (-4.7205, 'exact')
     """
     form = target.conjugate_form()
+    form = None if form is None else form.to(CPU)
     if form is None:
         return None
     nodes = [form.noise, form.coef]

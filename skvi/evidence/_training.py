@@ -142,7 +142,7 @@ def record_training(
     found = recorder.posteriors
     found[model.n_iter_] = model.posterior_
     target = cast(SupervisedTarget, recorder.target).at(
-        torch.from_numpy(model._hyper.copy())
+        torch.from_numpy(model._hyper.copy()).to(recorder.target.hyper.device)
     )
     bounds, reliable = _bound_all(target.frozen(), list(found.values()), seed)
     unit = model.diagnostics_.get("unit", "iteration")

@@ -54,7 +54,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     prior, intercept_prior, fit_intercept = "normal", None, True
     solver, n_draws, batch_size, learning_rate = "auto", 10, "auto", "auto"
     max_iter, tol, warm_start, n_jobs = 100, 1e-5, False, None
-    verbose, random_state = 0, None
+    device, verbose, random_state = "auto", 0, None
 
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 
@@ -69,6 +69,10 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         X, size = target.X, target.layout.size
         per_row = size**2 if not self._is_diagonal() else size * row_width(X)
         return len(X) * per_row
+
+    def _device_work(self, target):
+        """As `_work`; sparse features stay on the CPU."""
+        return self._work(target) if isinstance(target.X, torch.Tensor) else 0
 
     @property
     def _has_intercept(self):

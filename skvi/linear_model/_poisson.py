@@ -145,6 +145,12 @@ default="auto"
         the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
+    device : str, default="auto"
+        Where `fit` works: "cpu", "cuda", "cuda:1" or another one that torch knows and
+        that has double precision. "auto" is "cuda" where there is one and a pass over
+        the data has at least 2**28 multiply-adds, else "cpu". The data are copied
+        there once; what is fitted is kept in main memory, and predictions and
+        evidences are computed there. Sparse features stay on the CPU.
     n_jobs : int, default=None
         Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
         every core, None leaves the libraries' own limits.
@@ -233,6 +239,7 @@ default="auto"
         max_iter=100,
         tol=1e-5,
         warm_start=False,
+        device="auto",
         n_jobs=None,
         verbose=0,
         random_state=None,
@@ -251,6 +258,7 @@ default="auto"
         self.max_iter = max_iter
         self.tol = tol
         self.warm_start = warm_start
+        self.device = device
         self.n_jobs = n_jobs
         self.verbose = verbose
         self.random_state = random_state

@@ -272,7 +272,7 @@ class GaussianRegression(
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
             noise, log_w = noise_nodes(float(shape), float(rate))
             return noise * self._model.units.y_scale**2, log_w
-        noise = torch.tensor([self.noise_scale_**2], dtype=torch.float64)
+        noise = torch.from_numpy(np.array([self.noise_scale_**2]))
         return noise, torch.zeros_like(noise)
 
     def _noise_variance(self):
@@ -292,7 +292,8 @@ class GaussianRegression(
             root = torch.cat([root, normal.factor], 1)
         with torch.no_grad(), limit_threads(d * root.numel(), self.n_jobs):
             f = predictor.project(rows, root) * self._model.units.y_scale
-            covariance = f @ f.T + self._noise_variance() * torch.eye(d).double()
+            covariance = f @ f.T
+            covariance.diagonal().add_(self._noise_variance())
         return covariance.numpy().astype(X.dtype)
 
     @torch.no_grad()

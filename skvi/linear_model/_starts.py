@@ -29,7 +29,7 @@ __all__ = ["approach", "start_near"]
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
 # The noise falls by this factor from one start to the next.
 SHRINK = 3.0
-# Above so many parameters a start is factorised.
+# Above so many parameters a start is factorized.
 MAX_FULL_RANK = 1000
 
 
@@ -53,7 +53,7 @@ def approach(problem, noise_scale):
     """
     y, w = problem.target.y, problem.target.sample_weight
     w = torch.ones_like(y) if w is None else w
-    spread = median_distance(y.numpy(), w.numpy(), 0.0)
+    spread = median_distance(y.cpu().numpy(), w.cpu().numpy(), 0.0)
     if not spread > noise_scale:
         return None
     state, scale, options = problem.state, spread, ROUGH
@@ -114,8 +114,9 @@ def start_near(problem, likelihood):
         target.X,
         target.y,
         target.sample_weight,
-    )
-    start = Problem(near, ELBO(), KL(), family.build(layout), None)
+    ).to(target.rows.device)
+    posterior = family.build(layout).to(target.rows.device)
+    start = Problem(near, ELBO(), KL(), posterior, None)
     try:
         found = _solve_near(start, likelihood)
     except PhaseInterrupted as phase:
@@ -147,7 +148,7 @@ def _taken_over(problem, near):
     parts = {}
     for names, part in posterior.parts.items():
         if part.as_gamma() is None:
-            where = torch.cat([_positions(near.target.layout, name) for name in names])
+            where = near.target.layout.positions(names)
             parts[names] = part.near(normal.marginal(where))
         else:
             gamma = _precisions(names[0], part.layout.size, normal, near.target)
@@ -159,15 +160,10 @@ def _precisions(name, size, normal, near):
     """Gamma distributions with the precisions of a fit as means."""
     d, n = near.predictor.n_features, len(near.y)
     if name == "noise_precision":
-        half = torch.full((1,), 0.5 * n).double()
+        half = normal.mean.new_full((1,), 0.5 * n)
         mean = near.likelihood._scale.detach().reshape(1) ** -2
     else:
         squares = normal.mean[:d].square() + normal.variance[:d]
-        half = torch.full((size,), 0.5 * d / size).double()
+        half = squares.new_full((size,), 0.5 * d / size)
         mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
     return GammaForm(half, half / mean)
-
-
-def _positions(layout, name):
-    block = layout[name].slice
-    return torch.arange(block.start, block.stop)

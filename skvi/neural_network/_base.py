@@ -1,5 +1,6 @@
 """What all Bayesian multilayer perceptrons share."""
 
+import math
 from copy import copy
 from dataclasses import replace
 from numbers import Integral
@@ -16,6 +17,7 @@ from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.solvers import State, Stochastic
 from skvi.utils._arrays import as_tensor
+from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
@@ -59,6 +61,10 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         n_rows = self._batch_size(target.n_rows) or target.n_rows
         return self.n_draws * n_rows * target.layout.size
 
+    def _device_work(self, target):
+        """Any number of epochs is worth a copy of the data."""
+        return math.inf
+
     def _network(self, n_outputs):
         """Predictor of the hidden layers that are asked for."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
@@ -90,7 +96,9 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         normal = target.predictor.initial_normal(generator)
         posterior = problem.posterior.near(normal)
         posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
-        self._draw_seed = int(torch.randint(2**31, (1,), generator=generator))
+        self._draw_seed = int(
+            torch.randint(2**31, (1,), generator=generator, device=generator.device)
+        )
         state = State(posterior, target)
         if self.objective_.kind != "weights":
             return state
@@ -116,10 +124,10 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         if not self.loss_function_.is_log_loss:
             return {}, ""
         rows = spread_rows(target.n_rows)
-        X, y = target.X[rows].numpy(), target.y[rows].double().numpy()
+        X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.sample_weight is not None:
-            weight = target.sample_weight[rows].double().numpy()
+            weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
@@ -138,7 +146,8 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""
         theta = as_tensor(self._theta) if theta is None else theta
-        return Draws(self._model.predictor, theta)
+        draws = Draws(self._model.predictor, theta)
+        return draws.to(device_or_cpu(self.device))
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.

@@ -91,6 +91,12 @@ Prior, Posterior or dict, default="normal"
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
+    device : str, default="auto"
+        Where `fit` and the predictions work: "cpu", "cuda", "cuda:1" or another one
+        that torch knows and that has double precision. "auto" is "cuda" where there is
+        one, else "cpu". The data are copied there once; what is fitted is kept in main
+        memory, predicts on the CPU where there is no such device, and evidences are
+        computed on the CPU.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
         `evidence_bounds` says what it is at.
@@ -189,6 +195,7 @@ Prior, Posterior or dict, default="normal"
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
+        device="auto",
         verbose=0,
         random_state=None,
     ):
@@ -211,6 +218,7 @@ Prior, Posterior or dict, default="normal"
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
+        self.device = device
         self.verbose = verbose
         self.random_state = random_state
 

@@ -17,7 +17,7 @@ DENSE_LIMIT = 500
 def fit_factors(
     covariance: torch.Tensor, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimise KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
+    """Minimize KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
 
     This is the maximum likelihood fit of factor analysis. Given the own variances,
     the best factor follows from the leading eigenvectors, so that only P numbers
@@ -36,7 +36,7 @@ def fit_factors(
     factor : Tensor of shape (P, r)
         A local optimum, to about 1e-6 nats; exact where r = P.
     """
-    s = covariance.double().numpy()
+    s = covariance.double().cpu().numpy()
     std = np.sqrt(s.diagonal())
     correlation = s / np.outer(std, std)
     conditional = 1 / np.linalg.inv(correlation).diagonal()
@@ -51,11 +51,11 @@ def fit_factors(
     own = np.exp(0.5 * log_own)
     factor = own[:, None] * vectors * np.sqrt(np.maximum(values - 1, 0))
     scaled = torch.from_numpy(std * own), torch.from_numpy(std[:, None] * factor)
-    return scaled[0].to(covariance.dtype), scaled[1].to(covariance.dtype)
+    return scaled[0].to(covariance), scaled[1].to(covariance)
 
 
 def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:
-    """Log own variances that minimise the KL, by a quasi-Newton method."""
+    """Log own variances that minimize the KL, by a quasi-Newton method."""
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
         # A square has its minimum where the best own variance is zero; a logarithm

@@ -1,4 +1,4 @@
-"""Normal posteriors: factorised, and with a full covariance."""
+"""Normal posteriors: factorized, and with a full covariance."""
 
 from typing import Self
 
@@ -92,7 +92,7 @@ class NormalPosterior(Posterior):
 
     def near(self, normal: NormalForm) -> Self:
         """Posterior at a normal's mean and those of its covariances that fit."""
-        return self.at(self._params_of(normal))
+        return self.at(self._params_of(normal).to(self.params.device))
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         normal = self.normal()
@@ -117,6 +117,7 @@ class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
+    is_mean_field = True
     has_log_prob_terms = True
 
     def log_prob_terms(

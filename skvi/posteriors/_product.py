@@ -57,7 +57,7 @@ class _GammaPosterior(Posterior):
         return GammaForm(*self.params.detach().exp().split(self.layout.size))
 
     def near_gamma(self, gamma: GammaForm) -> Self:
-        return self.at(torch.cat(gamma).log())
+        return self.at(torch.cat(gamma).log().to(self.params.device))
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
         log_shape, log_rate = self.params.split(self.layout.size)

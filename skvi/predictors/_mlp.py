@@ -130,7 +130,7 @@ class MLPPredictor(Predictor):
             Means of the size that keeps variances from layer to layer, 0 for
             intercepts; narrow, so that training starts from one network.
         """
-        scale = self.layout.natural_scales()
+        scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0

@@ -79,6 +79,8 @@ class MLPPasses:
     ----------
     theta : Tensor of shape (M, S, P)
         To be filled in before `forward`.
+    f : Tensor of shape (M, S, n, K)
+        What `forward` found.
     slope : Tensor of shape (M, S, n, K)
         To be filled in before `pull_back`: derivatives in f.
 
@@ -122,7 +124,7 @@ class MLPPasses:
 
         # All views are made once: making them costs as much as small products.
         self.theta, self._pulled = self._by_member(theta), self._by_member(pulled)
-        self._f, self.slope = (self._by_member(x).mT for x in (before[-1], slopes[-1]))
+        self.f, self.slope = (self._by_member(x).mT for x in (before[-1], slopes[-1]))
         units = [h[:, :-1] for h in hidden]
         self._first = self._pairs(weights[0].mT, before[0])
         self._forward = [
@@ -173,7 +175,7 @@ class MLPPasses:
         Returns
         -------
         Tensor of shape (M, S, n, K)
-            A buffer.
+            `f`.
         """
         self._inputs = inputs
         for (weights, out), x in zip(self._first, inputs, strict=True):
@@ -181,7 +183,7 @@ class MLPPasses:
         for before, units, weights, hidden, out in self._forward:
             self._activate(before, units)
             torch.bmm(weights, hidden, out=out)
-        return self._f
+        return self.f
 
     def pull_back(self) -> torch.Tensor:
         """Gradient in theta of a sum over rows, at the last `forward` and `slope`.

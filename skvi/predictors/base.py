@@ -5,11 +5,12 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.utils._device import CPU, Movable
 
 __all__ = ["BlockForward", "Predictor"]
 
 
-class Predictor:
+class Predictor(Movable):
     """Base class of predictors: a subclass owes `layout`, `n_outputs` and `forward`.
 
     What else a predictor can do it says by the attributes whose names begin with
@@ -96,7 +97,7 @@ class Predictor:
         Tensor of shape (H,)
             Unconstrained, in float64, in the order of `point_layout`.
         """
-        return torch.zeros(self.point_layout.size, dtype=torch.float64)
+        return torch.zeros(self.point_layout.size, dtype=torch.float64, device=CPU)
 
     def bind(self, point: torch.Tensor) -> Self:
         """Return the predictor with these point parameters, and none left to learn.

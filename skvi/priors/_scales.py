@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import Layout
 from skvi.priors.base import BuiltPrior
+from skvi.utils._device import CPU
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["POSITIVE", "SCALE", "scaled"]
@@ -45,7 +46,7 @@ class _LearntScale(BuiltPrior):
 
     def initial_hyper(self) -> torch.Tensor:
         """Scale 1."""
-        return torch.zeros_like(self.natural[:1])
+        return torch.zeros(1, dtype=torch.float64, device=CPU)
 
     @property
     def is_log_concave(self) -> bool:

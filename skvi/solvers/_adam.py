@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from skvi.utils._device import CPU
+
 __all__ = ["Adam", "Decay", "Plateau"]
 
 # Step sizes end at this share of their start.
@@ -13,7 +15,7 @@ SMALL_FALL = 0.01
 # Values that tell where a fit began.
 START = 5
 # Adding a number to a tensor takes longer than adding a tensor.
-ONE = torch.ones(())
+ONE = torch.ones((), device=CPU)
 
 
 class Adam:

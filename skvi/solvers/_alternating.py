@@ -75,8 +75,8 @@ class _Alternation(Run):
         self.inner = replace(options, progress=no_progress)
         hyper = problem.target.hyper.detach()
         self.problem = replace(problem, target=problem.target.at(hyper))
-        lowest = hyper_range(problem.target)[0].double().numpy()
-        self.floor = np.minimum(lowest, hyper.numpy())
+        lowest = hyper_range(problem.target)[0].double()
+        self.floor = torch.minimum(lowest, hyper)
         self.gains: list[float] = []
         self.kept: list[Solution] = []  # none or one
 
@@ -136,13 +136,13 @@ class _Alternation(Run):
             conditional = GammaSteps(problem).conditional()
         if not len(problem.target.hyper):
             return problem
-        hyper = _best_hyper(conditional, self.floor)
+        hyper = _best_hyper(conditional, self.floor.cpu().numpy())
         return replace(problem, target=problem.target.at(hyper))
 
     def _floor_message(self) -> str:
         """Say which scales ran to 0; for a robust loss that is an error."""
         target, steps = self.problem.target, self._steps
-        at_floor = target.hyper <= torch.from_numpy(self.floor) + 1e-6
+        at_floor = target.hyper <= self.floor + 1e-6
         if steps is None:  # a start may lie there
             return FLOOR_MESSAGE if bool(at_floor.any()) else ""
         check_noise(steps.target, steps.normal, steps.noise_scale())
@@ -170,18 +170,19 @@ def _is_normal_gamma(posterior: Posterior) -> bool:
 
 def _best_hyper(problem: Problem, floor: np.ndarray) -> torch.Tensor:
     """Hyperparameters of lowest objective for the posterior as it is."""
-    given, start = problem.linear_target, problem.target.hyper.numpy()
+    given, start = problem.linear_target, problem.target.hyper.cpu().numpy()
+    device = problem.target.hyper.device
     normal = cast(NormalForm, problem.posterior.as_normal())
 
     def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
-        hyper = torch.from_numpy(values.copy()).requires_grad_()
+        hyper = torch.from_numpy(values.copy()).to(device).requires_grad_()
         with torch.enable_grad():
             target = given.at(hyper)
             loss = target.expected_loss_terms(normal)[0]
             loss = loss + problem.divergence.closed_form(normal, target.prior)
             (gradient,) = torch.autograd.grad(loss, hyper)
-        return float(loss.detach()), gradient.numpy()
+        return float(loss.detach()), gradient.cpu().numpy()
 
     bounds = [(low, value + 10.0) for low, value in zip(floor, start, strict=True)]
     found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    return torch.from_numpy(found.x.copy())
+    return torch.from_numpy(found.x.copy()).to(device)

@@ -13,6 +13,7 @@ from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gai
 from skvi.solvers._verdict import missing_for_expectations, unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions
 from skvi.targets._precisions import ConjugateForm
+from skvi.utils._device import CPU
 
 __all__ = ["CoordinateAscent"]
 
@@ -20,11 +21,11 @@ __all__ = ["CoordinateAscent"]
 class CoordinateAscent(Solver):
     """Closed-form updates of q(coef) q(noise precision) q(coef precisions).
 
-    Given the mean precisions, the normal q(coef) is known, full-rank or factorised;
+    Given the mean precisions, the normal q(coef) is known, full-rank or factorized;
     given its moments, the Gamma distributions of the precisions are; learnt ones
     move to the value of largest ELBO. No update lowers the ELBO, up to rounding. One
     decomposition of the features makes an update cost O(d) where all coefficients
-    share a precision, and a Cholesky factorisation otherwise. Extrapolations
+    share a precision, and a Cholesky factorization otherwise. Extrapolations
     of the precisions speed it up, and are undone where the ELBO would fall.
 
     Where nothing but the coefficients is unknown, one update is the exact posterior,
@@ -73,7 +74,8 @@ class _Ascent(Run):
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
-        self.form = cast(ConjugateForm, problem.target.conjugate_form())
+        form = cast(ConjugateForm, problem.target.conjugate_form())
+        self.form = form.to(CPU)  # few numbers, by numpy
         is_diagonal = problem.posterior.part("coef").is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
         self.point = self._start()
@@ -104,11 +106,11 @@ class _Ascent(Run):
         """Precisions of the last fit."""
         problem, parts = self.given, []
         if self.form.noise.is_learnt:
-            parts.append(-2 * problem.target.hyper.numpy())
+            parts.append(-2 * problem.target.hyper.cpu().numpy())
         for name in problem.target.layout:
             gamma = problem.posterior.part(name).as_gamma()
             if gamma is not None:
-                parts.append(gamma.mean.log().numpy())
+                parts.append(gamma.mean.log().cpu().numpy())
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _iterate(self) -> float:
@@ -150,7 +152,8 @@ class _Ascent(Run):
             else:
                 parts[names] = part.near(self.model.normal(point, list(names)))
         if self.form.noise.is_learnt:
-            target = target.at(self.model.learnt_noise(point))
+            noise = self.model.learnt_noise(point)
+            target = target.at(noise.to(target.hyper.device))
         return State(posterior.with_parts(parts), target)
 
 

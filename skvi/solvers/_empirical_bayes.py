@@ -36,7 +36,7 @@ STILL_MOVING = 0.1
 class EmpiricalBayes(Solver):
     """Learn noise and prior scales of a linear model by type-II maximum likelihood.
 
-    Minimises ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
+    Minimizes ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
     the scales. For the ELBO, -F is a lower bound on the log evidence at eta, and
     equal to it where q is exact. The fit at a fixed eta is that of
     `NaturalGradient`, each started at the last one. By the envelope theorem the
@@ -138,7 +138,7 @@ class _Search(Run):
         if not self.kept:  # all that there is, should Ctrl-C come now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
-        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator()
+        leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator(hyper.device)
         with torch.enable_grad():
             moved, q = target.at(leaf), found.posterior
             surrogate, _ = problem.objective.surrogate(

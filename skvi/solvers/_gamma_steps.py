@@ -14,7 +14,7 @@ from skvi.priors import GammaHyperprior
 from skvi.solvers._solution import State
 from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 from skvi.utils._scale_mixture import noise_nodes
 
 __all__ = ["GammaSteps"]
@@ -53,7 +53,7 @@ class GammaSteps:
     def gamma(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Shapes and rates of a block of precisions."""
         gamma = cast(GammaForm, self.problem.posterior.part(name).as_gamma())
-        return gamma.shape.numpy(), gamma.rate.numpy()
+        return gamma.shape.cpu().numpy(), gamma.rate.cpu().numpy()
 
     def conditional(self) -> Problem:
         """Problem of q(coef) alone: losses averaged over the noise, mean precisions."""
@@ -68,7 +68,7 @@ class GammaSteps:
         precision = None
         if "coef_precision" in self.names:
             shape, rate = self.gamma("coef_precision")
-            precision = torch.from_numpy(shape / rate)
+            precision = torch.from_numpy(shape / rate).to(self.target.rows.device)
         return self.problem.at(State(self.part, target.conditional(loss, precision)))
 
     def joined(self, part: Posterior) -> Posterior:
@@ -79,8 +79,8 @@ class GammaSteps:
         """Scale of the noise: that of the mean precision, where it is a parameter."""
         if "noise_precision" not in self.names:
             return self.target.likelihood._scale
-        (shape,), (rate,) = self.gamma("noise_precision")
-        return torch.tensor(rate / shape).sqrt()
+        shape, rate = self.gamma("noise_precision")
+        return torch.from_numpy(rate / shape)[0].sqrt()
 
     def constant(self) -> float:
         """What the conditional objective lacks of the whole one, in nats."""
@@ -112,7 +112,7 @@ class GammaSteps:
         shape, _ = self.gamma("coef_precision")
         gamma = self.target.prior.gammas["coef_precision"]
         d = self.target.predictor.n_features
-        squares = (normal.mean[:d].square() + normal.variance[:d]).numpy()
+        squares = (normal.mean[:d].square() + normal.variance[:d]).cpu().numpy()
         if len(shape) == 1:
             squares = squares.sum(keepdims=True)
         count = self._per_precision(shape)
@@ -143,7 +143,7 @@ class GammaSteps:
         return _gamma_of(*np.exp(best)[:, None])
 
 
-class AveragedLoss(NumpyState):
+class AveragedLoss(Movable):
     """Loss of a row, averaged over noise scales.
 
     Parameters

@@ -26,7 +26,7 @@ def hyper_range(
     With steps that become smaller on the way, robust losses need a nearer floor.
     """
     layout = target.point_layout
-    low, high = layout.limits()
+    low, high = (end.to(target.hyper.device) for end in layout.limits())
     if has_small_steps and target.is_robust:
         noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
         low[noise] = target.initial_hyper()[noise] - ROBUST_FLOOR

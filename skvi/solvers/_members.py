@@ -1,5 +1,6 @@
 """Training of several members side by side, in stacks of one structure."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ class _Stack:
     """Members with the same structure: their parameters are the rows of a matrix."""
 
     def __init__(self, trainings: Sequence[Training]) -> None:
-        self.trainings = [t for t in trainings if not t.is_done]
+        self.trainings = [t for t in trainings if not _has_ended(t)]
         self._gather()
         if self.trainings:
             first = self.trainings[0]
@@ -64,8 +65,10 @@ class _Stack:
         """Make some steps; whether there is anybody left."""
         if not self.trainings:
             return False
-        pending = min(training.pending() for training in self.trainings)
-        count = min(pending, self.steps.max_steps)
+        spans_epochs = self.steps.spans_epochs
+        pending = min(t.pending(spans_epochs) for t in self.trainings)
+        # Blocks of nearly equal length.
+        count = math.ceil(pending / math.ceil(pending / self.steps.max_steps))
         values, trail = self._run(count)
         for m, training in enumerate(self.trainings):
             training.record(values[:, m], trail[:, m])
@@ -98,7 +101,7 @@ class _Stack:
 
     def _drop(self) -> None:
         """Go on without the members that are done."""
-        left = [m for m, t in enumerate(self.trainings) if not t.is_done]
+        left = [m for m, t in enumerate(self.trainings) if not _has_ended(t)]
         if len(left) == len(self.trainings):
             return
         for training in self.trainings:
@@ -107,3 +110,10 @@ class _Stack:
         self._gather()
         if left:
             self.steps = self.steps.keep(left, self.params)
+
+
+def _has_ended(training: Training) -> bool:
+    """Whether a member is done, which is then judged."""
+    if training.is_done:
+        training.finish()
+    return training.is_done

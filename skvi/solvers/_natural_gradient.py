@@ -37,7 +37,7 @@ FAR, FAR_SHARE = 1.0, 0.8
 
 
 class NaturalGradient(Solver):
-    """Minimise ``E_q[loss] + D(q || prior)`` without noise.
+    """Minimize ``E_q[loss] + D(q || prior)`` without noise.
 
     f_i is normal under q, so that every E_q[loss_i] is a one-dimensional
     integral. With its derivatives in the mean and the variance of f_i, one

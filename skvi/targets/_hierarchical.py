@@ -4,6 +4,7 @@ import math
 from copy import copy
 from typing import Any
 
+import numpy as np
 import torch
 
 from skvi.base import Layout, NormalForm
@@ -136,17 +137,24 @@ class HierarchicalTarget(SupervisedTarget):
 
     def _initial_scales(self) -> torch.Tensor:
         """Log of half a robust scale of y, then the prior's."""
-        own = self._prior.initial_hyper()
+        own = self._prior.initial_hyper().to(self.rows.device)
         if len(own):
             own = own + math.log(self.coef_scale())
         if self.noise_hyperprior is not None or not self._likelihood.learnt:
             return own
-        y, w = self.y, self.sample_weight
-        values, w = y.numpy(), torch.ones_like(y).numpy() if w is None else w.numpy()
-        scale = median_distance(values, w, weighted_median(values, w))
+        y, w = self._targets_and_weights()
+        scale = median_distance(y, w, weighted_median(y, w))
         if scale == 0:  # where most targets are equal
             return torch.cat([self._likelihood.initial_hyper(self.y), own])
-        return torch.cat([torch.tensor([math.log(0.5 * scale)]).double(), own])
+        return torch.cat([own.new_tensor([math.log(0.5 * scale)]), own])
+
+    def _targets_and_weights(self) -> tuple[np.ndarray, np.ndarray]:
+        w = (
+            torch.ones_like(self.y)
+            if self.sample_weight is None
+            else self.sample_weight
+        )
+        return self.y.cpu().numpy(), w.cpu().numpy()
 
     def coef_scale(self) -> float:
         """Size of coefficients with which one feature varies as the target does.
@@ -156,15 +164,15 @@ class HierarchicalTarget(SupervisedTarget):
         float
             In the units of the fit: 1 where features and target are standardised.
         """
-        y, w, d = self.y, self.sample_weight, self._predictor.n_features
-        w = torch.ones_like(y) if w is None else w
-        size = median_distance(y.numpy(), w.numpy(), 0.0)
-        scale = torch.full((self._predictor.layout.size,), 1e-150, dtype=torch.float64)
+        (y, w), d = self._targets_and_weights(), self._predictor.n_features
+        size = median_distance(y, w, 0.0)
+        scale = self.y.new_full((self._predictor.layout.size,), 1e-150)
         scale[:d] = 1.0
         normal = NormalForm(torch.zeros_like(scale), scale)
         with torch.no_grad():
             variance = self._predictor.moments(self.X, normal)[1]
-        spread = math.sqrt(float(w @ variance) / (d * float(w.sum())))
+        explained = float(torch.from_numpy(w) @ variance.cpu())
+        spread = math.sqrt(explained / (d * float(w.sum())))
         ratio = size / spread if spread > 0 else 0.0
         return ratio if 0 < ratio < math.inf else 1.0
 
@@ -295,7 +303,7 @@ class HierarchicalTarget(SupervisedTarget):
         other.layout, other._data = self.predictor.layout, None
         other._is_summarised = True
         if self.noise_hyperprior is not None:  # the loss has the noise
-            other._likelihood = self._likelihood.bind(torch.zeros(1).double())
+            other._likelihood = self._likelihood.bind(self.y.new_zeros(1))
         other.noise_hyperprior = other.coef_hyperprior = other._form = None
         return other
 
@@ -358,14 +366,14 @@ class HierarchicalTarget(SupervisedTarget):
             coef = coef[:1] if bool((coef == coef[0]).all()) else coef
         else:
             size = self.layout["coef_precision"].size
-            coef = torch.ones(size, dtype=torch.float64)
+            coef = self.y.new_ones(size)
         nodes = self._noise(), Precision(coef, self.coef_hyperprior)
         return ConjugateForm(self.data, *nodes, intercept, self.constant)
 
     def _fixed_precisions(self) -> torch.Tensor | None:
         """Prior precisions without hyperpriors; None where they are not normal."""
         if self.base_prior is None:
-            return torch.zeros(0, dtype=torch.float64)
+            return self.y.new_zeros(0)
         normal = self.base_prior.as_normal()
         if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
             return None
@@ -378,5 +386,5 @@ class HierarchicalTarget(SupervisedTarget):
         y = self.y - self.data.mean if self.data else self.y
         w = torch.ones_like(y) if self.sample_weight is None else self.sample_weight
         variance = float(w @ y.square() / w.sum())
-        value = torch.tensor([1 / max(variance, 1e-12)], dtype=torch.float64)
+        value = self.y.new_tensor([1 / max(variance, 1e-12)])
         return Precision(value, self.noise_hyperprior)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 
 __all__ = ["LeastSquares", "summarise"]
 
@@ -17,7 +17,7 @@ SQUARED = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class LeastSquares(NumpyState):
+class LeastSquares(Movable):
     """Sum of squares of a linear model as a function of its coefficients.
 
     ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2

@@ -9,6 +9,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
 from skvi.targets._least_squares import LeastSquares
+from skvi.utils._device import Movable
 from skvi.utils._gamma import log_gamma_density, log_gamma_draws
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import randn
@@ -25,7 +26,7 @@ MAX_LOG = 600.0
 
 
 @dataclass(frozen=True, eq=False)
-class Precision:
+class Precision(Movable):
     """What is known of a precision: fixed, to be learnt, or with a hyperprior.
 
     Parameters
@@ -55,7 +56,7 @@ class Precision:
 
 
 @dataclass(frozen=True, eq=False)
-class ConjugateForm:
+class ConjugateForm(Movable):
     """A linear model with normal noise and normal coefficients, given precisions.
 
     Parameters

@@ -71,12 +71,12 @@ class SupervisedRows(Target):
     def initial_hyper(self) -> torch.Tensor:
         """What the parts say, (H,); see `Target.initial_hyper`."""
         points = self._predictor.initial_point()
-        return torch.cat([self._initial_scales(), points])
+        return torch.cat([self._initial_scales(), points.to(self.rows.device)])
 
     def _initial_scales(self) -> torch.Tensor:
         """Start of the numbers of the likelihood and of the prior."""
-        parts = self._likelihood.initial_hyper(self.y), self._prior.initial_hyper()
-        return torch.cat(parts)
+        own = self._prior.initial_hyper().to(self.rows.device)
+        return torch.cat([self._likelihood.initial_hyper(self.y), own])
 
     @property
     def learnt(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ class SupervisedRows(Target):
         fixed.hyper = self.hyper.detach()
         parts = fixed.likelihood, fixed.prior, fixed.predictor
         fixed._likelihood, fixed._prior, fixed._predictor = parts
-        fixed.hyper = torch.zeros(0, dtype=torch.float64)
+        fixed.hyper = self.hyper.new_zeros(0, dtype=torch.float64)
         return fixed
 
     @property

@@ -8,6 +8,7 @@ import torch
 from skvi.base import Layout, NormalForm, deal
 from skvi.priors import BuiltPrior, FlatReference
 from skvi.targets._whitened import WhitenedTarget
+from skvi.utils._device import CPU, Movable
 
 if TYPE_CHECKING:
     from skvi.targets._precisions import ConjugateForm
@@ -19,7 +20,7 @@ BATCH_DRAWS = 256
 FLAT = FlatReference()
 
 
-class Target:
+class Target(Movable):
     """Something with a log joint density over a layout: all else is a capability.
 
     A subclass owes `layout` and `log_joint`. What else it can do it says by the
@@ -52,7 +53,7 @@ class Target:
     prior: BuiltPrior | None = None
     #: Unconstrained point parameters, beside theta: a fit learns them by type-II
     #: maximum likelihood. `point_layout` says what they are.
-    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64)
+    hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
     #: Whether f is normal under a normal q, row by row, and its moments are known:
     #: `expected_loss_at` and `expected_loss_terms` integrate over it, without draws.
     has_moments = False

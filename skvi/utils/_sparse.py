@@ -68,9 +68,16 @@ class SparseRows:
         """The transpose, which supports products only."""
         return self._of(self.matrix.T)
 
-    def to(self, dtype: torch.dtype) -> "SparseRows":
-        """Values in another dtype."""
-        name = str(dtype).removeprefix("torch.")
+    def to(self, kind: torch.dtype | torch.device) -> "SparseRows":
+        """Values in another dtype, or on the CPU, where they are."""
+        if isinstance(kind, torch.device):
+            if kind.type == "cpu":
+                return self
+            raise ValueError(
+                f"Sparse features stay on the CPU; got device='{kind}'. Use "
+                "device='cpu' or device='auto', or give a dense X."
+            )
+        name = str(kind).removeprefix("torch.")
         if self.matrix.dtype == name:
             return self
         return self._of(self.matrix.astype(name))

@@ -22,8 +22,8 @@ VARIANTS = [
     _v(
         "noise-set-after-the-fit",
         "_regressor.py",
-        "noise = torch.full((len(draws.theta), 1), self.noise_scale_).double()",
-        "noise = torch.full((len(draws.theta), 1), self.noise_scale_).double(); "
+        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_)",
+        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_); "
         'noise *= 1 if self.noise_scale == "learn" else self.noise_scale / noise',
         "the noise that was set after the fit",
     ),

@@ -71,7 +71,7 @@ VARIANTS = [
     _v(
         "near-moves",
         "_normal.py",
-        "return self.at(self._params_of(normal))",
+        "return self.at(self._params_of(normal).to(self.params.device))",
         "self.params = self._params_of(normal)\n        return self",
         "what is asked for a posterior nearby goes there itself",
     ),

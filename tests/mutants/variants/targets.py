@@ -120,9 +120,9 @@ VARIANTS = [
     _v(
         "terms-of-one-chunk",
         "_expected_loss.py",
-        "return parts[0] if len(parts) == 1 else torch.cat(parts)",
-        "return parts[0].repeat(len(parts), *[1] * (parts[0].ndim - 1))",
-        "the first chunk of rows for all of them",
+        "all_rows[chunk] = value",
+        "all_rows[: len(value)] = value",
+        "every chunk in the place of the first",
     ),
     _v(
         "points-in-the-path-of-theta",

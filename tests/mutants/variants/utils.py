@@ -272,6 +272,13 @@ VARIANTS = [
         "parts of a part stay where they are",
     ),
     _v(
+        "copies-through-pickles",
+        "_device.py",
+        "other.__dict__.update(self.__dict__)",
+        "other.__setstate__(self.__getstate__())",
+        "a copy loses the gradients of its tensors",
+    ),
+    _v(
         "dense-gram-without-root",
         "_dense_rows.py",
         "np.sqrt(h.numpy())",
