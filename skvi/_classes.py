@@ -50,8 +50,10 @@ class Labels(Response):
         ValueError
             These are no labels, or all the same.
         """
-        check_classification_targets(y)
-        classes = np.unique(column_or_1d(y))
+        classes = np.unique(y) if _are_integers(y) else None
+        if classes is None or len(classes) > 2:
+            check_classification_targets(y)
+            classes = np.unique(column_or_1d(y))
         if len(classes) < 2:
             raise ValueError(
                 "This solver needs samples of at least 2 classes in the data, but "
@@ -68,8 +70,9 @@ class Labels(Response):
 
     def encode(self, y: Any) -> np.ndarray:
         """Return the positions of labels in `classes`; see `Response.encode`."""
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
+        if not _are_integers(y):
+            check_classification_targets(y)
+            y = column_or_1d(y, warn=True)
         if not np.isin(y, self.classes).all():
             raise ValueError(
                 f"y has labels that were not in the fit: "
@@ -115,6 +118,11 @@ class Labels(Response):
                 "The rows with a positive sample_weight contain only one class; the "
                 "fit needs at least two."
             )
+
+
+def _are_integers(y: Any) -> bool:
+    """Whether y is a column of integers, which are labels: checks take long."""
+    return isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biu"
 
 
 class BayesianClassifierMixin(ClassifierMixin):

@@ -13,8 +13,8 @@ from torch.nn.functional import logsigmoid
 
 from skvi.base import Units
 from skvi.predictors.base import Predictor
-from skvi.utils._arrays import NumpyState, as_tensor
-from skvi.utils._device import CPU
+from skvi.utils._arrays import as_tensor
+from skvi.utils._device import CPU, Movable
 from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._sparse import Features, SparseRows, as_rows
 from skvi.utils._threads import limit_threads
@@ -38,7 +38,7 @@ DEVICE_BLOCK = 64 * ROW_BLOCK
 
 
 @dataclass(frozen=True, eq=False)
-class Draws(NumpyState):
+class Draws(Movable):
     """Functions drawn from a posterior.
 
     Parameters

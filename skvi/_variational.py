@@ -2,6 +2,7 @@
 
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -82,6 +83,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     }
     _default_learning_rate = 0.05
     _steps_per_iter = 100
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        return super()._get_param_names()  # inspecting a signature takes long
 
     def set_params(self, **params: Any) -> "BaseVariational":
         """Set parameters; a nested name turns a shorthand into its object.

@@ -55,6 +55,7 @@ OTHERS = {
     "warm_start": [True],
     "n_predict_draws": [2],
     "n_jobs": [1],
+    "device": ["cpu"],
     "verbose": [False],
     "random_state": [3],
 }

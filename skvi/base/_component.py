@@ -1,6 +1,8 @@
 """Specifications: scikit-learn objects that hold hyperparameters only."""
 
 from functools import cache
+from inspect import signature
+from typing import Any
 
 from sklearn.base import BaseEstimator
 
@@ -29,6 +31,17 @@ class Component(BaseEstimator):
         # Inspecting a signature takes longer than many a fit.
         return super()._get_param_names()
 
+    @classmethod
+    @cache
+    def _defaults(cls) -> dict[str, Any]:
+        parameters = signature(cls).parameters
+        return {name: parameters[name].default for name in cls._get_param_names()}
+
+    @classmethod
+    @cache
+    def _validate_defaults(cls) -> None:
+        cls()._validate_params()
+
     def validate(self) -> None:
         """Check the parameters.
 
@@ -37,4 +50,8 @@ class Component(BaseEstimator):
         ValueError
             Says what was given and what is allowed.
         """
-        self._validate_params()
+        given, defaults = vars(self), self._defaults()
+        if all(given.get(name) is value for name, value in defaults.items()):
+            self._validate_defaults()
+        else:
+            self._validate_params()

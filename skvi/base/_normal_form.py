@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import randn
 
@@ -13,7 +13,7 @@ __all__ = ["NormalForm"]
 
 
 @dataclass(frozen=True, eq=False)
-class NormalForm(NumpyState):
+class NormalForm(Movable):
     """A normal distribution over theta: the common language of parts.
 
     Parameters

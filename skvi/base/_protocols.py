@@ -8,7 +8,7 @@ from skvi.base._draw import Draw
 from skvi.base._layout import Layout
 from skvi.base._normal_form import NormalForm
 from skvi.utils._expectations import Expectations
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = [
     "ConditionalDensity",
@@ -91,19 +91,9 @@ class ConditionalDensity(Protocol):
     @property
     def tail_curvature(self) -> float | None: ...
 
-    @property
-    def has_log_loss_sums(self) -> bool: ...
-
     def bind(self, hyper: torch.Tensor) -> "ConditionalDensity": ...
 
-    def log_loss_sums(
-        self,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums: ...
+    def row_pass(self, buffers: RowBuffers) -> RowPass | None: ...
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
 
@@ -114,6 +104,10 @@ class ConditionalDensity(Protocol):
     ) -> torch.Tensor: ...
 
     def expected_log_prob(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations: ...
+
+    def expected_log_loss(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations: ...
 

@@ -11,7 +11,7 @@ from skvi.priors import BuiltPrior
 from skvi.sampling import Chains, StudentT, WeightedDraws
 from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_weights
 from skvi.solvers import likelihood_normal
-from skvi.solvers._mode import convex_part, factorise
+from skvi.solvers._mode import convex_part, factorize
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes", "is_heavy_tailed"]
@@ -124,10 +124,10 @@ def _seen_from(
     hessian = target.predictor.gram(target.X, convex_part(target, curvature))
     # Where the likelihood is flat, at least a little of what it is at its mode.
     hessian = hessian + FLATTEST * torch.diag(1 / normal.variance)
-    factor = factorise(hessian)
+    factor = factorize(hessian)
     gradient = target.predictor.pull_back(target.X, slope)
     step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-    scale = factorise(torch.cholesky_inverse(factor))
+    scale = factorize(torch.cholesky_inverse(factor))
     return NormalForm(theta - step, scale)
 
 

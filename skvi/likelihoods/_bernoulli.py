@@ -7,7 +7,7 @@ from skvi.likelihoods.base import Expectations, Likelihood
 from skvi.utils._device import CPU
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["BernoulliLikelihood"]
 
@@ -57,22 +57,9 @@ class BernoulliLikelihood(Likelihood):
         """Residual y - p(1), (S, n)."""
         return y - torch.sigmoid(f[..., 0])
 
-    has_log_loss_sums = True
-
-    def log_loss_sums(
-        self,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """Closed form; see `Likelihood.log_loss_sums`."""
-        sign = torch.addcmul(ONE, y, MINUS_TWO)
-        signed = f.squeeze(3) * sign  # positive for what is wrong
-        value = (softplus(signed, threshold=40) * weight).sum((1, 2))
-        torch.mul(torch.sigmoid(signed), sign * weight, out=out.squeeze(3))
-        return RowSums(value, hyper)
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return _BernoulliPass(buffers)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""
@@ -85,9 +72,16 @@ class BernoulliLikelihood(Likelihood):
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
+        value, first, second = self.expected_log_loss(mean, spread, y, refine)
+        return -value, -first, -second
+
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """Two rules, for narrow and wide rows; see `Likelihood.expected_log_loss`."""
         sign = 1 - 2 * y
         value, first, second = expect_softplus(mean * sign, spread, refine)
-        return -value, -(first * sign), -second
+        return value, first * sign, second
 
     def expected_power(
         self,
@@ -124,3 +118,17 @@ class BernoulliLikelihood(Likelihood):
             c * mean, c * spread, y, (c - 1) / c, refine
         )
         return value, c * first, c**2 * second
+
+
+class _BernoulliPass(RowPass):
+    def __init__(self, buffers: RowBuffers) -> None:
+        super().__init__()
+        self._f, self._slope = buffers.f.squeeze(3), buffers.slope.squeeze(3)
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        sign = torch.addcmul(ONE, y, MINUS_TWO)
+        wrong = self._f * sign
+        torch.mul(torch.sigmoid(wrong), sign * weight, out=self._slope)
+        return (softplus(wrong, threshold=40).mul_(weight).sum((1, 2)),)

@@ -11,7 +11,7 @@ from skvi.utils._expectations import Expectations
 from skvi.utils._gumbel import expect_logsumexp
 from skvi.utils._normal_points import is_too_wide
 from skvi.utils._random import rand
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 from skvi.utils._softmax import softmax_nodes
 from skvi.utils._validation import Interval
 
@@ -95,22 +95,9 @@ class CategoricalLikelihood(Likelihood):
         """Residual: one-hot y minus the class probabilities, (S, n, K)."""
         return _one_hot(y, self.n_classes, f.dtype) - self.mean(f)
 
-    has_log_loss_sums = True
-
-    def log_loss_sums(
-        self,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """Closed form; see `Likelihood.log_loss_sums`."""
-        own = _one_hot(y, self.n_classes, f.dtype) * weight[..., None]
-        log_p = torch.log_softmax(f, 3)
-        value = -(log_p * own).sum((1, 2, 3))
-        torch.addcmul(-own, log_p.exp_(), weight[..., None], out=out)
-        return RowSums(value, hyper)
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return _CategoricalPass(self.n_classes, buffers)
 
     def log_prob_derivatives(self, f: torch.Tensor, y: torch.Tensor) -> Expectations:
         """Closed form; see `Likelihood.log_prob_derivatives`."""
@@ -190,6 +177,22 @@ class CategoricalLikelihood(Likelihood):
             c * mean, c**2 * spread, y, (c - 1) / c, refine
         )
         return value, c * first, c**2 * second
+
+
+class _CategoricalPass(RowPass):
+    def __init__(self, n_classes: int, buffers: RowBuffers) -> None:
+        super().__init__()
+        self._n_classes, self._f, self._slope = n_classes, buffers.f, buffers.slope
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        weight = weight[..., None]
+        own = _one_hot(y, self._n_classes, weight.dtype).mul_(weight)
+        log_p = torch.log_softmax(self._f, 3)
+        value = (log_p * own).sum((1, 2, 3)).neg_()
+        torch.addcmul(own.neg_(), log_p.exp_(), weight, out=self._slope)
+        return (value,)
 
 
 class _Node(NamedTuple):

@@ -8,14 +8,13 @@ from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * LOG_2PI
 # As tensors: numbers in products with small tensors take longer than the products.
-MINUS_HALF, MINUS_TWO = torch.tensor([-0.5, -2.0], dtype=torch.float64, device=CPU)
-LEVEL = torch.tensor(HALF_LOG_2PI + 0.5, dtype=torch.float64, device=CPU)
+MINUS_TWO = torch.tensor(-2.0, dtype=torch.float64, device=CPU)
 
 
 class GaussianLikelihood(NoiseLikelihood):
@@ -57,30 +56,9 @@ class GaussianLikelihood(NoiseLikelihood):
         """Residual over the noise variance, (S, n)."""
         return (y - f[..., 0]) / self._scale**2
 
-    has_log_loss_sums = True
-
-    def log_loss_sums(
-        self,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """Closed form; see `Likelihood.log_loss_sums`."""
-        log_scale = hyper
-        if not self.learnt:
-            log_scale = f.new_full((len(f), 1), math.log(float(self._scale)))
-        residual, slope = f.squeeze(3) - y, out.squeeze(3)
-        precision = torch.exp(log_scale * MINUS_TWO).unsqueeze(1)
-        torch.mul(residual, weight * precision, out=slope)
-        # Sums of squares in units of the noise, beside what they are on average.
-        squares = torch.linalg.vecdot(slope.flatten(1), residual.flatten(1))
-        count = weight.expand_as(residual).sum((1, 2))
-        shortfall = count - squares
-        level = log_scale.squeeze(1) + LEVEL
-        value = torch.addcmul(shortfall * MINUS_HALF, count, level)
-        return RowSums(value, shortfall.unsqueeze(1) if self.learnt else hyper)
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return _GaussianPass(self, buffers)
 
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
@@ -109,3 +87,38 @@ class GaussianLikelihood(NoiseLikelihood):
         first = value * c * z / variance
         second = value * (c / variance) * (c * z.square() / variance - 1)
         return value, first, second
+
+
+class _GaussianPass(RowPass):
+    def __init__(self, likelihood: GaussianLikelihood, buffers: RowBuffers) -> None:
+        super().__init__()
+        f, slope, self._log_scale, for_scale = buffers
+        self._fixed: float | None = None
+        if not likelihood.learnt:
+            self._fixed = math.log(float(likelihood.noise_scale))
+            self._log_scale = f.new_full((len(f), 1), self._fixed)
+            for_scale = torch.empty_like(self._log_scale)
+        self._for_scale = for_scale[:, 0]
+        self._f, self._slope = f.squeeze(3), slope.squeeze(3)
+        self._residual = torch.empty_like(self._slope)
+        self._flat = self._slope.flatten(1), self._residual.flatten(1)
+        self._precision = torch.empty_like(self._log_scale)
+        self._factor = torch.empty_like(self._slope[:, :1])
+        self._by_row = self._precision[:, None]
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        torch.mul(self._log_scale, MINUS_TWO, out=self._precision).exp_()
+        torch.mul(weight, self._by_row, out=self._factor)
+        torch.sub(self._f, y, out=self._residual)
+        torch.mul(self._residual, self._factor, out=self._slope)
+        # Squares in units of the noise; on average there are as many as terms.
+        squares = torch.linalg.vecdot(*self._flat)
+        torch.sub(count, squares, out=self._for_scale)
+        return squares, count
+
+    def _values(self, found: list[torch.Tensor], hyper: torch.Tensor) -> torch.Tensor:
+        squares, count = (x.double() for x in found)
+        level = hyper[..., 0] if self._fixed is None else self._fixed
+        return 0.5 * squares + count * (level + HALF_LOG_2PI)

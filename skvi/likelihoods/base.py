@@ -6,7 +6,7 @@ from skvi.base import Component
 from skvi.utils._derivatives import row_derivatives
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Likelihood"]
 
@@ -164,35 +164,19 @@ class Likelihood(Component, Movable):
         """
         return self.log_prob_derivatives(f, y)[1]
 
-    #: Whether `log_loss_sums` is there: training then needs no automatic derivative.
-    has_log_loss_sums = False
-
-    def log_loss_sums(
-        self,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """Weighted sum of minus the log density over draws and rows, with derivatives.
+    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
+        """Minus the log density and its slopes, without automatic derivatives.
 
         Parameters
         ----------
-        hyper : Tensor of shape (M, H)
-            Hyperparameters of each of M members, see `bind`.
-        f : Tensor of shape (M, S, n, K)
-        y, weight : Tensor of shape (M, 1, n)
-            In the dtype of `f`.
-        out : Tensor of shape (M, S, n, K)
-            Receives the derivatives in `f`.
+        buffers : RowBuffers
 
         Returns
         -------
-        RowSums
-            In nats, ``-sum_si weight_i log p(y_i | f_si)`` for each member.
+        RowPass or None
+            None, the default, where there is no closed form for it.
         """
-        raise NotImplementedError
+        return None
 
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
@@ -220,6 +204,25 @@ class Likelihood(Component, Movable):
         return expect_derivatives(
             self.log_prob, mean, spread, y, self.length_scale, refine
         )
+
+    def expected_log_loss(
+        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Expectations:
+        """`expected_log_prob` with the other sign.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (n,) or (n, K)
+        spread : Tensor of shape (n,) or (n, K, K)
+        y : Tensor of shape (n,)
+        refine : int, default=1
+
+        Returns
+        -------
+        value, first, second : Tensor
+        """
+        value, first, second = self.expected_log_prob(mean, spread, y, refine)
+        return -value, -first, -second
 
     def expected_power(
         self,

@@ -21,7 +21,6 @@ from skvi.solvers import (
 )
 from skvi.solvers._hyper import check_noise
 from skvi.targets import HierarchicalTarget
-from skvi.utils._device import CPU
 from skvi.utils._robust import median_distance
 
 __all__ = ["approach", "start_near"]
@@ -30,7 +29,7 @@ __all__ = ["approach", "start_near"]
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
 # The noise falls by this factor from one start to the next.
 SHRINK = 3.0
-# Above so many parameters a start is factorised.
+# Above so many parameters a start is factorized.
 MAX_FULL_RANK = 1000
 
 
@@ -149,7 +148,7 @@ def _taken_over(problem, near):
     parts = {}
     for names, part in posterior.parts.items():
         if part.as_gamma() is None:
-            where = torch.cat([_positions(near.target.layout, name) for name in names])
+            where = near.target.layout.positions(names)
             parts[names] = part.near(normal.marginal(where))
         else:
             gamma = _precisions(names[0], part.layout.size, normal, near.target)
@@ -168,8 +167,3 @@ def _precisions(name, size, normal, near):
         half = squares.new_full((size,), 0.5 * d / size)
         mean = 1 / (squares if size > 1 else squares.mean().reshape(1))
     return GammaForm(half, half / mean)
-
-
-def _positions(layout, name):
-    block = layout[name].slice
-    return torch.arange(block.start, block.stop, device=CPU)

@@ -5,7 +5,7 @@ import torch
 from skvi.base._protocols import ConditionalDensity
 from skvi.losses.base import Loss
 from skvi.utils._expectations import Expectations
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["LogLoss"]
 
@@ -34,19 +34,10 @@ class LogLoss(Loss):
         """What the likelihood says; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
-    def sums(
-        self,
-        likelihood: ConditionalDensity,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """In closed form where the likelihood has one; see `Loss.sums`."""
-        if not likelihood.has_log_loss_sums:
-            return super().sums(likelihood, hyper, f, y, weight, out)
-        return likelihood.log_loss_sums(hyper, f, y, weight, out)
+    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
+        """In closed form where the likelihood has one; see `Loss.row_pass`."""
+        closed = likelihood.row_pass(buffers)
+        return super().row_pass(likelihood, buffers) if closed is None else closed
 
     def expected(
         self,
@@ -57,5 +48,4 @@ class LogLoss(Loss):
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's own expectation; see `Loss.expected`."""
-        value, first, second = likelihood.expected_log_prob(mean, spread, y, refine)
-        return -value, -first, -second
+        return likelihood.expected_log_loss(mean, spread, y, refine)

@@ -6,7 +6,7 @@ from skvi.base import Component
 from skvi.base._protocols import ConditionalDensity
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
-from skvi.utils._row_sums import RowSums
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["Loss"]
 
@@ -70,61 +70,22 @@ class Loss(Component, Movable):
         """
         return None
 
-    def sums(
-        self,
-        likelihood: ConditionalDensity,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        """Weighted sum of the loss over draws and rows, with its derivatives.
-
-        Automatic derivatives in f and in the hyperparameters, which are few numbers
-        beside those of a network, one member after the other.
+    def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
+        """Weighted sums over rows with their derivatives, step after step.
 
         Parameters
         ----------
         likelihood : Likelihood
             Before hyperparameters are bound.
-        hyper : Tensor of shape (M, H)
-            Those of each of M members.
-        f : Tensor of shape (M, S, n, K)
-        y, weight : Tensor of shape (M, 1, n)
-            In the dtype of `f`.
-        out : Tensor of shape (M, S, n, K)
-            Receives the derivatives in `f`.
+        buffers : RowBuffers
 
         Returns
         -------
-        RowSums
-            ``sum_si weight_i loss(f_si, y_i)`` for each member, in nats.
+        RowPass
+            By automatic derivatives in f and in the hyperparameters, which are few
+            numbers beside those of a network; one member after the other.
         """
-        found = [
-            self._sums_of_one(likelihood, *arguments)
-            for arguments in zip(hyper, f, y, weight, out, strict=True)
-        ]
-        return RowSums(*(torch.stack(part) for part in zip(*found, strict=True)))
-
-    def _sums_of_one(
-        self,
-        likelihood: ConditionalDensity,
-        hyper: torch.Tensor,
-        f: torch.Tensor,
-        y: torch.Tensor,
-        weight: torch.Tensor,
-        out: torch.Tensor,
-    ) -> RowSums:
-        with torch.inference_mode(False), torch.enable_grad():
-            leaves = [x.clone().requires_grad_() for x in (f, hyper)]
-            losses = self(likelihood.bind(leaves[1]), leaves[0], y[0].clone())
-            value = losses.sum(0) @ weight[0].to(losses.dtype)
-            slope, for_hyper = torch.autograd.grad(
-                value, leaves, materialize_grads=True
-            )
-        out.copy_(slope)
-        return RowSums(value.detach(), for_hyper)
+        return _AutogradPass(self, likelihood, buffers)
 
     def expected(
         self,
@@ -164,3 +125,36 @@ class Loss(Component, Movable):
             likelihood.length_scale,
             refine,
         )
+
+
+class _AutogradPass(RowPass):
+    def __init__(
+        self, loss: Loss, likelihood: ConditionalDensity, buffers: RowBuffers
+    ) -> None:
+        super().__init__()
+        self._loss, self._likelihood, self._buffers = loss, likelihood, buffers
+
+    def _visit(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        members = zip(*self._buffers, y, weight, strict=True)
+        return (torch.stack([self._visit_one(*member) for member in members]),)
+
+    def _visit_one(
+        self,
+        f: torch.Tensor,
+        slope: torch.Tensor,
+        hyper: torch.Tensor,
+        for_hyper: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = [x.clone().requires_grad_() for x in (f, hyper)]
+            likelihood = self._likelihood.bind(leaves[1])
+            losses = self._loss(likelihood, leaves[0], y[0].clone())
+            value = losses.sum(0) @ weight[0].to(losses.dtype)
+            found = torch.autograd.grad(value, leaves, materialize_grads=True)
+        slope.copy_(found[0])
+        for_hyper.copy_(found[1])
+        return value.detach()

@@ -15,9 +15,6 @@ __all__ = ["DivergencePart", "divergence_part"]
 class DivergencePart(Protocol):
     """Adds the divergence to gradients, and says what it was."""
 
-    def forget(self) -> None:
-        """Start with the next steps."""
-
     def complete(self) -> None:
         """Complete the gradient, so far that of the loss in means and deviations.
 
@@ -25,7 +22,7 @@ class DivergencePart(Protocol):
         """
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        """Divergences in all steps, (T, M), at these parameters, (T, M, V)."""
+        """Divergences since the last time, (T, M); the parameters were (T, M, V)."""
 
 
 def divergence_part(
@@ -80,9 +77,6 @@ class _Moments:
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
-    def forget(self) -> None:
-        pass
-
     def complete(self) -> None:
         std, slope = self.std, self.for_std
         self.for_mean.addcmul_(self.precision, self.mean)
@@ -117,9 +111,6 @@ class _ByAutograd:
         self.for_prior = gradient[:, n_of_loss:]
         self.found: list[torch.Tensor] = []
 
-    def forget(self) -> None:
-        self.found = []
-
     def complete(self) -> None:
         self.for_std.mul_(self.std)
         self.for_prior.zero_()
@@ -140,4 +131,5 @@ class _ByAutograd:
         return value.detach().double()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.found)
+        found, self.found = torch.stack(self.found), []
+        return found

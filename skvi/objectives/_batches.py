@@ -20,12 +20,15 @@ class Batch(NamedTuple):
         The last column is one.
     y, weight : Tensor of shape (M, 1, n)
         The weights scale a minibatch up to all rows, and average over draws.
+    total : Tensor of shape (M,)
+        Sum of the weights over rows and draws.
     offset : Tensor of shape (M, 1, n, 1) or None
     """
 
-    X: Any
+    X: torch.Tensor
     y: torch.Tensor
     weight: torch.Tensor
+    total: torch.Tensor
     offset: torch.Tensor | None
 
 
@@ -69,6 +72,7 @@ class MemberBatches:
         shape = (n_kept, len(targets), self.n_rows)
         self._X = like.new_ones(*shape, width)
         self._y, self._weight = like.new_zeros(2, *shape)
+        self._count = like.new_zeros(shape[:2])
         self._offset = None
         if first.offset is not None:
             self._offset = like.new_zeros(shape)
@@ -83,7 +87,8 @@ class MemberBatches:
 
     def _step(self, k: int) -> Batch:
         offset = None if self._offset is None else self._offset[k][:, None, :, None]
-        return Batch(self._X[k], self._y[k][:, None], self._weight[k][:, None], offset)
+        y, weight = self._y[k][:, None], self._weight[k][:, None]
+        return Batch(self._X[k], y, weight, self._count[k], offset)
 
     def fill(self, rows: Sequence[Sequence[Rows]]) -> None:
         """Gather the rows of the next steps, of each member."""
@@ -110,6 +115,7 @@ class MemberBatches:
         if target.sample_weight is not None:
             weight = weight * target.sample_weight[flat].view(shape)
         self._weight[steps, m] = weight
+        self._count[steps, m] = self.n_draws * weight.sum(1)
 
 
 def _padded(rows: list[torch.Tensor], sizes: list[int], length: int) -> torch.Tensor:

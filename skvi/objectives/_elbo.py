@@ -8,6 +8,8 @@ import torch
 from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._analytic import AnalyticSteps, structure_of
+from skvi.objectives._network_steps import can_train
+from skvi.objectives._normal_steps import NormalSteps
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives._steps import Member, Steps
 from skvi.objectives.base import Objective
@@ -176,9 +178,12 @@ class ELBO(Objective):
         batch_size: int | None,
     ) -> Steps:
         """Without automatic differentiation where there is a structure."""
-        if self.structure(members[0]) is None:
-            return super().steps(members, params, n_draws, batch_size)
-        return AnalyticSteps(members, params, n_draws, batch_size)
+        if self.structure(members[0]) is not None:
+            return AnalyticSteps(members, params, n_draws, batch_size)
+        if self.gradient == "auto" and can_train(members[0]):
+            if members[0].posterior.as_normal() is not None:
+                return NormalSteps(members, params, n_draws, batch_size)
+        return super().steps(members, params, n_draws, batch_size)
 
     def surrogate(
         self,

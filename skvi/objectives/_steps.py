@@ -49,6 +49,10 @@ class Steps:
         That of the last step: a buffer.
     """
 
+    #: Whether draws do not depend on how many steps are prepared at once: then that
+    #: may be more than an epoch.
+    spans_epochs = False
+
     def __init__(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
 

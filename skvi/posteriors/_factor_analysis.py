@@ -17,7 +17,7 @@ DENSE_LIMIT = 500
 def fit_factors(
     covariance: torch.Tensor, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Minimise KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
+    """Minimize KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
 
     This is the maximum likelihood fit of factor analysis. Given the own variances,
     the best factor follows from the leading eigenvectors, so that only P numbers
@@ -55,7 +55,7 @@ def fit_factors(
 
 
 def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:
-    """Log own variances that minimise the KL, by a quasi-Newton method."""
+    """Log own variances that minimize the KL, by a quasi-Newton method."""
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
         # A square has its minimum where the best own variance is zero; a logarithm

@@ -1,4 +1,4 @@
-"""Normal posteriors: factorised, and with a full covariance."""
+"""Normal posteriors: factorized, and with a full covariance."""
 
 from typing import Self
 
@@ -117,6 +117,7 @@ class _DiagonalPosterior(NormalPosterior):
     """Variational parameters: means, log standard deviations."""
 
     is_diagonal = True
+    is_mean_field = True
     has_log_prob_terms = True
 
     def log_prob_terms(

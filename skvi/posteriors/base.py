@@ -7,12 +7,12 @@ from typing import Self
 import torch
 
 from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 
 __all__ = ["Family", "Posterior"]
 
 
-class Posterior(NumpyState):
+class Posterior(Movable):
     """A posterior with tensors: what `Family.build` returns.
 
     Attributes
@@ -41,6 +41,9 @@ class Posterior(NumpyState):
     side: Side = "exact"
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
+    #: Whether `params` are the means and the logs of the standard deviations of
+    #: independent normals: slopes in draws are then gradients in them in closed form.
+    is_mean_field = False
     #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
     has_log_prob_terms = False
     #: Units of the data of the fit, where it standardized the target: a fit that takes

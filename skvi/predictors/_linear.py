@@ -6,11 +6,13 @@ from functools import partial, reduce
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.predictors._moments import FactorMoments
+from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_large_dense
 from skvi.utils._sparse import (
     Features,
+    SparseRows,
     affine,
     row_width,
     rows_times,
@@ -21,12 +23,12 @@ from skvi.utils._sparse import (
 
 __all__ = ["LinearPredictor"]
 
-# Rows are visited in chunks so that temporaries stay near this many elements.
-CHUNK_ELEMENTS = 2**21
-# The same where a chunk is read more than once, so that it should stay in the cache.
-CACHE_ELEMENTS = 2**18
+# Rows are visited in chunks whose copy in double precision stays in the cache; where
+# results are large, or rows are sparse, in chunks of up to so many elements.
+CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
+ALL_ROWS = slice(None)
 
 
 class LinearPredictor(Predictor):
@@ -172,11 +174,12 @@ class LinearPredictor(Predictor):
         n_draws = len(rows)
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
-        parts = [rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows))]
-        out = reduce(torch.add, parts).reshape(n_draws, -1)
-        if not self.fit_intercept:
-            return out
-        return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
+        # One at a time: each is as large as the result.
+        parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows)))
+        out, total = reduce(torch.add, parts), rows.sum(1, keepdim=True)
+        if self.n_outputs > 1:
+            out, total = out.reshape(n_draws, -1), total.reshape(n_draws, -1)
+        return torch.cat([out, total], 1) if self.fit_intercept else out
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
         """Return ``A' H A``, with one symmetric block of H for each row.
@@ -193,18 +196,19 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
+            if is_large_dense(X) and float(h.min()) >= 0:
+                return dense_gram(X, h, self.fit_intercept)
             # One at a time: each is as large as the result.
-            parts = (
-                weighted_gram(x, h[i], self.fit_intercept) for i, x in _chunks(X, 1)
-            )
+            chunks = _chunks(X, 1, self.layout.size**2)
+            parts = (weighted_gram(x, h[i], self.fit_intercept) for i, x in chunks)
             return reduce(torch.Tensor.add_, parts)
         pairs = torch.tril_indices(self.n_outputs, self.n_outputs, device=h.device)
         weights = h[:, pairs[0], pairs[1]]
-        blocks = [
+        blocks = (
             weighted_grams(x, weights[rows], self.fit_intercept)
-            for rows, x in _chunks(X, GRAM_WIDTH)
-        ]
-        return self._assemble(reduce(torch.add, blocks), pairs)
+            for rows, x in _chunks(X, GRAM_WIDTH, CHUNK_ELEMENTS)
+        )
+        return self._assemble(reduce(torch.Tensor.add_, blocks), pairs)
 
     def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
         """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
@@ -262,14 +266,27 @@ class LinearPredictor(Predictor):
             Marginal moments of each row's f, exact, in float64: for K > 1 its
             covariance matrix.
         """
-        if normal.factor is not None:
-            width = self.n_outputs * (1 + normal.factor.shape[1])
-            chunks = partial(_chunks, X, width, CACHE_ELEMENTS)
-            q = normal.mean, normal.scale, normal.factor
-            return FactorMoments.apply(*q, self, chunks)
+        mean, scale, factor = normal.mean, normal.scale, normal.factor
+        if factor is None and not (mean.requires_grad or scale.requires_grad):
+            return self._plain_moments(X, normal)
+        if scale.ndim == 2:
+            width = self.n_outputs * (1 + len(mean))
+            chunks = partial(_chunks, X, width)
+            return FullMoments.apply(mean, scale, self, X, chunks)
+        factor = scale.new_empty(len(scale), 0) if factor is None else factor
+        chunks = partial(_chunks, X, self.n_outputs * (1 + factor.shape[1]))
+        return FactorMoments.apply(mean, scale, factor, self, chunks)
+
+    def _plain_moments(
+        self, X: Features, normal: NormalForm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`moments` without derivatives, which solvers with Newton steps never ask."""
+        is_full = normal.scale.ndim == 2
+        if self.n_outputs == 1 and is_full and is_large_dense(X):
+            return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
-        spread = self._variance if normal.is_diagonal else self._covariance
-        width = self.n_outputs * (1 if normal.is_diagonal else self.layout.size)
+        spread = self._covariance if is_full else self._variance
+        width = self.n_outputs * (self.layout.size if is_full else 1)
         parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -283,8 +300,17 @@ class LinearPredictor(Predictor):
 
 
 def _chunks(
-    X: Features, width: int, elements: int = CHUNK_ELEMENTS
+    X: Features, width: int, least: int = 0
 ) -> Iterator[tuple[slice, Features]]:
-    """Rows in chunks, as float64: float32 features are kept, not computed with."""
-    for rows in row_chunks(len(X), max(width, row_width(X)), elements):
-        yield rows, X[rows].to(torch.float64)
+    """Rows in chunks, as float64: float32 features are kept, not computed with.
+
+    `least` elements of a chunk are worth it although they leave the cache.
+    """
+    if isinstance(X, SparseRows):
+        least = CHUNK_ELEMENTS
+    elements = min(max(CACHE_ELEMENTS, least), CHUNK_ELEMENTS)
+    n_rows, width = X.shape[0], max(width, row_width(X))
+    if n_rows * width <= elements:
+        return iter([(ALL_ROWS, X.to(torch.float64))])
+    chunks = row_chunks(n_rows, width, elements)
+    return ((rows, X[rows].to(torch.float64)) for rows in chunks)

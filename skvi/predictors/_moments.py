@@ -8,14 +8,17 @@ from torch.autograd.function import once_differentiable
 
 from skvi.utils._sparse import Features, rows_times
 
-__all__ = ["FactorMoments"]
+__all__ = ["FactorMoments", "FullMoments"]
+
+Chunks = Callable[[], Iterator[tuple[slice, Features]]]
 
 
 class FactorMoments(torch.autograd.Function):
     """Mean and (co)variance of f where cov = diag(scale^2) + factor factor'.
 
     Plain automatic differentiation would keep the squared features, a second copy
-    of X; here the gradients in `mean`, `scale` and `factor` visit X once more.
+    of X; here the gradients in `mean`, `scale` and `factor` visit X once more. A
+    factorized normal has a factor without columns.
     """
 
     @staticmethod
@@ -25,7 +28,7 @@ class FactorMoments(torch.autograd.Function):
         scale: torch.Tensor,
         factor: torch.Tensor,
         predictor: Any,
-        chunks: Callable[[], Iterator[tuple[slice, Features]]],
+        chunks: Chunks,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         columns, variance = torch.cat([mean[:, None], factor], 1), scale.square()
         means, variances, roots = [], [], []
@@ -33,10 +36,8 @@ class FactorMoments(torch.autograd.Function):
             out = predictor.project_chunk(chunk, columns)
             own = predictor.project_chunk(chunk.square(), variance[:, None])[..., 0]
             root = out[..., 1:]
-            if own.ndim == 1:
-                variances.append(own + root.square().sum(1))
-            else:
-                variances.append(torch.diag_embed(own) + root @ root.mT)
+            own = own if own.ndim == 1 else torch.diag_embed(own)
+            variances.append(own + _squares(root) if root.shape[-1] else own)
             means.append(out[..., 0])
             roots.append(root)
         ctx.save_for_backward(scale, torch.cat(roots))
@@ -58,9 +59,48 @@ class FactorMoments(torch.autograd.Function):
         return pulled[0], 2 * scale * squared, pulled[1:].T, None, None
 
 
+class FullMoments(torch.autograd.Function):
+    """Mean and (co)variance of f where cov = scale scale', from one visit of X.
+
+    Gradients visit X twice more: the derivative of the variances in `scale` is the
+    Gram matrix that their gradient weights, times `scale`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        mean: torch.Tensor,
+        scale: torch.Tensor,
+        predictor: Any,
+        X: Features,
+        chunks: Chunks,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        columns, means, variances = torch.cat([mean[:, None], scale], 1), [], []
+        for _, chunk in chunks():
+            out = predictor.project_chunk(chunk, columns)
+            means.append(out[..., 0].clone())  # not a view of the whole product
+            variances.append(_squares(out[..., 1:]))
+        ctx.save_for_backward(scale)
+        ctx.predictor, ctx.X = predictor, X
+        return torch.cat(means), torch.cat(variances)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_mean: torch.Tensor, g_variance: torch.Tensor) -> tuple:
+        (scale,) = ctx.saved_tensors
+        both = 2 * g_variance if g_variance.ndim == 1 else g_variance + g_variance.mT
+        by_scale = ctx.predictor.gram(ctx.X, both) @ scale
+        return ctx.predictor.pull_back(ctx.X, g_mean), by_scale, None, None, None
+
+
+def _squares(root: torch.Tensor) -> torch.Tensor:
+    """Variances of f from roots (n, m), or covariances from (n, K, m)."""
+    return root.square().sum(1) if root.ndim == 2 else root @ root.mT
+
+
 def _pull_back(
     predictor: Any,
-    chunks: Callable[[], Iterator[tuple[slice, Features]]],
+    chunks: Chunks,
     rows: torch.Tensor,
     weights: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:

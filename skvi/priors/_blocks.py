@@ -23,8 +23,8 @@ class _BuiltBlocks(BuiltPrior):
         self, slices: list[slice], priors: list[BuiltPrior], entries: list[str]
     ) -> None:
         self.slices, self.priors, self.entries = slices, priors, entries
-        self._normal = None
-        if not any(p.learnt for p in priors):
+        self._normal, self._learns = None, any(p.learnt for p in priors)
+        if not self._learns:
             self._normal = _concatenate([p.as_normal() for p in priors])
 
     @property
@@ -46,7 +46,7 @@ class _BuiltBlocks(BuiltPrior):
         return torch.cat([p.initial_hyper() for p in self._first.values()])
 
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
-        if not self.learnt:
+        if not self._learns:
             return self
         sizes = [len(p.learnt) for p in self._first.values()]
         own = dict(zip(self._first, hyper.split(sizes), strict=True))

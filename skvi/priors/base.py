@@ -4,8 +4,7 @@ import torch
 
 from skvi.base import Component, Layout, NormalForm
 from skvi.priors._hyperprior import GammaHyperprior
-from skvi.utils._arrays import NumpyState
-from skvi.utils._device import CPU
+from skvi.utils._device import CPU, Movable
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
 
@@ -13,7 +12,7 @@ __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
 VAGUE_SCALE = 10.0
 
 
-class BuiltPrior(NumpyState):
+class BuiltPrior(Movable):
     """A prior with tensors: what `Prior.build` returns.
 
     Examples

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from skvi.solvers._mode import factorise
+from skvi.solvers._mode import factorize
 
 __all__ = ["Anderson"]
 
@@ -28,7 +28,7 @@ class Anderson:
     def __init__(self, precision: torch.Tensor) -> None:
         size = len(precision)
         depth = next((d for limit, d in _DEPTHS if size <= limit), 0)
-        # A factorised posterior keeps only vectors.
+        # A factorized posterior keeps only vectors.
         self.depth = 5 if precision.ndim == 1 else depth
         self.shape = precision.shape
         self._set_metric(precision)
@@ -38,7 +38,7 @@ class Anderson:
         if precision.ndim == 1:
             self.root = precision.sqrt()
         else:
-            self.root = factorise(precision)
+            self.root = factorize(precision)
 
     def forget(self) -> None:
         """Drop the history."""
@@ -51,12 +51,13 @@ class Anderson:
         precision: torch.Tensor,
         step: torch.Tensor,
         move: torch.Tensor,
+        share: float = 1.0,
     ) -> None:
-        """Record a point and its plain step."""
+        """Record a point and its plain step, with that share of the precision's."""
         if self.depth:
             residual = self._whiten(step, move)
             keep = -self.depth
-            image = _flat(mean + step, precision + move)
+            image = _flat(mean + step, precision + share * move)
             self.images = [*self.images[keep:], image]
             self.residuals = [*self.residuals[keep:], residual]
 

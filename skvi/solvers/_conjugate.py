@@ -128,7 +128,7 @@ class Conjugate:
     ----------
     form : ConjugateForm
     is_diagonal : bool
-        Whether q(coef) is factorised.
+        Whether q(coef) is factorized.
     """
 
     def __init__(self, form: ConjugateForm, is_diagonal: bool) -> None:

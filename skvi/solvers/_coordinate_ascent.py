@@ -21,11 +21,11 @@ __all__ = ["CoordinateAscent"]
 class CoordinateAscent(Solver):
     """Closed-form updates of q(coef) q(noise precision) q(coef precisions).
 
-    Given the mean precisions, the normal q(coef) is known, full-rank or factorised;
+    Given the mean precisions, the normal q(coef) is known, full-rank or factorized;
     given its moments, the Gamma distributions of the precisions are; learnt ones
     move to the value of largest ELBO. No update lowers the ELBO, up to rounding. One
     decomposition of the features makes an update cost O(d) where all coefficients
-    share a precision, and a Cholesky factorisation otherwise. Extrapolations
+    share a precision, and a Cholesky factorization otherwise. Extrapolations
     of the precisions speed it up, and are undone where the ELBO would fall.
 
     Where nothing but the coefficients is unknown, one update is the exact posterior,

@@ -7,7 +7,7 @@ the rows, and, where both are too large, products with a few leading directions.
 import torch
 
 from skvi.base import NormalForm
-from skvi.solvers._mode import DENSE_LIMIT, factorise
+from skvi.solvers._mode import DENSE_LIMIT, factorize
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import randn
 
@@ -36,7 +36,7 @@ def curvature_of(
     precision : Tensor of shape (P,)
         Of the prior, or of a normal that stands for it.
     rank : int
-        Of the posterior; 0 where it is factorised, and P where it is full.
+        Of the posterior; 0 where it is factorized, and P where it is full.
     """
     size, n_rows = len(precision), len(h)
     if size <= DENSE_LIMIT or rank == size:
@@ -107,7 +107,7 @@ class _Dense(Curvature):
     ) -> None:
         super().__init__(target, h, precision)
         self.matrix = target.predictor.gram(target.X, h) + torch.diag(precision)
-        self.factor, self.diagonal = factorise(self.matrix), self.matrix.diagonal()
+        self.factor, self.diagonal = factorize(self.matrix), self.matrix.diagonal()
 
     def root(self, matrix: torch.Tensor) -> torch.Tensor:
         return torch.linalg.solve_triangular(self.factor.T, matrix, upper=True)
@@ -194,7 +194,7 @@ class _Products(Curvature):
 
 
 def rank_of(normal: NormalForm) -> int:
-    """Columns of a normal's factor: 0 if it is factorised, P if it is full."""
+    """Columns of a normal's factor: 0 if it is factorized, P if it is full."""
     if normal.factor is not None:
         return normal.factor.shape[1]
     return 0 if normal.is_diagonal else len(normal.mean)

@@ -36,7 +36,7 @@ STILL_MOVING = 0.1
 class EmpiricalBayes(Solver):
     """Learn noise and prior scales of a linear model by type-II maximum likelihood.
 
-    Minimises ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
+    Minimizes ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
     the scales. For the ELBO, -F is a lower bound on the log evidence at eta, and
     equal to it where q is exact. The fit at a fixed eta is that of
     `NaturalGradient`, each started at the last one. By the envelope theorem the

@@ -14,7 +14,7 @@ from skvi.priors import GammaHyperprior
 from skvi.solvers._solution import State
 from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import NumpyState
+from skvi.utils._device import Movable
 from skvi.utils._scale_mixture import noise_nodes
 
 __all__ = ["GammaSteps"]
@@ -143,7 +143,7 @@ class GammaSteps:
         return _gamma_of(*np.exp(best)[:, None])
 
 
-class AveragedLoss(NumpyState):
+class AveragedLoss(Movable):
     """Loss of a row, averaged over noise scales.
 
     Parameters

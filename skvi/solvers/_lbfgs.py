@@ -21,7 +21,7 @@ Evaluate = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
 
 
 class LBFGS:
-    """State of a minimisation; `step` moves it.
+    """State of a minimization; `step` moves it.
 
     Parameters
     ----------

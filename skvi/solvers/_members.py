@@ -1,5 +1,6 @@
 """Training of several members side by side, in stacks of one structure."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -8,6 +9,9 @@ import torch
 from skvi.solvers._training import Training
 
 __all__ = ["train"]
+
+# No step of Adam is longer, in units of its step size: 0.1 / sqrt(0.001).
+LONGEST_STEP = 3.2
 
 
 def train(trainings: Sequence[Training]) -> None:
@@ -37,7 +41,7 @@ class _Stack:
     """Members with the same structure: their parameters are the rows of a matrix."""
 
     def __init__(self, trainings: Sequence[Training]) -> None:
-        self.trainings = [t for t in trainings if not t.is_done]
+        self.trainings = [t for t in trainings if not _has_ended(t)]
         self._gather()
         if self.trainings:
             first = self.trainings[0]
@@ -64,8 +68,10 @@ class _Stack:
         """Make some steps; whether there is anybody left."""
         if not self.trainings:
             return False
-        pending = min(training.pending() for training in self.trainings)
-        count = min(pending, self.steps.max_steps)
+        spans_epochs = self.steps.spans_epochs
+        pending = min(t.pending(spans_epochs) for t in self.trainings)
+        # Blocks of nearly equal length.
+        count = math.ceil(pending / math.ceil(pending / self.steps.max_steps))
         values, trail = self._run(count)
         for m, training in enumerate(self.trainings):
             training.record(values[:, m], trail[:, m])
@@ -86,19 +92,28 @@ class _Stack:
                 for training, pair in zip(self.trainings, pairs, strict=True)
             ]
             states[0].copy_(params)
+            is_near_end = self._may_reach_an_end(count)
             for k in range(count):
                 steps.differentiate(k)
                 for update, own, gradient in updates:
                     update(own, gradient)
-                if self._hyper.shape[1]:
+                if is_near_end:
                     self._hyper.clamp_(self._floor, self._ceiling)
                 states[k + 1].copy_(params)
             values = steps.values(trail[:-1])
         return values.clone(), trail
 
+    def _may_reach_an_end(self, n_steps: int) -> bool:
+        """Whether hyperparameters could come to an end of their ranges."""
+        if not self._hyper.shape[1]:
+            return False
+        rate = max(training.adam.rate for training in self.trainings)
+        room = torch.minimum(self._hyper - self._floor, self._ceiling - self._hyper)
+        return bool(room.min() <= n_steps * LONGEST_STEP * rate)
+
     def _drop(self) -> None:
         """Go on without the members that are done."""
-        left = [m for m, t in enumerate(self.trainings) if not t.is_done]
+        left = [m for m, t in enumerate(self.trainings) if not _has_ended(t)]
         if len(left) == len(self.trainings):
             return
         for training in self.trainings:
@@ -107,3 +122,10 @@ class _Stack:
         self._gather()
         if left:
             self.steps = self.steps.keep(left, self.params)
+
+
+def _has_ended(training: Training) -> bool:
+    """Whether a member is done, which is then judged."""
+    if training.is_done:
+        training.finish()
+    return training.is_done

@@ -1,4 +1,4 @@
-"""The mode of a generalised linear model: a cheap start for better things."""
+"""The mode of a generalized linear model: a cheap start for better things."""
 
 import math
 
@@ -77,12 +77,12 @@ def clip_eigenvalues(curvature: torch.Tensor) -> torch.Tensor:
     return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
 
 
-def factorise(matrix: torch.Tensor) -> torch.Tensor:
+def factorize(matrix: torch.Tensor) -> torch.Tensor:
     """Lower Cholesky factor, with a relative jitter where rounding demands it."""
     for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
         shifted = matrix if jitter == 0 else matrix + jitter * matrix.diagonal().diag()
         factor, info = torch.linalg.cholesky_ex(shifted)
-        if int(info) == 0 and bool(torch.isfinite(factor[-1, -1])):
+        if int(info) == 0 and math.isfinite(float(factor[-1, -1])):
             return factor
     raise ValueError(SINGULAR)
 
@@ -111,7 +111,7 @@ def solve_newton(
             if prior_curvature.ndim == 1
             else prior_curvature
         )
-        factor = factorise(hessian)
+        factor = factorize(hessian)
         return torch.cholesky_solve(gradient[:, None], factor)[:, 0]
     return conjugate_gradients(target, curvature, prior_curvature, gradient)
 

@@ -40,7 +40,7 @@ MIN_ESS = 10_000
 # Draws for the value after Ctrl-C, when nobody wants to wait.
 FEW_DRAWS = 256
 N_CHAINS = 64
-# Above so many parameters proposals are factorised: a covariance costs too much.
+# Above so many parameters proposals are factorized: a covariance costs too much.
 MAX_FULL_RANK = 2000
 TINY_VARIANCE = 1e-300
 MAX_RHAT = 1.05
@@ -49,9 +49,9 @@ MAX_RHAT = 1.05
 class MomentMatching(Solver):
     """Give a normal q the mean and covariance that its optimum must have.
 
-    For the EUBO they are the posterior's: they minimise KL(posterior || q) over
-    normals, full-rank or factorised, so that no gradient is needed; a normal of low
-    rank gets the maximum likelihood fit of factor analysis to them, which minimises
+    For the EUBO they are the posterior's: they minimize KL(posterior || q) over
+    normals, full-rank or factorized, so that no gradient is needed; a normal of low
+    rank gets the maximum likelihood fit of factor analysis to them, which minimizes
     it as well. The moments
     come from importance sampling with a Student-t fitted around the full-rank ELBO
     solution while its Pareto k allows it, else from Markov chains.
@@ -244,7 +244,7 @@ def _ess_goal(problem: Problem) -> int:
 def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | None:
     """ELBO solution of a linear model: a good place to propose from.
 
-    Full-rank up to 2000 parameters, factorised above.
+    Full-rank up to 2000 parameters, factorized above.
 
     Parameters
     ----------
@@ -299,11 +299,11 @@ def _standard_error(
     weights: torch.Tensor, values: torch.Tensor, chains: torch.Size | None
 ) -> float:
     """Standard error of a weighted mean of draws, or of a mean over chains."""
-    centred = values - weights @ values
+    centered = values - weights @ values
     if chains is None:
-        return float((weights * centred).norm())
+        return float((weights * centered).norm())
     ess = float(effective_sample_size(values.reshape(*chains, 1)).min())
-    return float(centred.std()) / ess**0.5
+    return float(centered.std()) / ess**0.5
 
 
 def _moments(
@@ -314,11 +314,11 @@ def _moments(
 ) -> NormalForm:
     """Weighted mean and (co)variance of draws."""
     mean = weights @ theta
-    centred = theta - mean
+    centered = theta - mean
     if is_diagonal:
-        variance = weights @ centred.square()
+        variance = weights @ centered.square()
         return NormalForm(mean, variance.clamp(min=TINY_VARIANCE).sqrt())
-    covariance = centred.T @ (weights[:, None] * centred)
+    covariance = centered.T @ (weights[:, None] * centered)
     factor, info = torch.linalg.cholesky_ex(covariance)
     # Fewer effective draws than parameters: keep the shape of the proposal.
     return NormalForm(mean, fallback.scale if int(info) else factor)

@@ -32,10 +32,12 @@ __all__ = ["NaturalGradient"]
 # When quasi-Newton runs take over: where steps keep failing, or take too many.
 MAX_REJECTIONS = 3
 MAX_NATURAL = 25
+# This many nats from the optimum a whole step of the precision goes too far.
+FAR, FAR_SHARE = 1.0, 0.8
 
 
 class NaturalGradient(Solver):
-    """Minimise ``E_q[loss] + D(q || prior)`` without noise.
+    """Minimize ``E_q[loss] + D(q || prior)`` without noise.
 
     f_i is normal under q, so that every E_q[loss_i] is a one-dimensional
     integral. With its derivatives in the mean and the variance of f_i, one
@@ -152,8 +154,9 @@ class _Iteration(Run):
         if slow and self._resolution < 10 * self.options.tol:
             return self._quasi_newton()
         point, mean = self.point, self.point.normal.mean
-        step, move, _ = point.directions
-        self.anderson.observe(mean, point.precision, step, move)
+        step, move, gap = point.directions
+        share = FAR_SHARE if gap > FAR else 1.0
+        self.anderson.observe(mean, point.precision, step, move, share)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = point_at(self.problem, *proposal)
@@ -164,9 +167,8 @@ class _Iteration(Run):
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
-            trial = point_at(
-                self.problem, mean + rho * step, point.precision + rho * move
-            )
+            precision = point.precision + rho * share * move
+            trial = point_at(self.problem, mean + rho * step, precision)
             if trial.value <= point.value + slack:
                 self.point = trial
                 return None

@@ -12,7 +12,7 @@ from skvi.solvers._mode import (
     DENSE_LIMIT,
     clip_eigenvalues,
     convex_part,
-    factorise,
+    factorize,
     solve_newton,
 )
 from skvi.solvers.base import Problem
@@ -104,14 +104,14 @@ class NormalPoint:
 
     def _hessian_factor(self) -> torch.Tensor:
         try:
-            return factorise(self._hessian())
+            return factorize(self._hessian())
         except ValueError:
             if self.curvature.ndim == 1:
                 raise
         # The errors of integrals over many classes can cost their convexity.
         target, clipped = self.target, clip_eigenvalues(self.curvature)
         gram = target.predictor.gram(target.X, clipped)
-        return factorise(add(gram, self.terms.curvature))
+        return factorize(add(gram, self.terms.curvature))
 
     def _hessian(self) -> torch.Tensor:
         """Hessian in the mean, without the negative curvature of robust losses."""

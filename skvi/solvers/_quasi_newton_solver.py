@@ -1,4 +1,4 @@
-"""Quasi-Newton minimisation without noise, for normals of every shape."""
+"""Quasi-Newton minimization without noise, for normals of every shape."""
 
 import math
 from dataclasses import replace
@@ -36,7 +36,7 @@ FASTEST, SLOWEST = 0.8, 0.95
 
 
 class QuasiNewton(Solver):
-    """Minimise ``E_q[loss] + D(q || prior)`` by L-BFGS, without noise.
+    """Minimize ``E_q[loss] + D(q || prior)`` by L-BFGS, without noise.
 
     For a normal q of any shape, of low rank in the first place, whose covariances
     have no natural parameters of their own. As in `NaturalGradient` every

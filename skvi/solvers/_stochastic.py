@@ -75,17 +75,14 @@ class Stochastic(Solver):
         Returns
         -------
         list of Solution
-            See `solve`. After Ctrl-C all that were not judged yet are interrupted.
+            See `solve`. After Ctrl-C all that were not done are interrupted.
         """
         members = [
             Training(problem, option)
             for problem, option in zip(problems, options, strict=True)
         ]
-        found: list[Solution] = []
         try:
             train(members)
-            for member in members:
-                found.append(member.finish())
         except KeyboardInterrupt:
-            found += [member.cut_short() for member in members[len(found) :]]
-        return found
+            pass
+        return [member.solution or member.cut_short() for member in members]

@@ -50,7 +50,7 @@ class _Reference:
     precision of n, t0 has the precision ``delta K + alpha I``.
 
     `first` and `second` are ``(E_t0 - E_q) / delta`` of the coordinates and of
-    their products: (P,), and (P, P) or (P,) where everything is factorised.
+    their products: (P,), and (P, P) or (P,) where everything is factorized.
     `covariance` is that of t0.
     """
 
@@ -88,7 +88,7 @@ class _Reference:
         return first @ inverse
 
     def precondition_diagonal(self, second: torch.Tensor, alpha: float) -> torch.Tensor:
-        """Newton step of a factorised q's variances, whose Jacobian is likewise.
+        """Newton step of a factorized q's variances, whose Jacobian is likewise.
 
         The derivative of a variance of t in one of q is the squared covariance.
         """
@@ -270,7 +270,7 @@ def _state_at(problem: Problem, q: NormalForm) -> State:
 
 
 def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, float]:
-    """What is minimised, in nats, from draws of the posterior as it is, and its error.
+    """What is minimized, in nats, from draws of the posterior as it is, and its error.
 
     The error is that of a jackknife over blocks of draws.
     """

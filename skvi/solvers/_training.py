@@ -19,7 +19,7 @@ STEPS_PER_SWEEP = 100
 JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
-# Below this share of effective draws self-normalised gradients are mostly bias.
+# Below this share of effective draws self-normalized gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
 # Nats that may be left where gradients are too noisy to find them.
 MAX_GAIN = 1.0
@@ -57,6 +57,8 @@ class Training:
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.message, self.stopped = "", False
+        #: What came of it, once it is done.
+        self.solution: Solution | None = None
         self._rows: list[torch.Tensor | None] = []
         self._epoch: list[torch.Tensor] = []
         self._sweep: list[torch.Tensor] = []
@@ -94,18 +96,22 @@ class Training:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do but `finish`."""
+        """Whether there are no more steps to make."""
         ends = bool(self.message) or self.stopped or self.schedule.done
         return ends or len(self.history) >= self.options.max_iter
 
-    def pending(self) -> int:
-        """Steps left of this epoch, or of the next one where there are none."""
-        if not self._rows:
-            self._rows = self._row_batches()
-        return len(self._rows)
+    def pending(self, spans_epochs: bool) -> int:
+        """Steps until something is judged: the epoch, or the sweep that it is in."""
+        if not spans_epochs:
+            return self.steps - self._n_of_epoch
+        epochs = self.epochs_per_sweep - len(self._sweep)
+        epochs = min(epochs, self.options.max_iter - len(self.history))
+        return epochs * self.steps - self._n_of_epoch
 
     def take(self, count: int) -> list[torch.Tensor | None]:
         """Rows of the next steps."""
+        while len(self._rows) < count:
+            self._rows += self._row_batches()
         taken, self._rows = self._rows[:count], self._rows[count:]
         return taken
 
@@ -117,8 +123,12 @@ class Training:
         # Batches of nearly equal size: a last one of two rows would be all noise.
         return list(order.tensor_split(self.steps))
 
+    @property
+    def _n_of_epoch(self) -> int:
+        return sum(len(values) for values in self._epoch)
+
     def record(self, values: torch.Tensor, trail: torch.Tensor) -> None:
-        """Take note of some steps.
+        """Take note of some steps, up to the first that is not finite.
 
         Parameters
         ----------
@@ -127,27 +137,29 @@ class Training:
         trail : Tensor of shape (T + 1, V)
             The states: before the first step, and after every step.
         """
-        if not bool(torch.isfinite(values).all() & torch.isfinite(trail[-1]).all()):
-            self._name_non_finite(values, trail)
-            return
-        self._total += trail[1:].sum(0)
-        self._epoch.append(values)
-        if not self._rows:
-            self._end_epoch()
+        finite = torch.isfinite(values)
+        is_finite = bool(finite.all() & torch.isfinite(trail[-1]).all())
+        if not is_finite:
+            finite &= torch.isfinite(trail[1:]).all(1)
+        end = len(values) if is_finite else int(finite.long().argmin())
+        start = 0
+        while start < end and not self.stopped:
+            stop = min(end, start + self.steps - self._n_of_epoch)
+            self._epoch.append(values[start:stop])
+            self._total += trail[start + 1 : stop + 1].sum(0)
+            if self._n_of_epoch == self.steps:
+                self._end_epoch(trail[stop].clone())
+            start = stop
+        if not (is_finite or self.stopped):
+            self.message = _non_finite(self._at(trail[end].clone()))
 
-    def _name_non_finite(self, values: torch.Tensor, trail: torch.Tensor) -> None:
-        finite = torch.isfinite(values) & torch.isfinite(trail[1:]).all(1)
-        last = trail[int(finite.long().argmin())]
-        self.message = _non_finite(self._at(last.clone()))
-
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, last: torch.Tensor) -> None:
         values = torch.cat(self._epoch)
         self._epoch = []
         self._sweep.append(values)
-        average = self._total / sum(len(part) for part in self._sweep)
-        self._end = _EpochEnd(average, self.params.clone(), self._sweep[:], len(values))
+        end = _EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
+        self._end = end
         self.history.append(float(values.mean()))
-        end = self._end
         self.stopped = self.options.progress(
             self.history[-1], lambda: self._at(end.state).state
         )
@@ -165,18 +177,11 @@ class Training:
         """Best state so far: that of the end of the last epoch, or the start."""
         return self.start if self._end is None else self._end.state
 
-    def finish(self) -> Solution:
-        """Say what came of the training, and whether it has converged.
-
-        Returns
-        -------
-        Solution
-        """
-        if self.stopped:
-            return self._solution(Ending.STOPPED, "", self.kept, *self._value())
-        message = self._complaint()
-        ending = ending_of(self.schedule.converged and not message)
-        return self._solution(ending, message, self.kept, *self._value())
+    def finish(self) -> None:
+        """Say in `solution` what came of the training, and whether it has converged."""
+        message = "" if self.stopped else self._complaint()
+        ending = ending_of(self.schedule.converged and not message, self.stopped)
+        self.solution = self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
         """Say what is wrong with the end, the worst first; empty where nothing is."""
@@ -307,9 +312,9 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class _EpochEnd:
-    """Average and last state of a sweep so far, with the values of its epochs."""
+    """Sum of the states of a sweep so far, the last one, and the epochs' values."""
 
-    average: torch.Tensor
+    total: torch.Tensor
     last: torch.Tensor
     values: list[torch.Tensor]
     length: int
@@ -317,7 +322,9 @@ class _EpochEnd:
     @cached_property
     def state(self) -> torch.Tensor:
         """The average, or where the objective still falls fast the last state."""
-        return self.last if _is_falling(torch.cat(self.values)) else self.average
+        # While it does, an average lags behind the last state.
+        values = torch.cat(self.values)
+        return self.last if _is_falling(values) else self.total / len(values)
 
 
 def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
@@ -338,7 +345,7 @@ def _is_falling(values: torch.Tensor) -> bool:
 
 @torch.no_grad()
 def _weight_efficiency(problem: Problem) -> float:
-    """Share of effective draws of a minimised bound; 1 where they bias nothing."""
+    """Share of effective draws of a minimized bound; 1 where they bias nothing."""
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
-from skvi.solvers._mode import DENSE_LIMIT, factorise, find_mode
+from skvi.solvers._mode import DENSE_LIMIT, factorize, find_mode
 from skvi.solvers._solution import PhaseInterrupted, Solution, State
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import SupervisedTarget, Target
@@ -31,7 +31,7 @@ def likelihood_normal(
         With losses of a predictor that is linear in theta, and a prior with a
         `BuiltPrior.matching_normal`.
     is_diagonal : bool, default=False
-        Whether the normal is to be factorised, with the conditional variances; it
+        Whether the normal is to be factorized, with the conditional variances; it
         always is above 1500 parameters.
     only_hidden : bool, default=True
         Whether to return None where the prior is at least as wide as this normal in
@@ -80,8 +80,8 @@ def likelihood_normal(
         normal = NormalForm(mode, total.rsqrt())
     else:
         gram = target.predictor.gram(target.X, curvature)
-        covariance = torch.cholesky_inverse(factorise(gram + torch.diag(precision)))
-        normal = NormalForm(mode, factorise(covariance))
+        covariance = torch.cholesky_inverse(factorize(gram + torch.diag(precision)))
+        normal = NormalForm(mode, factorize(covariance))
     is_hidden = bool((around.variance < normal.variance).any())
     return normal if is_hidden or not only_hidden else None
 

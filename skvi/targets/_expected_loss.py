@@ -1,5 +1,6 @@
 """Expected losses by quadrature, for automatic differentiation."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from skvi.utils._arrays import like_rows, row_chunks
 from skvi.utils._quadrature import normal_rule
 
-__all__ = ["ExpectedLoss", "hyper_path", "join", "spread_of", "term_chunks"]
+__all__ = ["ExpectedLoss", "gather", "hyper_path", "spread_of", "term_chunks"]
 
 # Rows whose expected losses are integrated at once, with all nodes; of many outputs
 # fewer, since derivatives are matrices.
@@ -26,11 +27,11 @@ class ExpectedLoss(torch.autograd.Function):
         likelihood: Any,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        parts = [
-            loss.expected(likelihood, mean[i], spread_of(variance[i]), y[i])
+        parts = (
+            (i, loss.expected(likelihood, mean[i], spread_of(variance[i]), y[i]))
             for i in term_chunks(len(y), mean[0].numel())
-        ]
-        value, first, second = (join(list(p)) for p in zip(*parts, strict=True))
+        )
+        value, first, second = gather(parts, len(y))
         ctx.save_for_backward(first, second)
         return value
 
@@ -76,6 +77,15 @@ def term_chunks(n_rows: int, n_outputs: int) -> list[slice]:
     return row_chunks(n_rows, width, TERM_ELEMENTS)
 
 
-def join(parts: list[torch.Tensor]) -> torch.Tensor:
-    """Rows of all parts; a single one is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def gather(
+    parts: Iterable[tuple[slice, Sequence[torch.Tensor]]], n_rows: int
+) -> Sequence[torch.Tensor]:
+    """Tensors of all rows from those of chunks, one after the other in memory."""
+    whole: list[torch.Tensor] = []
+    for chunk, values in parts:
+        if chunk.stop - chunk.start == n_rows:
+            return values
+        whole = whole or [v.new_empty(n_rows, *v.shape[1:]) for v in values]
+        for all_rows, value in zip(whole, values, strict=True):
+            all_rows[chunk] = value
+    return whole

@@ -117,6 +117,8 @@ class SupervisedRows(Target):
 
     def _points(self) -> tuple[torch.Tensor, ...]:
         """What in `hyper` belongs to likelihood, prior and predictor."""
+        if not self.hyper.shape[0]:
+            return self.hyper, self.hyper, self.hyper
         sizes = len(self._learnt_of_likelihood), len(self._prior.learnt)
         return self.hyper.split([*sizes, len(self.hyper) - sum(sizes)])
 
@@ -129,7 +131,7 @@ class SupervisedRows(Target):
     def likelihood(self) -> Any:
         """The likelihood at the current point parameters."""
         point = self._points()[0]
-        return self._likelihood.bind(point) if len(point) else self._likelihood
+        return self._likelihood.bind(point) if point.shape[0] else self._likelihood
 
     @property
     def prior(self) -> Any:  # type: ignore[override]
@@ -153,7 +155,7 @@ class SupervisedRows(Target):
         fixed.hyper = self.hyper.detach()
         parts = fixed.likelihood, fixed.prior, fixed.predictor
         fixed._likelihood, fixed._prior, fixed._predictor = parts
-        fixed.hyper = self.hyper.new_zeros(0)
+        fixed.hyper = self.hyper.new_zeros(0, dtype=torch.float64)
         return fixed
 
     @property

@@ -1,6 +1,6 @@
 """Supervised learning: losses of a predictor on data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
@@ -9,8 +9,8 @@ import torch
 from skvi.base import NormalForm, Rows
 from skvi.targets._expected_loss import (
     ExpectedLoss,
+    gather,
     hyper_path,
-    join,
     spread_of,
     term_chunks,
 )
@@ -306,17 +306,20 @@ class SupervisedTarget(SupervisedRows):
         refine: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Value and weighted derivatives, from mean and spread of f of some rows."""
-        likelihood, total, found = self.likelihood, -self.constant, []
-        for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
-            part = self.rows.take(chunk)
-            mean, spread = of_rows(part)
-            value, *terms = self.loss.expected(
-                likelihood, shift_mean(mean, part), spread, part.y, refine
-            )
-            w = part.weight
-            if w is not None:
-                terms = [like_rows(w, term) * term for term in terms]
-            total = total + (value.sum() if w is None else w @ value)
-            found.append(terms)
-        slope, curvature = (join(list(parts)) for parts in zip(*found, strict=True))
-        return total, slope, curvature
+        likelihood, values = self.likelihood, []
+
+        def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:
+            for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
+                part = self.rows.take(chunk)
+                mean, spread = of_rows(part)
+                value, *terms = self.loss.expected(
+                    likelihood, shift_mean(mean, part), spread, part.y, refine
+                )
+                w = part.weight
+                if w is not None:
+                    terms = [like_rows(w, term) * term for term in terms]
+                values.append(value.sum() if w is None else w @ value)
+                yield chunk, terms
+
+        slope, curvature = gather(of_chunks(), self.n_rows)
+        return torch.stack(values).sum() - self.constant, slope, curvature

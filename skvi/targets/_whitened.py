@@ -6,6 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.utils._arrays import row_chunks
+from skvi.utils._device import Movable
 
 __all__ = ["WhitenedLinear", "WhitenedTarget"]
 
@@ -13,7 +14,7 @@ __all__ = ["WhitenedLinear", "WhitenedTarget"]
 CACHE_ELEMENTS = 2**17
 
 
-class WhitenedTarget:
+class WhitenedTarget(Movable):
     """Log joint density as a function of whitened coordinates.
 
     ``theta = mean + scale @ position`` for each chain; densities stay those of theta.
@@ -112,7 +113,7 @@ class WhitenedLinear(WhitenedTarget):
         return slope
 
 
-class _Quadratic:
+class _Quadratic(Movable):
     """Log density of a factorised normal in whitened coordinates."""
 
     def __init__(self, density: NormalForm, normal: NormalForm) -> None:

@@ -1,8 +1,11 @@
 """Devices: which one a fit runs on, and how objects that hold tensors move there."""
 
 import math
+from collections.abc import Callable
+from copy import copy
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 __all__ = ["CPU", "Movable", "device_or_cpu", "resolve_device", "to_device"]
@@ -85,7 +88,38 @@ def _names_of_devices() -> list[str]:
 
 
 class Movable:
-    """Mixin: an object whose tensors can move to a device, all together."""
+    """Mixin: an object whose tensors move to a device, or into a pickle, together.
+
+    Those in lists, tuples and dictionaries as well, at every depth. Pickles hold numpy
+    arrays, which load wherever there is a CPU; a copy shares all there is.
+    """
+
+    def __copy__(self) -> Self:
+        """Share all tensors, with their gradients."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace every tensor by a numpy array; "tensors" says where they were."""
+        places: list[str] = []
+
+        def to_numpy(place: str, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            places.append(place)
+            return value.detach().cpu().numpy().copy()
+
+        return {"tensors": places, **_map_leaves(self.__dict__, "", to_numpy)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the tensors on the CPU."""
+        places = set(state.pop("tensors"))
+
+        def to_tensor(place: str, value: Any) -> Any:
+            return torch.from_numpy(np.array(value)) if place in places else value
+
+        self.__dict__.update(_map_leaves(state, "", to_tensor))
 
     def to(self, device: torch.device) -> Self:
         """Return a copy with all tensors on a device.
@@ -99,18 +133,25 @@ class Movable:
         Self
             What is there already, and what holds no tensors, is shared.
         """
-        other = object.__new__(type(self))  # `copy` would go through a pickle
-        moved = {k: to_device(v, device) for k, v in self.__dict__.items()}
-        other.__dict__.update(moved)
+        other = copy(self)
+        other.__dict__.update(to_device(self.__dict__, device))
         return other
 
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Move a tensor, an object that holds some, or a list, tuple or dict of them."""
-    if isinstance(value, torch.Tensor | Movable):
-        return value.to(device)
-    if type(value) in (list, tuple):
-        return type(value)(to_device(v, device) for v in value)
+
+    def move(_: str, leaf: Any) -> Any:
+        return leaf.to(device) if isinstance(leaf, torch.Tensor | Movable) else leaf
+
+    return _map_leaves(value, "", move)
+
+
+def _map_leaves(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
+    """Change what lists, tuples and dictionaries hold, given where: "/a/0"."""
     if type(value) is dict:
-        return {k: to_device(v, device) for k, v in value.items()}
-    return value
+        return {k: _map_leaves(v, f"{place}/{k}", change) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        parts = enumerate(value)
+        return type(value)(_map_leaves(v, f"{place}/{i}", change) for i, v in parts)
+    return change(place, value)

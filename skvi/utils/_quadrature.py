@@ -176,21 +176,28 @@ def _by_width(
     wide_rule: Callable[..., Moments],
 ) -> Moments:
     """Apply one rule to narrow rows and another one to wide rows."""
-    is_wide = std > wide
-    n_wide = int(is_wide.sum())
-    if n_wide == 0:
+    if not float(std.max()) > wide:
         return narrow_rule(mean, std, refine)
-    if n_wide == len(std):
+    is_wide = std > wide
+    rows, n_rows = is_wide.nonzero()[:, 0], mean.shape[0]
+    if rows.shape[0] == n_rows:
         return wide_rule(mean, std, refine)
-    rows, others = is_wide.nonzero()[:, 0], (~is_wide).nonzero()[:, 0]
-    out = mean.new_empty(3, len(mean))
+    if rows.shape[0] < n_rows / 4:  # wasted work takes less time than a selection
+        out = torch.stack(narrow_rule(mean, std.clamp(max=wide), refine))
+    else:
+        others = (~is_wide).nonzero()[:, 0]
+        out = mean.new_empty(3, n_rows)
+        out[:, others] = torch.stack(narrow_rule(mean[others], std[others], refine))
     out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))
-    out[:, others] = torch.stack(narrow_rule(mean[others], std[others], refine))
     return out[0], out[1], out[2]
 
 
 def _narrow_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-    nodes, weights = normal_rule(float(std.max()), refine, std.device)
+    widest = float(std.max())
+    if widest == 0:
+        p = torch.sigmoid(mean)
+        return softplus(mean, threshold=40), p, p - p.square()
+    nodes, weights = normal_rule(widest, refine, std.device)
     f = torch.addcmul(mean, nodes[:, None], std)
     p = torch.sigmoid(f)
     # The weights multiply from the left: one matrix-vector product each.

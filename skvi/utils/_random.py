@@ -43,11 +43,17 @@ def rand(generator: torch.Generator, *shape: int) -> torch.Tensor:
     )
 
 
+def _seeded_by(generator: torch.Generator) -> torch.Generator:
+    device = generator.device
+    seed = torch.randint(2**31 - 1, (1,), generator=generator, device=device)
+    return torch.Generator(device).manual_seed(int(seed))
+
+
 class NoiseStream:
     """Standard normal noise of several members, drawn for many steps at once.
 
-    Each member draws from its own generator, at the same steps whoever is beside it:
-    what it gets does not depend on the others. Draws come in pairs, noise and minus
+    Each member has its own generator: what it gets does not depend on the others, nor
+    on the steps that are made at once. Draws come in pairs, noise and minus
     noise (the last of an odd number alone), which cancels what is odd in it. It has
     the resolution of single precision, which is drawn much faster, in every dtype.
 
@@ -71,7 +77,9 @@ class NoiseStream:
         dtype: torch.dtype,
     ) -> None:
         steps = min(max(self.ELEMENTS // (n_draws * size), 1), self.STEPS)
-        self.generators, self.position = list(generators), steps
+        # Seeded by the members' generators: it must not matter what else these draw
+        # between the steps.
+        self.generators, self.position = [_seeded_by(g) for g in generators], steps
         shape = len(generators), steps, n_draws, size
         device = self.generators[0].device
         self.block = torch.empty(shape, dtype=dtype, device=device)

@@ -152,19 +152,15 @@ def rows_times(rows: torch.Tensor, X: Features) -> torch.Tensor:
 
 def weighted_gram(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
     """Return ``A' diag(h) A`` with A = X, or ``[X, 1]`` without building it."""
-    d = X.shape[1]
-    if not with_ones:
-        return X.gram(h) if isinstance(X, SparseRows) else X.T @ (X * h[:, None])
-    out = h.new_empty(d + 1, d + 1)
     if isinstance(X, SparseRows):
-        out[:d, :d], edge = X.gram(h), X.T @ h
+        gram, edge = X.gram(h), X.T @ h
     else:
         weighted = X * h[:, None]
-        torch.mm(X.T, weighted, out=out[:d, :d])
-        edge = weighted.sum(0)
-    out[d, :d] = out[:d, d] = edge
-    out[d, d] = h.sum()
-    return out
+        gram, edge = X.T @ weighted, weighted.sum(0)
+    if not with_ones:
+        return gram
+    last = torch.cat([edge, h.sum()[None]])
+    return torch.cat([torch.cat([gram, edge[None]]), last[:, None]], 1)
 
 
 def weighted_grams(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor:

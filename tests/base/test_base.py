@@ -14,7 +14,8 @@ from sklearn.base import clone
 
 import skvi
 from skvi.base import Component, Layout, NormalForm
-from skvi.utils._arrays import NumpyState, as_tensor
+from skvi.utils._arrays import as_tensor
+from skvi.utils._device import Movable
 from skvi.utils._random import make_generator
 
 
@@ -221,7 +222,7 @@ def test_as_tensor(array, shares):
     assert np.shares_memory(tensor.numpy(), array) == shares
 
 
-class Stateful(NumpyState):
+class Stateful(Movable):
     def __init__(self):
         self.scalar = torch.tensor(2.0)
         self.leaf = torch.ones(3, dtype=torch.float64, requires_grad=True)

@@ -83,8 +83,7 @@ def test_log_probabilities_of_labels_that_are_far_off(spread):
     model = fit((X[:, :1], y), **parts)
     for shift in (0, 2, 5, 9, 15, 30):
         m = -shift * spread
-        normal = NormalForm(*torch.tensor([[m], [spread]]).double())
-        model.posterior_ = model.posterior_.near(normal)
+        model._normal = NormalForm(*torch.tensor([[m], [spread]]).double())
         no, yes = model.predict_log_proba([[1.0]])[0]
         f = np.linspace(m - 40 * spread, max(m + 40 * spread, 60), 200_001)
         log_q = norm.logpdf(f, m, spread) + np.log(f[1] - f[0])

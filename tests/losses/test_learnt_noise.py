@@ -55,7 +55,7 @@ def test_on_the_way_to_the_floor():
 
 def test_the_log_loss_at_the_floor_warns(monkeypatch):
     """Rows that are fitted exactly; the floor is raised to be reached sooner."""
-    monkeypatch.setattr("skvi.solvers._hyper.NOISE_RANGE", np.log(50))
+    monkeypatch.setattr("skvi.targets._rows.NOISE_RANGE", np.log(50))
     X, _ = equal_targets(0.5)
     with pytest.warns(
         ConvergenceWarning, match="noise_scale runs to 0: the model fits"

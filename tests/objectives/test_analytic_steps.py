@@ -4,7 +4,7 @@ The reference differentiates what the target and the divergence say of draws
 ``theta = mean + std * noise`` with the noise of the step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,7 +21,8 @@ from skvi.likelihoods import (
 from skvi.losses import BetaLoss, CallableLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
-from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.objectives._normal_steps import NormalSteps
+from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
@@ -257,3 +258,48 @@ def test_noise_is_a_pair_of_draws_and_their_mirror_images():
         assert torch.equal(noise[0], both.noise.next()[1])
         assert torch.equal(noise[:, : S // 2], -noise[:, S // 2 + 1 :])
     assert abs(float(both.noise.block.std()) - 1) < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("family", [FullRankNormal(), LowRankNormal(2)], ids=repr)
+def test_normals_with_correlations(family, dtype):
+    """The network through buffers, the rest by automatic differentiation.
+
+    Wrong variants: the divergence left out; the slopes of the noise of the step before
+    left in.
+    """
+    parts = {"prior": Normal("learn"), "divergence": KL(0.5), "dtype": dtype}
+    member = make_member(**parts)
+    posterior = family.build(member.target.layout)
+    posterior = posterior.near(member.posterior.as_normal())
+    params = posterior.params.to(dtype)
+    params += 0.1 * torch.randn(
+        params.shape, generator=torch.Generator().manual_seed(5)
+    )
+    member = replace(member, posterior=posterior.at(params))
+    params, rows = params_of([member]), batches_of(member, True)
+    steps = ELBO().steps([member], params, S, max(len(r) for r in rows))
+    assert isinstance(steps, NormalSteps)
+    trail, expected = [], []
+    steps.prepare([rows])
+    for k in range(3):
+        trail.append(params.clone())
+        with torch.inference_mode():
+            steps.differentiate(k)
+        leaf, split = params[0].double().clone().requires_grad_(), len(posterior.params)
+        target, q = (
+            member.target.at(leaf[split:]),
+            posterior.at(leaf[:split]).normal(),
+        )
+        theta = q.transform(steps.noise.block[0, k].double())
+        loss = (target.prior.log_prob(theta) - target.log_joint(theta, rows[k])).mean()
+        value = loss + member.divergence.closed_form(q, target.prior)
+        (exact,) = torch.autograd.grad(value, leaf)
+        expected.append(value.detach().reshape(1))
+        rtol = 1e-11 if dtype == torch.float64 else 2e-5
+        atol = rtol * float(exact.abs().max())
+        own = steps.gradient[0].double()
+        torch.testing.assert_close(own, exact, rtol=rtol, atol=atol)
+        params += 0.01
+    values = steps.values(torch.stack(trail))
+    torch.testing.assert_close(values, torch.stack(expected), rtol=rtol, atol=rtol)

@@ -24,7 +24,8 @@ def randn(*shape, seed=0):
 
 @pytest.fixture(params=[2**21, 8], ids=["one chunk", "many chunks"])
 def _chunks(request, monkeypatch):
-    monkeypatch.setattr(predictors._linear, "CHUNK_ELEMENTS", request.param)
+    for name in ("CACHE_ELEMENTS", "CHUNK_ELEMENTS"):
+        monkeypatch.setattr(predictors._linear, name, request.param)
 
 
 def problem(fit_intercept, dtype):

@@ -275,11 +275,11 @@ def test_expected_loss_of_a_network(family, make_normal, generator, z_score):
 def test_chunks_of_draws_and_rows_change_nothing(loss, weight, monkeypatch):
     # Wrong variants: the last chunk left out; weights of the first chunk for all.
     target, theta = make_target(loss=loss, weight=weight), randn(11, D + 1, seed=2)
-    q = NormalForm(theta[0], theta[1].exp())
+    point, q = theta[0].clone(), NormalForm(theta[0].clone(), theta[1].exp())
 
     def terms(target):
         once = target.expected_loss_at(q)
-        return [*target.expected_loss_terms(q), *target.loss_terms(theta[0]), once]
+        return [*target.expected_loss_terms(q), *target.loss_terms(point), once]
 
     whole = target.log_joint(theta), target.log_joint_gradient(theta), terms(target)
     monkeypatch.setattr(targets.base, "BATCH_DRAWS", 3)

@@ -107,9 +107,10 @@ def test_expect_sigmoid_power(std, c, expect_normal):
         torch.testing.assert_close(torch.stack(actual), exact, rtol=0, atol=tolerance)
 
 
-def test_rows_of_every_width_together(integrate):
-    """Each row is right whatever the others are."""
-    std = torch.tensor(STDS, dtype=torch.float64)
+@pytest.mark.parametrize("n_narrow", [0, 40])
+def test_rows_of_every_width_together(n_narrow, integrate):
+    """Each row is right whatever the others are, be few of them wide or many."""
+    std = torch.tensor(STDS + n_narrow * [1.0], dtype=torch.float64)
     mean = torch.linspace(-3, 3, len(std), dtype=torch.float64)
     mixed = expect_softplus(mean, std)
     for i, (m, s) in enumerate(zip(mean, std, strict=True)):

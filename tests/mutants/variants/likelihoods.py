@@ -15,8 +15,8 @@ VARIANTS = [
     _v(
         "bernoulli-expected-slope-without-label",
         "_bernoulli.py",
-        "return -value, -(first * sign), -second",
-        "return -value, -first, -second",
+        "spread, refine)\n        return value, first * sign, second",
+        "spread, refine)\n        return value, first, second",
         "the sign of the label left out of the expected slope",
     ),
     _v(
@@ -158,5 +158,12 @@ VARIANTS = [
         "log_ratio = self.log_prob(f, y) - self.log_power_integral(f, c) / c",
         "log_ratio = self.log_prob(f, y) - self.log_power_integral(f, c)",
         "the normalizer without its power 1/c",
+    ),
+    _v(
+        "expected-log-loss-curvature-sign",
+        "base.py",
+        "return -value, -first, -second",
+        "return -value, -first, second",
+        "sign of the expected curvature",
     ),
 ]

@@ -34,13 +34,6 @@ VARIANTS = [
         "sign of the expected slope",
     ),
     _v(
-        "log-loss-curvature-sign",
-        "_log.py",
-        "return -value, -first, -second",
-        "return -value, -first, second",
-        "sign of the expected curvature",
-    ),
-    _v(
         "stein-curvature-identity",
         "_callable.py",
         "weights * (z.square() - 1)",

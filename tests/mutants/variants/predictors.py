@@ -28,9 +28,9 @@ VARIANTS = [
     ),
     _v(
         "linear-variance-without-square",
-        "_linear.py",
-        "self.project_chunk(X.square(), normal.variance[:, None])",
-        "self.project_chunk(X.abs(), normal.variance[:, None])",
+        "_moments.py",
+        "own = predictor.project_chunk(chunk.square(), variance[:, None])",
+        "own = predictor.project_chunk(chunk.abs(), variance[:, None])",
         "features enter the variance unsquared",
     ),
     _v(
@@ -85,7 +85,7 @@ VARIANTS = [
     _v(
         "factor-variance-forgotten",
         "_moments.py",
-        "variances.append(own + root.square().sum(1))",
+        "variances.append(own + _squares(root) if root.shape[-1] else own)",
         "variances.append(own)",
         "the factor's share of the variance of f",
     ),
@@ -102,5 +102,12 @@ VARIANTS = [
         "self._random = full.positions(self.layout)",
         "self._random = torch.arange(self.layout.size)",
         "random blocks taken to come first in theta",
+    ),
+    _v(
+        "full-moments-gradient-of-one-triangle",
+        "_moments.py",
+        "both = 2 * g_variance if g_variance.ndim == 1 else g_variance + g_variance.mT",
+        "both = g_variance",
+        "half of the derivative of the variances in their root",
     ),
 ]

@@ -83,17 +83,17 @@ VARIANTS = [
         "powers exchanged in the reference",
     ),
     _v(
-        "moments-not-centred",
+        "moments-not-centered",
         "_moment_matching.py",
-        "variance = weights @ centred.square()",
+        "variance = weights @ centered.square()",
         "variance = weights @ theta.square()",
         "second moments for variances",
     ),
     _v(
         "moments-unweighted-covariance",
         "_moment_matching.py",
-        "covariance = centred.T @ (weights[:, None] * centred)",
-        "covariance = centred.T @ centred / len(centred)",
+        "covariance = centered.T @ (weights[:, None] * centered)",
+        "covariance = centered.T @ centered / len(centered)",
         "the moments of the proposal",
     ),
     _v(
@@ -148,7 +148,7 @@ VARIANTS = [
     _v(
         "wide-precision-for-covariance",
         "_wide_start.py",
-        "torch.cholesky_inverse(factorise(gram + torch.diag(precision)))",
+        "torch.cholesky_inverse(factorize(gram + torch.diag(precision)))",
         "gram + torch.diag(precision)",
         "the precision of the likelihood's normal for its covariance",
     ),
@@ -246,15 +246,15 @@ VARIANTS = [
     _v(
         "moments-error-of-equal-draws",
         "_moment_matching.py",
-        "return float((weights * centred).norm())",
-        "return float(centred.norm()) / len(centred)",
+        "return float((weights * centered).norm())",
+        "return float(centered.norm()) / len(centered)",
         "weighted draws as if they were equal",
     ),
     _v(
         "moments-error-of-chains",
         "_moment_matching.py",
-        "return float(centred.std()) / ess**0.5",
-        "return float(centred.std()) / len(values) ** 0.5",
+        "return float(centered.std()) / ess**0.5",
+        "return float(centered.std()) / len(values) ** 0.5",
         "states of a chain as independent draws",
     ),
     _v(

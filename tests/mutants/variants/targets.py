@@ -120,9 +120,9 @@ VARIANTS = [
     _v(
         "terms-of-one-chunk",
         "_expected_loss.py",
-        "return parts[0] if len(parts) == 1 else torch.cat(parts)",
-        "return parts[0].repeat(len(parts), *[1] * (parts[0].ndim - 1))",
-        "the first chunk of rows for all of them",
+        "all_rows[chunk] = value",
+        "all_rows[: len(value)] = value",
+        "every chunk in the place of the first",
     ),
     _v(
         "points-in-the-path-of-theta",
@@ -130,5 +130,12 @@ VARIANTS = [
         "f = shift(frozen.predictor.forward(theta, part.X), part)",
         "f = shift(self.predictor.forward(theta, part.X), part)",
         "the gradient of deterministic weights counts twice",
+    ),
+    _v(
+        "triangle-without-the-last-one",
+        "_least_squares.py",
+        "block = block if found is None else torch.cat([found, block])",
+        "block = block if found is None else block",
+        "a decomposition of the last rows alone",
     ),
 ]

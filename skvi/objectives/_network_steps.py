@@ -1,0 +1,94 @@
+"""What all gradients share that go through the passes of a network."""
+
+from collections.abc import Sequence
+
+import torch
+
+from skvi.objectives._batches import MemberBatches
+from skvi.objectives._steps import Member, Rows, Steps
+from skvi.utils._random import NoiseStream
+from skvi.utils._row_pass import RowBuffers
+
+__all__ = ["NetworkSteps", "can_train"]
+
+# Multiply-adds of a step of which many may be made before anybody hears of them.
+QUICK_WORK = 2**26
+
+
+def can_train(member: Member) -> bool:
+    """Whether slopes go through passes, and the divergence has a closed form."""
+    target = member.target
+    if not target.has_row_slopes or target.prior is None:
+        return False
+    return bool(member.divergence.has_closed_form(target.prior))
+
+
+class NetworkSteps(Steps):
+    """Base class: rows, noise, and the slopes of the loss in draws of theta.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        With equal predictors, losses and likelihoods.
+    params : Tensor of shape (M, V)
+    n_draws : int
+        S.
+    batch_size : int or None
+        Most rows of one step; None is all rows in every step.
+    n_noise : int
+        Numbers that make a draw.
+    noise : NoiseStream, default=None
+        Goes on with this one.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+        n_noise: int,
+        noise: NoiseStream | None = None,
+    ) -> None:
+        super().__init__(params)
+        self.members, self.n_draws, self.batch_size = members, n_draws, batch_size
+        targets = [member.target for member in members]
+        if noise is None:
+            generators = [member.generator for member in members]
+            noise = NoiseStream(generators, n_draws, n_noise, params.dtype)
+        self.noise = noise
+        self.batches = MemberBatches(targets, batch_size, n_draws, like=params)
+        first, shape = targets[0], (len(members), n_draws, self.batches.n_rows)
+        self.passes = first.predictor.passes(*shape, like=params)
+        self._inputs = [self.passes.inputs(batch.X) for batch in self.batches.steps]
+        start = len(members[0].posterior.params)
+        self._noise_scale = slice(start, start + len(first.likelihood_spec.learnt))
+        hyper = (x[:, self._noise_scale] for x in (params, self.gradient))
+        buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
+        self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)
+
+    @property
+    def max_steps(self) -> int:
+        return min(super().max_steps, self.batches.max_steps)
+
+    @property
+    def spans_epochs(self) -> bool:  # type: ignore[override]
+        """Where steps are quick: nobody waits for the report of an epoch."""
+        return self.passes.theta.numel() * self.batches.n_rows < QUICK_WORK
+
+    def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
+        self.batches.fill(rows)
+
+    def _slopes(self, step: int) -> torch.Tensor:
+        """Gradient of the mean loss in the draws that `passes.theta` holds."""
+        batch = self.batches.steps[step]
+        f = self.passes.forward(self._inputs[step])
+        if batch.offset is not None:
+            f += batch.offset
+        self.row_pass(batch.y, batch.weight, batch.total)
+        return self.passes.pull_back()
+
+    def _losses(self, trail: torch.Tensor) -> torch.Tensor:
+        """Mean losses of the steps so far, (T, M)."""
+        losses = self.row_pass.values(trail[..., self._noise_scale])
+        return losses.double() - self.batches.constant

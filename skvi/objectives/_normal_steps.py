@@ -1,0 +1,69 @@
+"""Gradients of the ELBO for normals with correlations: the network without autograd."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from skvi.objectives._network_steps import NetworkSteps
+from skvi.objectives._steps import Member
+from skvi.utils._random import NoiseStream
+
+__all__ = ["NormalSteps"]
+
+
+class NormalSteps(NetworkSteps):
+    """Gradients of the negative ELBO from draws of any normal, for one member.
+
+    The network pulls slopes back to theta through buffers. What is made of the
+    variational parameters, draws and divergence, is differentiated automatically.
+
+    Parameters
+    ----------
+    members : sequence of Member
+        A single one.
+    params : Tensor of shape (1, V)
+    n_draws : int
+        S.
+    batch_size : int or None
+        Most rows of one step; None is all rows in every step.
+    noise : NoiseStream, default=None
+        Goes on with this one.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+        noise: NoiseStream | None = None,
+    ) -> None:
+        n_noise = members[0].posterior.as_normal().n_noise
+        super().__init__(members, params, n_draws, batch_size, n_noise, noise)
+        self._divergences: list[torch.Tensor] = []
+
+    def differentiate(self, step: int) -> None:
+        member, noise = self.members[0], self.noise.next()[0]
+        split = len(member.posterior.params)
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = self.params[0].clone().requires_grad_()
+            q = member.posterior.at(leaf[:split]).normal()
+            theta = q.transform(noise.clone())
+            prior = member.target.at(leaf[split:]).prior
+            divergence = member.divergence.closed_form(q, prior)
+        self.passes.theta.copy_(theta.detach())
+        self.gradient.zero_()
+        pulled = self._slopes(step)[0]
+        with torch.inference_mode(False):
+            slopes = pulled.clone(), torch.ones_like(divergence)
+            (own,) = torch.autograd.grad((theta, divergence), leaf, slopes)
+        self.gradient.add_(own)
+        self._divergences.append(divergence.detach().double().reshape(1))
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        divergences, self._divergences = torch.stack(self._divergences), []
+        return self._losses(trail) + divergences
+
+    def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
+        raise NotImplementedError("A single member has nobody to go on without.")

@@ -1,0 +1,209 @@
+"""Members of a stochastic fit: each gets what it would get alone."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from skvi.divergences import KL
+from skvi.likelihoods import CategoricalLikelihood, GaussianLikelihood
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO, EUBO
+from skvi.objectives._analytic import AnalyticSteps
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.predictors import MLPPredictor
+from skvi.priors import Normal, build_prior
+from skvi.solvers import Problem, SolverOptions, Stochastic
+from skvi.solvers._adam import Adam
+from skvi.solvers._solution import Ending
+from skvi.targets import SupervisedTarget
+
+OPTIONS = SolverOptions(
+    max_iter=30, batch_size=20, learning_rate=0.02, early_stopping=False, n_draws=4
+)
+
+
+def make_problem(seed, n=60, dtype=torch.float64, hidden=(5,), **parts):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    y = torch.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
+    likelihood = parts.get("likelihood", GaussianLikelihood("learn"))
+    if likelihood.is_discrete:
+        y = (y > 0).double() + (y > 0.5).double()
+    predictor = MLPPredictor(2, likelihood.n_outputs, hidden)
+    prior = build_prior(parts.get("prior", Normal()), predictor.layout)
+    target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X.to(dtype), y)
+    posterior = parts.get("family", MeanFieldNormal()).build(predictor.layout)
+    posterior = posterior.near(predictor.initial_normal(generator))
+    posterior = posterior.at(posterior.params.to(dtype))
+    divergence = parts.get("divergence", KL())
+    objective = parts.get("objective", ELBO())
+    return Problem(target, objective, divergence, posterior, generator)
+
+
+def solve(problems, options):
+    return Stochastic().solve_members(problems, options)
+
+
+def assert_same(found, alone, rtol=1e-7):
+    assert found.n_iter == alone.n_iter
+    assert found.ending == alone.ending
+    assert found.message == alone.message
+    pairs = [
+        (found.posterior.params, alone.posterior.params),
+        (found.target.hyper, alone.target.hyper),
+        (torch.tensor(found.history), torch.tensor(alone.history)),
+    ]
+    for own, expected in pairs:
+        torch.testing.assert_close(own, expected, rtol=rtol, atol=rtol)
+    assert found.value == pytest.approx(alone.value, rel=1e-6)
+
+
+STACKS = {
+    # Rows of folds, whose batches are not of one size.
+    "folds": [{"n": 60}, {"n": 61}, {"n": 59}],
+    # Epochs and sweeps that end at other steps.
+    "sizes": [{"n": 60}, {"n": 170}, {"n": 40}],
+    "weights": [{"divergence": KL(w)} for w in (0.1, 1.0, 3.0)],
+    "priors": [{"prior": Normal(s)} for s in (0.3, 1.0)],
+    "classes": [{"likelihood": CategoricalLikelihood(3)}] * 2,
+    "learnt": [{"prior": Normal("learn")}, {"prior": Normal("learn")}],
+    # Not of one structure: side by side all the same.
+    "mixed": [{}, {"hidden": (3,)}, {"family": FullRankNormal()}, {}],
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_members_get_what_they_get_alone(name):
+    """Wrong variants: one generator for the noise of all; all that are left end with
+    the first; scales of the first member for all."""
+    parts = STACKS[name]
+    options = [replace(OPTIONS, max_iter=6)] * len(parts)
+
+    def make():
+        return [make_problem(seed, **part) for seed, part in enumerate(parts)]
+
+    together = solve(make(), options)
+    for problem, option, found in zip(make(), options, together, strict=True):
+        assert_same(found, Stochastic().solve(problem, option))
+
+
+def test_options_of_their_own():
+    """Step sizes, lengths and schedules; who is done leaves the stack.
+
+    Wrong variants: the step size of the first; noise that starts anew when a member
+    leaves.
+    """
+    options = [
+        replace(OPTIONS, max_iter=3),
+        replace(OPTIONS, max_iter=45, learning_rate=0.1),
+        replace(OPTIONS, early_stopping=True, tol=1e9, n_iter_no_change=1),
+        replace(OPTIONS, max_iter=45, learning_rate=0.005),
+    ]
+    together = solve([make_problem(seed) for seed in range(4)], options)
+    assert len({found.n_iter for found in together}) > 2
+    for seed, (option, found) in enumerate(zip(options, together, strict=True)):
+        assert_same(found, Stochastic().solve(make_problem(seed), option))
+
+
+def test_stacks_are_used(monkeypatch):
+    """Wrong variant: the members one after the other."""
+    counts = []
+    original = AnalyticSteps.__init__
+
+    def count(self, members, *args, **kwargs):
+        counts.append(len(members))
+        original(self, members, *args, **kwargs)
+
+    monkeypatch.setattr(AnalyticSteps, "__init__", count)
+    problems = [make_problem(seed) for seed in range(3)]
+    solve(problems, [replace(OPTIONS, max_iter=2)] * 3)
+    assert counts == [3]
+
+
+def test_problems_are_not_changed():
+    """Wrong variant: the posterior is trained in place."""
+    problem = make_problem(0)
+    before = problem.posterior.params.clone(), problem.target.hyper.clone()
+    found = Stochastic().solve(problem, OPTIONS)
+    assert torch.equal(problem.posterior.params, before[0])
+    assert torch.equal(problem.target.hyper, before[1])
+    assert not torch.equal(found.posterior.params, before[0])
+
+
+@pytest.mark.parametrize("objective", [ELBO(), ELBO("reparam"), EUBO()], ids=repr)
+def test_a_callback_ends_its_own_member_only(objective):
+    """At the epoch where it says so, with the state of that epoch.
+
+    Wrong variant: the state at the end of the steps that were made at once.
+    """
+    states = []
+
+    def stop(value, state):
+        states.append(state())
+        return len(states) == 4
+
+    size = None if objective.kind == "weights" else 20
+    options = replace(OPTIONS, max_iter=8, batch_size=size, steps_per_iter=3)
+    problems = [make_problem(seed, objective=objective) for seed in range(2)]
+    found = solve(problems, [replace(options, progress=stop), options])
+    assert found[0].ending is Ending.STOPPED
+    assert found[0].n_iter == len(states) == 4
+    assert torch.equal(found[0].posterior.params, states[-1].posterior.params)
+    assert found[1].n_iter == 8
+    problem = make_problem(1, objective=objective)
+    assert_same(found[1], Stochastic().solve(problem, options))
+
+
+def test_a_member_that_goes_non_finite_leaves_the_others_alone():
+    """Wrong variants: its last state is returned; all members end."""
+    options = [replace(OPTIONS, learning_rate=1e200), replace(OPTIONS, max_iter=12)]
+    found = solve([make_problem(0), make_problem(1)], options)
+    assert "went non-finite" in found[0].message
+    assert not found[0].converged
+    assert torch.isfinite(found[0].posterior.params).all()
+    assert_same(found[1], Stochastic().solve(make_problem(1), options[1]))
+
+
+def test_ctrl_c_keeps_what_every_member_has(monkeypatch):
+    """One is done, the others are interrupted. Wrong variant: nothing is returned."""
+    original, calls = AnalyticSteps.differentiate, []
+
+    def differentiate(self, step):
+        calls.append(len(self.members))
+        if len(calls) == 210:
+            raise KeyboardInterrupt
+        original(self, step)
+
+    monkeypatch.setattr(AnalyticSteps, "differentiate", differentiate)
+    options = [replace(OPTIONS, max_iter=5), OPTIONS, replace(OPTIONS, max_iter=80)]
+    found = solve(
+        [make_problem(seed) for seed in range(3)],
+        [replace(option, max_iter=10 * option.max_iter) for option in options],
+    )
+    assert calls[0] == 3
+    assert calls[-1] == 2
+    assert not found[0].interrupted
+    assert all(solution.interrupted for solution in found[1:])
+    assert all(math.isfinite(solution.value) for solution in found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_fused_adam_is_adam(dtype):
+    """Kingma and Ba's algorithm 1, written again. Wrong variants: the moments are not
+    corrected; epsilon inside of the root; a step size that is not read again."""
+    generator = torch.Generator().manual_seed(0)
+    params = torch.randn(7, generator=generator).to(dtype)
+    expected, m, v = params.double().clone(), 0.0, 0.0
+    adam = Adam(params, 0.1)
+    for t in range(1, 30):
+        gradient = torch.randn(7, generator=generator).to(dtype) * 10.0 ** (t % 7 - 8)
+        adam.rate = 0.1 / t
+        adam.step(params, gradient)
+        g = gradient.double()
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        root = (v / (1 - 0.999**t)).sqrt()
+        expected -= adam.rate * m / (1 - 0.9**t) / (root + 1e-8)
+    rtol = 1e-12 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(params.double(), expected, rtol=rtol, atol=rtol)
