@@ -320,4 +320,11 @@ VARIANTS = [
         "array if array.flags.writeable else array.copy()",
         "a file of features read into memory",
     ),
+    _v(
+        "noise-not-mirrored",
+        "_random.py",
+        "torch.neg(block[:, :n_second], out=block[:, n_first:])",
+        "block[:, n_first:] = block[:, :n_second]",
+        "the same noise twice",
+    ),
 ]
