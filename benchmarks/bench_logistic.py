@@ -13,8 +13,8 @@ busy processes. Memory is the peak of the resident set above what the process he
 before the fit, data included, sampled every 2 ms.
 
 Measured 2026-11-22 on two shared cores of an AMD EPYC (load 10), processor time, median
-of five processes: breast cancer with a full-rank posterior 4.5 alternating, 5.6 in loops
-(5.3 and 6.5 before); 200,000 x 100 with one thread 1.5.
+of five processes: breast cancer with a full-rank posterior 4.5 alternating, 5.6 in
+loops (5.3 and 6.5 before); 200,000 x 100 with one thread 1.5.
 """
 
 import argparse

@@ -11,13 +11,17 @@ from skvi._model import Model
 from skvi.predictors import CentredLinearPredictor, LinearPredictor
 from skvi.priors import GammaHyperprior
 from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import as_tensor
+from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._shifted import ShiftedRows
 from skvi.utils._sparse import as_rows
 
 __all__ = ["GaussianLinearModel", "column_means"]
 
 # Squares of larger features, times rows and precisions, are no floats.
 LARGEST_FEATURE = 1e140
+# Numbers of features above which no copy is made of them (128 MiB in double precision),
+# and of which double precision copies are made at once.
+MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +61,18 @@ class GaussianLinearModel(Model):
         )
 
     def design(self, X):
-        """Centred features, and their predictor; sparse ones are centred by that."""
+        """Centred features, and their predictor; sparse ones are centred by that.
+
+        Many dense ones are centred where they are read: they may be a map of a file.
+        """
         origin = self.units.x_mean
         if origin is None:
             return as_rows(X), LinearPredictor(X.shape[1], 1, False)
         if sparse.issparse(X):
             return as_rows(X), CentredLinearPredictor(as_tensor(origin))
+        if X.size > MAX_COPIED:
+            rows = ShiftedRows(as_tensor(X), as_tensor(np.asarray(origin)))
+            return rows, LinearPredictor(X.shape[1])
         return as_tensor(X - origin), LinearPredictor(X.shape[1])
 
 
@@ -71,12 +81,15 @@ def column_means(X, weight):
     w = np.ones(X.shape[0]) if weight is None else weight
     if sparse.issparse(X):
         return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
-    return np.asarray(w @ X, dtype=np.float64) / w.sum()
+    total = np.zeros(X.shape[1])
+    for rows in row_chunks(*X.shape, CHUNK_ELEMENTS):  # single precision is widened
+        total += w[rows] @ X[rows]
+    return total / w.sum()
 
 
 def _check_range(X):
     """Raise where squares of features leave the range of floats."""
-    largest = float(abs(X).max())
+    largest = max(float(X.max()), -float(X.min()))
     if largest > LARGEST_FEATURE:
         raise ValueError(
             f"X has values up to {largest:.2g}; their squares leave the range of "

@@ -66,7 +66,8 @@ Prior, Posterior or dict, default="normal"
     solver : {"auto", "stochastic"}, default="auto"
         Both are Adam on fresh draws.
     n_draws : int, default=10
-        Draws per gradient step.
+        Draws per gradient step: with hidden layers pairs of weights, on either side of
+        the mean.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and
         at most 512; all rows for objectives that minibatches would bias.

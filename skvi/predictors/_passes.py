@@ -131,11 +131,11 @@ class MLPPasses:
             (before[i], units[i], weights[i + 1].mT, hidden[i], before[i + 1])
             for i in range(self._last)
         ]
-        is_outer = [b == 1 for _, b in shapes]
         self._backward = [
             (
-                (hidden[i - 1], slopes[i].mT, gradients[i]),
-                torch.mul if is_outer[i] else torch.bmm,
+                _weight_product(hidden[i - 1], slopes[i], gradients[i]),
+                # With one output a product of a column and a row.
+                torch.mul if shapes[i][1] == 1 else torch.bmm,
                 (weights[i][:, :-1], slopes[i], slopes[i - 1]),
                 units[i - 1],
             )
@@ -193,8 +193,8 @@ class MLPPasses:
         Tensor of shape (M, S, P)
             A buffer.
         """
-        for (hidden, slope, gradient), product, to_units, units in self._backward:
-            torch.bmm(hidden, slope, out=gradient)
+        for (left, right, gradient), product, to_units, units in self._backward:
+            torch.bmm(left, right, out=gradient)
             weights, slope, out = to_units
             product(weights, slope, out=out)
             self._multiply(out, units)
@@ -214,3 +214,13 @@ def _blocks(theta: torch.Tensor, shapes: list[tuple[int, int]]) -> list[torch.Te
     return [
         part.view(len(theta), *shape) for part, shape in zip(parts, shapes, strict=True)
     ]
+
+
+def _weight_product(
+    hidden: torch.Tensor, slope: torch.Tensor, gradient: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Factors and result of the product that is the gradient in a layer's weights."""
+    if slope.shape[1] > 1:
+        return hidden, slope.mT, gradient
+    # The transposed product is twice as fast, and a column is its own transpose.
+    return slope, hidden.mT, gradient.view(len(gradient), 1, -1)

@@ -10,6 +10,9 @@ from skvi.solvers._training import Training
 
 __all__ = ["train"]
 
+# No step of Adam is longer, in units of its step size: 0.1 / sqrt(0.001).
+LONGEST_STEP = 3.2
+
 
 def train(trainings: Sequence[Training]) -> None:
     """Train all members to their ends.
@@ -89,15 +92,24 @@ class _Stack:
                 for training, pair in zip(self.trainings, pairs, strict=True)
             ]
             states[0].copy_(params)
+            is_near_end = self._may_reach_an_end(count)
             for k in range(count):
                 steps.differentiate(k)
                 for update, own, gradient in updates:
                     update(own, gradient)
-                if self._hyper.shape[1]:
+                if is_near_end:
                     self._hyper.clamp_(self._floor, self._ceiling)
                 states[k + 1].copy_(params)
             values = steps.values(trail[:-1])
         return values.clone(), trail
+
+    def _may_reach_an_end(self, n_steps: int) -> bool:
+        """Whether hyperparameters could come to an end of their ranges."""
+        if not self._hyper.shape[1]:
+            return False
+        rate = max(training.adam.rate for training in self.trainings)
+        room = torch.minimum(self._hyper - self._floor, self._ceiling - self._hyper)
+        return bool(room.min() <= n_steps * LONGEST_STEP * rate)
 
     def _drop(self) -> None:
         """Go on without the members that are done."""

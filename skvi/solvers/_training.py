@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 import torch
 
 from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
@@ -63,7 +63,7 @@ class Training:
         self._epoch: list[torch.Tensor] = []
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
-        self._end: _EpochEnd | None = None
+        self._end: EpochEnd | None = None
 
     @property
     def batch_size(self) -> int | None:
@@ -157,7 +157,7 @@ class Training:
         values = torch.cat(self._epoch)
         self._epoch = []
         self._sweep.append(values)
-        end = _EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
+        end = EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
         self._end = end
         self.history.append(float(values.mean()))
         self.stopped = self.options.progress(
@@ -288,12 +288,12 @@ class Training:
             # Nothing was trained: two values of the start tell of the noise.
             start = self._at(self.start)
             pair = [_surrogate(start, self.options, None)[1] for _ in range(2)]
-            return _mean_and_error(torch.stack(pair))
+            return mean_and_error(torch.stack(pair))
         values, length = torch.cat(end.values), end.length
         if self.has_batches and len(values) >= 2 * length:
             values = values[-(len(values) // length) * length :]
             values = values.reshape(-1, length).mean(1)
-        return _mean_and_error(values)
+        return mean_and_error(values)
 
     @torch.no_grad()
     def _value_at(self, params: torch.Tensor) -> float:
@@ -308,39 +308,6 @@ class Training:
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
         return float(_surrogate(problem, options, rows)[1])
-
-
-@dataclass(frozen=True, eq=False)
-class _EpochEnd:
-    """Sum of the states of a sweep so far, the last one, and the epochs' values."""
-
-    total: torch.Tensor
-    last: torch.Tensor
-    values: list[torch.Tensor]
-    length: int
-
-    @cached_property
-    def state(self) -> torch.Tensor:
-        """The average, or where the objective still falls fast the last state."""
-        # While it does, an average lags behind the last state.
-        values = torch.cat(self.values)
-        return self.last if _is_falling(values) else self.total / len(values)
-
-
-def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
-    """Mean of independent values, and its standard error; NaN of a single one."""
-    largest = values.abs().max().clamp(min=1e-150)  # squares may be no floats
-    error = float(largest * (values / largest).std()) / len(values) ** 0.5
-    return float(values.mean()), error
-
-
-def _is_falling(values: torch.Tensor) -> bool:
-    """Whether the second half is lower than the first by more than the noise."""
-    if len(values) < 4:
-        return True
-    first, second = values.tensor_split(2)
-    noise = (first.var() / len(first) + second.var() / len(second)).sqrt()
-    return bool(first.mean() - second.mean() > 2 * noise)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from skvi.targets._supervised import SupervisedTarget
 from skvi.targets._whitened import WhitenedTarget
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._robust import median_distance, weighted_median
+from skvi.utils._sparse import SparseRows
 
 __all__ = ["HierarchicalTarget"]
 
@@ -129,7 +130,7 @@ class HierarchicalTarget(SupervisedTarget):
         if not self._is_summarised:
             self._is_summarised = True
             rows, columns = self.X.shape
-            size = min(rows, columns) if isinstance(self.X, torch.Tensor) else columns
+            size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
             if self.loss.is_log_loss and self._is_centred and size <= MAX_DECOMPOSED:
                 weight = self.sample_weight
                 self._data = summarise(self.predictor, self.X, self.y, weight)

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from skvi.utils._arrays import row_chunks
 from skvi.utils._device import Movable
+from skvi.utils._sparse import SparseRows
 
 __all__ = ["LeastSquares", "summarise"]
 
@@ -14,6 +16,8 @@ SINGULAR = 1e-15
 # A Gram matrix squares condition numbers: below this share of the largest eigenvalue
 # its small ones have lost their digits, and the features themselves are decomposed.
 SQUARED = 1e-9
+# Longer features are decomposed in chunks of so many elements.
+QR_ELEMENTS = 2**21
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,17 +133,17 @@ def summarise(
     tensor([10.], dtype=torch.float64)
     """
     d, weight = predictor.n_features, torch.ones_like(y) if weight is None else weight
-    n = float(weight.sum())
+    n, is_dense = float(weight.sum()), not isinstance(X, SparseRows)
     mean = float(weight @ y) / n if predictor.fit_intercept else 0.0
     centred = y - mean
-    if isinstance(X, torch.Tensor) and len(y) < d:
-        gram, diagonal = None, (X.double().square() * weight[:, None]).sum(0)
+    if is_dense and len(y) < d:
+        gram, diagonal = None, predictor.gram_diagonal(X, weight)[:d]
         values, vectors, solution = _from_features(X, weight, centred)
     else:
         gram = predictor.gram(X, weight)[:d, :d]
         diagonal = gram.diagonal()
         values, vectors = torch.linalg.eigh(gram)
-        if isinstance(X, torch.Tensor) and float(values[0]) < SQUARED * values[-1]:
+        if is_dense and float(values[0]) < SQUARED * values[-1]:
             values, vectors, solution = _from_features(X, weight, centred)
         else:
             keep = values > SINGULAR * max(len(y), d) * values[-1]
@@ -157,10 +161,25 @@ def _from_features(
     X: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Eigenvalues, eigenvectors and least squares by singular values."""
-    root = weight.sqrt()
-    left, size, right = torch.linalg.svd(
-        X.double() * root[:, None], full_matrices=False
-    )
+    A = _triangle(X, weight.sqrt(), y)
+    left, size, right = torch.linalg.svd(A[:, :-1], full_matrices=False)
     keep = size > SINGULAR * max(X.shape) * size[0]
     size, left, right = size[keep], left[:, keep], right[keep]
-    return size.square(), right.T.contiguous(), (left.T @ (root * y)) / size
+    return size.square(), right.T.contiguous(), (left.T @ A[:, -1]) / size
+
+
+def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``[X, y]`` times roots of weights, or R of their QR decomposition.
+
+    R, with d + 1 rows, has the same singular values, right vectors and projections of
+    y. It is updated by chunks of rows, so that long features are never copied whole.
+    """
+    chunks = row_chunks(len(y), X.shape[1] + 1, max(QR_ELEMENTS, 4 * X.shape[1] ** 2))
+    found: torch.Tensor | None = None
+    for rows in chunks:
+        block = torch.cat([X[rows].double(), y[rows, None]], 1) * root[rows, None]
+        if len(chunks) == 1:
+            return block
+        block = block if found is None else torch.cat([found, block])
+        found = torch.linalg.qr(block, mode="r").R
+    return found

@@ -656,3 +656,28 @@ def test_targets_whose_squares_are_no_floats(scale):
     X, y = make_data()
     with pytest.raises(ValueError, match="Multiply y by a power of ten"):
         MODEL().fit(X, scale * y)
+
+
+def test_many_features_are_centred_where_they_are_read(monkeypatch):
+    """The same fit, predictions and evidence as from a centred copy of them.
+
+    Also where columns nearly depend on each other, so that singular values are taken
+    of a triangle. Wrong variants: no offset; means of a single chunk; y not in it.
+    """
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(200, 4)) + 3.0).astype(np.float32)
+    X[:, 3] = X[:, 2] * 1.00001
+    y = X @ [1.0, -2.0, 0.5, 0.0] + 0.3 * rng.normal(size=200)
+    found = []
+    for limit in (None, 32):
+        if limit is not None:
+            module = "skvi.linear_model._gaussian_model"
+            monkeypatch.setattr(f"{module}.MAX_COPIED", limit)
+            monkeypatch.setattr(f"{module}.CHUNK_ELEMENTS", limit)
+            monkeypatch.setattr("skvi.targets._least_squares.QR_ELEMENTS", limit)
+        parts = {"prior": Normal(1.0), "noise_scale": 0.3}
+        model = BayesianLinearRegression(**parts).fit(X, y)
+        bounds = model.evidence_bounds(X, y, random_state=0)
+        mean, std = model.predict(X[:5], return_std=True)
+        found.append([*model.coef_, model.lower_bound_, bounds.lower, *mean, *std])
+    np.testing.assert_allclose(*found, rtol=1e-5)

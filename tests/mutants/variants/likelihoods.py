@@ -166,4 +166,18 @@ VARIANTS = [
         "return -value, -first, second",
         "sign of the expected curvature",
     ),
+    _v(
+        "gaussian-pass-count",
+        "_gaussian.py",
+        "torch.sub(count, squares, out=self._for_scale)",
+        "torch.neg(squares, out=self._for_scale)",
+        "the learnt noise without the number of terms",
+    ),
+    _v(
+        "categorical-pass-weight",
+        "_categorical.py",
+        "torch.addcmul(own.neg_(), log_p.exp_(), weight, out=self._slope)",
+        "torch.add(own.neg_(), log_p.exp_(), out=self._slope)",
+        "class probabilities without the weights of rows",
+    ),
 ]

@@ -110,4 +110,18 @@ VARIANTS = [
         "both = g_variance",
         "half of the derivative of the variances in their root",
     ),
+    _v(
+        "passes-activation-slope",
+        "_passes.py",
+        "self._multiply(out, units)",
+        "pass",
+        "the derivative of the activation left out",
+    ),
+    _v(
+        "passes-tanh-of-half",
+        "_passes.py",
+        "torch.sigmoid(x.mul_(2), out=out)",
+        "torch.sigmoid(x, out=out)",
+        "tanh of half the argument",
+    ),
 ]

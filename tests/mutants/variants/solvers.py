@@ -217,7 +217,7 @@ VARIANTS = [
     ),
     _v(
         "error-of-one-value",
-        "_training.py",
+        "_epochs.py",
         ".std()) / len(values) ** 0.5",
         ".std())",
         "the deviation of one value for the error of the mean",
@@ -277,5 +277,19 @@ VARIANTS = [
         "self.options.progress(self.value, self.state)",
         "self.options.progress(self.value, lambda: self.given.state)",
         "callbacks are shown where the run began",
+    ),
+    _v(
+        "members-rate-of-the-first",
+        "_members.py",
+        "(training.adam.step, *pair)",
+        "(self.trainings[0].adam.step, *pair)",
+        "the moments and the step size of the first member",
+    ),
+    _v(
+        "epoch-ends-late",
+        "_training.py",
+        "self._end_epoch(trail[stop].clone())",
+        "self._end_epoch(trail[-1].clone())",
+        "the state after all steps that were made at once",
     ),
 ]

@@ -131,4 +131,11 @@ VARIANTS = [
         "f = shift(self.predictor.forward(theta, part.X), part)",
         "the gradient of deterministic weights counts twice",
     ),
+    _v(
+        "triangle-without-the-last-one",
+        "_least_squares.py",
+        "block = block if found is None else torch.cat([found, block])",
+        "block = block if found is None else block",
+        "a decomposition of the last rows alone",
+    ),
 ]

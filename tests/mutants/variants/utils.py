@@ -306,4 +306,25 @@ VARIANTS = [
         "pass",
         "rows of large spread left at the limit of the narrow rule",
     ),
+    _v(
+        "rows-not-shifted",
+        "_shifted.py",
+        "return self.X[rows].double() - self.offset",
+        "return self.X[rows].double()",
+        "features that are centred where they are read, not centred",
+    ),
+    _v(
+        "memory-maps-copied",
+        "_arrays.py",
+        "array if array.flags.writeable else _Writeable.view(array)",
+        "array if array.flags.writeable else array.copy()",
+        "a file of features read into memory",
+    ),
+    _v(
+        "noise-not-mirrored",
+        "_random.py",
+        "torch.neg(block[:, :n_second], out=block[:, n_first:])",
+        "block[:, n_first:] = block[:, :n_second]",
+        "the same noise twice",
+    ),
 ]
