@@ -70,7 +70,7 @@ class Rows(Movable):
 
     def __len__(self) -> int:
         """Return the number of rows, n."""
-        return len(self.y)
+        return self.y.shape[0]
 
     @property
     def width(self) -> int:
@@ -104,7 +104,8 @@ class Rows(Movable):
         -------
         Rows
         """
-        if index is None:
+        is_slice = isinstance(index, slice)
+        if index is None or (is_slice and index == slice(0, self.y.shape[0])):
             return self
         optional = [None if v is None else v[index] for v in (self.weight, self.offset)]
         return type(self)(self.X[index], self.y[index], *optional)

@@ -306,11 +306,11 @@ def _chunks(
 
     `least` elements of a chunk are worth it although they leave the cache.
     """
+    n_rows = X.shape[0]
+    if n_rows * max(width, X.shape[1]) <= CACHE_ELEMENTS:
+        return iter([(ALL_ROWS, X.to(torch.float64))])
     if isinstance(X, SparseRows):
         least = CHUNK_ELEMENTS
     elements = min(max(CACHE_ELEMENTS, least), CHUNK_ELEMENTS)
-    n_rows, width = X.shape[0], max(width, row_width(X))
-    if n_rows * width <= elements:
-        return iter([(ALL_ROWS, X.to(torch.float64))])
-    chunks = row_chunks(n_rows, width, elements)
+    chunks = row_chunks(n_rows, max(width, row_width(X)), elements)
     return ((rows, X[rows].to(torch.float64)) for rows in chunks)

@@ -8,7 +8,7 @@ from skvi.base import NormalForm
 from skvi.targets import SupervisedTarget
 
 # The mode is only a starting point: this close, in nats, is close enough.
-MODE_TOLERANCE = 0.5
+MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 
 
 def find_mode(
@@ -37,11 +37,11 @@ def find_mode(
     def evaluate(theta: torch.Tensor) -> tuple:
         loss, slope, curvature = target.loss_terms(theta)
         deviation = theta - prior.mean
-        value = loss + 0.5 * (precision * deviation.square()).sum()
         pull = precision * deviation
+        value = loss + 0.5 * (pull @ deviation)
         return float(value), slope, convex_part(target, curvature), pull
 
-    theta = prior.mean.clone()
+    theta, last = prior.mean.clone(), 0.0
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
@@ -57,8 +57,11 @@ def find_mode(
             break
         theta = theta + rho * step
         value, slope, curvature, pull = trial
-        if decrement < MODE_TOLERANCE:
+        # The next one is smaller by the same factor, or by more.
+        following = decrement * min(decrement / last, 1.0) if last else math.inf
+        if decrement < MODE_TOLERANCE or following < NEXT_TOLERANCE:
             break
+        last = decrement
     return theta, curvature
 
 

@@ -4,8 +4,10 @@ from typing import Any
 
 import torch
 
+from skvi.utils._device import Movable
 
-class ShiftedRows:
+
+class ShiftedRows(Movable):
     """Dense rows minus an offset, without a copy of them.
 
     It answers as a two-dimensional tensor would to ``len``, ``shape`` and selection of
@@ -30,6 +32,8 @@ class ShiftedRows:
         """Select rows, by a slice or a tensor of indices."""
         return self.X[rows].double() - self.offset
 
-    def to(self, dtype: torch.dtype) -> torch.Tensor:
-        """All rows in a dtype; a copy."""
-        return self[:].to(dtype)
+    def to(self, target: Any) -> Any:
+        """All rows in a dtype, as a tensor; or the same rows on a device."""
+        if isinstance(target, torch.dtype):
+            return self[:].to(target)
+        return super().to(target)

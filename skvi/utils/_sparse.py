@@ -9,12 +9,13 @@ from scipy import sparse
 from torch.autograd.function import once_differentiable
 
 from skvi.utils._arrays import as_tensor
+from skvi.utils._device import Movable
 
 # From so many weightings on, products of all pairs of features pay.
 MANY_WEIGHTS = 20
 
 
-class SparseRows:
+class SparseRows(Movable):
     """Rows of a sparse matrix: scipy's CSR inside, dense tensors outside.
 
     It answers as a two-dimensional tensor would to ``len``, ``shape``, selection of

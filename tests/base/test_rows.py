@@ -7,6 +7,7 @@ from scipy import sparse
 
 from skvi.base import Rows
 from skvi.base._rows import CACHE_ELEMENTS, CHUNK_ELEMENTS
+from skvi.utils._shifted import ShiftedRows
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -78,3 +79,14 @@ def test_memory_maps_are_shared(tmp_path):
     rows = Rows.of(X, Y)
     assert rows.X.data_ptr() == X.ctypes.data
     assert rows.take(slice(3, 5)).X.data_ptr() == X[3:].ctypes.data
+
+
+def test_rows_centred_where_they_are_read():
+    """Wrong variants: not centred; a copy of all of them."""
+    X = torch.from_numpy(KINDS["single"])
+    shifted = ShiftedRows(X, torch.tensor([1.0, 2.0, 3.0]))
+    expected = X.double() - torch.tensor([1.0, 2.0, 3.0]).double()
+    assert torch.equal(shifted[3:5], expected[3:5])
+    assert torch.equal(shifted.to(torch.float32), expected.float())
+    assert shifted.to(torch.device("cpu")).X is X
+    assert Rows(shifted, torch.zeros(N)).width == 3

@@ -160,6 +160,13 @@ VARIANTS = [
         "the normalizer without its power 1/c",
     ),
     _v(
+        "expected-log-loss-curvature-sign",
+        "base.py",
+        "return -value, -first, -second",
+        "return -value, -first, second",
+        "sign of the expected curvature",
+    ),
+    _v(
         "gaussian-pass-count",
         "_gaussian.py",
         "torch.sub(count, squares, out=self._for_scale)",
@@ -172,12 +179,5 @@ VARIANTS = [
         "torch.addcmul(own.neg_(), log_p.exp_(), weight, out=self._slope)",
         "torch.add(own.neg_(), log_p.exp_(), out=self._slope)",
         "class probabilities without the weights of rows",
-    ),
-    _v(
-        "expected-log-loss-curvature-sign",
-        "base.py",
-        "return -value, -first, -second",
-        "return -value, -first, second",
-        "sign of the expected curvature",
     ),
 ]

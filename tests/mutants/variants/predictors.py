@@ -104,6 +104,13 @@ VARIANTS = [
         "random blocks taken to come first in theta",
     ),
     _v(
+        "full-moments-gradient-of-one-triangle",
+        "_moments.py",
+        "both = 2 * g_variance if g_variance.ndim == 1 else g_variance + g_variance.mT",
+        "both = g_variance",
+        "half of the derivative of the variances in their root",
+    ),
+    _v(
         "passes-activation-slope",
         "_passes.py",
         "self._multiply(out, units)",
@@ -116,12 +123,5 @@ VARIANTS = [
         "torch.sigmoid(x.mul_(2), out=out)",
         "torch.sigmoid(x, out=out)",
         "tanh of half the argument",
-    ),
-    _v(
-        "full-moments-gradient-of-one-triangle",
-        "_moments.py",
-        "both = 2 * g_variance if g_variance.ndim == 1 else g_variance + g_variance.mT",
-        "both = g_variance",
-        "half of the derivative of the variances in their root",
     ),
 ]

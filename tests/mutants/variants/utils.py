@@ -272,13 +272,6 @@ VARIANTS = [
         "parts of a part stay where they are",
     ),
     _v(
-        "noise-not-mirrored",
-        "_random.py",
-        "torch.neg(block[:, :n_second], out=block[:, n_first:])",
-        "block[:, n_first:] = block[:, :n_second]",
-        "the same noise twice",
-    ),
-    _v(
         "copies-through-pickles",
         "_device.py",
         "other.__dict__.update(self.__dict__)",
@@ -319,5 +312,19 @@ VARIANTS = [
         "return self.X[rows].double() - self.offset",
         "return self.X[rows].double()",
         "features that are centred where they are read, not centred",
+    ),
+    _v(
+        "memory-maps-copied",
+        "_arrays.py",
+        "array if array.flags.writeable else _Writeable.view(array)",
+        "array if array.flags.writeable else array.copy()",
+        "a file of features read into memory",
+    ),
+    _v(
+        "noise-not-mirrored",
+        "_random.py",
+        "torch.neg(block[:, :n_second], out=block[:, n_first:])",
+        "block[:, n_first:] = block[:, :n_second]",
+        "the same noise twice",
     ),
 ]
