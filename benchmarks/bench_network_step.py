@@ -22,19 +22,22 @@ fallback a family without analytic gradients beside a plain torch loop of it
 
 A peer that is not installed is left out (pip install numpyro).
 
-2026-11-22, x86_64, 2 cores with five other processes on them (load 4 to 12), so that
-shares mean more than times; torch 2.13.0, numpyro 0.22.0, jax 0.10.2:
+2026-11-22, x86_64, 2 virtual cores, torch 2.13.0, numpyro 0.22.0, jax 0.10.2. Other
+processes ran beside all but the first table, so that shares mean more than times:
 
-- steps: 0.49 to 0.53 of the torch loop, 0.14 to 0.30 of NumPyro's scan, at all three
-  sizes; double precision takes 1.5 times as long as single.
+- steps (load 2), 1,000 / 9,000 / 45,000 rows: 111 / 111 / 119 us, in double precision
+  171 / 175 / 186; torch and Adam 210 / 214 / 219 (ours is 0.52 to 0.54 of it); NumPyro
+  382 / 565 us (0.29, 0.20). At loads of 4 to 12 0.47 to 0.53 and 0.14 to 0.30.
 - elbo: 1,000 rows, 100 epochs 0.48 s and -793 nats, NumPyro 1.45 s and -798 (5 s and
   more with compilation); 9,000 rows, 22 epochs 0.99 s and -4590, NumPyro 1.84 s (6.1 s)
   and -4324. Starts differ by up to 220 nats there, with mirrored draws and without.
-- members, one thread: 2, 4 and 8 take 1.8, 3.0 and 5.6 times as long as one. With two
-  threads beside other processes the stack waits for them: 12 times and more.
-- noise: a step that draws activations takes twice as long with 10 draws; with 4, whose
-  means are as noisy as those of 10 weights, it still takes longer.
-- fallback: full rank 1.33 times a plain torch loop.
+- members, one thread: 2, 4 and 8 take 1.8, 3.0 to 3.3 and 5.6 to 6.4 times as long as
+  one: three quarters of a step are arithmetic. Two threads beside other processes wait
+  for each other, and took twice that and more.
+- noise: 4 draws of activations are as noisy as 5 pairs of weights in the means, and six
+  times less so in the deviations, but their gradient takes longer than our whole step;
+  10 draws take twice as long again.
+- fallback: full rank 1.14 to 1.33 times a plain torch loop.
 """
 
 import argparse
@@ -52,7 +55,6 @@ import torch
 
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.solvers import Stochastic
-from skvi.utils._threads import limit_threads
 
 HIDDEN, BATCH, DRAWS, RATE = 50, 100, 10, 0.02
 SHAPES = [(1_000, 8), (9_000, 8), (45_000, 9)]
@@ -336,13 +338,9 @@ def table_members(args):
                 )
                 for seed in range(count)
             ]
-            work = count * DRAWS * BATCH * problem.target.layout.size
-            torch.set_num_threads(os.cpu_count())
-            with limit_threads(work):  # as a fit does
-                start = time.perf_counter()
-                Stochastic().solve_members(members, [options] * count)
-                found.setdefault(count, []).append(time.perf_counter() - start)
-            torch.set_num_threads(1)
+            start = time.perf_counter()
+            Stochastic().solve_members(members, [options] * count)
+            found.setdefault(count, []).append(time.perf_counter() - start)
     one = statistics.median(found[1])
     for count, seconds in found.items():
         ratio = statistics.median(seconds) / one
