@@ -101,10 +101,11 @@ class MemberBatches:
         target, sizes = self.targets[m], [len(part) for part in rows]
         index = _padded(rows, sizes, self.n_rows)
         flat, shape, steps = index.view(-1), index.shape, slice(len(rows))
-        self._X[steps, m, :, :-1] = target.X[flat].view(*shape, -1)
-        self._y[steps, m] = target.y[flat].view(shape)
+        part = target.rows.take(flat)
+        self._X[steps, m, :, :-1] = part.X.view(*shape, -1)
+        self._y[steps, m] = part.y.view(shape)
         if self._offset is not None:
-            self._offset[steps, m] = target.offset[flat].view(shape)
+            self._offset[steps, m] = part.offset.view(shape)
         if target.sample_weight is None and self._sizes[m] == sizes:
             return  # the weights are there
         self._sizes[m] = sizes
@@ -113,7 +114,7 @@ class MemberBatches:
         inside = torch.arange(self.n_rows, device=index.device) < counts
         weight = torch.where(inside, scale, 0.0)
         if target.sample_weight is not None:
-            weight = weight * target.sample_weight[flat].view(shape)
+            weight = weight * part.weight.view(shape)
         self._weight[steps, m] = weight
         self._count[steps, m] = self.n_draws * weight.sum(1)
 

@@ -12,6 +12,9 @@ from skvi.priors.base import BuiltPrior, Prior
 
 __all__ = ["build_prior"]
 
+# Entries for blocks of a role that have none of their own.
+INSTEAD = {"weight": "coef", "affine": "intercept"}
+
 
 class _BuiltBlocks(BuiltPrior):
     """Independent priors on the blocks of a layout.
@@ -118,9 +121,9 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
         A mapping must have a prior for every block of the layout, and use all of its
         entries. An entry is the name of a block; or that of its numbered relatives
         ("coef" of "coef_0", "coef_1", ...), or the role of blocks ("intercept",
-        "affine", ...), that are not named themselves; "coef" is also for all weights
-        and affine blocks that are left. Blocks of one entry share what its prior
-        learns. A fitted posterior stands for itself: what was learnt from other data
+        "affine", ...), that are not named themselves. "coef" is also for weights, and
+        "intercept" for affine blocks, that are left: those must not be shrunk by a
+        sparse prior. Blocks of one entry share what its prior learns. A fitted posterior stands for itself: what was learnt from other data
         is the prior of these.
     layout : Layout
         Of theta.
@@ -173,6 +176,5 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
 
 def _entry_of(name: str, role: str, spec: Mapping[str, Prior]) -> str:
     """Entry of a mapping that a block belongs to; its own name if there is none."""
-    is_coef = role in ("weight", "affine")
-    candidates = (name, name.rpartition("_")[0], role, "coef" if is_coef else name)
+    candidates = (name, name.rpartition("_")[0], role, INSTEAD.get(role, name))
     return next((entry for entry in candidates if entry in spec), name)

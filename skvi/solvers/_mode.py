@@ -37,8 +37,8 @@ def find_mode(
     def evaluate(theta: torch.Tensor) -> tuple:
         loss, slope, curvature = target.loss_terms(theta)
         deviation = theta - prior.mean
-        value = loss + 0.5 * (precision * deviation.square()).sum()
         pull = precision * deviation
+        value = loss + 0.5 * (pull @ deviation)
         return float(value), slope, convex_part(target, curvature), pull
 
     theta, last = prior.mean.clone(), 0.0

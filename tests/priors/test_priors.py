@@ -249,15 +249,15 @@ def test_blocks_follow_the_layout():
 
 
 def test_blocks_by_role():
-    """Of a torch module; wrong variants: the name before the role; weights only."""
-    shapes = {"a.weight": (2,), "a.bias": (1,), "norm": (1,), "intercept": (1,)}
+    """Of a torch module; wrong variant: normalizations shrunk as weights are."""
+    shapes = {"a.weight": (2,), "a.bias": (1,), "norm": (1,), "head": (1,)}
     roles = {"a.bias": "intercept", "norm": "affine"}
     layout = Layout(shapes, roles=roles)
     spec = {"a.weight": Normal(1.0), "coef": Normal(2.0), "intercept": Normal(3.0)}
     scale = build_prior(spec, layout).as_normal().scale
-    assert scale.tolist() == [1.0, 1.0, 3.0, 2.0, 3.0]
+    assert scale.tolist() == [1.0, 1.0, 3.0, 3.0, 2.0]
     spec = {"weight": Normal(1.0), "affine": Normal("learn"), "intercept": Normal(3.0)}
-    layout = layout.without("intercept")
+    layout = layout.without("head")
     prior = build_prior(spec, layout)
     assert prior.learnt == ("prior_scale",)
     scale = prior.bind(torch.tensor([math.log(5.0)]).double()).as_normal().scale

@@ -151,6 +151,9 @@ def test_a_callback_ends_its_own_member_only(objective):
     assert found[0].ending is Ending.STOPPED
     assert found[0].n_iter == len(states) == 4
     assert torch.equal(found[0].posterior.params, states[-1].posterior.params)
+    problem = make_problem(0, objective=objective)
+    shorter = Stochastic().solve(problem, replace(options, max_iter=4))
+    torch.testing.assert_close(found[0].posterior.params, shorter.posterior.params)
     assert found[1].n_iter == 8
     problem = make_problem(1, objective=objective)
     assert_same(found[1], Stochastic().solve(problem, options))

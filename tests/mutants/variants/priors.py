@@ -134,8 +134,8 @@ VARIANTS = [
     _v(
         "intercepts-among-coefficients",
         "_blocks.py",
-        'is_coef = role in ("weight", "affine")',
-        "is_coef = True",
-        "the prior of the weights also for intercepts that have none",
+        'INSTEAD = {"weight": "coef", "affine": "intercept"}',
+        'INSTEAD = {"weight": "coef", "affine": "coef", "intercept": "coef"}',
+        "the prior of the weights also for intercepts and normalizations",
     ),
 ]
