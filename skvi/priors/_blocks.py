@@ -123,8 +123,9 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
         ("coef" of "coef_0", "coef_1", ...), or the role of blocks ("intercept",
         "affine", ...), that are not named themselves. "coef" is also for weights, and
         "intercept" for affine blocks, that are left: those must not be shrunk by a
-        sparse prior. Blocks of one entry share what its prior learns. A fitted posterior stands for itself: what was learnt from other data
-        is the prior of these.
+        sparse prior. Blocks of one entry share what its prior learns. A fitted
+        posterior stands for itself: what was learnt from other data is the prior of
+        these.
     layout : Layout
         Of theta.
 

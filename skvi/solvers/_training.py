@@ -118,10 +118,7 @@ class Training:
     def _row_batches(self) -> list[torch.Tensor | None]:
         if not self.has_batches:
             return [None] * self.steps
-        n_rows, generator = self.problem.target.n_rows, self.problem.source_of_draws
-        order = torch.randperm(n_rows, generator=generator, device=generator.device)
-        # Batches of nearly equal size: a last one of two rows would be all noise.
-        return list(order.tensor_split(self.steps))
+        return [*self.problem.target.batches(self.steps, self.problem.source_of_draws)]
 
     @property
     def _n_of_epoch(self) -> int:
