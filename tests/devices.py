@@ -219,13 +219,28 @@ class EmulatedDevice(TorchDispatchMode):
         for t in tensors:
             if not isinstance(t, _OnDevice) and t.device == META:
                 raise RuntimeError(f"{func} got a tensor that has lost its numbers")
-            on_host = not isinstance(t, _OnDevice) and t.ndim > 0
+            on_host = not isinstance(t, _OnDevice)
+            if on_host and t.ndim == 0 and _takes_numbers(func):
+                continue
             if on_host and id(t) not in allowed:
                 raise RuntimeError(
                     f"Expected all tensors to be on the same device: {func} got "
                     f"shapes {[tuple(t.shape) for t in tensors]} on "
                     f"{[isinstance(t, _OnDevice) for t in tensors]}"
                 )
+
+
+def _takes_numbers(func):
+    """Whether a number on the host may stand beside tensors on a device."""
+    name = func.overloadpacket.__name__.rstrip("_")
+    if name in ("index_put", "_index_put_impl", "fill", "masked_fill"):
+        return True
+    # Of functions of three tensors not all kernels do, nor in all versions of torch.
+    return torch.Tag.pointwise in func.tags and name not in (
+        "addcmul",
+        "addcdiv",
+        "lerp",
+    )
 
 
 @contextmanager

@@ -4,15 +4,11 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.likelihoods.base import Expectations, Likelihood
-from skvi.utils._device import CPU
 from skvi.utils._quadrature import expect_sigmoid_power, expect_softplus
 from skvi.utils._random import rand
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["BernoulliLikelihood"]
-
-# As tensors: numbers in products with small tensors take longer than the products.
-ONE, MINUS_TWO = torch.tensor([1.0, -2.0], dtype=torch.float64, device=CPU)
 
 
 class BernoulliLikelihood(Likelihood):
@@ -124,11 +120,14 @@ class _BernoulliPass(RowPass):
     def __init__(self, buffers: RowBuffers) -> None:
         super().__init__()
         self._f, self._slope = buffers.f.squeeze(3), buffers.slope.squeeze(3)
+        # Numbers in products with small tensors take longer than the products.
+        numbers = self._f.new_tensor([1.0, -2.0], dtype=torch.float64)
+        self._one, self._minus_two = numbers
 
     def _visit(
         self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        sign = torch.addcmul(ONE, y, MINUS_TWO)
+        sign = torch.addcmul(self._one, y, self._minus_two)
         wrong = self._f * sign
         torch.mul(torch.sigmoid(wrong), sign * weight, out=self._slope)
         return (softplus(wrong, threshold=40).mul_(weight).sum((1, 2)),)

@@ -50,7 +50,7 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
     if device == "auto":
         return _best_device() if work >= WORTH_MOVING else CPU
     try:
-        found = torch.device(device)
+        found = torch.ones(1, device=device).device  # with its number
         float(torch.ones(1, device=found))
     except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
         raise ValueError(
@@ -79,7 +79,9 @@ def device_or_cpu(device: str) -> torch.device:
 
 
 def _best_device() -> torch.device:
-    return torch.device("cuda") if torch.cuda.is_available() else CPU
+    if not torch.cuda.is_available():
+        return CPU
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _names_of_devices() -> list[str]:

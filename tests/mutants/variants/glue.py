@@ -230,4 +230,25 @@ VARIANTS = [
         "torch.cat([logsigmoid(f), logsigmoid(-f)], 2)",
         "classes in the other order",
     ),
+    _v(
+        "rows-stay",
+        "_variational.py",
+        "            target.to(device),",
+        "            target,",
+        "the data of a fit are not moved to its device",
+    ),
+    _v(
+        "generator-stays",
+        "_variational.py",
+        "            generator_on(generator, device),",
+        "            generator,",
+        "noise is not drawn where it is used",
+    ),
+    _v(
+        "posterior-kept-there",
+        "_variational.py",
+        "state.posterior.params.detach().clone()).to(CPU)",
+        "state.posterior.params.detach().clone())",
+        "what is kept of a fit is on its device",
+    ),
 ]

@@ -292,4 +292,11 @@ VARIANTS = [
         "self._end_epoch(trail[-1].clone())",
         "the state after all steps that were made at once",
     ),
+    _v(
+        "step-waits",
+        "_members.py",
+        "                states[k + 1].copy_(params)",
+        "                states[k + 1].copy_(params + 0 * float(params[0, 0]))",
+        "every step waits for the device",
+    ),
 ]
