@@ -1,6 +1,6 @@
 """Draws of a posterior, with what is known of them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -34,6 +34,8 @@ class Draw:
         Component of a mixture that each draw came from.
     auxiliary : Tensor of shape (S, ...), default=None
         Variable given which theta has a density.
+    parts : tuple of Draw, default=()
+        Of the independent parts that theta was put together from.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class Draw:
     noise: torch.Tensor | None = None
     component: torch.Tensor | None = None
     auxiliary: torch.Tensor | None = None
+    parts: tuple["Draw", ...] = ()
 
     def __len__(self) -> int:
         """Return the number of draws, S."""
@@ -66,4 +69,5 @@ class Draw:
         theta, log_q = self.theta.detach(), self.log_q.detach()
         noise = None if self.noise is None else self.noise.detach()
         auxiliary = None if self.auxiliary is None else self.auxiliary.detach()
-        return replace(self, theta=theta, log_q=log_q, noise=noise, auxiliary=auxiliary)
+        parts = tuple(part.detach() for part in self.parts)
+        return Draw(theta, log_q, self.side, noise, self.component, auxiliary, parts)

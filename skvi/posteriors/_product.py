@@ -216,7 +216,12 @@ class _ProductPosterior(Posterior):
         order = torch.argsort(torch.cat(self._columns()))
         theta = torch.cat([draw.theta for draw in draws], 1)[:, order]
         log_q = torch.stack([draw.log_q for draw in draws]).sum(0)
-        return Draw(theta, log_q, self.side)
+        return Draw(theta, log_q, self.side, parts=tuple(draws))
+
+    def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
+        """Sum over the parts, each of which knows what made its own draws."""
+        pairs = zip(self._bound(params), draw.parts, strict=True)
+        return torch.stack([part.log_q(own) for part, own in pairs]).sum(0)
 
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None

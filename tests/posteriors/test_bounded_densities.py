@@ -5,13 +5,13 @@ import pytest
 import torch
 from scipy import stats
 
-from skvi.base import Draw, NormalForm
+from skvi.base import Draw, Layout, NormalForm
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, ChiBound, RenyiBound
-from skvi.posteriors import Family, Posterior
+from skvi.posteriors import Family, FullRankNormal, Posterior, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.solvers import Problem, SolverOptions, Stochastic
@@ -118,3 +118,31 @@ def test_the_elbo_refuses_lower_bounds_and_nothing(side):
     problem, _ = make_problem(ELBO(), side=side)
     with pytest.raises(IncompatibleComponentsError, match="full_rank"):
         check(problem)
+
+
+class Hierarchical(SemiImplicit):
+    """The density of theta given the z that made the draw."""
+
+    def log_q(self, draw, params=None):
+        mean, size, log_std = (self.params if params is None else params).reshape(3, -1)
+        given = NormalForm(mean + size * draw.auxiliary, log_std.exp())
+        return given.log_prob_terms(draw.theta).sum(-1)
+
+
+class HierarchicalFamily(Family):
+    def build(self, layout, generator=None):
+        return Hierarchical(layout, 0)
+
+
+def test_parts_of_a_product_keep_what_made_their_draws():
+    """Wrong variant: log q of the whole theta, at which the part has no density."""
+    layout = Layout({"coef": (1, 2), "intercept": (1,)})
+    blocks = {"coef": HierarchicalFamily(), "intercept": FullRankNormal()}
+    product = Product(blocks).build(layout)
+    draw = product.draw(5, torch.Generator().manual_seed(0))
+    # Without other z the bound is the density given the z of the draw.
+    torch.testing.assert_close(product.log_q(draw), draw.log_q)
+    torch.testing.assert_close(product.log_q(draw.detach()), draw.log_q)
+    moved = product.at(product.params + 0.1)
+    assert not torch.allclose(moved.log_q(draw), draw.log_q)
+    torch.testing.assert_close(product.log_q(draw, moved.params), moved.log_q(draw))
