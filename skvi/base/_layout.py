@@ -264,8 +264,8 @@ default=None
 
         Parameters
         ----------
-        values : mapping of str to Tensor of shape (S, *shape)
-            In constrained coordinates.
+        values : mapping of str to Tensor
+            Of shape ``(S, *shape)`` for every block, in constrained coordinates.
 
         Returns
         -------

@@ -37,7 +37,9 @@ def test_a_missed_wave_is_reported():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::skvi.exceptions.SkviWarning")
-@pytest.mark.parametrize("options", [{"divergence": KL(weight=0.1)}, {"n": 1000}])
+@pytest.mark.parametrize(
+    "options", [{"divergence": KL(weight=0.1), "max_iter": 600}, {"n": 1000}]
+)
 def test_the_remedies_help(options):
     X, y = wave(options.get("n", 100))
     options = {k: v for k, v in options.items() if k != "n"}
