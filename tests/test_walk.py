@@ -15,20 +15,21 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from skvi.base import Draw, Layout, NormalForm
+from skvi.base import Layout, NormalForm
 from skvi.divergences import Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import CallableLoss
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import Family, FullRankNormal, Gamma, Posterior, Product
+from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.solvers import SOLVERS, Problem
 from skvi.solvers._adam import Adam, Decay
 from skvi.solvers._normal_point import point_of
 from skvi.targets import SupervisedTarget
+from tests.families import LogisticFamily
 from tests.walking import (
     AXES,
     DATA,
@@ -231,33 +232,6 @@ def test_solvers_are_not_ignored(name, solver):
             model.fit(X, y)
 
 
-class _Heavy(Posterior):
-    """Independent logistic distributions."""
-
-    def __init__(self, layout):
-        self.layout = layout
-        self.params = torch.zeros(2, layout.size, dtype=torch.float64).reshape(-1) - 1
-
-    def log_prob(self, theta, params=None):
-        mean, log_scale = (self.params if params is None else params).reshape(2, -1)
-        z = (theta - mean) / log_scale.exp()
-        log_sigmoid = torch.nn.functional.logsigmoid
-        return (log_sigmoid(z) + log_sigmoid(-z) - log_scale).sum(1)
-
-    def draw(self, n_draws, generator):
-        mean, log_scale = self.params.reshape(2, -1)
-        u = torch.rand(n_draws, len(mean), generator=generator, dtype=mean.dtype)
-        theta = mean + log_scale.exp() * torch.logit(u)
-        return Draw(theta, self.log_prob(theta))
-
-
-class HeavyFamily(Family):
-    """A user's family, without a normal form."""
-
-    def build(self, layout, generator=None):
-        return _Heavy(layout)
-
-
 class BoundFamily(Family):
     """A family whose log density is a bound."""
 
@@ -292,9 +266,9 @@ def test_families_that_do_not_fit(family, name):
 @pytest.mark.parametrize(
     ("family", "objective"),
     [
-        (HeavyFamily(), "eubo"),
+        (LogisticFamily(), "eubo"),
         (Product(), "elbo"),
-        (Product({"coef_0": HeavyFamily()}), "elbo"),
+        (Product({"coef_0": LogisticFamily()}), "elbo"),
     ],
     ids=repr,
 )

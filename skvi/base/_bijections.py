@@ -11,7 +11,8 @@ __all__ = ["BIJECTIONS", "Bijection", "Exp", "Identity", "Softplus"]
 class Bijection:
     """Smooth one-to-one map from real coordinates to a parameter, number by number.
 
-    A subclass owes all three methods. Two of the same class and fields are equal.
+    A subclass must implement all three methods. Two of the same class and fields are
+    equal.
 
     Examples
     --------

@@ -201,7 +201,7 @@ class RegressionPredictionMixin:
         -------
         callable
             X of shape (n, d) -> values of shape (n,) or (n, K), without noise. Calls
-            agree with each other, so that the draw can be plotted, optimised, or
+            agree with each other, so that the draw can be plotted, optimized, or
             evaluated anywhere.
         """
         draws = self.sample_posterior(1, random_state)

@@ -251,4 +251,25 @@ VARIANTS = [
         "state.posterior.params.detach().clone())",
         "what is kept of a fit is on its device",
     ),
+    _v(
+        "counts-of-draws-without-noise",
+        "_draws.py",
+        "torch.stack([mean, (mean + variance).sqrt()], 1)",
+        "torch.stack([mean, variance.sqrt()], 1)",
+        "deviations of rates for those of counts",
+    ),
+    _v(
+        "mass-of-draws-without-exposure",
+        "_draws.py",
+        "f = f[..., 0] + offset\n            values",
+        "f = f[..., 0]\n            values",
+        "the mass of counts without the log of the exposure",
+    ),
+    _v(
+        "quantiles-of-functions",
+        "_draws.py",
+        "normal_mixture_quantiles(self.functions(f), self.noise, levels)",
+        "normal_mixture_quantiles(self.functions(f), 1e-3 * self.noise, levels)",
+        "quantiles of f for those of a new observation",
+    ),
 ]

@@ -152,4 +152,11 @@ VARIANTS = [
         "PhaseInterrupted(problem.state)",
         "what an interrupted start had found is lost",
     ),
+    _v(
+        "covariance-of-draws-without-noise",
+        "_regression_predictions.py",
+        "(covariance + noise).astype(X.dtype)",
+        "covariance.astype(X.dtype)",
+        "covariances of f for those of observations",
+    ),
 ]

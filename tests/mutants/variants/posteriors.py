@@ -75,4 +75,11 @@ VARIANTS = [
         "self.params = self._params_of(normal)\n        return self",
         "what is asked for a posterior nearby goes there itself",
     ),
+    _v(
+        "product-at-its-own-parameters",
+        "_product.py",
+        "pairs = zip(self._bound(params), draw.parts, strict=True)",
+        "pairs = zip(self._bound(), draw.parts, strict=True)",
+        "log q of draws at the product's own parameters, whatever is given",
+    ),
 ]
