@@ -113,15 +113,22 @@ VARIANTS = [
     _v(
         "passes-activation-slope",
         "_passes.py",
-        "self._multiply(out, units)",
+        "self._multiply(out, values)",
         "pass",
         "the derivative of the activation left out",
     ),
     _v(
         "passes-tanh-of-half",
         "_passes.py",
-        "torch.sigmoid(x.mul_(2), out=out)",
-        "torch.sigmoid(x, out=out)",
+        "x.mul_(2).sigmoid_().mul_(2).sub_(1)",
+        "x.sigmoid_().mul_(2).sub_(1)",
         "tanh of half the argument",
+    ),
+    _v(
+        "passes-unit-of-less-than-one",
+        "_passes.py",
+        '"tanh": (_tanh, _by_tanh, 20.0)',
+        '"tanh": (_tanh, _by_tanh, 1.0)',
+        "the unit that carries the intercepts is tanh(1)",
     ),
 ]
