@@ -7,6 +7,7 @@ from typing import Self
 import torch
 
 from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
+from skvi.base._protocols import JointDensity
 from skvi.utils._device import Movable
 
 __all__ = ["Family", "Posterior"]
@@ -193,6 +194,23 @@ class Posterior(Movable):
         -------
         Posterior
             By default itself: only families whose `as_gamma` is not None have one.
+        """
+        return self
+
+    def refine(self, target: JointDensity, generator: torch.Generator) -> "Posterior":
+        """Improve on what the solver found, once, before attributes are set.
+
+        Parameters
+        ----------
+        target : Target
+            All the data of the fit, at the hyperparameters that were found.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Posterior
+            Over the same layout, of this family or another; by default itself. The
+            fit keeps it in the place of the solver's, and estimates its ELBO.
         """
         return self
 
