@@ -55,9 +55,7 @@ def stack_structure(objective: Any, member: Member) -> Hashable | None:
     if not _is_mixture(member):
         return objective.structure(member)
     components = member.posterior.components
-    one = _Component(
-        member.target, components[0], member.divergence, member.generator
-    )
+    one = _Component(member.target, components[0], member.divergence, member.generator)
     found = objective.structure(one)
     return None if found is None else (found, len(components))
 

@@ -121,8 +121,12 @@ class _EnsemblePosterior(Posterior):
 
     @property
     def side(self) -> Side:  # type: ignore[override]
-        """That of the members: a mean of bounds from one side is one."""
-        return self._members[0].side
+        """Exact, or from above, as that of the members; else of no use.
+
+        In the mean over its draws, log q of a member lies above that of the mixture.
+        """
+        side = self._members[0].side
+        return side if side in ("exact", "upper") else "none"
 
     @property
     def components(self) -> tuple[Posterior, ...]:
@@ -140,13 +144,17 @@ class _EnsemblePosterior(Posterior):
         component = self._assign(n_draws, generator)
         counts = component.bincount(minlength=len(self._members)).tolist()
         drawn = [
-            member.draw(count, generator).theta
+            member.draw(count, generator)
             for member, count in zip(self.components, counts, strict=True)
             if count
         ]
         order = torch.argsort(torch.argsort(component, stable=True))
-        theta = torch.cat(drawn)[order]
-        return Draw(theta, self.log_prob(theta), self.side, component=component)
+        theta = torch.cat([draw.theta for draw in drawn])[order]
+        if self.side == "exact":
+            log_q = self.log_prob(theta)
+        else:  # of a member, the only one that is known: the ELBO is then their mean
+            log_q = torch.cat([draw.log_q for draw in drawn])[order]
+        return Draw(theta, log_q, self.side, component=component)
 
     def _assign(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         """Members of the draws: random permutations of all, one after the other."""
