@@ -141,12 +141,36 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             On Ctrl-C: with all attributes of the best posterior so far, or without
             any where there is none yet.
         """
+        problem, solver = self._pose(target)
+        solution, progress = self._run(problem, solver, before, data)
+        solution = self._refine(problem, solution)
+        solution, found = self._attributes(problem, solution)
+        vars(self).update(found)  # at once: fitted, or not at all
+        if solution.interrupted:
+            raise KeyboardInterrupt
+        progress.finish(self.lower_bound_)
+
+    def _pose(self, target: Any) -> tuple[Problem, Solver]:
+        """Check the combination; the problem at the family's own start, and a solver.
+
+        Parameters
+        ----------
+        target : Target
+
+        Returns
+        -------
+        problem : Problem
+            On the device of the fit.
+        solver : Solver
+        """
         self.objective_.check(self.divergence_, target)
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
         self._check_posterior(posterior)
-        self.objective_.check_posterior(posterior, self.divergence_, target)
+        # Components of a mixture are trained as if each were alone.
+        component = posterior.components[0]
+        self.objective_.check_posterior(component, self.divergence_, target)
         device = resolve_device(self.device, self._device_work(target))
         problem = Problem(
             target.to(device),
@@ -155,14 +179,13 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             posterior.to(device),
             generator_on(generator, device),
         )
-        solver = self._choose_solver(problem)
-        solution, progress = self._run(problem, solver, before, data)
-        solution = self._refine(problem, solution)
-        solution, found = self._attributes(problem, solution)
-        vars(self).update(found)  # at once: fitted, or not at all
-        if solution.interrupted:
-            raise KeyboardInterrupt
-        progress.finish(self.lower_bound_)
+        return problem, self._choose_solver(problem)
+
+    def _start(self, problem: Problem, solver: Solver) -> State | None:
+        """Find where a first fit starts; None is the problem's own state."""
+        options = self._solver_options(problem.target)
+        start = self._prepare(problem, solver)
+        return choose_start(solver, problem, options, start)
 
     def _device_work(self, target: Any) -> float:
         """Multiply-adds of a pass over the data, for the choice of a device."""
@@ -199,8 +222,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             if self.warm_start and before:
                 start = self._continue(problem, before)
             else:
-                start = self._prepare(problem, solver)
-                start = choose_start(solver, problem, options, start)
+                start = self._start(problem, solver)
             options = replace(options, progress=progress)
             if start is None:
                 return solver.solve(problem, options), progress

@@ -53,6 +53,7 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
     }
     _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
+    _fits_in_stacks = True
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
 
