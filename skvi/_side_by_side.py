@@ -1,7 +1,7 @@
 """Fits of several estimators side by side: members of one stack."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +34,8 @@ class PosedFit:
     problem : Problem
         At its start.
     options : SolverOptions
+    first : (Problem, SolverOptions) or None
+        To be solved before, for a better start.
     seconds : float
         What it took so far.
     """
@@ -41,23 +43,8 @@ class PosedFit:
     estimator: BaseSupervised
     problem: Problem
     options: SolverOptions
+    first: tuple[Problem, SolverOptions] | None
     seconds: float
-
-    @property
-    def stack(self) -> tuple:
-        """What fits must share to be in one stack."""
-        structure = stack_structure(self.problem.objective, self.problem)
-        options = self.options
-        shared = structure, options.n_draws, options.batch_size
-        return repr(self.problem.objective), *shared
-
-    @property
-    def n_elements(self) -> int:
-        """Numbers of one member in the buffers of a stack."""
-        target, posterior = self.problem.target, self.problem.posterior
-        n_rows = self.options.batch_size or target.n_rows
-        per_draw = 2 * target.layout.size + 4 * n_rows
-        return self.options.n_draws * per_draw * len(posterior.components)
 
     @property
     def work(self) -> float:
@@ -73,6 +60,7 @@ class PosedFit:
         """
         start = time.perf_counter()
         estimator = self.estimator
+        solution = estimator._refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
         n_draws = estimator.n_draws
         found |= describe_fit(self.problem, solution, n_draws, BOUND_DRAWS)
@@ -126,13 +114,15 @@ def pose(
         problem, solver = estimator._pose(target)
         if solver.name != Stochastic.name:
             return None
-        if stack_structure(problem.objective, problem) is None:
-            return None
-        state = estimator._start(problem, solver)
-    options = estimator._solver_options(target)
+        state = estimator._begin(problem, solver)
+    options, first = estimator._solver_options(target), None
     if state is not None:
         problem, options = problem.at(state), replace(options, warm_start=True)
-    return PosedFit(estimator, problem, options, time.perf_counter() - start)
+        first = estimator._first_phase(problem)
+    phases = [problem] if first is None else [first[0], problem]
+    if all(stack_structure(p.objective, p) is None for p in phases):
+        return None
+    return PosedFit(estimator, problem, options, first, time.perf_counter() - start)
 
 
 def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
@@ -149,29 +139,58 @@ def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
         On Ctrl-C; nothing of what was not done is kept.
     """
     with raising_interrupts():
-        for stack in _stacks(fits):
-            start = time.perf_counter()
-            with limit_threads(sum(fit.work for fit in stack)):
-                solutions = Stochastic().solve_members(
-                    [fit.problem for fit in stack], [fit.options for fit in stack]
-                )
-            if any(solution.interrupted for solution in solutions):
-                raise KeyboardInterrupt
-            seconds = (time.perf_counter() - start) / len(stack)
-            for fit, solution in zip(stack, solutions, strict=True):
-                fit.seconds += seconds
-                with limit_threads(fit.work):
-                    fit.keep(solution)
+        beginners = [fit for fit in fits if fit.first is not None]
+        firsts = [fit.first for fit in beginners if fit.first is not None]
+        for fit, solution in zip(beginners, _solve(beginners, firsts), strict=True):
+            fit.problem = fit.problem.at(solution.state)
+        solutions = _solve(fits, [(fit.problem, fit.options) for fit in fits])
+        for fit, solution in zip(fits, solutions, strict=True):
+            with limit_threads(fit.work):
+                fit.keep(solution)
 
 
-def _stacks(fits: Sequence[PosedFit]) -> list[list[PosedFit]]:
-    """Fits that share a structure, in parts that are not too large."""
-    groups: dict[tuple, list[PosedFit]] = {}
-    for fit in fits:
-        groups.setdefault(fit.stack, []).append(fit)
+def _solve(
+    fits: Sequence[PosedFit], tasks: Sequence[tuple[Problem, SolverOptions]]
+) -> list[Solution]:
+    """Solve a task of each fit, in stacks; the fits count the seconds."""
+    solutions: dict[int, Solution] = {}
+    for stack in _stacks(tasks):
+        start = time.perf_counter()
+        with limit_threads(sum(fits[i].work for i in stack)):
+            problems, options = zip(*(tasks[i] for i in stack), strict=True)
+            found = Stochastic().solve_members(problems, options)
+        if any(solution.interrupted for solution in found):
+            raise KeyboardInterrupt
+        seconds = (time.perf_counter() - start) / len(stack)
+        for i, solution in zip(stack, found, strict=True):
+            fits[i].seconds += seconds
+            solutions[i] = solution
+    return [solutions[i] for i in range(len(tasks))]
+
+
+def _stacks(tasks: Sequence[tuple[Problem, SolverOptions]]) -> list[list[int]]:
+    """Tasks that share a structure, in parts that are not too large."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, task in enumerate(tasks):
+        groups.setdefault(_structure(*task) or i, []).append(i)
     stacks = []
     for group in groups.values():
-        size = max(1, STACK_ELEMENTS // max(fit.n_elements for fit in group))
-        n_parts = -(-len(group) // size)
+        largest = max(_n_elements(*tasks[i]) for i in group)
+        n_parts = -(-len(group) // max(1, STACK_ELEMENTS // largest))
         stacks += [group[part::n_parts] for part in range(n_parts)]
     return stacks
+
+
+def _structure(problem: Problem, options: SolverOptions) -> Hashable | None:
+    """What members must share to be in one stack; None where they cannot."""
+    found = stack_structure(problem.objective, problem)
+    if found is None:
+        return None
+    return repr(problem.objective), found, options.n_draws, options.batch_size
+
+
+def _n_elements(problem: Problem, options: SolverOptions) -> int:
+    """Numbers of a member in the buffers of a stack."""
+    n_rows = options.batch_size or problem.target.n_rows
+    per_draw = 2 * problem.target.layout.size + 4 * n_rows
+    return options.n_draws * per_draw * len(problem.posterior.components)

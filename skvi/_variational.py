@@ -36,6 +36,7 @@ from skvi.solvers import (
     Solver,
     SolverOptions,
     State,
+    Stochastic,
     choose_solver,
     choose_start,
 )
@@ -183,9 +184,29 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
     def _start(self, problem: Problem, solver: Solver) -> State | None:
         """Find where a first fit starts; None is the problem's own state."""
+        start = self._begin(problem, solver)
+        first = None if start is None else self._first_phase(problem.at(start))
+        if first is None:
+            return start
+        found = Stochastic().solve(*first)
+        found.raise_interrupt()
+        return found.state
+
+    def _begin(self, problem: Problem, solver: Solver) -> State | None:
+        """Find where the first phase of a fit starts, which takes no gradients."""
         options = self._solver_options(problem.target)
         start = self._prepare(problem, solver)
         return choose_start(solver, problem, options, start)
+
+    def _first_phase(self, problem: Problem) -> tuple[Problem, SolverOptions] | None:
+        """What stochastic gradients solve first, for a better start; None is nothing.
+
+        Parameters
+        ----------
+        problem : Problem
+            At the start that `_initialize` found.
+        """
+        return None
 
     def _device_work(self, target: Any) -> float:
         """Multiply-adds of a pass over the data, for the choice of a device."""

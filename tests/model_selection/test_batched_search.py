@@ -17,6 +17,7 @@ from skvi import _side_by_side
 from skvi.divergences import KL, Renyi
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.objectives import RenyiBound
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble, FullRankNormal
 from skvi.priors import Normal
@@ -108,6 +109,16 @@ def test_structures_have_stacks_of_their_own(stacks):
     found = compare(network(), grid, *waves())
     assert sorted(n for n in stacks if n > 3)[-4:] == [6, 6, 9, 9]
     assert len(set(found.cv_results_["mean_test_score"])) == 10
+
+
+def test_first_phases_are_in_a_stack_too(stacks):
+    """Bounds of log weights start at the ELBO's posterior, and have no stack.
+
+    Wrong variant: the second phase starts where the first one did.
+    """
+    grid = {"objective": [RenyiBound()], "objective__alpha": [0.3, 0.7]}
+    compare(network(max_iter=3), grid, *waves(40))
+    assert stacks[0] == 6
 
 
 def test_large_stacks_are_split(stacks, monkeypatch):
