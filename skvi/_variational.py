@@ -3,6 +3,7 @@
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from numbers import Integral, Real
 from typing import Any
 
@@ -324,12 +325,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 f"parameters need {target.layout}, or have other classes. Use the "
                 "same features, classes and sizes, or warm_start=False."
             )
-        normal = before["posterior_"].as_normal()
-        if normal is not None:
-            posterior = posterior.near(normal)
-        elif len(before["posterior_"].params) == len(posterior.params):
-            last = before["posterior_"].params
-            posterior = posterior.at(last.clone().to(posterior.params.device))
+        # Components of a mixture go on with those of the last fit, in turn.
+        ends = before["posterior_"].components
+        pairs = zip(posterior.components, cycle(ends))
+        posterior = posterior.with_components([_continued(*pair) for pair in pairs])
         posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         return State(posterior, at_last_scales(target, before))
 
@@ -396,6 +395,16 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         Empty for models whose flat fits are usually right.
         """
         return {}, ""
+
+
+def _continued(posterior: Posterior, last: Posterior) -> Posterior:
+    """Posterior where the last one ended, as far as its family can be there."""
+    normal = last.as_normal()
+    if normal is not None:
+        return posterior.near(normal)
+    if len(last.params) != len(posterior.params):
+        return posterior
+    return posterior.at(last.params.clone().to(posterior.params.device))
 
 
 def at_last_scales(target: Any, before: dict[str, Any]) -> Any:

@@ -72,6 +72,8 @@ class BatchedGridSearchCV(GridSearchCV):
     time and no prediction needs: the ELBO comes from 100 draws, and fits are not
     judged by weights of draws. Those that did not converge are counted in one warning.
 
+    All fits are in memory until they are scored, and the training part of every fold.
+
     Estimators with callbacks or ``verbose > 0``, searches with callbacks, and arguments
     of `fit` other than `sample_weight` and `groups` go one fit at a time.
 
@@ -135,6 +137,7 @@ class BatchedGridSearchCV(GridSearchCV):
         )
         seconds = [outcome.seconds for outcome in outcomes]
         stand_in = FittedCandidate(self.estimator, Queue(outcomes))
+        del outcomes  # the queue forgets what is scored
         own = self.get_params(deep=False)
         inner = GridSearchCV(
             **{**own, "estimator": stand_in, "n_jobs": None, "cv": splits}

@@ -66,13 +66,10 @@ def can_be_batched(estimator: Any) -> bool:
     """Whether fits of an estimator, or of a pipeline, may be members of a stack."""
     if not isinstance(estimator, Pipeline):
         return can_pose(estimator)
-    # Subclasses and routed input may fit in another way.
-    simple = type(estimator) is Pipeline and _transforms_nothing(estimator)
-    return simple and can_pose(final_step(estimator))
-
-
-def _transforms_nothing(pipeline: Pipeline) -> bool:
-    return getattr(pipeline, "transform_input", None) is None and not pipeline.memory
+    # Subclasses, caches and routed input may fit in another way.
+    is_plain = type(estimator) is Pipeline and estimator.memory is None
+    is_routed = estimator.get_params(deep=False).get("transform_input") is not None
+    return is_plain and not is_routed and can_pose(final_step(estimator))
 
 
 def fit_candidates(

@@ -178,8 +178,10 @@ def test_pipelines_transform_each_fold_once():
 
 
 def test_classes_and_several_scores():
+    """Of a table with names."""
+    pandas = pytest.importorskip("pandas")
     X, y = load_iris(return_X_y=True)
-    X, y = scale(X), np.array(["a", "b", "c"])[y]
+    X, y = pandas.DataFrame(scale(X), columns=list("abcd")), np.array([*"xyz"])[y]
     model = BayesianMLPClassifier(**SMALL | {"divergence": KL(), "max_iter": 20})
     grid = {"divergence__weight": [0.2, 1.0], "class_weight": [None, "balanced"]}
     scoring = ["accuracy", "neg_log_loss"]
@@ -189,7 +191,8 @@ def test_classes_and_several_scores():
     np.testing.assert_allclose(
         found.predict_proba(X), found.best_estimator_.predict_proba(X)
     )
-    assert list(found.classes_) == ["a", "b", "c"]
+    assert list(found.classes_) == ["x", "y", "z"]
+    assert list(found.feature_names_in_) == ["a", "b", "c", "d"]
 
 
 def test_weights_and_groups():
