@@ -148,12 +148,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         self._check_posterior(posterior)
         self.objective_.check_posterior(posterior, self.divergence_, target)
         device = resolve_device(self.device, self._device_work(target))
+        if device != CPU:
+            target, posterior = target.to(device), posterior.to(device)
+            generator = generator_on(generator, device)
         problem = Problem(
-            target.to(device),
-            self.objective_,
-            self.divergence_,
-            posterior.to(device),
-            generator_on(generator, device),
+            target, self.objective_, self.divergence_, posterior, generator
         )
         solver = self._choose_solver(problem)
         solution, progress = self._run(problem, solver, before, data)

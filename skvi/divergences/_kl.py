@@ -98,28 +98,23 @@ class KL(Divergence):
         """Value and derivatives; see `Divergence.terms`."""
         w, pi = self.weight, prior.as_normal()
         precision = precision_of(q) if q_precision is None else q_precision
-        if pi is not None and pi.is_diagonal and q.factor is None:
-            value = w * _kl_of_normals(q, pi)
-        else:
-            value = self.closed_form(q, prior)
         if pi is None:
+            value = self.closed_form(q, prior)
             gradient, exact = _separable_derivatives(prior, q)
             # Where -log prior is not convex, the curvature of a parabola above it
             # that is symmetric around 0, as for a mixture of normals around 0.
             above = (gradient / q.mean).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
             curvature = torch.where(exact < 0, above, exact)
         else:
-            exact = curvature = precision_of(pi)
-            gradient = apply(curvature, q.mean - pi.mean)
+            shift, exact = q.mean - pi.mean, precision_of(pi)
+            gradient, curvature = apply(exact, shift), exact
+            if pi.is_diagonal and q.factor is None:
+                squared = gradient @ shift + exact @ q.variance - len(shift)
+                value = w * (pi.half_log_det - q.half_log_det + 0.5 * squared)
+            else:
+                value = self.closed_form(q, prior)
         natural = w * subtract(exact, precision)
         return DivergenceTerms(value, w * gradient, w * curvature, natural, w)
-
-
-def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """KL(q || pi) for a diagonal pi, up to rounding errors of its own terms."""
-    squared = (q.mean - pi.mean).square() + q.variance
-    determinants = pi.half_log_det - q.half_log_det
-    return determinants + 0.5 * ((squared / pi.variance).sum() - q.mean.shape[0])
 
 
 def _separable_derivatives(
@@ -129,7 +124,7 @@ def _separable_derivatives(
 
     The latter is also the second derivative in the mean.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         mean = q.mean.detach().clone().requires_grad_()
         variance = q.variance.detach().clone().requires_grad_()
         value = -prior.expected_log_prob(mean, variance.sqrt()).sum()
