@@ -69,11 +69,13 @@ class KL(Divergence):
         return prior.as_normal() is not None or prior.has_expected_log_prob
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`."""
+        """Closed form; see `Divergence.closed_form`. Of shape (...) for (..., P)."""
         pi = prior.as_normal()
         if pi is None:
-            log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum()
+            log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
             return self.weight * (-q.entropy() - log_prior)
+        if q.batch_shape:
+            return self.weight * _kl_of_normals(q, pi)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
@@ -98,23 +100,32 @@ class KL(Divergence):
         """Value and derivatives; see `Divergence.terms`."""
         w, pi = self.weight, prior.as_normal()
         precision = precision_of(q) if q_precision is None else q_precision
-        if pi is None:
+        if pi is None or not pi.is_diagonal or q.factor is not None:
             value = self.closed_form(q, prior)
+        else:
+            value = w * _kl_of_normals(q, pi)
+        if pi is None:
             gradient, exact = _separable_derivatives(prior, q)
             # Where -log prior is not convex, the curvature of a parabola above it
             # that is symmetric around 0, as for a mixture of normals around 0.
             above = (gradient / q.mean).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
             curvature = torch.where(exact < 0, above, exact)
         else:
-            shift, exact = q.mean - pi.mean, precision_of(pi)
-            gradient, curvature = apply(exact, shift), exact
-            if pi.is_diagonal and q.factor is None:
-                squared = gradient @ shift + exact @ q.variance - len(shift)
-                value = w * (pi.half_log_det - q.half_log_det + 0.5 * squared)
-            else:
-                value = self.closed_form(q, prior)
+            exact = curvature = precision_of(pi)
+            gradient = apply(curvature, q.mean - pi.mean)
         natural = w * subtract(exact, precision)
         return DivergenceTerms(value, w * gradient, w * curvature, natural, w)
+
+
+def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
+    """KL(q || pi) of each q, up to rounding errors of its own terms."""
+    determinants = pi.half_log_det - q.half_log_det
+    if pi.is_diagonal:
+        squared = (q.mean - pi.mean).square() + q.variance
+        return determinants + 0.5 * ((squared / pi.variance).sum(-1) - q.size)
+    trace = (precision_of(pi) * q.covariance()).sum((-2, -1))
+    distance = pi.squared_distance(q.mean - pi.mean)
+    return determinants + 0.5 * (trace + distance - q.size)
 
 
 def _separable_derivatives(

@@ -272,4 +272,11 @@ VARIANTS = [
         "normal_mixture_quantiles(self.functions(f), 1e-3 * self.noise, levels)",
         "quantiles of f for those of a new observation",
     ),
+    _v(
+        "bound-before-refinement",
+        "_variational.py",
+        "state=State(refined, target), is_exact=False)",
+        "state=State(refined, target))",
+        "the ELBO of the posterior before it refined itself",
+    ),
 ]
