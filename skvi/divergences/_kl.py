@@ -100,10 +100,10 @@ class KL(Divergence):
         """Value and derivatives; see `Divergence.terms`."""
         w, pi = self.weight, prior.as_normal()
         precision = precision_of(q) if q_precision is None else q_precision
-        if pi is None or not pi.is_diagonal or q.factor is not None:
-            value = self.closed_form(q, prior)
-        else:
+        if pi is not None and pi.is_diagonal and q.factor is None:
             value = w * _kl_of_normals(q, pi)
+        else:
+            value = self.closed_form(q, prior)
         if pi is None:
             gradient, exact = _separable_derivatives(prior, q)
             # Where -log prior is not convex, the curvature of a parabola above it
