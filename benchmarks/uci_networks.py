@@ -2,10 +2,10 @@
 
     SKVI_DATA=folder python benchmarks/uci_networks.py                  # hours; resumes
     SKVI_DATA=folder python benchmarks/uci_networks.py --sets yacht --settings elbo
-    SKVI_DATA=folder python benchmarks/uci_networks.py --validation     # test rows unseen
+    SKVI_DATA=folder python benchmarks/uci_networks.py --validation   # test rows unread
     python benchmarks/uci_networks.py --summary                         # no runs
 
-The standard 20 splits into 90 % for training and 10 % for test (5 for protein). RMSE and
+The standard 20 splits, 90 % for training and 10 % for test (5 for protein). RMSE and
 the negative log density of test rows are in the original units. Features are
 standardized by the training rows; the target is standardized inside of the estimators.
 A run that is in the result file already is not repeated.
@@ -128,7 +128,11 @@ def as_in_the_papers(name, n_features, **parameters):
         "coef_1": Normal(math.sqrt(units)),
         "intercept_1": Normal(1.0),
     }
-    defaults = {"batch_size": 100, "n_draws": 10, "max_iter": 40 if name == HUGE else 500}
+    defaults = {
+        "batch_size": 100,
+        "n_draws": 10,
+        "max_iter": 40 if name == HUGE else 500,
+    }
     return BayesianMLPRegressor(
         hidden_layer_sizes=(units,), prior=prior, **defaults | parameters
     )
@@ -200,7 +204,9 @@ def runs(options):
     done = set()
     if path.exists():
         with path.open() as file:
-            done = {(r["set"], r["setting"], int(r["split"])) for r in csv.DictReader(file)}
+            done = {
+                (r["set"], r["setting"], int(r["split"])) for r in csv.DictReader(file)
+            }
     for name in options.sets:
         X, y, splits = load(os.environ["SKVI_DATA"], name)
         for split, setting in product(range(len(splits)), options.settings):
@@ -236,14 +242,15 @@ def summarize(path):
                 print(f"    {setting:20} {text}  {seconds:6.1f}  {len(found)} splits")
         for author, table in PUBLISHED.items():
             rmse, rmse_se, nll, nll_se = table[name]
-            print(
-                f"    {author:20} {rmse:7.2f} +- {rmse_se:5.2f}  {nll:7.2f} +- {nll_se:5.2f}"
-            )
+            text = f"{rmse:8.2f} +- {rmse_se:6.2f}  {nll:8.2f} +- {nll_se:6.2f}"
+            print(f"    {author:20} {text}  printed")
 
 
 def mean_and_error(values):
     """As text."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else math.nan
+    error = (
+        statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else math.nan
+    )
     return f"{statistics.fmean(values):8.4f} +- {error:6.4f}"
 
 
