@@ -1,7 +1,6 @@
 """All fits of a search: those that can, side by side; the others one at a time."""
 
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
 from skvi._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
+from skvi.exceptions import SkviWarning
 from skvi.model_selection._candidates import canonical, final_step
 from skvi.utils._validation import _safe_indexing
+from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
@@ -144,7 +145,9 @@ class _Piece:
         members = [fit for fit in posed if fit is not None]
         try:
             fit_side_by_side(members)
-        except Exception:  # of a single one: which one, they show one at a time
+        except Exception as error:  # of a single one: one at a time they show it
+            text = f"A stack of fits failed: {error!r}. They are made one at a time."
+            warn_user(text, SkviWarning)
             posed = [None] * len(jobs)
         for job, outcome, fit in zip(jobs, outcomes, posed, strict=True):
             if fit is not None:
@@ -211,9 +214,5 @@ def _warn_of(outcomes: Sequence[Outcome]) -> None:
     """Say once what fits one at a time would say each."""
     messages = [outcome.message for outcome in outcomes if outcome.message]
     if messages:
-        warnings.warn(
-            f"{len(messages)} of {len(outcomes)} fits did not converge; the first: "
-            f"{messages[0]}.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+        counts = f"{len(messages)} of {len(outcomes)} fits did not converge"
+        warn_user(f"{counts}; the first: {messages[0]}.", ConvergenceWarning)

@@ -103,5 +103,5 @@ class NoiseStream:
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members only."""
         self.generators = [self.generators[m] for m in members]
-        self.block = self.block[list(members)]
+        self.block = torch.stack([self.block[m] for m in members])
         self._steps = self.block.unbind(1)

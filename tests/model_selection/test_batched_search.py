@@ -15,6 +15,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler, scale
 
 from skvi import _side_by_side
 from skvi.divergences import KL, Renyi
+from skvi.exceptions import SkviWarning
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
@@ -240,7 +241,8 @@ def test_a_stack_that_fails_is_fitted_one_by_one(monkeypatch):
     grid = {"divergence__weight": [0.1, 1.0]}
     expected = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
     monkeypatch.setattr("skvi.model_selection._batched_fits.fit_side_by_side", fail)
-    found = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
+    with pytest.warns(SkviWarning, match="RuntimeError.* one at a time"):
+        found = BatchedGridSearchCV(network(), grid, cv=3).fit(X, y)
     np.testing.assert_allclose(
         found.cv_results_["mean_test_score"],
         expected.cv_results_["mean_test_score"],
