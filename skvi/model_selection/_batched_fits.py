@@ -1,11 +1,13 @@
 """All fits of a search: those that can, side by side; the others one at a time."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
@@ -19,8 +21,8 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
-# Fits that one process trains at once, where there are several processes.
-PIECE = 32
+# Most fits that one process trains at once, where there are several processes.
+PIECE = 64
 
 
 @dataclass(eq=False)
@@ -106,13 +108,20 @@ def fit_candidates(
         for split, (train, _) in enumerate(splits)
     ]
     run = Parallel(n_jobs=n_jobs, pre_dispatch=pre_dispatch)
-    is_alone = n_jobs in (None, 1)
-    size = len(jobs) if is_alone else PIECE
-    pieces = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    pieces = _pieces(jobs, effective_n_jobs(n_jobs))
     found = run(delayed(_fit_piece)(piece, X, y, fit_params) for piece in pieces)
     outcomes = [outcome for part in found for outcome in part]
     _warn_of(outcomes)
     return outcomes
+
+
+def _pieces(jobs: Sequence[Job], n_processes: int) -> list[Sequence[Job]]:
+    """All jobs for one process; as many equal pieces for each of several."""
+    n_pieces = n_processes
+    if n_processes > 1:
+        n_pieces *= math.ceil(len(jobs) / (PIECE * n_processes))
+    size = math.ceil(len(jobs) / n_pieces)
+    return [jobs[start : start + size] for start in range(0, len(jobs), size)]
 
 
 def _fit_piece(
