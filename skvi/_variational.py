@@ -174,12 +174,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         component = posterior.components[0]
         self.objective_.check_posterior(component, self.divergence_, target)
         device = resolve_device(self.device, self._device_work(target))
+        if device != CPU:
+            target, posterior = target.to(device), posterior.to(device)
+            generator = generator_on(generator, device)
         problem = Problem(
-            target.to(device),
-            self.objective_,
-            self.divergence_,
-            posterior.to(device),
-            generator_on(generator, device),
+            target, self.objective_, self.divergence_, posterior, generator
         )
         return problem, self._choose_solver(problem)
 

@@ -233,15 +233,15 @@ VARIANTS = [
     _v(
         "rows-stay",
         "_variational.py",
-        "            target.to(device),",
-        "            target,",
+        "target, posterior = target.to(device), posterior.to(device)",
+        "posterior = posterior.to(device)",
         "the data of a fit are not moved to its device",
     ),
     _v(
         "generator-stays",
         "_variational.py",
-        "            generator_on(generator, device),",
-        "            generator,",
+        "            generator = generator_on(generator, device)",
+        "            pass",
         "noise is not drawn where it is used",
     ),
     _v(

@@ -272,6 +272,20 @@ VARIANTS = [
         "no chain starts where the likelihood is large",
     ),
     _v(
+        "callbacks-in-inference-mode",
+        "_run.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "callbacks cannot take derivatives",
+    ),
+    _v(
+        "states-of-inference-mode",
+        "_natural_gradient.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "the posterior that is found cannot be part of a graph",
+    ),
+    _v(
         "callbacks-see-the-start",
         "_run.py",
         "self.options.progress(self.value, self.state)",
