@@ -107,9 +107,9 @@ class Rows(Movable):
         is_slice = isinstance(index, slice)
         if index is None or (is_slice and index == slice(0, self.y.shape[0])):
             return self
-        columns = (self.y, self.weight, self.offset)
-        taken = [None if v is None else _take(v, index) for v in columns]
-        return type(self)(_take(self.X, index), *taken)
+        beside = (self.weight, self.offset)
+        taken = [None if v is None else _take(v, index) for v in beside]
+        return type(self)(_take(self.X, index), _take(self.y, index), *taken)
 
     def chunks(self, width: int = 1) -> list[slice]:
         """Cut the rows into pieces of bounded size.

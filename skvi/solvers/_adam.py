@@ -80,17 +80,21 @@ class AdamStack:
 
 
 def _update(
-    tensors: Sequence[Sequence[torch.Tensor]], rate: float, count: int
+    tensors: Sequence[list[torch.Tensor]], rate: float, count: int
 ) -> Callable[[], None]:
     """Next step of tensors, their gradients, and first and second moments."""
-    made = tensors[0][0].new_tensor(float(count), dtype=torch.float32)
+    params, gradients, first, second = tensors
+    made = params[0].new_tensor(float(count), dtype=torch.float32)
     # Adding a number to a tensor takes longer than adding a tensor.
-    one, counts = torch.ones_like(made), [made] * len(tensors[0])
+    one, counts = torch.ones_like(made), [made] * len(params)
 
     def update() -> None:
         made.add_(one)
         torch._fused_adam_(
-            *tensors,
+            params,
+            gradients,
+            first,
+            second,
             [],
             counts,
             lr=rate,
