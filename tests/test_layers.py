@@ -35,7 +35,12 @@ LAYERS = [
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
     # estimators
-    ["skvi.linear_model", "skvi.neural_network", "skvi.model_selection"],
+    [
+        "skvi.changepoint",
+        "skvi.linear_model",
+        "skvi.neural_network",
+        "skvi.model_selection",
+    ],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]
