@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._filter import Filter
-from skvi.changepoint._groups import make_groups
+from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
 from skvi.changepoint._hazards import ConstantHazard
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._records import Records
@@ -18,15 +18,34 @@ from skvi.changepoint._regression import (
     LinearRegression,
     VectorAutoregression,
 )
+from skvi.changepoint._robust import RobustGroup
 from skvi.changepoint._scaling import Scaling, measure
 from skvi.changepoint._stream import Stream
-from skvi.changepoint.base import Hazard, ObservationModel, SegmentModel
+from skvi.changepoint.base import (
+    BurnIn,
+    Hazard,
+    ObservationModel,
+    RegressionModel,
+    SegmentModel,
+)
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.losses import LogLoss
+from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
 
-__all__ = ["MODELS", "make_stream", "resolve_hazard", "resolve_models", "resolve_prior"]
+__all__ = [
+    "make_scaling",
+    "make_stream",
+    "power_of",
+    "resolve_divergence",
+    "resolve_hazard",
+    "resolve_loss",
+    "resolve_models",
+    "resolve_prior",
+]
+
+# Standard deviations from the prediction at which a row has the largest influence.
+INFLUENCE_PEAK = 2.75
 
 MODELS = {
     "constant_mean": ConstantMean,
@@ -107,25 +126,68 @@ def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
     return location, scale
 
 
-def resolve_loss(loss: str | Loss) -> Loss:
-    """Return the loss of a name, or a copy of the one that is given."""
+def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
+    """Return the loss that is meant, where the models allow it."""
     if isinstance(loss, str):
-        return LogLoss()
-    loss.validate()
-    return clone(loss)
+        found = LogLoss() if loss == "log" else BetaLoss(1 + INFLUENCE_PEAK**-2)
+    else:
+        loss.validate()
+        found = clone(loss)
+    if isinstance(found, BetaLoss):
+        require_regressions(f"loss={found!r}", 'loss="log"', models)
+    return found
 
 
-def check_divergence(divergence: KL, models: Sequence[SegmentModel]) -> None:
+def power_of(loss: Loss) -> float | None:
+    """Return beta - 1, and None for the log loss."""
+    return loss.beta - 1 if isinstance(loss, BetaLoss) else None
+
+
+def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> KL:
+    """Return the divergence that is meant, where the models allow it."""
+    if isinstance(divergence, str):
+        return KL()
+    divergence.validate()
+    if divergence.weight != 1:
+        require_regressions(f"divergence={divergence!r}", "weight=1", models)
+    return clone(divergence)
+
+
+def require_regressions(
+    part: str, instead: str, models: Sequence[SegmentModel]
+) -> None:
     """Only regressions know what a row of less weight teaches."""
-    if divergence.weight == 1:
-        return
     for model in models:
-        if isinstance(model, ObservationModel):
+        if not isinstance(model, RegressionModel):
             raise IncompatibleComponentsError(
-                f"KL(weight={divergence.weight}) and {type(model).__name__} cannot be "
-                "combined: the model has no update by a part of a row. Use weight=1, "
-                "or a regression such as ConstantMean."
+                f"{part} and {type(model).__name__} cannot be combined: the model has "
+                f"no update by a part of a row. Use {instead}, or regressions, such as "
+                "ConstantMean."
             )
+
+
+def make_groups(
+    models: Sequence[SegmentModel], burn_in: BurnIn, temper: float, power: float | None
+) -> list[Group]:
+    """Put models of one kind together."""
+    groups: list[Group] = []
+    for shared in (False, True) if power is None else (None,):
+        chosen = [
+            (i, model)
+            for i, model in enumerate(models)
+            if isinstance(model, RegressionModel)
+            and shared in (None, model.shares_design)
+        ]
+        if chosen:
+            numbers, members = zip(*chosen, strict=True)
+            if power is None:
+                groups.append(ConjugateGroup(numbers, members, burn_in, temper))
+            else:
+                groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+    for i, model in enumerate(models):
+        if isinstance(model, ObservationModel):
+            groups.append(SingleModel(i, model, burn_in))
+    return groups
 
 
 def make_scaling(
@@ -142,13 +204,15 @@ def make_stream(
     hazard: Hazard,
     model_prior: np.ndarray,
     divergence: KL,
+    powers: tuple[float | None, float | None],
     max_hypotheses: int | None,
     min_probability: float,
     history: int,
     n_kept: int,
 ) -> Stream:
     """Put a stream together, before its first row."""
-    check_divergence(divergence, models)
-    groups = make_groups(models, scaling.burn_in, 1 / divergence.weight)
+    power, run_length_power = powers
+    groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
     filter_ = Filter(groups, hazard, model_prior, max_hypotheses, min_probability)
-    return Stream(models, scaling, filter_, Records(hazard, history, n_kept))
+    records = Records(hazard, history, n_kept)
+    return Stream(models, scaling, filter_, records, run_length_power)

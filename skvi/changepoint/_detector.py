@@ -8,12 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi.changepoint._assembly import (
     make_scaling,
     make_stream,
+    resolve_divergence,
+    power_of,
     resolve_hazard,
     resolve_loss,
     resolve_models,
@@ -46,6 +48,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         ],
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
         "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
+        "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
         "divergence": [StrOptions({"kl"}), KL],
         "model_prior": ["array-like", None],
         "feature_columns": ["array-like", None],
@@ -62,6 +65,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         models: str | SegmentModel | Sequence[SegmentModel] = "constant_mean",
         hazard: float | Hazard = 100.0,
         loss: str | LogLoss | BetaLoss = "log",
+        run_length_loss: str | LogLoss | BetaLoss = "auto",
         divergence: str | KL = "kl",
         model_prior: ArrayLike | None = None,
         feature_columns: Sequence[int | str] | None = None,
@@ -75,6 +79,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.models = models
         self.hazard = hazard
         self.loss = loss
+        self.run_length_loss = run_length_loss
         self.divergence = divergence
         self.model_prior = model_prior
         self.feature_columns = feature_columns
@@ -164,10 +169,11 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.models_ = resolve_models(self.models)
         self.hazard_ = resolve_hazard(self.hazard)
         self.model_prior_ = resolve_prior(self.model_prior, len(self.models_))
-        self.loss_function_ = resolve_loss(self.loss)
-        self.divergence_ = (
-            KL() if isinstance(self.divergence, str) else clone(self.divergence)
-        )
+        self.loss_function_ = resolve_loss(self.loss, self.models_)
+        judge = self.run_length_loss
+        judge = self.loss_function_ if judge == "auto" else judge
+        self.run_length_loss_ = resolve_loss(judge, self.models_)
+        self.divergence_ = resolve_divergence(self.divergence, self.models_)
         series, features = self._columns.split(first_rows, self.models_[0].support)
         self._scaling = make_scaling(
             series, self.scaling, self.models_, features.shape[1]
@@ -183,6 +189,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             self.hazard_,
             self.model_prior_,
             self.divergence_,
+            (power_of(self.loss_function_), power_of(self.run_length_loss_)),
             self.max_hypotheses,
             self.min_probability,
             self.history,

@@ -10,11 +10,10 @@ from skvi.changepoint.base import (
     ObservationModel,
     RegressionModel,
     Row,
-    SegmentModel,
     State,
 )
 
-__all__ = ["ConjugateGroup", "Group", "SingleModel", "make_groups"]
+__all__ = ["ConjugateGroup", "Group", "SingleModel"]
 
 
 class Group:
@@ -39,6 +38,10 @@ class Group:
 
         Series that are not usable stay as they are; None if all are.
         """
+        raise NotImplementedError
+
+    def log_power_integral(self, state: State, power: float) -> np.ndarray:
+        """Log of the integral of the density of the last `score`, to a power."""
         raise NotImplementedError
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
@@ -140,23 +143,3 @@ def assign(place: np.ndarray, array: np.ndarray, usable: np.ndarray | None) -> N
         place[...] = array
     else:
         place[:, usable] = array[:, usable]
-
-
-def make_groups(
-    models: Sequence[SegmentModel], burn_in: BurnIn, temper: float
-) -> list[Group]:
-    """Put models of one kind together."""
-    groups: list[Group] = []
-    for shared in (False, True):
-        chosen = [
-            (i, model)
-            for i, model in enumerate(models)
-            if isinstance(model, RegressionModel) and model.shares_design == shared
-        ]
-        if chosen:
-            numbers, members = zip(*chosen, strict=True)
-            groups.append(ConjugateGroup(numbers, members, burn_in, temper))
-    for i, model in enumerate(models):
-        if isinstance(model, ObservationModel):
-            groups.append(SingleModel(i, model, burn_in))
-    return groups

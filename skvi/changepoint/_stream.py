@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from skvi.changepoint._filter import Filter
+from skvi.changepoint._filter import Filter, log_sum
 from skvi.changepoint._records import Records
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint.base import Row, SegmentModel
@@ -27,6 +27,8 @@ class Stream:
     scaling : Scaling
     filter_ : Filter
     records : Records
+    run_length_power : float or None
+        beta - 1 of the loss by which hypotheses are judged; None for the log loss.
     """
 
     def __init__(
@@ -35,9 +37,11 @@ class Stream:
         scaling: Scaling,
         filter_: Filter,
         records: Records,
+        run_length_power: float | None,
     ) -> None:
         self.models, self.scaling = models, scaling
         self.filter, self.records = filter_, records
+        self.power = run_length_power
         self.order = max(model.order for model in models)
         n_series = scaling.burn_in.n_series
         # Whether a row counts as a whole or not at all.
@@ -95,11 +99,22 @@ class Stream:
     def _learn(self, row: Row, usable: np.ndarray) -> float:
         """Judge hypotheses by a row, let them learn from it; log density of the row."""
         filter_, everything = self.filter, bool(usable.all())
-        scores = []
+        density, gains = [], []
         for group, store in zip(filter_.groups, filter_.stores, strict=True):
-            score = group.score(store.view(), row)
-            scores.append(score.sum(1) if everything else score[:, usable].sum(1))
-        total = filter_.weigh(np.concatenate(scores))
+            state = store.view()
+            score = group.score(state, row)
+            score = score if everything else score[:, usable]
+            density.append(score.sum(1))
+            if self.power is not None:
+                integral = group.log_power_integral(state, 1 + self.power)
+                integral = integral if everything else integral[:, usable]
+                gains.append(beta_gain(self.power, score, integral).sum(1))
+        scores = np.concatenate(density)
+        if self.power is None:
+            total = filter_.weigh(scores)
+        else:
+            total = log_sum(filter_.gather("log_weight") + scores)
+            filter_.weigh(np.concatenate(gains))
         for group, store in zip(filter_.groups, filter_.stores, strict=True):
             group.learn(store.view(), row, None if everything else usable)
         return total
@@ -155,3 +170,8 @@ def predict(filter_: Filter, row: Row) -> tuple[np.ndarray, np.ndarray]:
     mean = (weight * means).sum(0)
     variance = (weight * (variances + (means - mean) ** 2)).sum(0)
     return mean, np.sqrt(variance)
+
+
+def beta_gain(power: float, score: np.ndarray, integral: np.ndarray) -> np.ndarray:
+    """Negative beta loss of log densities, but for a constant: themselves at power 0."""
+    return np.expm1(power * score) / power - np.expm1(integral) / (1 + power)

@@ -108,9 +108,7 @@ class Reference:
     def open(self, s, t):
         """Log weight of a segment that begins at s and is not over before row t."""
         lengths = np.arange(max(s, self.first) + 1, t) - s
-        return (
-            self.log_prior + self.segments[s, t] + self.log_survival[lengths].sum()
-        )
+        return self.log_prior + self.segments[s, t] + self.log_survival[lengths].sum()
 
     def ending(self, s):
         """Log joint of rows before s and that a segment ends there, all models."""
@@ -164,13 +162,20 @@ def make_reference(
             for k, model in enumerate(models):
                 segments[s, t, k] = sum(
                     series_evidence(
-                        model, X, features, j, s + np.flatnonzero(usable[s:t, j]),
-                        noise, mean,
+                        model,
+                        X,
+                        features,
+                        j,
+                        s + np.flatnonzero(usable[s:t, j]),
+                        noise,
+                        mean,
                     )
                     for j in range(d)
                 )
     lengths = np.arange(1, n + 1)
     p = np.concatenate([[0.0], hazard.probability(lengths)])
-    prior = np.full(len(models), 1 / len(models)) if model_prior is None else model_prior
+    prior = (
+        np.full(len(models), 1 / len(models)) if model_prior is None else model_prior
+    )
     with np.errstate(divide="ignore"):
         return Reference(segments, np.log(p), np.log1p(-p), np.log(prior), order)
