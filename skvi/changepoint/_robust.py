@@ -4,9 +4,10 @@ Every series has a posterior of its own, normal inverse gamma, for every hypothe
 natural parameters are those of the prior plus one site for every row of the segment
 (see `_beta`). The sites of the last rows are found together with the posterior, as the
 fixed point of its optimum: for segments that are no longer than the window, that is the
-optimum over all their rows. Sites of older rows stay as they were when they left the
-window; a posterior of so many rows hardly moves any more, so that they are nearly those
-of the optimum, at a cost per row that does not grow.
+optimum over all their rows. Posteriors of longer segments take one step per row, and
+the sites of their older rows stay as they were when they left the window; a posterior
+of so many rows hardly moves any more, so that they are nearly those of the optimum, at
+a cost per row that does not grow.
 """
 
 from collections import deque
@@ -24,8 +25,10 @@ from skvi.changepoint.base import BurnIn, RegressionModel, Row, State
 __all__ = ["RobustGroup"]
 
 NATURAL = ("precision", "shift", "const", "count")
-TOLERANCE = 1e-9
-# Smallest counts and sums of squares that a frozen part may have.
+MOMENTS = ("mean", "cov", "a", "b")
+HALVINGS = 20
+TOLERANCE = 1e-5
+# Smallest count of a frozen part, and sum of squares relative to the present one.
 FLOOR = 1e-3
 
 
@@ -54,7 +57,8 @@ class RobustGroup(Group):
     window : int
         Number of rows whose sites follow the posterior.
     n_passes : int
-        Largest number of steps towards the fixed point, for each row.
+        Largest number of steps towards the fixed point, for each row, of segments that
+        are no longer than the window. Longer ones take one.
     """
 
     def __init__(
@@ -139,13 +143,12 @@ class RobustGroup(Group):
         phi = np.broadcast_to(oldest.design[state["member"]], state["mean"].shape)
         part = _take(state, slice(None))
         found = self._sites(part, phi[:, :, None], oldest.values[:, None])
+        found = without_outliers(found)
         counts = (oldest.index >= state["start"])[:, None] & oldest.usable
         add_sites(
             state, "frozen_", found, phi[:, :, None], counts[..., None], self.temper
         )
-        # Rows that contradict a posterior can take more from it than there is.
-        for name in ("frozen_count", "frozen_const"):
-            np.maximum(state[name], FLOOR, out=state[name])
+        keep_valid(state)
 
     def _sites(self, state: State, phi: np.ndarray, values: np.ndarray) -> Sites:
         """Sites of rows, (K, n_series, w), given regressors (K, n_series, w, p)."""
@@ -171,11 +174,17 @@ class RobustGroup(Group):
             target = {name: part[f"frozen_{name}"].copy() for name in NATURAL}
             add_sites(target, "", found, phi, counts, self.temper)
             moved = step_to(part, target)
-            for name in (*NATURAL, "mean", "cov", "a", "b"):
+            for name in (*NATURAL, *MOMENTS):
                 state[name][active] = part[name]
-            active = active[moved > TOLERANCE]
+            young = index[-1] - part["start"] < self.window.maxlen
+            active = active[(moved > TOLERANCE) & young]
             if not len(active):
                 break
+
+
+def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Axes at the end, so that it broadcasts."""
+    return array.reshape(array.shape + (1,) * (other.ndim - array.ndim))
 
 
 def natural(mean: np.ndarray, ratio: np.ndarray, a: np.ndarray, b: np.ndarray) -> State:
@@ -222,22 +231,42 @@ def add_sites(
     state[f"{prefix}count"] += (weight * found.shape).sum(-1)
 
 
+def without_outliers(found: Sites) -> Sites:
+    """Sites that bend the wrong way say nothing of the coefficients."""
+    bends = found.precision > 0
+    return Sites(
+        *(np.where(bends, x, 0) for x in (found.precision, found.shift, found.const)),
+        found.shape,
+    )
+
+
+def keep_valid(state: State) -> None:
+    """Raise the frozen count and sum of squares where rows took too much from them."""
+    shift = state["frozen_shift"]
+    mean = np.linalg.solve(state["frozen_precision"], shift[..., None])[..., 0]
+    b = state["frozen_const"] - 0.5 * (shift * mean).sum(-1)
+    state["frozen_const"] += np.maximum(FLOOR * state["b"] - b, 0)
+    np.maximum(state["frozen_count"], FLOOR, out=state["frozen_count"])
+
+
 def step_to(state: State, target: State) -> np.ndarray:
     """Move natural parameters to a target, or as far as there is a posterior.
 
     Returns how far it was, (K,), relative to what there is.
     """
-    before = {name: state[name].copy() for name in NATURAL}
+    before = {name: state[name] for name in (*NATURAL, *MOMENTS)}
     share = np.ones(state["a"].shape)
-    for _ in range(30):
+    for _ in range(HALVINGS):
         for name in NATURAL:
-            extra = (1,) * (before[name].ndim - 2)
-            part = share.reshape(share.shape + extra)
+            part = along(share, before[name])
             state[name] = before[name] + part * (target[name] - before[name])
         valid = solve(state)
         if valid.all():
             break
         share = np.where(valid, share, share / 2)
+    else:
+        for name, array in before.items():
+            state[name] = np.where(along(valid, array), state[name], array)
     size = np.abs(before["count"]) + np.abs(before["const"])
     moved = np.abs(state["count"] - before["count"])
     moved = moved + np.abs(state["const"] - before["const"])
