@@ -2,6 +2,7 @@
 
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._detector import BayesianChangepointDetector
+from skvi.changepoint._display import ChangepointDisplay
 from skvi.changepoint._hazards import ConstantHazard
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._regression import (
@@ -24,6 +25,7 @@ __all__ = [
     "BayesianChangepointDetector",
     "BernoulliTrials",
     "BurnIn",
+    "ChangepointDisplay",
     "ConstantHazard",
     "ConstantMean",
     "Hazard",

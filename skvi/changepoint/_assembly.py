@@ -10,6 +10,7 @@ from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._filter import Filter
 from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
 from skvi.changepoint._hazards import ConstantHazard
+from skvi.changepoint._judge import Judge
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._records import Records
 from skvi.changepoint._regression import (
@@ -34,6 +35,8 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
 
 __all__ = [
+    "check_adaption",
+    "check_losses",
     "make_scaling",
     "make_stream",
     "power_of",
@@ -138,6 +141,24 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
     return found
 
 
+def check_adaption(adapts: bool, loss: Loss) -> None:
+    """Only a beta loss has an order."""
+    if adapts and not isinstance(loss, BetaLoss):
+        raise IncompatibleComponentsError(
+            "adapt_beta=True needs a robust run-length loss, whose order it adapts; "
+            f'run_length_loss means {loss!r}. Use loss="beta".'
+        )
+
+
+def check_losses(loss: Loss, run_length_loss: Loss) -> None:
+    """A robust judge asks predictions for their integral, which robust models have."""
+    if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
+        raise IncompatibleComponentsError(
+            f"run_length_loss={run_length_loss!r} needs a robust loss for the "
+            'parameters, too. Use loss="beta".'
+        )
+
+
 def power_of(loss: Loss) -> float | None:
     """Return beta - 1, and None for the log loss."""
     return loss.beta - 1 if isinstance(loss, BetaLoss) else None
@@ -209,10 +230,14 @@ def make_stream(
     min_probability: float,
     history: int,
     n_kept: int,
+    adapts: bool,
 ) -> Stream:
     """Put a stream together, before its first row."""
     power, run_length_power = powers
     groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
-    filter_ = Filter(groups, hazard, model_prior, max_hypotheses, min_probability)
+    filter_ = Filter(
+        groups, hazard, model_prior, max_hypotheses, min_probability, adapts
+    )
     records = Records(hazard, history, n_kept)
-    return Stream(models, scaling, filter_, records, run_length_power)
+    judge = Judge(run_length_power, adapts)
+    return Stream(models, scaling, filter_, records, judge)

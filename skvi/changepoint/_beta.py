@@ -1,4 +1,4 @@
-r"""The beta loss of a regression under a normal inverse gamma posterior, in closed form.
+r"""The beta loss of a regression, expected under a normal inverse gamma posterior.
 
 With c = beta - 1, a row y with regressors phi, and the posterior q of coefficients w |
 sigma^2 ~ N(mean, sigma^2 V), sigma^2 ~ inverse gamma (a, b), the expected gain is
@@ -8,8 +8,8 @@ sigma^2 ~ N(mean, sigma^2 V), sigma^2 ~ inverse gamma (a, b), the expected gain 
     E = (2 pi)^(-c/2) (1 + c s)^(-1/2) Gamma(a + c/2) / Gamma(a) b^a (b + k)^(-a - c/2)
     J = (1 + c)^(-3/2) (2 pi)^(-c/2) Gamma(a + c/2) / Gamma(a) b^(-c/2)
 
-with s = phi^T V phi, e = y - phi^T mean and k = c e^2 / (2 (1 + c s)). As c goes to 0, G
-- 1/c + 1 becomes the expected log density.
+with s = phi^T V phi, e = y - phi^T mean and k = c e^2 / (2 (1 + c s)). As c goes to 0,
+G - 1/c + 1 becomes the expected log density.
 
 The optimal q has the natural parameters of the prior plus, for every row, the gradient
 of G in the expectation parameters of q: a *site*, as if the row were some part of a row

@@ -2,20 +2,21 @@
 
 import time
 from collections.abc import Sequence
-from copy import copy
 from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from skvi.changepoint._assembly import (
+    check_adaption,
+    check_losses,
     make_scaling,
     make_stream,
-    resolve_divergence,
     power_of,
+    resolve_divergence,
     resolve_hazard,
     resolve_loss,
     resolve_models,
@@ -38,7 +39,164 @@ SECONDS_BETWEEN_LINES = 1.0
 
 
 class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
-    """TODO."""
+    """Bayesian online changepoint detection, with model selection, robust if asked.
+
+    A series falls into segments. Inside a segment rows follow one model with one set
+    of parameters; where a new one begins, both are drawn anew. Row by row, the
+    detector computes the exact posterior of where the present segment began and of
+    which model it follows; parameters are integrated out. From this follow the most
+    probable segmentation, how sure each changepoint is, a prediction of the next row,
+    and the evidence of the series. It can run on a stream without end: a row costs
+    the same whatever came before it.
+
+    With ``loss="beta"`` outliers no longer look like changepoints: rows that are far
+    from what a segment predicts teach it little, and count little in judging it.
+
+    Parameters
+    ----------
+    models : str, SegmentModel or list of them, default="constant_mean"
+        What rows of a segment may follow; several compete in every segment.
+        "constant_mean", "known_noise", "autoregression", "vector_autoregression",
+        "linear_regression", "poisson" and "bernoulli" are the classes of this module
+        with their defaults.
+    hazard : float or Hazard, default=100.0
+        Mean number of rows of a segment, before any is seen. Or how likely a segment
+        is to end, by its length.
+    loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
+        What parameters are for. "log" is Bayes' rule. "beta" is robust, for
+        regressions (all models of real numbers but `KnownNoise`): its order is set
+        such that rows 2.75 standard deviations from their prediction have the largest
+        influence, and those farther away less and less; ``BetaLoss(beta)`` sets it.
+    run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
+        By what hypotheses about segments are judged; "auto" is `loss`.
+    adapt_beta : bool, default=False
+        Whether the order of the run-length loss follows the stream: a step for each
+        row, down the gradient of the absolute error of prediction. Needs a beta loss.
+    divergence : {"kl"} or KL, default="kl"
+        ``KL(weight=w)`` lets rows count 1/w in what they teach; regressions only.
+    model_prior : array-like of shape (n_models,), default=None
+        Probabilities of the models at the start of a segment; None: all equal.
+    feature_columns : list of int or str, default=None
+        Columns of X that are no series but given features, for `LinearRegression`.
+    scaling : "auto", None or (location, scale), default="auto"
+        Units in which models see the series, and in which their prior scales are:
+        (x - location) / scale. "auto" takes the median and the width of the bulk of
+        the burn-in (for counts and zeros and ones: 0 and 1); None is (0, 1).
+    burn_in : int, default=None
+        Number of first rows from which the priors are scaled. None: all rows of
+        `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
+    max_hypotheses : int, default=200
+        How many hypotheses are kept, each one pair of a first row and a model; None
+        for all, at a cost that grows with every row.
+    min_probability : float, default=1e-7
+        Less probable hypotheses are dropped.
+    history : int, default=5000
+        Number of rows that a look back goes over at least, in judging whether a row
+        began a segment. Of up to twice as many rows hypotheses are kept in memory.
+    verbose : int, default=0
+        Whether to say how far a long fit is, every second.
+
+    Attributes
+    ----------
+    changepoints_ : ndarray of int
+        First rows of all segments but the first one: the most probable segmentation.
+    changepoint_labels_ : ndarray
+        Their labels in the index of a DataFrame, such as dates.
+    segment_models_ : ndarray of int
+        Which of the models each segment of it follows.
+    labels_ : ndarray of shape (n_rows,)
+        Number of the segment of every row.
+    change_probability_ : ndarray of shape (n_rows,)
+        Probability that a new segment began at a row, given all rows so far.
+    run_lengths_, run_length_posterior_ : ndarray of shape (n_lengths,)
+        Possible numbers of rows of the present segment, and their probabilities.
+    model_posterior_ : ndarray of shape (n_models,)
+        Probability of each model in the present segment.
+    model_posteriors_ : ndarray of shape (n_rows, n_models)
+        The same after every row.
+    predictions_, prediction_stds_ : ndarray of shape (n_rows, n_series)
+        Prediction of every row from the rows before it.
+    run_length_beta_ : float
+        Order of `run_length_loss_`, as far as it was adapted; 1 is the log loss.
+    log_densities_ : ndarray of shape (n_rows,)
+        Log density, in nats, that was given to every row before it was seen.
+    log_evidence_ : float
+        Log density of the whole series, in nats; a lower bound where hypotheses were
+        dropped. With a robust `run_length_loss` it is a generalized evidence in the
+        units of `scaling`, which compares with none of another loss.
+    dropped_mass_ : float
+        Sum of the probabilities of all dropped hypotheses. If the models are right,
+        the truth is among the dropped at most so probably.
+    n_rows_seen_ : int
+        Number of rows so far.
+    first_row_ : int
+        Number of the row of which the first entry of the arrays of rows speaks: 0
+        after `fit`; streams keep the last rows only, `history` of them.
+    location_, scale_ : ndarray of shape (n_series,)
+        Units of the models.
+    models_, hazard_, model_prior_, loss_function_, run_length_loss_, divergence_
+        What the parameters meant.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Their names, where X has some.
+
+    See Also
+    --------
+    ChangepointDisplay : Draws all this.
+    ConstantMean : The default model, with the parameters of its prior.
+
+    Notes
+    -----
+    Missing values (NaN) are allowed anywhere and are integrated out. Exceptions are
+    models with a past: rows whose past has a missing value are left out, by all
+    models of the detector, so that these remain comparable.
+
+    The recursion is that of Adams and MacKay [1]_ and of Fearnhead and Liu [2]_, with
+    models as in [3]_. The robust detector follows [4]_: posteriors of the parameters
+    are normal inverse gamma distributions that minimize the expected beta loss plus
+    the divergence from the prior, and hypotheses are weighed by the beta loss of
+    their predictions. The most probable segmentation is that of the joint posterior.
+
+    Of a new segment the posterior is fully optimized after each row. From 25 rows on
+    it takes one step per row, and older rows keep the influence that they had when
+    25 rows had passed.
+
+    References
+    ----------
+    .. [1] Adams and MacKay (2007), Bayesian online changepoint detection.
+    .. [2] Fearnhead and Liu (2007), On-line inference for multiple changepoint
+       problems.
+    .. [3] Knoblauch and Damoulas (2018), Spatio-temporal Bayesian on-line changepoint
+       detection with model selection.
+    .. [4] Knoblauch, Jewson and Damoulas (2018), Doubly robust Bayesian inference for
+       non-stationary streaming data with beta-divergences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector
+    >>> X = np.random.default_rng(0).standard_normal((100, 1))
+    >>> X[60:] += 4.0
+    >>> detector = BayesianChangepointDetector().fit(X)
+    >>> detector.changepoints_
+    array([60])
+    >>> print(detector.change_probability_[60].round(2))
+    1.0
+
+    The stream goes on:
+
+    >>> detector.partial_fit([[4.2], [np.nan], [3.9]]).n_rows_seen_
+    103
+    >>> detector.predict_next()
+    array([4.0])
+
+    One wild row is no changepoint to the robust detector:
+
+    >>> X[30] = 25.0
+    >>> BayesianChangepointDetector(loss="beta").fit(X).changepoints_
+    array([60])
+    """
 
     _parameter_constraints: dict = {
         "models": [
@@ -49,6 +207,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
         "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
         "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
+        "adapt_beta": ["boolean"],
         "divergence": [StrOptions({"kl"}), KL],
         "model_prior": ["array-like", None],
         "feature_columns": ["array-like", None],
@@ -66,6 +225,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         hazard: float | Hazard = 100.0,
         loss: str | LogLoss | BetaLoss = "log",
         run_length_loss: str | LogLoss | BetaLoss = "auto",
+        adapt_beta: bool = False,
         divergence: str | KL = "kl",
         model_prior: ArrayLike | None = None,
         feature_columns: Sequence[int | str] | None = None,
@@ -80,6 +240,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.hazard = hazard
         self.loss = loss
         self.run_length_loss = run_length_loss
+        self.adapt_beta = adapt_beta
         self.divergence = divergence
         self.model_prior = model_prior
         self.feature_columns = feature_columns
@@ -92,7 +253,27 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Detect the changepoints of a series."""
+        """Detect the changepoints of a series.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            The rows of a series in their order, NaN where missing.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            X, a parameter or a combination is not allowed; says what to do.
+        KeyboardInterrupt
+            Ctrl-C came. The rows so far were taken in, and `partial_fit` can go on
+            with row ``n_rows_seen_``.
+        """
         labels = labels_of(X)
         X = self._check(X, reset=True)
         self._pending = None
@@ -101,7 +282,29 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Take in the next rows of a series."""
+        """Take in the next rows of a series.
+
+        Until the burn-in is complete, results are those of a fit to the rows so far.
+        Afterwards, a stream in parts of any size gives what it gives as a whole.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            One row or many, NaN where missing.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            As `fit`.
+        KeyboardInterrupt
+            As `fit`.
+        """
         is_first = "_stream" not in vars(self)
         labels = labels_of(X)
         X = self._check(X, reset=is_first)
@@ -115,47 +318,10 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self._pending = rows if len(rows.X) < n else None
         return self._run(stream, rows.X, rows.labels)
 
-    def predict(self, X: ArrayLike) -> np.ndarray:
-        """Number of the segment of every row, most probable segmentation."""
-        detector = self._replay(X)
-        return detector.labels_
-
-    def fit_predict(self, X: ArrayLike, y: Any = None) -> np.ndarray:
-        """Number of the segment of every row of a series."""
-        return self.fit(X).labels_
-
-    def transform(self, X: ArrayLike) -> np.ndarray:
-        """Probability of a change at every row, and length of its segment so far."""
-        detector = self._replay(X)
-        return np.column_stack(
-            [
-                detector.change_probability_,
-                detector._stream.records.column("run_length"),
-            ]
-        )
-
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns of `transform`."""
-        return np.array(["change_probability", "run_length"], dtype=object)
-
-    def score(self, X: ArrayLike, y: Any = None) -> float:
-        """Mean log density of a row, given the rows before it."""
-        return float(self._replay(X).log_densities_.mean())
-
-    def predict_next(
-        self, features: ArrayLike | None = None, return_std: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Predict the row that comes next."""
-        check_is_fitted(self)
-        given = np.zeros(0) if features is None else np.asarray(features, float)
-        n = len(self._columns.features)
-        if given.shape != (n,):
-            raise ValueError(
-                f"features must be the {n} feature(s) of the next row, in the order "
-                f"of feature_columns; got an array of shape {given.shape}."
-            )
-        mean, std = self._stream.predict_next(given)
-        return (mean, std) if return_std else mean
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
     def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
         return validate_data(
@@ -173,6 +339,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         judge = self.run_length_loss
         judge = self.loss_function_ if judge == "auto" else judge
         self.run_length_loss_ = resolve_loss(judge, self.models_)
+        check_losses(self.loss_function_, self.run_length_loss_)
+        check_adaption(self.adapt_beta, self.run_length_loss_)
         self.divergence_ = resolve_divergence(self.divergence, self.models_)
         series, features = self._columns.split(first_rows, self.models_[0].support)
         self._scaling = make_scaling(
@@ -194,6 +362,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             self.min_probability,
             self.history,
             n_kept,
+            self.adapt_beta,
         )
 
     def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
@@ -212,12 +381,3 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
                     name = type(self).__name__
                     print(f"[{name}] row {i + 1} of {len(X)}", flush=True)  # noqa: T201
         return self
-
-    def _replay(self, X: ArrayLike) -> "BayesianChangepointDetector":
-        """Run a series from its first row, with the priors of the fit."""
-        check_is_fitted(self)
-        labels = labels_of(X)
-        X = self._check(X, reset=False)
-        other = copy(self)
-        other._stream = self._new_stream(len(X))
-        return other._run(other._stream, X, labels)

@@ -39,6 +39,8 @@ class Filter:
         How many are kept; None for all.
     min_probability : float
         Less probable ones are dropped.
+    tilts : bool
+        Whether to follow derivatives of the log weights in the order of the loss.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Filter:
         model_prior: np.ndarray,
         max_hypotheses: int | None,
         min_probability: float,
+        tilts: bool = False,
     ) -> None:
+        self.tilts = tilts
         self.groups, self.hazard = groups, hazard
         with np.errstate(divide="ignore"):
             self.log_prior = np.log(model_prior)
@@ -69,6 +73,8 @@ class Filter:
         rows["member"], rows["model"] = np.arange(len(models)), models
         rows["start"] = np.zeros(len(models), np.int64)
         rows["log_weight"] = rows["path"] = np.zeros(len(models))
+        if self.tilts:
+            rows["tilt"] = np.zeros(len(models))
         return rows
 
     # --- what is known ----------------------------------------------------------------
@@ -110,15 +116,19 @@ class Filter:
         ends, stays = self._hazards(self.t - start)
         mass, best = log_sum(self.gather("log_weight") + ends), np.argmax(path + ends)
         value, origin = path[best] + ends[best], int(start[best])
+        tilt = 0.0
+        if self.tilts and mass > -np.inf:
+            leaving = np.exp(self.gather("log_weight") + ends - mass)
+            tilt = float(leaving @ self.gather("tilt"))
         model = int(self.gather("model")[best])
         self._add_to_all(stays, stays)
         if mass > -np.inf:
             self.parents[self.t] = origin, model
-            self._append(mass + self.log_prior, value + self.log_prior, self.t)
+            self._append(mass + self.log_prior, value + self.log_prior, self.t, tilt)
         self.t += 1
 
-    def weigh(self, gain: np.ndarray) -> float:
-        """Multiply probabilities by exp(gain), (K,); return the log of the total."""
+    def weigh(self, gain: np.ndarray, slope: np.ndarray | None = None) -> None:
+        """Multiply probabilities by exp(gain), (K,), whose derivative is the slope."""
         total = log_sum(self.gather("log_weight") + gain)
         if not np.isfinite(total):
             raise ValueError(
@@ -128,7 +138,13 @@ class Filter:
             )
         self._add_to_all(gain - total, gain - total)
         self.log_evidence += total
-        return total
+        if slope is not None:
+            tilt = self.gather("tilt") + slope
+            tilt = tilt - np.exp(self.gather("log_weight")) @ tilt
+            place = 0
+            for store in self.stores:
+                store["tilt"][...] = tilt[place : place + store.n]
+                place += store.n
 
     def prune(self) -> None:
         """Drop hypotheses that are too many or too improbable."""
@@ -158,8 +174,12 @@ class Filter:
         with np.errstate(divide="ignore"):
             return np.log(p), np.log1p(-p)
 
-    def _append(self, weight: np.ndarray, path: np.ndarray, start: int) -> None:
+    def _append(
+        self, weight: np.ndarray, path: np.ndarray, start: int, tilt: float = 0.0
+    ) -> None:
         for store, rows in zip(self.stores, self.fresh, strict=True):
+            if self.tilts:
+                rows["tilt"] = np.full(len(rows["model"]), tilt)
             rows["start"] = np.full(len(rows["model"]), start)
             rows["log_weight"] = weight[rows["model"]]
             rows["path"] = path[rows["model"]]

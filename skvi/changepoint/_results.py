@@ -1,8 +1,14 @@
 """What a detector says of the rows that it has seen."""
 
-import numpy as np
-from sklearn.base import BaseEstimator
+from copy import copy
+from typing import Any, Self
 
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from skvi.changepoint._columns import Columns, labels_of
 from skvi.changepoint._stream import Stream
 
 __all__ = ["Results"]
@@ -12,6 +18,150 @@ class Results(BaseEstimator):
     """Attributes that are computed when asked for, from the state of the stream."""
 
     _stream: Stream
+    _columns: Columns
+
+    def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        raise NotImplementedError
+
+    def _new_stream(self, n_kept: int) -> Stream:
+        raise NotImplementedError
+
+    def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
+        raise NotImplementedError
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Number of the segment of every row, in the most probable segmentation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit. The
+            detector itself learns nothing from it.
+
+        Returns
+        -------
+        ndarray of int of shape (n_rows,)
+        """
+        detector = self._replay(X)
+        return detector.labels_
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Detect the changepoints of a series."""
+        raise NotImplementedError
+
+    def fit_predict(self, X: ArrayLike, y: Any = None) -> np.ndarray:
+        """Fit, and return `labels_`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            As for `fit`.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of int of shape (n_rows,)
+        """
+        return self.fit(X).labels_
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Probability of a change at every row, and length of its segment so far.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, 2)
+            The probability that a new segment begins at a row, given all rows; and
+            how many rows the segment is expected to have before this one, given the
+            rows until this one.
+        """
+        detector = self._replay(X)
+        return np.column_stack(
+            [
+                detector.change_probability_,
+                detector._stream.records.column("run_length"),
+            ]
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        return np.array(["change_probability", "run_length"], dtype=object)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Mean log density of a row, given the rows before it: larger is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return float(self._replay(X).log_densities_.mean())
+
+    def predict_next(
+        self, features: ArrayLike | None = None, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Predict the row that comes next.
+
+        Parameters
+        ----------
+        features : array-like of shape (n_features,), default=None
+            Its given features, where the detector has `feature_columns`.
+        return_std : bool, default=False
+            Whether to return standard deviations, too. They include that a new
+            segment may begin.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_series,)
+        std : ndarray of shape (n_series,)
+            Only if `return_std`.
+
+        Raises
+        ------
+        ValueError
+            The features are not those of the fit.
+        """
+        check_is_fitted(self)
+        given = np.zeros(0) if features is None else np.asarray(features, float)
+        n = len(self._columns.features)
+        if given.shape != (n,):
+            raise ValueError(
+                f"features must be the {n} feature(s) of the next row, in the order "
+                f"of feature_columns; got an array of shape {given.shape}."
+            )
+        mean, std = self._stream.predict_next(given)
+        return (mean, std) if return_std else mean
+
+    def _replay(self, X: ArrayLike) -> "Results":
+        """Run a series from its first row, with the priors of the fit."""
+        check_is_fitted(self)
+        labels = labels_of(X)
+        X = self._check(X, reset=False)
+        other = copy(self)
+        other._stream = other._new_stream(len(X))
+        return other._run(other._stream, X, labels)
 
     def _of_stream(self) -> Stream:
         if "_stream" not in vars(self):
@@ -90,6 +240,11 @@ class Results(BaseEstimator):
     def dropped_mass_(self) -> float:
         """Sum of the probabilities of all dropped hypotheses."""
         return self._of_stream().filter.dropped_mass
+
+    @property
+    def run_length_beta_(self) -> float:
+        """Order of the loss by which hypotheses are judged; 1 is the log loss."""
+        return 1 + (self._of_stream().judge.power or 0.0)
 
     @property
     def log_densities_(self) -> np.ndarray:

@@ -27,7 +27,7 @@ __all__ = ["RobustGroup"]
 NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
 HALVINGS = 20
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4
 # Smallest count of a frozen part, and sum of squares relative to the present one.
 FLOOR = 1e-3
 
@@ -69,7 +69,7 @@ class RobustGroup(Group):
         power: float,
         temper: float = 1.0,
         window: int = 25,
-        n_passes: int = 12,
+        n_passes: int = 8,
     ) -> None:
         self.models, self.members, self.burn_in = numbers, models, burn_in
         self.power, self.temper = power, temper
@@ -123,9 +123,10 @@ class RobustGroup(Group):
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """See `Group.moments`."""
         fit, spread = self._fit(state, self.design(row))
-        excess = np.where(state["a"] > 1, state["a"] - 1, np.nan)
-        variance = state["b"] * (1 + spread) / excess
-        return fit, np.where(state["a"] > 1, variance, np.inf)
+        # Rows that contradict a hypothesis take degrees of freedom from it. Below 3 the
+        # variance is that of the bulk, which goes on, and not the infinite one.
+        excess = np.maximum(state["a"] - 1, state["a"] / 3)
+        return fit, state["b"] * (1 + spread) / excess
 
     def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
         """See `Group.learn`."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from skvi.changepoint._filter import Filter, log_sum
+from skvi.changepoint._judge import Judge, predict
 from skvi.changepoint._records import Records
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint.base import Row, SegmentModel
@@ -27,8 +28,8 @@ class Stream:
     scaling : Scaling
     filter_ : Filter
     records : Records
-    run_length_power : float or None
-        beta - 1 of the loss by which hypotheses are judged; None for the log loss.
+    judge : Judge
+        The loss by which hypotheses are judged.
     """
 
     def __init__(
@@ -37,11 +38,11 @@ class Stream:
         scaling: Scaling,
         filter_: Filter,
         records: Records,
-        run_length_power: float | None,
+        judge: Judge,
     ) -> None:
         self.models, self.scaling = models, scaling
         self.filter, self.records = filter_, records
-        self.power = run_length_power
+        self.judge = judge
         self.order = max(model.order for model in models)
         n_series = scaling.burn_in.n_series
         # Whether a row counts as a whole or not at all.
@@ -71,6 +72,7 @@ class Stream:
         usable = self._usable(seen, features)
         row = Row(np.where(usable, values, 0.0), self.past, features, index)
         mean, std = predict(filter_, row)
+        self.judge.adapt(filter_, row, usable)
         density = 0.0
         if usable.any():
             units = np.log(scaling.scale[usable]).sum()
@@ -99,22 +101,9 @@ class Stream:
     def _learn(self, row: Row, usable: np.ndarray) -> float:
         """Judge hypotheses by a row, let them learn from it; log density of the row."""
         filter_, everything = self.filter, bool(usable.all())
-        density, gains = [], []
-        for group, store in zip(filter_.groups, filter_.stores, strict=True):
-            state = store.view()
-            score = group.score(state, row)
-            score = score if everything else score[:, usable]
-            density.append(score.sum(1))
-            if self.power is not None:
-                integral = group.log_power_integral(state, 1 + self.power)
-                integral = integral if everything else integral[:, usable]
-                gains.append(beta_gain(self.power, score, integral).sum(1))
-        scores = np.concatenate(density)
-        if self.power is None:
-            total = filter_.weigh(scores)
-        else:
-            total = log_sum(filter_.gather("log_weight") + scores)
-            filter_.weigh(np.concatenate(gains))
+        judgement = self.judge(filter_, row, None if everything else usable)
+        total = log_sum(filter_.gather("log_weight") + judgement.density)
+        filter_.weigh(judgement.gain, judgement.slope)
         for group, store in zip(filter_.groups, filter_.stores, strict=True):
             group.learn(store.view(), row, None if everything else usable)
         return total
@@ -153,25 +142,3 @@ class Stream:
         if self.order:
             self.past = np.vstack([values, self.past[:-1]])
             self.observed = np.vstack([seen, self.observed[:-1]])
-
-
-def predict(filter_: Filter, row: Row) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a row by all hypotheses, (n_series,) each.
-
-    In units in which models see the series; the hypotheses have branched.
-    """
-    parts = [
-        group.moments(store.view(), row)
-        for group, store in zip(filter_.groups, filter_.stores, strict=True)
-    ]
-    weight = np.exp(filter_.gather("log_weight"))[:, None]
-    means = np.concatenate([np.broadcast_to(p[0], p[1].shape) for p in parts])
-    variances = np.concatenate([part[1] for part in parts])
-    mean = (weight * means).sum(0)
-    variance = (weight * (variances + (means - mean) ** 2)).sum(0)
-    return mean, np.sqrt(variance)
-
-
-def beta_gain(power: float, score: np.ndarray, integral: np.ndarray) -> np.ndarray:
-    """Negative beta loss of log densities, but for a constant: themselves at power 0."""
-    return np.expm1(power * score) / power - np.expm1(integral) / (1 + power)

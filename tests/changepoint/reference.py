@@ -11,7 +11,6 @@ from scipy.special import betaln, gammaln, logsumexp
 from scipy.stats import multivariate_normal
 
 from skvi.changepoint import (
-    Autoregression,
     BernoulliTrials,
     ConstantMean,
     KnownNoise,
@@ -23,7 +22,7 @@ from skvi.changepoint import (
 
 def regression_evidence(y, A, scale, noise, df, prior_scale_noise=None):
     """Log evidence of one series: normal inverse gamma prior, from determinants."""
-    n, p = A.shape
+    n = len(A)
     v0 = np.diag((scale / (prior_scale_noise or noise)) ** 2)
     a0, b0 = df / 2, df / 2 * noise**2
     precision = np.linalg.inv(v0) + A.T @ A

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def five_autoregressions(n_series=5, seed=0):
-    """Autoregressions of order 1 that change at rows 200 and 400; outliers in the first.
+    """Autoregressions that change at rows 200 and 400, with outliers in the first.
 
     As in the experiments of Knoblauch, Jewson and Damoulas (2018): coefficients -0.5,
     0.75 and -0.7, levels 0.3, -0.25 and 0.3, unit noise, and on the first series what
