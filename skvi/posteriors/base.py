@@ -1,6 +1,6 @@
 """What every posterior and every family must implement."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Self
 
@@ -249,6 +249,28 @@ class Posterior(Movable):
             One of `parts`.
         """
         return next(part for names, part in self.parts.items() if name in names)
+
+    @property
+    def components(self) -> tuple["Posterior", ...]:
+        """Posteriors whose mean density this one is, each trained as if alone.
+
+        One that is no mixture is its own and only component.
+        """
+        return (self,)
+
+    def with_components(self, components: Sequence["Posterior"]) -> "Posterior":
+        """Posterior with other components in the place of its own.
+
+        Parameters
+        ----------
+        components : sequence of Posterior
+            As many as `components`, of the same families.
+
+        Returns
+        -------
+        Posterior
+        """
+        return components[0]
 
     def real_part(self) -> "Posterior":
         """Marginal posterior of the blocks that may take every real value.
