@@ -25,12 +25,14 @@ class BaseSupervised(BaseVariational):
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}
+    #: What `validate_data` is told where there is a target, too.
+    _input_with_target: dict = {}
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model, solve."""
         with raising_interrupts():
             before = self._forget()
-            X, y = validate_data(self, X, y, **self._input)
+            X, y = validate_data(self, X, y, **self._input, **self._input_with_target)
             response = self._response(y)
             self._resolve_all()
             sample_weight = self._check_weights(X, sample_weight)

@@ -124,4 +124,11 @@ VARIANTS = [
         "torch.sigmoid(x, out=out)",
         "tanh of half the argument",
     ),
+    _v(
+        "scale-starts-at-random",
+        "_mlp.py",
+        "last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0",
+        "last.view(-1, self.n_outputs)[:, []] = 0",
+        "the log of a scale that is not 0 at the start",
+    ),
 ]
