@@ -11,7 +11,7 @@ from skvi.divergences import (
 from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
-from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
+from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.priors import (
     ARD,
     HierarchicalNormal,
@@ -43,6 +43,7 @@ POSTERIORS = {
     "mean_field": MeanFieldNormal,
     "full_rank": FullRankNormal,
     "low_rank": LowRankNormal,
+    "ensemble": Ensemble,
 }
 PRIORS = {
     "normal": Normal,

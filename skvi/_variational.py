@@ -157,6 +157,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         )
         solver = self._choose_solver(problem)
         solution, progress = self._run(problem, solver, before, data)
+        solution = self._refine(problem, solution)
         solution, found = self._attributes(problem, solution)
         vars(self).update(found)  # at once: fitted, or not at all
         if solution.interrupted:
@@ -212,6 +213,19 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 raise
             state = start
         return cut_short(problem.at(state), solver.name, self.n_draws), progress
+
+    def _refine(self, problem: Problem, solution: Solution) -> Solution:
+        """Hand the posterior the data once more; after Ctrl-C it stays as it was."""
+        if solution.interrupted:
+            return solution
+        posterior, target = solution.state
+        try:
+            refined = posterior.refine(target, problem.generator)
+        except KeyboardInterrupt:
+            return solution.cut_short()
+        if refined is posterior:
+            return solution
+        return replace(solution, state=State(refined, target), is_exact=False)
 
     def _attributes(
         self, problem: Problem, solution: Solution

@@ -7,15 +7,18 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import make_classification
 from torch.nn.functional import conv1d, relu
 
 from skvi.base import Layout, NormalForm
 from skvi.divergences import KL
 from skvi.evidence import bound_evidence
 from skvi.likelihoods import GaussianLikelihood
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._normal import _DiagonalPosterior
 from skvi.predictors import Predictor
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, choose_solver
@@ -128,6 +131,45 @@ def test_convolution_with_a_deterministic_normalization():
     assert float(residual.var() / y[200:].var()) < 0.05
     assert float(weight[0] / weight[1]) == pytest.approx(8, rel=0.6)
     assert float(learnt["noise_scale"]) == pytest.approx(0.1, rel=0.5)
+
+
+class _Matched(_DiagonalPosterior):
+    """Independent normals in the fit; afterwards one with the posterior's moments."""
+
+    def refine(self, target, generator):
+        draw = self.draw(40_000, generator)
+        weight = (target.log_joint(draw.theta) - draw.log_q).softmax(0)[:, None]
+        mean = (weight * draw.theta).sum(0)
+        deviation = weight.sqrt() * (draw.theta - mean)
+        factor = torch.linalg.cholesky(deviation.T @ deviation)
+        return FullRankNormal().build(self.layout).near(NormalForm(mean, factor))
+
+
+class Matched(MeanFieldNormal):
+    def build(self, layout, generator=None):
+        return _Matched(layout)
+
+
+def test_family_that_refines_what_the_solver_found():
+    """Attributes, predictions and bounds are those of the refined posterior.
+
+    Wrong variants: the ELBO before; moments of draws without their weights.
+    """
+    X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
+    X[:, 1] += 0.5 * X[:, 0]
+    fits = [
+        BayesianLogisticRegression(posterior=family, random_state=0).fit(X, y)
+        for family in ("mean_field", Matched(), "full_rank")
+    ]
+    coarse, refined, fine = fits
+    assert refined.converged_
+    np.testing.assert_allclose(refined.coef_std_, fine.coef_std_, rtol=0.05)
+    assert (np.abs(coarse.coef_std_ / fine.coef_std_ - 1) > 0.1).any()
+    gap = fine.lower_bound_ - refined.lower_bound_
+    assert -4 * refined.lower_bound_se_ < gap < 0.05
+    assert coarse.lower_bound_ < fine.lower_bound_ - 0.05
+    wide = fine.predict_proba(X)
+    np.testing.assert_allclose(refined.predict_proba(X), wide, atol=0.02)
 
 
 FIT = """

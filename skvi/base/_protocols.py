@@ -14,6 +14,7 @@ __all__ = [
     "ConditionalDensity",
     "Density",
     "HasNormal",
+    "JointDensity",
     "PosteriorDensity",
     "PriorDensity",
     "Proposal",
@@ -33,6 +34,14 @@ class Proposal(Density, Protocol):
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         """Independent draws, (S, P)."""
+        ...
+
+
+class JointDensity(Protocol):
+    """What a posterior may ask of a target: see `skvi.targets.Target`."""
+
+    def log_joint(self, theta: torch.Tensor) -> torch.Tensor:
+        """Log density of data and parameters at points, (S,)."""
         ...
 
 

@@ -56,7 +56,7 @@ def _multiple(weight: float, normal: NormalForm) -> Mixture | None:
     if normal.is_diagonal:
         root = weight**0.5 * normal.scale
         return Mixture(root.log(), lambda d: (d / root).square())
-    log_det = normal.half_log_det + 0.5 * len(normal.mean) * math.log(weight)
+    log_det = normal.half_log_det + 0.5 * normal.size * math.log(weight)
     return Mixture(log_det, lambda d: normal.squared_distance(d[None])[0] / weight)
 
 

@@ -69,11 +69,13 @@ class KL(Divergence):
         return prior.as_normal() is not None or prior.has_expected_log_prob
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`."""
+        """Closed form; see `Divergence.closed_form`. Of shape (...) for (..., P)."""
         pi = prior.as_normal()
         if pi is None:
-            log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum()
+            log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
             return self.weight * (-q.entropy() - log_prior)
+        if q.batch_shape:
+            return self.weight * _kl_of_normals(q, pi)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
@@ -116,10 +118,14 @@ class KL(Divergence):
 
 
 def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """KL(q || pi) for a diagonal pi, up to rounding errors of its own terms."""
-    squared = (q.mean - pi.mean).square() + q.variance
+    """KL(q || pi) of each q, up to rounding errors of its own terms."""
     determinants = pi.half_log_det - q.half_log_det
-    return determinants + 0.5 * ((squared / pi.variance).sum() - q.mean.shape[0])
+    if pi.is_diagonal:
+        squared = (q.mean - pi.mean).square() + q.variance
+        return determinants + 0.5 * ((squared / pi.variance).sum(-1) - q.size)
+    trace = (precision_of(pi) * q.covariance()).sum((-2, -1))
+    distance = pi.squared_distance(q.mean - pi.mean)
+    return determinants + 0.5 * (trace + distance - q.size)
 
 
 def _separable_derivatives(

@@ -28,9 +28,14 @@ class Pair:
     """
 
     def __init__(self, q: NormalForm, pi: NormalForm, split: bool = False) -> None:
+        if q.batch_shape or pi.batch_shape:
+            raise ValueError(
+                "This closed form compares one normal with another, only KL takes many "
+                f"at once. Got {tuple(q.batch_shape)} and {tuple(pi.batch_shape)} each."
+            )
         self.q, self.pi = _double(q), _double(pi)
         self.split = split and q.is_diagonal and pi.is_diagonal
-        self.size = 1 if self.split else len(q.mean)
+        self.size = 1 if self.split else q.size
         self.shift = self.q.mean - self.pi.mean
 
     def reduce(self, values: torch.Tensor) -> torch.Tensor:

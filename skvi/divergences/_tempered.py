@@ -60,7 +60,7 @@ def log_tempered_integral(
     with a pole have no finite pathwise gradient.
     """
     factorized = not joint and q.is_diagonal and prior.has_log_prob_terms
-    size = len(q.mean)
+    size = q.size
     n_draws = n_draws or max(2, min(MAX_DRAWS, MAX_NUMBERS // size))
     with torch.no_grad():
         eps = randn(generator, n_draws // 2, q.n_noise, dtype=q.mean.dtype)

@@ -170,7 +170,8 @@ class Divergence(Component):
         Returns
         -------
         Tensor
-            A scalar in nats, exact; ``inf`` where the divergence is infinite.
+            A scalar in nats, exact; ``inf`` where the divergence is infinite. KL
+            takes normals with leading axes, and gives one value for each of them.
         """
         raise NotImplementedError
 

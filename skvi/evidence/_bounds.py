@@ -124,7 +124,8 @@ def _normal_near(
         found = fit_proposal_normal(target)
         if found is not None:
             return found
-    normal = posterior.as_normal()
+    # Any component of a mixture is a better guide than moments across its modes.
+    normal = posterior.components[0].as_normal()
     if normal is not None and normal.factor is None:
         return normal
     theta = posterior.draw(N_MOMENTS, generator).theta

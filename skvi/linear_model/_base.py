@@ -145,7 +145,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         """Mean and (co)variance of f for every row, in float64; and a dtype."""
         X = self._check_X(X)
         normal: NormalForm = self._normal
-        work = X.shape[0] * len(normal.mean) ** (1 if normal.is_diagonal else 2)
+        work = X.shape[0] * normal.size ** (1 if normal.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
             mean, variance = self._model.predictor.moments(as_rows(X), normal)
         return mean, variance, X.dtype

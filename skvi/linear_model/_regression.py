@@ -260,7 +260,7 @@ class GaussianRegression(
         """Mean and variance of f, and covariance factor, in units of y."""
         rows, predictor = self._model.design(X)
         normal = self._normal
-        work = X.shape[0] * len(normal.mean) ** normal.scale.ndim
+        work = X.shape[0] * normal.size**normal.scale.ndim
         with torch.no_grad(), limit_threads(work, self.n_jobs):
             mean, variance = predictor.moments(rows, normal)
         scale = self._model.units.y_scale

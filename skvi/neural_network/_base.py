@@ -70,8 +70,10 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
 
     def _initialize(self, problem):
         target, generator = problem.target, problem.generator
-        normal = target.predictor.initial_normal(generator)
-        posterior = problem.posterior.near(normal)
+        initial_normal = target.predictor.initial_normal  # another one for each
+        posterior = problem.posterior.with_components(
+            [c.near(initial_normal(generator)) for c in problem.posterior.components]
+        )
         posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         self._draw_seed = int(
             torch.randint(2**31, (1,), generator=generator, device=generator.device)

@@ -1,11 +1,13 @@
 """Posterior families: which approximations of the posterior are allowed."""
 
+from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._product import Gamma, Product
 from skvi.posteriors.base import Family, Posterior
 
 __all__ = [
+    "Ensemble",
     "Family",
     "FullRankNormal",
     "Gamma",

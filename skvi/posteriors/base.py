@@ -1,12 +1,13 @@
 """What every posterior and every family must implement."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Self
 
 import torch
 
 from skvi.base import Component, Draw, GammaForm, Layout, NormalForm, Side, Units
+from skvi.base._protocols import JointDensity
 from skvi.utils._device import Movable
 
 __all__ = ["Family", "Posterior"]
@@ -196,6 +197,23 @@ class Posterior(Movable):
         """
         return self
 
+    def refine(self, target: JointDensity, generator: torch.Generator) -> "Posterior":
+        """Improve on what the solver found, once, before attributes are set.
+
+        Parameters
+        ----------
+        target : Target
+            All the data of the fit, at the hyperparameters that were found.
+        generator : torch.Generator
+
+        Returns
+        -------
+        Posterior
+            Over the same layout, of this family or another; by default itself. The
+            fit keeps it in the place of the solver's, and estimates its ELBO.
+        """
+        return self
+
     @property
     def parts(self) -> Mapping[tuple[str, ...], "Posterior"]:
         """Independent posteriors by the names of their blocks, each over its layout.
@@ -231,6 +249,28 @@ class Posterior(Movable):
             One of `parts`.
         """
         return next(part for names, part in self.parts.items() if name in names)
+
+    @property
+    def components(self) -> tuple["Posterior", ...]:
+        """Posteriors whose mean density this one is, each trained as if alone.
+
+        One that is no mixture is its own and only component.
+        """
+        return (self,)
+
+    def with_components(self, components: Sequence["Posterior"]) -> "Posterior":
+        """Posterior with other components in the place of its own.
+
+        Parameters
+        ----------
+        components : sequence of Posterior
+            As many as `components`, of the same families.
+
+        Returns
+        -------
+        Posterior
+        """
+        return components[0]
 
     def real_part(self) -> "Posterior":
         """Marginal posterior of the blocks that may take every real value.

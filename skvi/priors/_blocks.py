@@ -101,7 +101,8 @@ class _BuiltBlocks(BuiltPrior):
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         parts = zip(self.slices, self.priors, strict=True)
-        return torch.cat([p.expected_log_prob(mean[s], std[s]) for s, p in parts])
+        values = [p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts]
+        return torch.cat(values, -1)
 
 
 def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:

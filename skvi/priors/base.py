@@ -173,11 +173,11 @@ class BuiltPrior(Movable):
 
         Parameters
         ----------
-        mean, std : Tensor of shape (P,)
+        mean, std : Tensor of shape (P,) or (..., P)
 
         Returns
         -------
-        Tensor of shape (P,)
+        Tensor of the same shape
             In nats, to about 1e-11, differentiable; the sum is ``E[log_prob]``.
         """
         raise NotImplementedError

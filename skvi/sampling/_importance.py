@@ -65,7 +65,7 @@ class StudentT:
         Tensor of shape (S, P)
             Independent draws.
         """
-        eps = randn(generator, n_draws, len(self.normal.mean))
+        eps = randn(generator, n_draws, self.normal.size)
         chi2 = -2 * torch.log1p(-rand(generator, n_draws, self.df // 2)).sum(1)
         if self.df % 2:
             chi2 = chi2 + randn(generator, n_draws).square()
@@ -83,7 +83,7 @@ class StudentT:
         Tensor of shape (S,)
             In nats, with the normalizing constant.
         """
-        df, size = self.df, len(self.normal.mean)
+        df, size = self.df, self.normal.size
         squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
         constant = (
             math.lgamma((df + size) / 2)
@@ -261,7 +261,7 @@ def adapt_proposal(
     pilot = draw_weighted(target, best, n_draws, generator)
     for _ in range(n_rounds):
         # Moments from few effective draws are worse than what we have.
-        moments = pilot.moments() if pilot.ess > 4 * len(normal.mean) else None
+        moments = pilot.moments() if pilot.ess > 4 * normal.size else None
         if moments is None:
             break
         trial = StudentT(moments)

@@ -124,7 +124,7 @@ class SpikeAndNormal:
         df: int | None = None,
         width: float = 1.0,
     ) -> None:
-        self.where, self.mean, self.size = where, normal.mean, len(normal.mean)
+        self.where, self.mean, self.size = where, normal.mean, normal.size
         covariance = normal.covariance()
         is_rest = torch.ones_like(self.mean, dtype=torch.bool)
         is_rest[where] = False

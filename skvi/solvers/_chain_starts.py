@@ -59,11 +59,11 @@ def dispersed_starts(
     >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
     (torch.Size([4, 1]), True, True)
     """
-    eps = randn(generator, n_chains // 2, len(normal.mean))
+    eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
     if target.starts_near_fit:
         # Hyperpriors draw numbers that no chain returns from.
-        wide = normal.transform(WIDER * randn(generator, n_rest, len(normal.mean)))
+        wide = normal.transform(WIDER * randn(generator, n_rest, normal.size))
         return torch.cat([normal.transform(eps), wide])
     prior = target.reference.sample(n_rest, generator)
     around = target.reference.matching_normal()

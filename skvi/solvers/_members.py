@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from skvi.objectives._ensemble_steps import make_steps
 from skvi.solvers._training import Training
 
 __all__ = ["train"]
@@ -45,7 +46,8 @@ class _Stack:
         self._gather()
         if self.trainings:
             first = self.trainings[0]
-            self.steps = first.problem.objective.steps(
+            self.steps = make_steps(
+                first.problem.objective,
                 [t.problem for t in self.trainings],
                 self.params,
                 first.options.n_draws,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
@@ -74,7 +75,7 @@ class Training:
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
-        found = self.problem.objective.structure(self.problem)
+        found = stack_structure(self.problem.objective, self.problem)
         if found is None:
             return None
         options = self.options

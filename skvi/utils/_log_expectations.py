@@ -166,16 +166,17 @@ def expected_log(mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.Tenso
 
     Parameters
     ----------
-    mean, std : Tensor of shape (P,)
+    mean, std : Tensor of shape (P,) or (..., P)
     law : Law
         Of lambda: `ZERO`, `ONE`, or `HORSESHOE`.
 
     Returns
     -------
-    Tensor of shape (P,)
+    Tensor of the same shape
         In float64, to about 1e-11; differentiable as often as wanted.
     """
-    return _apply(_log_rule, mean, std, law)
+    found = _apply(_log_rule, mean.flatten(), std.flatten(), law)
+    return found.view(mean.shape)
 
 
 def expected_inverse(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -43,10 +43,11 @@ def rand(generator: torch.Generator, *shape: int) -> torch.Tensor:
     )
 
 
-def _seeded_by(generator: torch.Generator) -> torch.Generator:
+def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
+    """Return generators of the same device that one seeds."""
     device = generator.device
-    seed = torch.randint(2**31 - 1, (1,), generator=generator, device=device)
-    return torch.Generator(device).manual_seed(int(seed))
+    seeds = torch.randint(2**31 - 1, (n_sources,), generator=generator, device=device)
+    return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
 
 
 class NoiseStream:
@@ -79,7 +80,7 @@ class NoiseStream:
         steps = min(max(self.ELEMENTS // (n_draws * size), 1), self.STEPS)
         # Seeded by the members' generators: it must not matter what else these draw
         # between the steps.
-        self.generators, self.position = [_seeded_by(g) for g in generators], steps
+        self.generators, self.position = [spawn(g, 1)[0] for g in generators], steps
         shape = len(generators), steps, n_draws, size
         device = self.generators[0].device
         self.block = torch.empty(shape, dtype=dtype, device=device)

@@ -280,6 +280,48 @@ def test_low_rank_normal():
 
 
 @pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
+def test_normals_with_leading_axes(kind, generator):
+    """Every method, as of the normals one by one; broadcast as torch does.
+
+    Wrong variants: determinants summed over all axes; every row times every matrix.
+    """
+    mean, scale, theta = (
+        torch.randn(4, 3, 5, generator=generator, dtype=torch.float64).exp()
+        for _ in range(3)
+    )
+    factor = torch.randn(4, 3, 5, 2, generator=generator, dtype=torch.float64)
+    if kind == "full":
+        scale = factor @ factor.mT + torch.diag_embed(scale)
+        scale = torch.linalg.cholesky(scale)
+    factor = factor if kind == "low_rank" else None
+    many = NormalForm(mean, scale, factor)
+    eps = torch.randn(4, 3, many.n_noise, generator=generator, dtype=torch.float64)
+    where = torch.tensor([3, 1])
+
+    def answers(normal, theta, eps):
+        deviation, some = theta - normal.mean, normal.marginal(where)
+        found = [normal.variance, normal.half_log_det, normal.covariance()]
+        found += [normal.entropy(), normal.transform(eps), normal.log_prob(theta)]
+        found += [normal.whiten(deviation), normal.squared_distance(deviation)]
+        found += [some.mean, some.covariance()]
+        return found if kind == "low_rank" else [*found, normal.log_prob_whitened(eps)]
+
+    def each(i, j):
+        own = None if factor is None else factor[i, j]
+        one = NormalForm(mean[i, j], scale[i, j], own)
+        return answers(one, theta[i, j][None], eps[i, j][None])
+
+    expected = zip(*(each(i, j) for i in range(4) for j in range(3)), strict=True)
+    for found, parts in zip(answers(many, theta, eps), expected, strict=True):
+        torch.testing.assert_close(found, torch.stack(parts).reshape(found.shape))
+    crossed = many.log_prob(theta[:, :1].expand(6, 4, 1, 5))  # six points for each
+    assert crossed.shape == (6, 4, 3)
+    assert many.sample(2, generator).shape[:3] == (2, 4, 3)
+    one = NormalForm(mean[1, 2], scale[1, 2], None if factor is None else factor[1, 2])
+    torch.testing.assert_close(crossed[3, 1, 2], one.log_prob(theta[1, :1])[0])
+
+
+@pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
 def test_draws_of_a_normal(kind, make_normal, generator, z_score):
     """First and second moments. Wrong variant: noise that is not scaled."""
     normal = make_normal(3, "full" if kind == "full" else "diag", width=2.0)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from skvi.base import NormalForm
+from skvi.base import Layout, NormalForm
 from skvi.divergences import (
     KL,
     AlphaDivergence,
@@ -17,6 +17,7 @@ from skvi.divergences import (
 )
 from skvi.divergences._covariance import log_det_growth, mixture
 from skvi.divergences._linalg import mix, precision_of
+from skvi.priors import Horseshoe, Laplace, Normal, StudentT, build_prior
 from tests.divergences.normals import Prior, as_full
 
 SPECS = [KL(), *(Renyi(a) for a in (0.5, 0.9995, 1e-4, 1, 0, 1.4, -0.1))]
@@ -47,6 +48,30 @@ def make(make_normal):
 #: Not both without a factor: other tests have those.
 PAIRS = [("low", "diag"), ("diag", "low"), ("low", "full"), ("full", "low_wide")]
 PAIRS += [("low", "low_wide"), ("low_wide", "low")]
+
+
+PRIORS = [Normal(0.7), StudentT(), {"coef": Laplace(), "rest": Horseshoe()}, "full"]
+
+
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+@pytest.mark.parametrize("q_shape", ["diag", "full", "low"])
+def test_kl_of_many_normals_is_that_of_each(prior, q_shape, make):
+    """Normals given an auxiliary variable, one for each draw of it.
+
+    Wrong variant: the terms of all of them in one sum.
+    """
+    layout = Layout({"coef": (3,), "rest": (1,)})
+    full = Prior(make("full", 4, 9, 1.4))
+    pi = full if prior == "full" else build_prior(prior, layout)
+    each = [make(q_shape, 4, seed, 0.9) for seed in range(3)]
+    parts = [(q.mean, q.scale, q.factor)[: 3 if q_shape == "low" else 2] for q in each]
+    many = NormalForm(*(torch.stack(part) for part in zip(*parts, strict=True)))
+    found = KL(0.5).closed_form(many, pi)
+    expected = torch.stack([KL(0.5).closed_form(q, pi) for q in each])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    if prior == "full":
+        with pytest.raises(ValueError, match="only KL takes many"):
+            Renyi(0.5).closed_form(many, pi)
 
 
 @every_spec

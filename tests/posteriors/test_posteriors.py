@@ -30,8 +30,12 @@ def build(make_normal):
 
     def run(family):
         posterior = family.build(LAYOUT, torch.Generator().manual_seed(0))
-        if posterior.as_normal() is not None:
-            posterior = posterior.near(make_normal(SIZE, "full", seed=3))
+        components = posterior.components
+        if components[0].as_normal() is not None:
+            seeds = range(3, 3 + len(components))
+            normals = [make_normal(SIZE, "full", seed=seed) for seed in seeds]
+            pairs = zip(components, normals, strict=True)
+            posterior = posterior.with_components([c.near(n) for c, n in pairs])
         posterior.params.requires_grad_()
         return posterior
 

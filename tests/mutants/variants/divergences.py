@@ -215,4 +215,11 @@ VARIANTS = [
         "return self._weighted(log_prior - log_q).mean()",
         "pi/q instead of q/pi",
     ),
+    _v(
+        "kl-of-all-normals",
+        "_kl.py",
+        "(squared / pi.variance).sum(-1)",
+        "(squared / pi.variance).sum()",
+        "the terms of normals with leading axes in one sum",
+    ),
 ]

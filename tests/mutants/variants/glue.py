@@ -301,4 +301,11 @@ VARIANTS = [
         "constant = -total * float(np.log(self.units.y_scale).max())",
         "the Jacobian of one of several targets in the bound",
     ),
+    _v(
+        "bound-before-refinement",
+        "_variational.py",
+        "state=State(refined, target), is_exact=False)",
+        "state=State(refined, target))",
+        "the ELBO of the posterior before it refined itself",
+    ),
 ]

@@ -100,4 +100,12 @@ VARIANTS = [
         "isinstance(divergence, KL)",
         "a lower weight of the prior that the fit has already",
     ),
+    _v(
+        "ensemble-members-at-one-start",
+        "_base.py",
+        "[c.near(initial_normal(generator)) for c in problem.posterior.components]",
+        "[problem.posterior.components[0].near(initial_normal(generator))]\n"
+        "            * len(problem.posterior.components)",
+        "all members of an ensemble start at the same place",
+    ),
 ]

@@ -166,4 +166,25 @@ VARIANTS = [
         "torch.autograd.grad((theta,), leaf, slopes[:1])",
         "the divergence left out of the gradient",
     ),
+    _v(
+        "ensemble-one-source-of-draws",
+        "_ensemble_steps.py",
+        "sources = spawn(member.generator, len(components))",
+        "sources = [member.generator] * len(components)",
+        "one source of draws for all members",
+    ),
+    _v(
+        "ensemble-sum-of-shared-gradients",
+        "_ensemble_steps.py",
+        "shared.mean(1)], 1, out",
+        "shared.sum(1)], 1, out",
+        "the sum over the members for what they share",
+    ),
+    _v(
+        "ensemble-value-of-the-first",
+        "_ensemble_steps.py",
+        "values.unflatten(1, (-1, self.n_components)).mean(2)",
+        "values.unflatten(1, (-1, self.n_components))[..., 0]",
+        "the value of the first member",
+    ),
 ]

@@ -82,4 +82,32 @@ VARIANTS = [
         "pairs = zip(self._bound(), draw.parts, strict=True)",
         "log q of draws at the product's own parameters, whatever is given",
     ),
+    _v(
+        "ensemble-sum-for-mean",
+        "_ensemble.py",
+        "return torch.logsumexp(logs, 0) - math.log(len(members))",
+        "return torch.logsumexp(logs, 0)",
+        "the sum of the members' densities",
+    ),
+    _v(
+        "ensemble-mean-of-logs",
+        "_ensemble.py",
+        "return torch.logsumexp(logs, 0) - math.log(len(members))",
+        "return logs.mean(0)",
+        "the mean of the members' log densities",
+    ),
+    _v(
+        "ensemble-draws-not-in-place",
+        "_ensemble.py",
+        "order = torch.argsort(torch.argsort(component, stable=True))",
+        "order = torch.arange(n_draws, device=component.device)",
+        "draws in the order of the members, not of `component`",
+    ),
+    _v(
+        "ensemble-first-members-more-often",
+        "_ensemble.py",
+        "return torch.argsort(keys, 1).reshape(-1)[:n_draws]",
+        "return torch.arange(keys.numel(), device=keys.device)[:n_draws] % n_members",
+        "a number of draws that is no multiple of the members favors the first",
+    ),
 ]

@@ -1,0 +1,216 @@
+"""Gradient steps of mixtures whose components are trained as if each were alone."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from skvi.objectives._steps import Member, Rows, Steps
+from skvi.utils._random import spawn
+
+__all__ = ["make_steps", "stack_structure"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Component:
+    """One component of a member's posterior: a member itself."""
+
+    target: Any
+    posterior: Any
+    divergence: Any
+    generator: torch.Generator
+
+
+def _is_mixture(member: Member) -> bool:
+    return bool(member.posterior.components[0] is not member.posterior)
+
+
+def _components_of(member: Member) -> list[Member]:
+    """Members that train the components of one.
+
+    Each has a source of draws of its own, so that it gets what it would get alone.
+    """
+    components = member.posterior.components
+    sources = spawn(member.generator, len(components))
+    return [
+        _Component(member.target, component, member.divergence, source)
+        for component, source in zip(components, sources, strict=True)
+    ]
+
+
+def stack_structure(objective: Any, member: Member) -> Hashable | None:
+    """What members must share to be trained in one stack; see `Objective.structure`.
+
+    Parameters
+    ----------
+    objective : Objective
+    member : Member
+
+    Returns
+    -------
+    Hashable or None
+        Of mixtures what their components share, and how many there are.
+    """
+    if not _is_mixture(member):
+        return objective.structure(member)
+    components = member.posterior.components
+    one = _Component(member.target, components[0], member.divergence, member.generator)
+    found = objective.structure(one)
+    return None if found is None else (found, len(components))
+
+
+def make_steps(
+    objective: Any,
+    members: Sequence[Member],
+    params: torch.Tensor,
+    n_draws: int,
+    batch_size: int | None,
+) -> Steps:
+    """Make what takes the gradients of members, which may be mixtures.
+
+    Parameters
+    ----------
+    objective : Objective
+    members : sequence of Member
+        Of one structure, or a single one.
+    params : Tensor of shape (M, V)
+    n_draws : int
+        Of each component.
+    batch_size : int or None
+
+    Returns
+    -------
+    Steps
+        See `Objective.steps`.
+    """
+    if not _is_mixture(members[0]):
+        return objective.steps(members, params, n_draws, batch_size)
+    parts = [_components_of(member) for member in members]
+    return _EnsembleSteps(objective, parts, params, n_draws, batch_size)
+
+
+class _EnsembleSteps(Steps):
+    """Gradients of M mixtures of K components: those of M K members.
+
+    What is minimized is the mean over the components. Their own parameters get the
+    gradients that they would get alone, which Adam scales anyhow; what they share, the
+    hyperparameters, gets the mean.
+
+    Parameters
+    ----------
+    objective : Objective
+    parts : sequence of (sequence of Member)
+        The components of each member.
+    params : Tensor of shape (M, V)
+        The parameters of all components, then the hyperparameters.
+    n_draws : int
+    batch_size : int or None
+    """
+
+    def __init__(
+        self,
+        objective: Any,
+        parts: Sequence[Sequence[Member]],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+    ) -> None:
+        super().__init__(params)
+        self.parts, self.n_components = list(parts), len(parts[0])
+        self.n_own = len(parts[0][0].posterior.params)
+        self._bind(params)
+        members = [component for of_member in parts for component in of_member]
+        settings = n_draws, batch_size
+        if objective.structure(members[0]) is None:
+            self.inner: Steps = _Separate(objective, members, self._rows, *settings)
+        else:
+            self.inner = objective.steps(members, self._rows, *settings)
+
+    def _bind(self, params: torch.Tensor) -> None:
+        self.params, self.gradient = params, torch.zeros_like(params)
+        self._rows = self._spread(params)
+
+    def _spread(self, params: torch.Tensor) -> torch.Tensor:
+        """Parameters of the components, (..., M K, V'), each with all hyperparameters.
+
+        From (..., M, V).
+        """
+        n_own = self.n_own * self.n_components
+        own, shared = params.tensor_split([n_own], -1)
+        own = own.unflatten(-1, (self.n_components, self.n_own))
+        shared = shared[..., None, :].expand(*own.shape[:-1], -1)
+        return torch.cat([own, shared], -1).flatten(-3, -2)
+
+    @property
+    def max_steps(self) -> int:
+        return self.inner.max_steps
+
+    @property
+    def spans_epochs(self) -> bool:  # type: ignore[override]
+        return self.inner.spans_epochs
+
+    def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
+        """All components of a member see the same rows."""
+        self.inner.prepare([own for own in rows for _ in range(self.n_components)])
+
+    def differentiate(self, step: int) -> None:
+        self._rows.copy_(self._spread(self.params))
+        self.inner.differentiate(step)
+        found = self.inner.gradient.unflatten(0, (-1, self.n_components))
+        own, shared = found.tensor_split([self.n_own], 2)
+        torch.cat([own.flatten(1), shared.mean(1)], 1, out=self.gradient)
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        values = self.inner.values(self._spread(trail))
+        return values.unflatten(1, (-1, self.n_components)).mean(2)
+
+    def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
+        self.parts = [self.parts[m] for m in members]
+        self._bind(params)
+        n = self.n_components
+        components = [m * n + k for m in members for k in range(n)]
+        self.inner = self.inner.keep(components, self._rows)
+        return self
+
+
+class _Separate(Steps):
+    """Members that cannot be stacked, one after the other."""
+
+    def __init__(
+        self,
+        objective: Any,
+        members: Sequence[Member],
+        params: torch.Tensor,
+        n_draws: int,
+        batch_size: int | None,
+    ) -> None:
+        super().__init__(params)
+        self.each = [
+            objective.steps([member], params[m : m + 1], n_draws, batch_size)
+            for m, member in enumerate(members)
+        ]
+
+    @property
+    def max_steps(self) -> int:
+        return min(steps.max_steps for steps in self.each)
+
+    @property
+    def spans_epochs(self) -> bool:  # type: ignore[override]
+        return all(steps.spans_epochs for steps in self.each)
+
+    def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
+        for steps, own in zip(self.each, rows, strict=True):
+            steps.prepare([own])
+
+    def differentiate(self, step: int) -> None:
+        for row, steps in zip(self.gradient, self.each, strict=True):
+            steps.differentiate(step)
+            row.copy_(steps.gradient[0])
+
+    def values(self, trail: torch.Tensor) -> torch.Tensor:
+        parts = zip(self.each, trail.split(1, 1), strict=True)
+        return torch.cat([steps.values(own) for steps, own in parts], 1)
+
+    def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
+        raise NotImplementedError("Mixtures of separate members are not in one stack.")
