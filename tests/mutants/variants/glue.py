@@ -156,7 +156,7 @@ VARIANTS = [
     _v(
         "jacobian-of-given-units",
         "_model.py",
-        "if self.units.y_scale != 1 and self.loss.is_log_loss:",
+        "if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:",
         "if self.taken_from_y and self.loss.is_log_loss:",
         "no Jacobian where the units come with the prior",
     ),
