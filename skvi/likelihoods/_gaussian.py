@@ -3,6 +3,7 @@
 import math
 
 import torch
+from scipy.special import ndtri
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
@@ -31,27 +32,37 @@ class GaussianLikelihood(NoiseLikelihood):
     tensor([[-1.6121]])
     """
 
+    is_normal = True
+    standard_variance = 1.0
+
     def __init__(self, noise_scale: float | str = 1.0) -> None:
         self.noise_scale = noise_scale
+
+    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+        """Log density of noise of scale 1, elementwise."""
+        return -0.5 * z.square() - HALF_LOG_2PI
+
+    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+        """Return z itself."""
+        return z
+
+    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Probability that noise of scale 1 is less than z, elementwise."""
+        return torch.special.ndtr(z)
+
+    def standard_quantile(self, level: float) -> float:
+        """Return the quantile of noise of scale 1."""
+        return float(ndtri(level))
 
     @property
     def tail_curvature(self) -> float:  # type: ignore[override]
         """Precision of the noise."""
         return float(self._scale) ** -2
 
-    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Log density, (S, n)."""
-        z = (y - f[..., 0]) / self._scale
-        return -0.5 * z.square() - self._scale.log() - HALF_LOG_2PI
-
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Return (1 - c)/2 log(2 pi s^2) - log(c)/2 for every row, (S, n)."""
         log_norm = HALF_LOG_2PI + self._scale.log()
         return torch.zeros_like(f[..., 0]) + (1 - c) * log_norm - 0.5 * math.log(c)
-
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Residual over the noise variance, (S, n)."""
-        return (y - f[..., 0]) / self._scale**2
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""

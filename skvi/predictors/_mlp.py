@@ -1,7 +1,7 @@
 """Multilayer perceptrons."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -46,6 +46,8 @@ class MLPPredictor(Predictor):
         Multiply the gains of the first hidden and of the last layer: 1 for
         standardised targets, more for log odds, which are large, and change
         quickly, where classes can be told apart.
+    flat_outputs : sequence of int, default=()
+        Columns of f that are 0 everywhere at the start, such as the log of a scale.
 
     Examples
     --------
@@ -66,8 +68,10 @@ class MLPPredictor(Predictor):
         activation: str = "relu",
         input_scale: float = 1.0,
         output_scale: float = 1.0,
+        flat_outputs: Sequence[int] = (),
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
+        self.flat_outputs = list(flat_outputs)
         self.activation_name, gain = activation, ACTIVATIONS[activation][1]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
@@ -109,7 +113,7 @@ class MLPPredictor(Predictor):
         return len(self.sizes) - 1
 
     @property
-    def log_copies(self) -> float:
+    def log_copies(self) -> float:  # type: ignore[override]
         """Log of the number of networks that compute the same: hidden units permuted.
 
         For "tanh" their signs may be flipped, too.
@@ -134,6 +138,8 @@ class MLPPredictor(Predictor):
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
+        last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
+        last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:

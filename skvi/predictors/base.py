@@ -52,6 +52,9 @@ class Predictor(Movable):
     has_local_draws = False
     #: Whether f and its pullback go through buffers, as training a network does.
     has_passes = False
+    #: Log of the number of parameters that compute the same function, by permutations
+    #: and flips of signs that leave an invariant prior as it is; 0 where none is known.
+    log_copies = 0.0
     #: Parameters that are points: learnt beside the posterior, not part of theta.
     point_layout = Layout({})
 

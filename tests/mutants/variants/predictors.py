@@ -138,4 +138,11 @@ VARIANTS = [
         '"tanh": (_tanh, _by_tanh, 1.0)',
         "the unit that carries the intercepts is tanh(1)",
     ),
+    _v(
+        "scale-starts-at-random",
+        "_mlp.py",
+        "last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0",
+        "last.view(-1, self.n_outputs)[:, []] = 0",
+        "the log of a scale that is not 0 at the start",
+    ),
 ]

@@ -334,4 +334,18 @@ VARIANTS = [
         "block[:, n_first:] = block[:, :n_second]",
         "the same noise twice",
     ),
+    _v(
+        "newton-leaves-its-bracket",
+        "_mixture.py",
+        "moved = torch.where(inside, moved, (low + high) / 2)",
+        "moved = torch.where(torch.isfinite(moved), moved, low)",
+        "Newton's steps out of the bracket",
+    ),
+    _v(
+        "rows-stop-together",
+        "_mixture.py",
+        "y, before = torch.where(done, y, moved), y",
+        "y, before = moved, y",
+        "a row goes on while others are not done",
+    ),
 ]
