@@ -13,10 +13,10 @@ busy processes. Memory is the peak of the resident set above what the process he
 before the fit, data included, sampled every 2 ms.
 
 Measured 2026-11-22 on two shared cores of an AMD EPYC (load 9), processor time, median
-of five processes: breast cancer with a full-rank posterior 3.96 [3.94, 4.18] alternating,
-5.03 [5.01, 5.15] in loops; the version before it, right after, 4.07 [3.97, 4.40] and 6.06
-[5.64, 6.87]. That version had 4.03 [3.83, 4.29] and 5.71 [5.61, 6.18] with nothing else
-on the machine. 200,000 x 100 with one thread 1.3 to 1.5.
+of five processes: breast cancer with a full-rank posterior 3.96 [3.94, 4.18]
+alternating and 5.03 [5.01, 5.15] in loops; the version before it, right after, 4.07
+[3.97, 4.40] and 6.06 [5.64, 6.87]. That one had 4.03 [3.83, 4.29] and 5.71 [5.61, 6.18]
+with nothing else on the machine. 200,000 x 100 with one thread: 1.5.
 """
 
 import argparse
