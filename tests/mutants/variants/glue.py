@@ -279,4 +279,11 @@ VARIANTS = [
         "state=State(refined, target))",
         "the ELBO of the posterior before it refined itself",
     ),
+    _v(
+        "batched-first-phase-lost",
+        "_side_by_side.py",
+        "fit.problem = fit.problem.at(solution.state)",
+        "pass",
+        "the second phase of a fit in a stack starts where the first one did",
+    ),
 ]

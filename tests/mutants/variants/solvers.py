@@ -313,4 +313,11 @@ VARIANTS = [
         "                states[k + 1].copy_(params + 0 * float(params[0, 0]))",
         "every step waits for the device",
     ),
+    _v(
+        "batches-of-the-first-member",
+        "_members.py",
+        "return max((size for size in sizes if size is not None), default=None)",
+        "return sizes[0]",
+        "buffers for the batches of the first member of a stack",
+    ),
 ]
