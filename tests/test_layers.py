@@ -34,6 +34,7 @@ LAYERS = [
     ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
+    ["skvi._side_by_side"],
     # estimators
     ["skvi.linear_model", "skvi.neural_network", "skvi.model_selection"],
     # the top level gathers the public names, so nothing inside may import it

@@ -14,7 +14,7 @@ from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
-from skvi.solvers import State, Stochastic
+from skvi.solvers import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
@@ -49,6 +49,7 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
     }
     _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
+    _fits_in_stacks = True
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -78,14 +79,14 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
         self._draw_seed = int(
             torch.randint(2**31, (1,), generator=generator, device=generator.device)
         )
-        state = State(posterior, target)
+        return State(posterior, target)
+
+    def _first_phase(self, problem):
+        """Draws of a random network all miss the posterior: start at the ELBO's."""
         if self.objective_.kind != "weights":
-            return state
-        # Draws of a random network all miss the posterior: start at the ELBO's.
-        start = replace(problem.at(state), objective=ELBO(), divergence=KL())
-        found = Stochastic().solve(start, self._solver_options(target))
-        found.raise_interrupt()
-        return found.state
+            return None
+        start = replace(problem, objective=ELBO(), divergence=KL())
+        return start, self._solver_options(problem.target)
 
     def _posterior_dtype(self, target):
         return target.X.dtype

@@ -5,7 +5,7 @@ from typing import Self
 
 import torch
 
-from skvi.objectives._analytic_divergence import divergence_part
+from skvi.objectives._analytic_divergence import divergence_part, form_of
 from skvi.objectives._network_steps import NetworkSteps, can_train
 from skvi.objectives._steps import Member
 from skvi.utils._random import NoiseStream
@@ -25,19 +25,16 @@ def structure_of(member: Member) -> Hashable | None:
     Hashable or None
         None where `AnalyticSteps` cannot train the member.
     """
-    target, divergence = member.target, member.divergence
+    target = member.target
     if not (member.posterior.is_mean_field and can_train(member)):
         return None
-    is_form = not target.prior_spec.learnt and (
-        divergence.moment_form(target.prior) is not None
-    )
     params = member.posterior.params
     return (
         repr(target.loss),
         repr(target.likelihood_spec),
         target.predictor.structure,
         len(target.hyper),
-        is_form,
+        form_of(member),
         target.offset is None,
         params.dtype,
         params.device,

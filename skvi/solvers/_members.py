@@ -51,7 +51,7 @@ class _Stack:
                 [t.problem for t in self.trainings],
                 self.params,
                 first.options.n_draws,
-                first.batch_size,
+                _most_rows(self.trainings),
             )
 
     def _gather(self) -> None:
@@ -124,6 +124,12 @@ class _Stack:
         self._gather()
         if left:
             self.steps = self.steps.keep(left, self.params)
+
+
+def _most_rows(trainings: Sequence[Training]) -> int | None:
+    """Rows of the largest minibatch of any member; None where all take all rows."""
+    sizes = [training.batch_size for training in trainings]
+    return max((size for size in sizes if size is not None), default=None)
 
 
 def _has_ended(training: Training) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from skvi.objectives._ensemble_steps import stack_structure
+from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
@@ -285,7 +285,7 @@ class Training:
         if end is None:
             # Nothing was trained: two values of the start tell of the noise.
             start = self._at(self.start)
-            pair = [_surrogate(start, self.options, None)[1] for _ in range(2)]
+            pair = [_estimate(start, self.options, None) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
         values, length = torch.cat(end.values), end.length
         if self.has_batches and len(values) >= 2 * length:
@@ -305,7 +305,7 @@ class Training:
         problem = replace(self._at(params), generator=generator)
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
-        return float(_surrogate(problem, options, rows)[1])
+        return float(_estimate(problem, options, rows))
 
 
 @torch.no_grad()
@@ -321,17 +321,10 @@ def _weight_efficiency(problem: Problem) -> float:
     return float(1 / weights.square().sum()) / len(theta)
 
 
-def _surrogate(
+def _estimate(
     problem: Problem, options: SolverOptions, rows: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return problem.objective.surrogate(
-        problem.target,
-        problem.posterior,
-        problem.divergence,
-        rows,
-        options.n_draws,
-        problem.source_of_draws,
-    )
+) -> torch.Tensor:
+    return estimate(problem.objective, problem, rows, options.n_draws)
 
 
 def _non_finite(problem: Problem) -> str:

@@ -101,6 +101,33 @@ def test_callbacks_see_the_state_of_the_value(solver):
         assert float(at.objective.surrogate(*parts)[1]) == pytest.approx(value)
 
 
+@pytest.mark.parametrize("loss", [LogLoss(), BetaLoss()], ids=["log", "beta"])
+def test_natural_gradients_leave_tensors_for_graphs(loss):
+    """Callbacks and solutions hold no tensors of inference mode, and it has an end.
+
+    Wrong variants: the posterior is moved, or callbacks are called, inside the mode;
+    derivatives of losses are taken inside it.
+    """
+    target = make_target()
+    target.loss = loss
+    modes = []
+
+    def progress(value, state):
+        modes.append(torch.is_inference_mode_enabled())
+        modes.append(state().posterior.params.is_inference())
+        return False
+
+    problem = make_problem(target, ELBO(), FullRankNormal())
+    solver = SOLVERS["natural_gradient"]()
+    found = solver.solve(problem, SolverOptions(progress=progress))
+    assert found.converged
+    assert modes
+    assert not any(modes)
+    params = found.posterior.params.requires_grad_()
+    found.target.expected_loss_at(found.posterior.normal(params)).backward()
+    assert bool(torch.isfinite(params.grad).all())
+
+
 def test_draws_need_a_source():
     target = make_target()
     posterior = FullRankNormal().build(target.layout)

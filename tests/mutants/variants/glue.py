@@ -233,15 +233,15 @@ VARIANTS = [
     _v(
         "rows-stay",
         "_variational.py",
-        "            target.to(device),",
-        "            target,",
+        "target, posterior = target.to(device), posterior.to(device)",
+        "posterior = posterior.to(device)",
         "the data of a fit are not moved to its device",
     ),
     _v(
         "generator-stays",
         "_variational.py",
-        "            generator_on(generator, device),",
-        "            generator,",
+        "            generator = generator_on(generator, device)",
+        "            pass",
         "noise is not drawn where it is used",
     ),
     _v(
@@ -307,5 +307,12 @@ VARIANTS = [
         "state=State(refined, target), is_exact=False)",
         "state=State(refined, target))",
         "the ELBO of the posterior before it refined itself",
+    ),
+    _v(
+        "batched-first-phase-lost",
+        "_side_by_side.py",
+        "fit.problem = fit.problem.at(solution.state)",
+        "pass",
+        "the second phase of a fit in a stack starts where the first one did",
     ),
 ]

@@ -15,8 +15,8 @@ VARIANTS = [
     _v(
         "bernoulli-expected-slope-without-label",
         "_bernoulli.py",
-        "spread, refine)\n        return value, first * sign, second",
-        "spread, refine)\n        return value, first, second",
+        "value=-1), first - y, second",
+        "value=-1), first, second",
         "the sign of the label left out of the expected slope",
     ),
     _v(

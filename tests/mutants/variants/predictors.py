@@ -20,6 +20,13 @@ VARIANTS = [
         "the first layer of a network without intercepts",
     ),
     _v(
+        "design-without-ones",
+        "_linear.py",
+        "torch.nn.functional.pad(X, (0, int(self.fit_intercept)), value=1.0)",
+        "torch.nn.functional.pad(X, (0, int(self.fit_intercept)))",
+        "the intercept is multiplied by 0",
+    ),
+    _v(
         "blocks-not-filled",
         "base.py",
         "self.n_rows - len(X)]",

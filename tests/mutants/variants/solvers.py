@@ -272,6 +272,20 @@ VARIANTS = [
         "no chain starts where the likelihood is large",
     ),
     _v(
+        "callbacks-in-inference-mode",
+        "_run.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "callbacks cannot take derivatives",
+    ),
+    _v(
+        "states-of-inference-mode",
+        "_natural_gradient.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "the posterior that is found cannot be part of a graph",
+    ),
+    _v(
         "callbacks-see-the-start",
         "_run.py",
         "self.options.progress(self.value, self.state)",
@@ -298,5 +312,12 @@ VARIANTS = [
         "                states[k + 1].copy_(params)",
         "                states[k + 1].copy_(params + 0 * float(params[0, 0]))",
         "every step waits for the device",
+    ),
+    _v(
+        "batches-of-the-first-member",
+        "_members.py",
+        "return max((size for size in sizes if size is not None), default=None)",
+        "return sizes[0]",
+        "buffers for the batches of the first member of a stack",
     ),
 ]
