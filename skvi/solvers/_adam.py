@@ -113,6 +113,8 @@ class _Schedule:
     """What all step sizes watch: whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: Share of the divergence that gradients hold.
+    share = 1.0
 
     @property
     def drifted(self) -> bool:
@@ -169,7 +171,12 @@ class Decay(_Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
     def __init__(
-        self, adam: Adam, n_observations: int, tol: float, n_terms: float = math.inf
+        self,
+        adam: Adam,
+        n_observations: int,
+        tol: float,
+        n_terms: float = math.inf,
+        warm_up: float = 0.0,
     ) -> None:
         self.adam, self.start, self.tol = adam, adam.rate, tol
         # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
@@ -177,6 +184,12 @@ class Decay(_Schedule):
         self.largest_fall = SMALL_FALL * n_terms
         self.n_observations = n_observations
         self.seen: list[torch.Tensor] = []
+        self.warm_up = warm_up * n_observations
+
+    @property
+    def share(self) -> float:  # type: ignore[override]
+        """A line up to 1, in the middle of the next stretch."""
+        return min((len(self.seen) + 0.5) / max(self.warm_up, 0.5), 1.0)
 
     @property
     def done(self) -> bool:
