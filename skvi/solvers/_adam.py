@@ -12,6 +12,8 @@ __all__ = ["Adam", "AdamStack", "Decay", "Plateau"]
 SMALLEST_SHARE = 1 / 32
 # Share of the whole fall that the last quarter of a fixed schedule may still make.
 SMALL_FALL = 0.01
+# Of the divergence, at first.
+WARM_UP_SHARE = 0.1
 # Values that tell where a fit began.
 START = 5
 
@@ -188,8 +190,8 @@ class Decay(_Schedule):
 
     @property
     def share(self) -> float:  # type: ignore[override]
-        """A line up to 1, in the middle of the next stretch."""
-        return min((len(self.seen) + 0.5) / max(self.warm_up, 0.5), 1.0)
+        """A tenth in the stretches of the warm-up, then all of it."""
+        return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE
 
     @property
     def done(self) -> bool:

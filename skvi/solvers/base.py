@@ -128,9 +128,10 @@ class SolverOptions:
         Whether the stochastic solver stops where the objective no longer falls;
         else it lets the step size fall linearly over `max_iter` iterations.
     warm_up : float, default=0.0
-        Without early stopping, where the stochastic solver has gradients of the
-        divergence by itself (networks): the share of `max_iter` over which its weight
-        rises to the whole, so that the data shape q before the prior does.
+        Without early stopping, the share of `max_iter` in which the stochastic solver
+        gives the divergence a tenth of its weight, so that the data shape q before the
+        prior does. Only where it has the divergence's gradient by itself, see
+        `Steps.weighs_divergence`: that of networks and normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
