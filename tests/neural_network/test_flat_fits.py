@@ -44,8 +44,7 @@ def test_a_missed_wave_is_reported():
 def test_a_wave_is_found(seed):
     """From every start, where a prior that counts from the first step ends half-way.
 
-    Wrong variants: no warm-up; one of ten times the share; a last layer that starts at
-    its natural scale.
+    Wrong variants: no warm-up; the whole divergence in it.
     """
     X, y = wave(500)
     model = BayesianMLPRegressor(random_state=seed).fit(X, y)
