@@ -84,7 +84,9 @@ def measure(name, X, y, n_jobs, has_reference):
     seconds, batched = timed(lambda: search.fit(X, y))
     singles += single_fits(model, X, y, train)
     single = statistics.median(singles)
-    print(f"{name}: a single fit {single:.2f} s; the search {seconds:.1f} s")
+    print(
+        f"{name}: a single fit {single:.2f} s; the search {seconds:.1f} s", flush=True
+    )
     print(f"  = {seconds / single:.0f} single fits, for {20 * N_FOLDS} of them")
     if not has_reference:
         return

@@ -25,10 +25,10 @@ class BaseSupervised(BaseVariational):
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}
-    #: What `validate_data` is told where there is a target, too.
-    _input_with_target: dict = {}
     #: Whether a fit is one solve, so that many can be members of one stack.
     _fits_in_stacks = False
+    #: What `validate_data` is told where there is a target, too.
+    _input_with_target: dict = {}
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model, solve."""

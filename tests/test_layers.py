@@ -36,7 +36,12 @@ LAYERS = [
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
     ["skvi._side_by_side"],
     # estimators
-    ["skvi.linear_model", "skvi.neural_network", "skvi.model_selection"],
+    [
+        "skvi.changepoint",
+        "skvi.linear_model",
+        "skvi.neural_network",
+        "skvi.model_selection",
+    ],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

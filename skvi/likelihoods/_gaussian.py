@@ -7,15 +7,12 @@ from scipy.special import ndtri
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
-from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * LOG_2PI
-# As tensors: numbers in products with small tensors take longer than the products.
-MINUS_TWO = torch.tensor(-2.0, dtype=torch.float64, device=CPU)
 
 
 class GaussianLikelihood(NoiseLikelihood):
@@ -112,20 +109,22 @@ class _GaussianPass(RowPass):
         self._for_scale = for_scale[:, 0]
         self._f, self._slope = f.squeeze(3), slope.squeeze(3)
         self._residual = torch.empty_like(self._slope)
-        self._flat = self._slope.flatten(1), self._residual.flatten(1)
+        self._squares = torch.empty_like(self._slope)
         self._precision = torch.empty_like(self._log_scale)
+        # A number, or a tensor of another dtype, would take longer.
+        self._minus_two = torch.full_like(self._precision, -2.0)
         self._factor = torch.empty_like(self._slope[:, :1])
         self._by_row = self._precision[:, None]
 
     def _visit(
         self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        torch.mul(self._log_scale, MINUS_TWO, out=self._precision).exp_()
+        torch.mul(self._log_scale, self._minus_two, out=self._precision).exp_()
         torch.mul(weight, self._by_row, out=self._factor)
         torch.sub(self._f, y, out=self._residual)
         torch.mul(self._residual, self._factor, out=self._slope)
         # Squares in units of the noise; on average there are as many as terms.
-        squares = torch.linalg.vecdot(*self._flat)
+        squares = torch.mul(self._slope, self._residual, out=self._squares).sum((1, 2))
         torch.sub(count, squares, out=self._for_scale)
         return squares, count
 

@@ -300,6 +300,17 @@ VARIANTS = [
         "the transpose of a triangular factor",
     ),
     _v(
+        "derivatives-in-inference-mode",
+        "_derivatives.py",
+        "with torch.inference_mode(False), torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "with torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "derivatives are zeros without a word",
+    ),
+    _v(
         "tables-of-inference-mode",
         "_tables.py",
         "lru_cache(maxsize)(torch.inference_mode(False)(function))",
