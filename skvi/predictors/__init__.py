@@ -4,6 +4,7 @@ from skvi.predictors._centred import CentredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
 from skvi.predictors._partial import PartialPredictor
+from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "MLPPredictor",
     "PartialPredictor",
     "Predictor",
+    "Symmetry",
 ]

@@ -5,6 +5,7 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._symmetry import Symmetry
 from skvi.utils._device import CPU, Movable
 
 __all__ = ["BlockForward", "Predictor"]
@@ -53,6 +54,11 @@ class Predictor(Movable):
     has_passes = False
     #: Parameters that are points: learnt beside the posterior, not part of theta.
     point_layout = Layout({})
+
+    @property
+    def symmetry(self) -> Symmetry | None:
+        """Finite group that leaves f unchanged; None where none is known."""
+        return None
 
     @property
     def row_width(self) -> int:
