@@ -98,7 +98,7 @@ def bound_evidence(
         raise IncompatibleComponentsError(IMPROPER)
     if method == "tempering" or (method == "auto" and target.symmetry is not None):
         tempered = tempered_sides(
-            target, posterior, generator, precision, max_seconds, report
+            target, posterior, generator, n_draws, precision, max_seconds, report
         )
         return summarize_tempered(target, posterior, tempered, generator, quantity)
     if normal is None:

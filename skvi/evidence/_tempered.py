@@ -1,10 +1,10 @@
 """Evidence of posteriors with many modes: from the prior to them, and back.
 
-Everything starts at a density that symmetries of the model leave unchanged, the prior:
-no copy of a mode is missed, none is counted twice, and no |G| is needed. The lower side
-are particles that move through a ladder of temperatures, whose estimates of Z are
-unbiased whatever the moves reach. The upper side are chains at all temperatures that
-exchange places.
+Everything starts at a density that symmetries of the model leave unchanged, the
+prior: no copy of a mode is missed, none is counted twice, and no |G| is needed. Both
+sides come from chains at all temperatures between prior and posterior that exchange
+places. Beside them populations of particles move from the prior to the posterior;
+their estimates of Z are unbiased whatever they find, which no chain can say of itself.
 """
 
 import math
@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
-from skvi.evidence._stepping import ladder_upper
+from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.sampling import (
@@ -33,15 +33,15 @@ from skvi.targets import Target
 __all__ = ["TemperedSides", "tempered_sides"]
 
 # Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
-N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 300, 100, 300, 2000
-# Independent populations, and particles of each and of all of them.
-MIN_ISLANDS, MAX_ISLANDS, MIN_PARTICLES = 8, 64, 32
-PILOT_PARTICLES, LEAST_PARTICLES, MOST_PARTICLES = 64, 1024, 4096
+N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
+LEAST_SWEEPS = 20
+# Independent populations, particles of each, and of all of them.
+N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 16, 1024
 # Nats between each bound and log Z that are aimed for.
 DEFAULT_PRECISION = 0.25
-# Fraction of the seconds that are left after the warm-up for the lower side, and what
-# is kept back for the table.
-BELOW, MARGIN = 0.3, 0.9
+# Fractions of the seconds after which the warm-up ends, that the particles may take,
+# and after which the chains end.
+WARM, OF_PARTICLES, END = 0.3, 0.15, 0.92
 NORMAL_PROBABILITY = 0.977249868
 
 
@@ -51,10 +51,10 @@ class TemperedSides:
 
     Parameters
     ----------
-    below : Tensor of shape (R,)
+    below, above : Tensor of shape (M,)
+        Lower and upper bounds, one for each system of chains.
+    particles : Tensor of shape (R,)
         Independent estimates, the exponential of each of which has the expectation Z.
-    above : Tensor of shape (M,)
-        Upper bounds, one for each system of chains.
     draws : LadderDraws
     rhat : float
         Of quantities that symmetries leave unchanged.
@@ -64,6 +64,7 @@ class TemperedSides:
 
     below: torch.Tensor
     above: torch.Tensor
+    particles: torch.Tensor
     draws: LadderDraws
     rhat: float
     error: float
@@ -74,11 +75,12 @@ def tempered_sides(
     target: Target,
     posterior: Posterior,
     generator: torch.Generator,
+    n_draws: int | None,
     precision: float | None,
     max_seconds: float | None,
     report: Report,
 ) -> TemperedSides:
-    """Bound log Z by particles below and by exchanging chains above.
+    """Bound log Z by exchanging chains, and from below by particles, too.
 
     Parameters
     ----------
@@ -87,6 +89,8 @@ def tempered_sides(
     posterior : Posterior
         The fitted one: some chains start at its draws.
     generator : torch.Generator
+    n_draws : int or None
+        Draws at each temperature; None chooses.
     precision : float or None
         Nats between each bound and log Z to aim for; None is 0.25.
     max_seconds : float or None
@@ -97,46 +101,28 @@ def tempered_sides(
     -------
     TemperedSides
     """
-    budget = _Budget(max_seconds)
+    seconds = math.inf if max_seconds is None else max_seconds
+    begin = time.monotonic()
     error = (DEFAULT_PRECISION if precision is None else precision) / 4
-    orbits = _orbits(target)
-    normal = _start_of_path(target)
+    orbits, normal = _orbits(target), _start_of_path(target)
     pilot = tune_ladder(target, normal, generator, orbits=orbits, report=report)
     starts = _starts(pilot.populations, pilot.ladder, posterior, generator)
     sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
-    n_warmup = budget.affordable(lambda: sampler.warm_up(10), 10, 0.25, N_WARMUP)
-    sampler.warm_up(n_warmup)
+    sampler.warm_up(N_WARMUP, begin + WARM * seconds)
     # Everything that shapes an estimate is chosen from draws that do not enter it.
-    first = sampler.run(N_PILOT)
-    n_sweeps, n_blocks = _plan_chains(first, error)
-    below = _particles(sampler.ladder, generator, error, budget, report)
-    n_sweeps = budget.affordable(
-        lambda: sampler.run(20), 20, 1.0, max(n_sweeps, MIN_SWEEPS)
-    )
-    draws = sampler.run(n_sweeps)
-    above = ladder_upper(draws.log_weights, draws.ladder.betas, n_blocks)
+    first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
+    n_sweeps, n_blocks = _plan(first, error, n_draws)
+    particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
+    draws = sampler.run(n_sweeps, begin + END * seconds)
+    n_blocks = min(n_blocks, draws.log_weights.shape[2] // LEAST_SWEEPS)
     return TemperedSides(
-        below, above, draws, invariant_rhat(target, draws.chains), error
+        ladder_lower(draws.log_weights, draws.ladder.betas, n_blocks),
+        ladder_upper(draws.log_weights, draws.ladder.betas, n_blocks),
+        particles,
+        draws,
+        invariant_rhat(target, draws.chains),
+        error if n_draws is None else math.inf,
     )
-
-
-class _Budget:
-    """Seconds that may be spent: it only shortens what would be done without it."""
-
-    def __init__(self, max_seconds: float | None) -> None:
-        self.end = math.inf
-        if max_seconds is not None:
-            self.end = time.monotonic() + MARGIN * max_seconds
-
-    def affordable(self, trial, n_trial: int, fraction: float, wanted: int) -> int:
-        """Steps that fit into a fraction of what is left, at least `n_trial`."""
-        if self.end == math.inf:
-            return wanted
-        before = time.monotonic()
-        trial()
-        seconds = (time.monotonic() - before) / n_trial
-        left = fraction * (self.end - time.monotonic())
-        return int(min(max(left / seconds, n_trial), wanted))
 
 
 def _start_of_path(target: Target) -> NormalForm:
@@ -174,48 +160,36 @@ def _starts(
     return starts
 
 
-def _plan_chains(pilot: LadderDraws, error: float) -> tuple[int, int]:
-    """Sweeps that bring the upper side's error down, and blocks of each run.
+def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, int]:
+    """Sweeps that bring the error down, and blocks that each run is divided into.
 
-    With more blocks the expectation lies farther above log Z: it is to be two errors
-    away, so that the mean of the systems is on its side of log Z.
+    With more blocks the expectations lie farther from log Z: they are to be two errors
+    away, so that the means over systems are on their sides of log Z.
     """
-    n_pilot = pilot.log_weights.shape[2]
-    found = ladder_upper(pilot.log_weights, pilot.ladder.betas)
-    variance = float(found.var())
+    n_pilot, betas = pilot.log_weights.shape[2], pilot.ladder.betas
+    bounds = ladder_upper, ladder_lower
+    variance = max(float(bound(pilot.log_weights, betas).var()) for bound in bounds)
     if not math.isfinite(variance):
-        return MAX_SWEEPS, 1
-    wanted = n_pilot * variance / (error**2 * len(found))
+        variance = math.inf
+    wanted = n_pilot * variance / (error**2 * N_SYSTEMS)
     n_sweeps = int(min(max(wanted, MIN_SWEEPS), MAX_SWEEPS))
+    if n_draws is not None:
+        n_sweeps = max(math.ceil(n_draws / N_SYSTEMS), LEAST_SWEEPS)
     left = variance * n_pilot / n_sweeps
-    n_blocks = 4 / math.sqrt(max(left * len(found), 1e-12))
-    return n_sweeps, int(min(max(n_blocks, 1), n_sweeps // 20))
+    n_blocks = 4 / math.sqrt(max(left * N_SYSTEMS, 1e-12))
+    return n_sweeps, int(min(max(n_blocks, 1), n_sweeps // LEAST_SWEEPS))
 
 
 def _particles(
-    ladder: Ladder,
-    generator: torch.Generator,
-    error: float,
-    budget: _Budget,
-    report: Report,
+    ladder: Ladder, generator: torch.Generator, seconds: float, report: Report
 ) -> torch.Tensor:
-    """Estimates of independent populations, whose number balances bias and error."""
-    first = particle_estimates(ladder, MIN_ISLANDS, PILOT_PARTICLES, generator)
-    variance = float(first.var())
-    # Of one population of one particle, as far as variances fall as they should.
-    single = PILOT_PARTICLES * (variance if math.isfinite(variance) else math.inf)
-    wanted = min(max(single / error**2, LEAST_PARTICLES), MOST_PARTICLES)
-    n_total = budget.affordable(
-        lambda: particle_estimates(ladder, 1, MIN_PARTICLES, generator),
-        MIN_PARTICLES,
-        BELOW,
-        int(wanted),
-    )
-    n_islands = 4 * math.sqrt(n_total / single) if single > 0 else MAX_ISLANDS
-    n_islands = min(n_islands, MAX_ISLANDS, n_total / MIN_PARTICLES)
-    n_islands = int(max(n_islands, MIN_ISLANDS))
-    n_particles = max(n_total // n_islands, MIN_PARTICLES)
-    return particle_estimates(ladder, n_islands, n_particles, generator, report)
+    """Estimates of Z by independent populations, as large as there is time for."""
+    before = time.monotonic()
+    particle_estimates(ladder, 1, 2 * MIN_PARTICLES, generator)
+    each = (time.monotonic() - before) / (2 * MIN_PARTICLES)
+    n_total = min(seconds / each, MAX_PARTICLES)
+    n_particles = max(int(n_total / N_ISLANDS), MIN_PARTICLES)
+    return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)
 
 
 def mean_and_error(values: torch.Tensor) -> tuple[float, float]:

@@ -10,7 +10,6 @@ from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._stepping import (
     ladder_bridge,
-    ladder_lower,
     tail_limit,
     tail_shape,
 )
@@ -26,17 +25,21 @@ from skvi.evidence._table import (
 )
 from skvi.evidence._tempered import TemperedSides, mean_and_error
 from skvi.posteriors import Posterior
+from skvi.sampling import effective_sample_size
 from skvi.targets import Target
 
 __all__ = ["summarize_tempered"]
 
-# The sides agree if they are not farther apart than this, or than what the variances
-# of their estimates explain.
-CLOSE = 1.0
+# Nats below the chains at which particles from the prior are worth a word.
+FAR = 2.0
 IF_MIXED = (
-    "the lower side holds in expectation whatever was found; the upper side is valid if "
-    "the chains have mixed: they came {:.3g} times per system from the prior to the "
-    "posterior, and agree on fitted values and on the log joint density (R-hat {:.3f})"
+    "both sides are valid if the chains have mixed: they came {:.3g} times per system "
+    "from the prior to the posterior, and agree on fitted values and on the log joint "
+    "density (R-hat {:.3f})"
+)
+UNCONFIRMED = (
+    "; particles, whose bound needs no mixing, show no more than {:.4g} nats: few of "
+    "them find what the chains have found"
 )
 
 
@@ -69,9 +72,11 @@ def summarize_tempered(
     khat = tail_shape(draws.log_weights, betas)
     elbo = elbo_row(lower_bound(target, posterior, generator))
     reason = _why_not(sides, below, above, khat)
-    weights = torch.softmax(sides.below, 0)
     is_coarse = max(below[1], above[1]) > 1.5 * sides.error
     valid = IF_MIXED.format(draws.round_trips, sides.rhat)
+    floor = mean_and_error(sides.particles)[0]
+    valid += UNCONFIRMED.format(floor) if floor < below[0] - FAR else ""
+    ess = effective_sample_size(draws.chains.log_joint[..., None])
     return EvidenceBounds(
         lower=below[0],
         upper=above[0],
@@ -79,7 +84,7 @@ def summarize_tempered(
         upper_se=above[1],
         estimate=bridge[0],
         gap=above[0] - below[0],
-        ess=float(1 / weights.square().sum()),
+        ess=float(ess[0]),
         khat=khat,
         reliable=not reason,
         reason=reason or valid + (CAPPED if is_coarse else ""),
@@ -117,14 +122,23 @@ def _why_not(
             "the weights between neighboring temperatures are too heavy-tailed (Pareto "
             f"k {khat:.2f}, at most {limit:.2f} is allowed)"
         )
-    error, gap = math.hypot(below[1], above[1]), above[0] - below[0]
-    if -gap > REFUTED * error + ROUNDING:
-        reasons.append(f"the two sides cross by {-gap:.3g} nats")
-    explained = float(sides.below.var() + sides.above.var())
-    if gap > max(CLOSE, 2 * explained) + REFUTED * error:
+    crossing, error = below[0] - above[0], math.hypot(below[1], above[1])
+    if crossing > REFUTED * error + ROUNDING:
+        reasons.append(f"the two sides cross by {crossing:.3g} nats")
+    floor = mean_and_error(sides.particles)
+    excess, error = floor[0] - above[0], math.hypot(floor[1], above[1])
+    if excess > REFUTED * error + ROUNDING:
         reasons.append(
-            f"the two sides are {gap:.3g} nats apart, more than the noise of the lower "
-            "one explains: particles from the prior do not find what the chains have"
+            f"particles from the prior lie {excess:.3g} nats above the upper side: the "
+            "chains miss a part of the posterior"
+        )
+    middle = 0.5 * (sides.below + sides.above)
+    split = middle[: len(middle) // 2], middle[len(middle) // 2 :]
+    (first, first_se), (second, second_se) = (mean_and_error(part) for part in split)
+    if abs(first - second) > REFUTED * math.hypot(first_se, second_se) + ROUNDING:
+        reasons.append(
+            "chains that started in a resampled population and chains that came down "
+            f"from the prior alone differ by {abs(first - second):.3g} nats"
         )
     return "; ".join(reasons)
 
@@ -144,13 +158,12 @@ def _table(
     symmetrized = symmetrized_rows(target, posterior, draws.chains, generator)
     rows = {"ELBO of q": elbo}
     rows |= {k: row for k, row in symmetrized.items() if row.direction == "lower"}
-    rows["particles"] = NamedBound(*both[0], "lower", EXPECTED)
+    rows["particles"] = NamedBound(*mean_and_error(sides.particles), "lower", EXPECTED)
     # All of R independent estimates exceed log Z + b with probability exp(-R b).
-    sure = float(sides.below.min()) - penalty / len(sides.below)
+    sure = float(sides.particles.min()) - penalty / len(sides.particles)
     holds = "holds with 95 % probability"
     rows["lower, 95 %"] = NamedBound(sure, 0.0, "lower", holds, holds=PROBABLE)
-    lower = mean_and_error(ladder_lower(draws.log_weights, draws.ladder.betas))
-    rows["tempered chains, lower"] = NamedBound(*lower, "lower", IF_EXACT)
+    rows["tempered chains, lower"] = NamedBound(*both[0], "lower", IF_EXACT)
     rows["bridge"] = NamedBound(
         *bridge, "estimate", "consistent, no bound", holds=NEVER
     )

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from skvi._draws import Draws
-from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
+from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import remedies, spread_rows
 from skvi.objectives import ELBO
 from skvi.predictors import ACTIVATIONS, MLPPredictor
@@ -26,13 +26,8 @@ __all__ = ["BayesianMLP", "SampledFunction"]
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
-COPIES = (
-    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
-    "copies: the bounds hold for those that draws and chains reach"
-)
 
-
-class BayesianMLP(EvidenceMixin, BaseSupervised):
+class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
@@ -136,14 +131,6 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
     def _remedies(self):
         hidden = self._model.predictor.sizes[1:-1]
         return remedies(hidden, self.activation, self.divergence_)
-
-    def _bound_evidence(self, target, *options):
-        """Say, too, that a posterior of hidden units has equivalent copies."""
-        bounds = super()._bound_evidence(target, *options)
-        copies = target.predictor.log_copies
-        if not copies:
-            return bounds
-        return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""

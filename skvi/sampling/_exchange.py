@@ -1,6 +1,7 @@
 """Replica exchange: Markov chains that reach a posterior through a ladder."""
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +16,8 @@ __all__ = ["LadderDraws", "ReplicaExchange"]
 
 # Rounds of exchanges after every move: they cost nothing beside it.
 N_ROUNDS = 4
-# Numbers of posterior draws that are kept.
-MAX_KEPT = 2**24
+# Numbers of posterior draws that are kept, and sweeps that are always made.
+MAX_KEPT, LEAST_SWEEPS = 2**24, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +105,14 @@ class ReplicaExchange:
         self.n_sweeps = self.n_trips = 0
 
     @torch.no_grad()
-    def warm_up(self, n_sweeps: int) -> "ReplicaExchange":
+    def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
         """Move the chains and tune their steps; `ladder` then has them.
 
         Parameters
         ----------
         n_sweeps : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which half of the sweeps have to do.
 
         Returns
         -------
@@ -137,15 +140,19 @@ class ReplicaExchange:
                 factors, now = ratio.clone(), (found * ratio.exp()[:, None])
             self.ladder = self.ladder.with_steps(now)
             self.report("warm-up of tempered chains", (i + 1) / n_sweeps)
+            if i > n_sweeps // 2 and time.monotonic() > deadline:
+                break
         return self
 
     @torch.no_grad()
-    def run(self, n_sweeps: int) -> LadderDraws:
+    def run(self, n_sweeps: int, deadline: float = math.inf) -> LadderDraws:
         """Move the chains with everything frozen, and keep their draws.
 
         Parameters
         ----------
         n_sweeps : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which to stop after at least 20 sweeps.
 
         Returns
         -------
@@ -153,19 +160,21 @@ class ReplicaExchange:
         """
         size, n = self.ladder.normal.size, self.n_systems
         thin = max(1, math.ceil(n_sweeps * n * size / MAX_KEPT))
-        weights = torch.empty(n_sweeps, self.ladder.size, n, dtype=torch.float64)
-        kept, acceptance, before = [], 0.0, self.n_trips
+        found, kept, accepted, before = [], [], [], self.n_trips
         for i in range(n_sweeps):
-            acceptance += float(self._sweep()[1:].mean()) / n_sweeps
-            weights[i] = self._by_rung(self.replicas.log_weights)
+            accepted.append(float(self._sweep()[1:].mean()))
+            found.append(self._by_rung(self.replicas.log_weights))
             if i % thin == thin - 1:
                 kept.append(self.replicas.position[-n:])
             self.report("tempered chains", (i + 1) / n_sweeps)
-        position = torch.stack(kept, 1)
+            if i + 1 >= LEAST_SWEEPS and time.monotonic() > deadline:
+                break
+        weights, position = torch.stack(found), torch.stack(kept, 1)
         theta = self.ladder.normal.transform(position.flatten(0, 1))
         # The log joint density again from its weight.
         top = weights[thin - 1 :: thin, -1].T[:, : position.shape[1]]
         log_r = self.ladder.normal.log_prob(theta).reshape(top.shape)
+        acceptance = sum(accepted) / len(accepted)
         chains = Chains(theta.reshape(position.shape), top + log_r, acceptance)
         trips = (self.n_trips - before) / n
         return LadderDraws(

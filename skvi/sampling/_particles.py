@@ -19,8 +19,11 @@ KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
-# Rungs at fractions of the first one: at 0 the weights have the heaviest tails.
-FIRST_RUNGS = (1 / 16, 1 / 4)
+# Weights from a rung back to the one below have a Pareto k of up to 1 - 1 / RATIO where
+# the likelihood falls without limit: so inverse temperatures rise slowly, beginning at
+# a fraction of the first one at which the weights are nearly constant.
+RATIO = 2.0
+FIRST_RUNGS = tuple(RATIO**-k for k in (5, 4, 3, 2, 1))
 # Steps are not smaller than this fraction of the width of r.
 LEAST_SCALE = 1e-6
 
@@ -160,9 +163,10 @@ def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
         w = torch.softmax((trial - beta) * log_weights, 0)
         return float(1 / w.square().sum()) >= KEPT_FRACTION * len(w)
 
-    if is_near(1.0):
-        return 1.0
-    low, high = beta, 1.0
+    most = min(1.0, RATIO * beta) if beta > 0 else 1.0
+    if is_near(most):
+        return most
+    low, high = beta, most
     for _ in range(60):
         # Inverse temperatures span many orders of magnitude.
         middle = math.sqrt(low * high) if low > 1e-12 else 0.1 * high

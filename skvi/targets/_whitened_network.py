@@ -13,7 +13,7 @@ __all__ = ["WhitenedNetwork"]
 
 
 class WhitenedNetwork(WhitenedTarget):
-    """Log joint density of a network in whitened coordinates: its passes go through buffers that stay in the cache.
+    """Log joint density of a network in whitened coordinates, by its own passes.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ class WhitenedNetwork(WhitenedTarget):
         rows, self.prior, self.likelihood = target.rows, target.prior, target.likelihood
         predictor, n_rows = target.predictor, len(rows)
         per_draw = n_rows * predictor.row_width
-        self.n_draws = max(1, CACHE_ELEMENTS // max(per_draw, 1))
+        at_once = CACHE_ELEMENTS * torch.get_num_threads()
+        self.n_draws = max(1, at_once // max(per_draw, 1))
         like = normal.mean.new_empty((), dtype=torch.float64)
         self.passes = predictor.passes(1, self.n_draws, n_rows, like)
         self.passes.theta.zero_()
