@@ -21,6 +21,7 @@ __all__ = ["__version__", "evidence_bounds"]
 
 _SUBMODULES = (
     "base",
+    "changepoint",
     "divergences",
     "evidence",
     "exceptions",

@@ -140,7 +140,8 @@ class EvidenceMixin:
 
     def _data_of_fit(self, X, y, sample_weight, exposure):
         """Return the training data again; raise where they are others."""
-        X, y = validate_data(self, X, y, **self._input, reset=False)
+        options = {**self._input, **self._input_with_target, "reset": False}
+        X, y = validate_data(self, X, y, **options)
         n_rows = self._fingerprint[0]
         if X.shape[0] != n_rows:
             raise ValueError(

@@ -7,8 +7,11 @@ import numpy as np
 import torch
 
 from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
+from skvi.objectives._ensemble_steps import estimate
+from skvi.posteriors import Posterior
 from skvi.solvers import INTERRUPTED, Problem, Solution, State
 from skvi.solvers._solution import Ending
+from skvi.targets import Target
 
 __all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learnt_scales"]
 
@@ -34,7 +37,7 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
     """
     (posterior, target), generator = solution.state, problem.generator
     found = describe_fit(problem, solution, n_draws)
-    lost = problem.divergence.collapse(posterior, target.prior, generator)
+    lost = _lost(problem, posterior, target)
     converged = solution.converged and not lost
     bound_exists, message = judge_existence(
         problem.objective, target, posterior, lost or solution.message
@@ -51,7 +54,19 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
     return found
 
 
-def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, Any]:
+def _lost(problem: Problem, posterior: Posterior, target: Target) -> str:
+    """Say what a posterior, or a component of it, has lost; empty where nothing."""
+    collapse, source = problem.divergence.collapse, problem.generator
+    found = (collapse(c, target.prior, source) for c in posterior.components)
+    return next(filter(None, found), "")
+
+
+def describe_fit(
+    problem: Problem,
+    solution: Solution,
+    n_draws: int,
+    n_bound_draws: int | None = None,
+) -> dict[str, Any]:
     """Describe a fit without a judgement, which would take time.
 
     Parameters
@@ -61,6 +76,8 @@ def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str
     solution : Solution
     n_draws : int
         Of each gradient step.
+    n_bound_draws : int, default=None
+        For the final ELBO; None is a number that suits the fit.
 
     Returns
     -------
@@ -77,7 +94,7 @@ def describe_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str
             solution.target,
             solution.posterior,
             problem.generator,
-            _bound_draws(solution, n_draws),
+            n_bound_draws or _bound_draws(solution, n_draws),
         )
     diagnostics = {
         "solver": solution.solver,
@@ -128,14 +145,7 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
     -------
     Solution
     """
-    _, value = problem.objective.surrogate(
-        problem.target,
-        problem.posterior,
-        problem.divergence,
-        None,
-        n_draws,
-        problem.generator,
-    )
+    value = estimate(problem.objective, problem, None, n_draws)
     # One estimate does not tell its error.
     return Solution(
         solver=solver,
@@ -185,6 +195,8 @@ def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
     -------
     dict of str to float
     """
+    if not target.hyper.shape[0]:
+        return {}
     layout = target.point_layout
     values = layout.unpack(target.hyper.detach()[None])
     found = {

@@ -25,27 +25,35 @@ class BaseSupervised(BaseVariational):
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}
+    #: Whether a fit is one solve, so that many can be members of one stack.
+    _fits_in_stacks = False
+    #: What `validate_data` is told where there is a target, too.
+    _input_with_target: dict = {}
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model, solve."""
         with raising_interrupts():
             before = self._forget()
-            X, y = validate_data(self, X, y, **self._input)
-            response = self._response(y)
-            self._resolve_all()
-            sample_weight = self._check_weights(X, sample_weight)
-            offset = self._check_exposure(X, exposure)
-            data = TrainingData.gather(response, X, y, sample_weight, offset)
-            model = self._assemble(data, response)
-            self.loss_function_.check(model.likelihood)
-            target = model.target(data)
-            # At once; evidence and predictions take everything from here.
-            self._model, self._fingerprint = model, data.fingerprint
-            self._had_weights = sample_weight is not None
+            target, data = self._make_target(X, y, sample_weight, exposure)
             with limit_threads(self._work(target), getattr(self, "n_jobs", None)):
-                metadata = {"sample_weight": sample_weight}
-                self._solve(target, before, X=X, y=y, metadata=metadata)
+                self._solve(target, before, **data)
         return self
+
+    def _make_target(self, X, y, sample_weight=None, exposure=None):
+        """Validate and assemble the model; the target, and what callbacks may see."""
+        X, y = validate_data(self, X, y, **self._input, **self._input_with_target)
+        response = self._response(y)
+        self._resolve_all()
+        sample_weight = self._check_weights(X, sample_weight)
+        offset = self._check_exposure(X, exposure)
+        data = TrainingData.gather(response, X, y, sample_weight, offset)
+        model = self._assemble(data, response)
+        self.loss_function_.check(model.likelihood)
+        target = model.target(data)
+        # At once; evidence and predictions take everything from here.
+        self._model, self._fingerprint = model, data.fingerprint
+        self._had_weights = sample_weight is not None
+        return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
     def _response(self, y):
         """Return what the targets are: numbers, by default."""

@@ -1,8 +1,8 @@
 """Glue: validate, resolve, check, solve, set fitted attributes."""
 
-from copy import copy
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from numbers import Integral, Real
 from typing import Any
 
@@ -36,6 +36,7 @@ from skvi.solvers import (
     Solver,
     SolverOptions,
     State,
+    Stochastic,
     choose_solver,
     choose_start,
 )
@@ -141,21 +142,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             On Ctrl-C: with all attributes of the best posterior so far, or without
             any where there is none yet.
         """
-        self.objective_.check(self.divergence_, target)
-        self.posterior_family_.check_size(target.layout.size)
-        generator = make_generator(self.random_state)
-        posterior = self.posterior_family_.build(target.layout, generator)
-        self._check_posterior(posterior)
-        self.objective_.check_posterior(posterior, self.divergence_, target)
-        device = resolve_device(self.device, self._device_work(target))
-        problem = Problem(
-            target.to(device),
-            self.objective_,
-            self.divergence_,
-            posterior.to(device),
-            generator_on(generator, device),
-        )
-        solver = self._choose_solver(problem)
+        problem, solver = self._pose(target)
         solution, progress = self._run(problem, solver, before, data)
         solution = self._refine(problem, solution)
         solution, found = self._attributes(problem, solution)
@@ -163,6 +150,62 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         if solution.interrupted:
             raise KeyboardInterrupt
         progress.finish(self.lower_bound_)
+
+    def _pose(self, target: Any) -> tuple[Problem, Solver]:
+        """Check the combination; the problem at the family's own start, and a solver.
+
+        Parameters
+        ----------
+        target : Target
+
+        Returns
+        -------
+        problem : Problem
+            On the device of the fit.
+        solver : Solver
+        """
+        self.objective_.check(self.divergence_, target)
+        self.posterior_family_.check_size(target.layout.size)
+        generator = make_generator(self.random_state)
+        posterior = self.posterior_family_.build(target.layout, generator)
+        self._check_posterior(posterior)
+        # Components of a mixture are trained as if each were alone.
+        component = posterior.components[0]
+        self.objective_.check_posterior(component, self.divergence_, target)
+        device = resolve_device(self.device, self._device_work(target))
+        if device != CPU:
+            target, posterior = target.to(device), posterior.to(device)
+            generator = generator_on(generator, device)
+        problem = Problem(
+            target, self.objective_, self.divergence_, posterior, generator
+        )
+        return problem, self._choose_solver(problem)
+
+    def _start(self, problem: Problem, solver: Solver) -> State | None:
+        """Find where a first fit starts; None is the problem's own state."""
+        start = self._begin(problem, solver)
+        first = None if start is None else self._first_phase(problem.at(start))
+        if first is None:
+            return start
+        found = Stochastic().solve(*first)
+        found.raise_interrupt()
+        return found.state
+
+    def _begin(self, problem: Problem, solver: Solver) -> State | None:
+        """Find where the first phase of a fit starts, which takes no gradients."""
+        options = self._solver_options(problem.target)
+        start = self._prepare(problem, solver)
+        return choose_start(solver, problem, options, start)
+
+    def _first_phase(self, problem: Problem) -> tuple[Problem, SolverOptions] | None:
+        """What stochastic gradients solve first, for a better start; None is nothing.
+
+        Parameters
+        ----------
+        problem : Problem
+            At the start that `_initialize` found.
+        """
+        return None
 
     def _device_work(self, target: Any) -> float:
         """Multiply-adds of a pass over the data, for the choice of a device."""
@@ -199,8 +242,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             if self.warm_start and before:
                 start = self._continue(problem, before)
             else:
-                start = self._prepare(problem, solver)
-                start = choose_start(solver, problem, options, start)
+                start = self._start(problem, solver)
             options = replace(options, progress=progress)
             if start is None:
                 return solver.solve(problem, options), progress
@@ -250,8 +292,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
         Returns the category in which their message is to be warned of.
         """
-        fitted = copy(self)
-        vars(fitted).update(found)
+        fitted = object.__new__(type(self))  # a copy would go through a pickle's state
+        vars(fitted).update(vars(self), **found)
         numbers, message = fitted._judge_fit(target)
         diagnostics = found["diagnostics_"]
         diagnostics |= numbers
@@ -281,12 +323,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 f"parameters need {target.layout}, or have other classes. Use the "
                 "same features, classes and sizes, or warm_start=False."
             )
-        normal = before["posterior_"].as_normal()
-        if normal is not None:
-            posterior = posterior.near(normal)
-        elif len(before["posterior_"].params) == len(posterior.params):
-            last = before["posterior_"].params
-            posterior = posterior.at(last.clone().to(posterior.params.device))
+        # Components of a mixture go on with those of the last fit, in turn.
+        ends = before["posterior_"].components
+        pairs = zip(posterior.components, cycle(ends))
+        posterior = posterior.with_components([_continued(*pair) for pair in pairs])
         posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
         return State(posterior, at_last_scales(target, before))
 
@@ -353,6 +393,16 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         Empty for models whose flat fits are usually right.
         """
         return {}, ""
+
+
+def _continued(posterior: Posterior, last: Posterior) -> Posterior:
+    """Posterior where the last one ended, as far as its family can be there."""
+    normal = last.as_normal()
+    if normal is not None:
+        return posterior.near(normal)
+    if len(last.params) != len(posterior.params):
+        return posterior
+    return posterior.at(last.params.clone().to(posterior.params.device))
 
 
 def at_last_scales(target: Any, before: dict[str, Any]) -> Any:

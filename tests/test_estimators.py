@@ -10,10 +10,10 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
-from skvi.model_selection import EvidenceSearch
+from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import ELBO
-from skvi.posteriors import FullRankNormal, MeanFieldNormal, Product
+from skvi.posteriors import Ensemble, FullRankNormal, MeanFieldNormal, Product
 from skvi.priors import HierarchicalNormal, Laplace, Normal
 
 pytestmark = pytest.mark.filterwarnings(
@@ -102,6 +102,7 @@ WITH_PARTS = [
         class_weight="balanced",
         **CHEAPER,
     ),
+    BayesianMLPRegressor(posterior=Ensemble(n_members=2), **CHEAPER),
 ]
 
 # Full-rank Rényi fits of more features than rows end in flat valleys, where seven equal
@@ -120,6 +121,16 @@ SLOW = [
         precision=0.1,
         random_state=0,
     ),
+]
+
+SEARCHES = [
+    BatchedGridSearchCV(
+        network(divergence=KL(), random_state=0, **CHEAP),
+        {"divergence__weight": [0.1, 1.0]},
+        cv=2,
+        error_score="raise",
+    )
+    for network in (BayesianMLPRegressor, BayesianMLPClassifier)
 ]
 
 #: Checks whose result depends on the parts; the others test code that parts share.
@@ -181,4 +192,10 @@ def test_checks_that_depend_on_parts(estimator, check):
 @pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "check"), [*checks(SLOW, OF_PARTS)])
 def test_checks_of_slow_fits(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "check"), [*checks(SEARCHES)])
+def test_all_checks_of_searches(estimator, check):
     check(estimator)

@@ -31,11 +31,17 @@ LAYERS = [
     ["skvi.plotting", "skvi.metrics"],
     # glue
     ["skvi._registry", "skvi._progress", "skvi._outcome", "skvi._model", "skvi._draws"],
-    ["skvi._parameters", "skvi._resolution"],
+    ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
+    ["skvi._side_by_side"],
     # estimators
-    ["skvi.linear_model", "skvi.neural_network", "skvi.model_selection"],
+    [
+        "skvi.changepoint",
+        "skvi.linear_model",
+        "skvi.neural_network",
+        "skvi.model_selection",
+    ],
     # the top level gathers the public names, so nothing inside may import it
     ["skvi"],
 ]

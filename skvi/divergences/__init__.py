@@ -12,7 +12,7 @@ from skvi.divergences._jeffreys import Jeffreys
 from skvi.divergences._kl import KL
 from skvi.divergences._power_integral import log_power_integral
 from skvi.divergences._renyi import Renyi
-from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm
+from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm, OrderForm
 
 __all__ = [
     "KL",
@@ -24,6 +24,7 @@ __all__ = [
     "GammaDivergence",
     "Jeffreys",
     "MomentForm",
+    "OrderForm",
     "Renyi",
     "log_power_integral",
 ]

@@ -12,10 +12,10 @@ from skvi.divergences._messages import (
     draw_logs,
     noise_message,
 )
-from skvi.divergences._pair import Pair, normal_of, renyi
+from skvi.divergences._pair import Pair, normal_of, order_form, renyi
 from skvi.divergences._pair_terms import alpha_from_renyi, alpha_terms
 from skvi.divergences._tempered import log_tempered_integral, tempered_normal
-from skvi.divergences.base import Divergence, DivergenceTerms
+from skvi.divergences.base import Divergence, DivergenceTerms, OrderForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._validation import Interval
 
@@ -109,6 +109,10 @@ class AlphaDivergence(Divergence):
         """Closed form; see `Divergence.closed_form`."""
         order = renyi(self._pair(q, prior), float(self.alpha))
         return alpha_from_renyi(order, self._k).sum()
+
+    def order_form(self, prior: PriorDensity) -> OrderForm | None:
+        """Of coordinates one by one; see `Divergence.order_form`."""
+        return None if self.joint else order_form(prior, float(self.alpha), self._k)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Mean of powered ratios, of the joint form: unbiased."""

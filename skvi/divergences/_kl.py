@@ -135,7 +135,7 @@ def _separable_derivatives(
 
     The latter is also the second derivative in the mean.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         mean = q.mean.detach().clone().requires_grad_()
         variance = q.variance.detach().clone().requires_grad_()
         value = -prior.expected_log_prob(mean, variance.sqrt()).sum()

@@ -7,6 +7,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.base._protocols import HasNormal
 from skvi.divergences._covariance import log1p_ratio, log_det_growth, mixture
+from skvi.divergences.base import OrderForm
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 
@@ -76,6 +77,15 @@ def normal_of(prior: HasNormal) -> NormalForm:
             "has_closed_form first, and use monte_carlo."
         )
     return normal
+
+
+def order_form(prior: HasNormal, order: float, rate: float = 0.0) -> OrderForm | None:
+    """Form of an order; None next to its limits, or where coordinates depend."""
+    pi = prior.as_normal()
+    is_far = min(abs(order), abs(1 - order)) > NEAR
+    if pi is None or not (pi.is_diagonal and is_far):
+        return None
+    return OrderForm(order, pi.mean, pi.variance, rate)
 
 
 def infinite(pair: Pair) -> torch.Tensor:

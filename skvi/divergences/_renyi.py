@@ -6,11 +6,12 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
+from skvi.divergences._kl import KL
 from skvi.divergences._messages import N_DRAWS, draw_logs, noise_message
-from skvi.divergences._pair import Pair, normal_of, renyi
+from skvi.divergences._pair import Pair, normal_of, order_form, renyi
 from skvi.divergences._pair_terms import renyi_terms
 from skvi.divergences._tempered import log_tempered_integral, tempered_normal
-from skvi.divergences.base import Divergence, DivergenceTerms
+from skvi.divergences.base import Divergence, DivergenceTerms, MomentForm, OrderForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.utils._log_space import log_mean_exp
 from skvi.utils._validation import Interval
@@ -92,6 +93,14 @@ class Renyi(Divergence):
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
         """Closed form; see `Divergence.closed_form`."""
         return renyi(Pair(q, normal_of(prior)), float(self.alpha))
+
+    def moment_form(self, prior: PriorDensity) -> MomentForm | None:
+        """Of order 1, which is KL; see `Divergence.moment_form`."""
+        return KL().moment_form(prior) if self.alpha == 1 else None
+
+    def order_form(self, prior: PriorDensity) -> OrderForm | None:
+        """Of a factorized normal prior; see `Divergence.order_form`."""
+        return order_form(prior, float(self.alpha))
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Log mean of the powered ratios: consistent, biased (see Notes)."""

@@ -8,7 +8,7 @@ from skvi.base import Component, NormalForm
 from skvi.base._protocols import PosteriorDensity, PriorDensity
 from skvi.exceptions import IncompatibleComponentsError
 
-__all__ = ["Divergence", "DivergenceTerms", "MomentForm"]
+__all__ = ["Divergence", "DivergenceTerms", "MomentForm", "OrderForm"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,37 @@ class MomentForm:
     center: torch.Tensor
     weight: float
     constant: float
+
+
+@dataclass(frozen=True, eq=False)
+class OrderForm:
+    """A divergence of factorised normals that is made of Rényi divergences.
+
+    With the Rényi divergence R of every coordinate, in the scaling of `Renyi`, D is the
+    sum of R, or of ``(1 - exp(-rate R)) / rate`` where there is a rate.
+
+    Parameters
+    ----------
+    order : float
+        Not 0 or 1, nor next to them.
+    center, variance : Tensor of shape (P,)
+        Of the prior.
+    rate : float, default=0.0
+
+    Examples
+    --------
+    >>> from skvi.base import Layout
+    >>> from skvi.divergences import AlphaDivergence
+    >>> from skvi.priors import Normal
+    >>> prior = Normal().build(Layout({"coef": (1, 2)}))
+    >>> AlphaDivergence(0.5).order_form(prior).rate
+    0.25
+    """
+
+    order: float
+    center: torch.Tensor
+    variance: torch.Tensor
+    rate: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +233,20 @@ class Divergence(Component):
         -------
         MomentForm or None
             None where D is not of this form, as for all but KL.
+        """
+        return None
+
+    def order_form(self, prior: PriorDensity) -> OrderForm | None:
+        """Constants of D(q || prior) for a factorised normal q, by Rényi divergences.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+
+        Returns
+        -------
+        OrderForm or None
+            None where D is not of this form.
         """
         return None
 

@@ -16,6 +16,9 @@ from skvi.utils._log_space import log_mean_exp
 
 __all__ = ["ladder_bridge", "ladder_lower", "ladder_upper", "tail_shape"]
 
+# Ratio of neighbors up to which weights have finite variances, and rounding.
+SAFE_RATIO = 2.0 * (1 + 1e-9)
+
 
 def ladder_upper(
     log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
@@ -96,7 +99,11 @@ def ladder_bridge(
 
 
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
-    """Largest Pareto k of the weights behind `ladder_upper`, over all ratios.
+    """Largest Pareto k of weights behind `ladder_upper` with a variance to be doubted.
+
+    Where an inverse temperature is at most twice the one below it, the second moment of
+    the weights is an integral of another density of the path, and finite. That leaves
+    the first ratio.
 
     Parameters
     ----------
@@ -113,7 +120,8 @@ def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     for k, width in enumerate(betas.diff()):
         signed = (-width * log_weights[k + 1]).flatten()
         largest = float(signed.max() - log_mean_exp(signed, 0))
-        if largest < math.log(2.0) and math.isfinite(largest):
+        is_constant = largest < math.log(2.0) and math.isfinite(largest)
+        if is_constant or float(betas[k + 1]) <= SAFE_RATIO * float(betas[k]):
             continue
         worst = max(worst, pareto_khat(signed))
     return worst

@@ -75,9 +75,8 @@ class BernoulliLikelihood(Likelihood):
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_loss`."""
-        sign = 1 - 2 * y
-        value, first, second = expect_softplus(mean * sign, spread, refine)
-        return value, first * sign, second
+        value, first, second = expect_softplus(mean, spread, refine)
+        return torch.addcmul(value, y, mean, value=-1), first - y, second
 
     def expected_power(
         self,

@@ -1,7 +1,6 @@
 """What likelihoods of counts share: sums over y, and expectations of their powers."""
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from skvi.utils._expect_peaked import expect_peaked
 from skvi.utils._expectations import Expectations
 from skvi.utils._peaks import zoom_to_peak
 from skvi.utils._smooth_table import SmoothTable
+from skvi.utils._tables import table
 
 # Counts below are summed one by one; the rest is an integral over log y.
 N_TERMS, N_NODES = 128, 96
@@ -150,7 +150,7 @@ def _end_share(slopes: list[torch.Tensor]) -> torch.Tensor:
     return torch.where(a.abs() < 2, share, 0.5)
 
 
-@lru_cache(maxsize=16)
+@table(maxsize=16)
 def _table(kind: Any, key: tuple, c: float, device: torch.device) -> SmoothTable:
     """Log sum of p^c as a function of f: flat on the left, linear on the right."""
     likelihood = kind(*key)
@@ -161,7 +161,7 @@ def _table(kind: Any, key: tuple, c: float, device: torch.device) -> SmoothTable
     )
 
 
-@lru_cache(maxsize=4)
+@table(maxsize=4)
 def _legendre(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     nodes, weights = np.polynomial.legendre.leggauss(N_NODES)
     both = torch.from_numpy(np.stack([nodes + 1, weights]) / 2).to(device)

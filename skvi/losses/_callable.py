@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 
@@ -12,6 +11,7 @@ from skvi.losses._log import LogLoss
 from skvi.losses.base import Loss
 from skvi.utils._arrays import row_chunks
 from skvi.utils._expectations import Expectations
+from skvi.utils._tables import table
 
 __all__ = ["CallableLoss", "RegularizedLoss"]
 
@@ -101,6 +101,11 @@ class CallableLoss(Loss):
                 f"loss={self!r} does not depend on {name}, so that {name}='learn' has "
                 f"nothing to learn from. Give a number as {name}, or use loss='log'."
             )
+        if likelihood.scale_outputs:
+            raise IncompatibleComponentsError(
+                f"loss={self!r} does not depend on the scale of the noise, which "
+                f"{likelihood!r} takes from f. Use constant noise, or loss='log'."
+            )
 
     def expected(
         self,
@@ -151,7 +156,7 @@ class CallableLoss(Loss):
         return torch.stack([found[0] + center, found[1] / std, found[2] / std.square()])
 
 
-@lru_cache(maxsize=16)
+@table(maxsize=16)
 def _rule(step: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     half = math.ceil(REACH / step)
     z = torch.arange(-half, half + 1, dtype=torch.float64, device=device) * step

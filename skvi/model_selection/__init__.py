@@ -1,5 +1,6 @@
-"""Model selection by evidence: no folds, and an honest "undecided"."""
+"""Model selection: by evidence, with an honest "undecided"; by folds, side by side."""
 
+from skvi.model_selection._batched import BatchedGridSearchCV
 from skvi.model_selection._search import EvidenceSearch
 
-__all__ = ["EvidenceSearch"]
+__all__ = ["BatchedGridSearchCV", "EvidenceSearch"]

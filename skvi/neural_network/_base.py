@@ -1,4 +1,4 @@
-"""What all Bayesian multilayer perceptrons share."""
+"""What all Bayesian neural networks share."""
 
 import math
 from copy import copy
@@ -12,35 +12,31 @@ from skvi._draws import Draws
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
-from skvi.neural_network._flatness import remedies, spread_rows
+from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
-from skvi.predictors import ACTIVATIONS, MLPPredictor
-from skvi.solvers import State, Stochastic
+from skvi.solvers import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["BayesianMLP", "SampledFunction"]
+__all__ = ["BayesianNetwork", "SampledFunction"]
 
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
 
-class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
-    and `_compare_with_constant(X, y, weight, rows_per_row)`.
+    One mixin says what the network predicts: `_response(y)`, `_assemble(data,
+    response)`, `_mean(f)` and `_compare_with_constant(X, y, weight, rows_per_row)`.
+    Another one says what it is: `_network(X, likelihood)`, a predictor, and
+    `_remedies()`, what may help a fit that misses a signal.
     """
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
-        "hidden_layer_sizes": [
-            "array-like",
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "activation": [StrOptions(set(ACTIVATIONS))],
         "solver": [StrOptions({"auto", "stochastic"})],
         "early_stopping": ["boolean"],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
@@ -48,8 +44,7 @@ class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
     }
     _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
-    #: Natural sizes at the input and at the output, see `MLPPredictor`.
-    _scales = (1.0, 1.0)
+    _fits_in_stacks = True
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -59,23 +54,6 @@ class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
     def _device_work(self, target):
         """Any number of epochs is worth a copy of the data."""
         return math.inf
-
-    def _network(self, n_outputs):
-        """Predictor of the hidden layers that are asked for."""
-        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
-        if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-            raise ValueError(
-                "hidden_layer_sizes must hold integers, one for each hidden layer. "
-                f"Got {self.hidden_layer_sizes!r}."
-            )
-        if (sizes < 1).any():
-            raise ValueError(
-                f"hidden_layer_sizes must be positive. Got {self.hidden_layer_sizes!r}."
-            )
-        hidden = tuple(int(size) for size in sizes)
-        return MLPPredictor(
-            self.n_features_in_, n_outputs, hidden, self.activation, *self._scales
-        )
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""
@@ -96,14 +74,14 @@ class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
         self._draw_seed = int(
             torch.randint(2**31, (1,), generator=generator, device=generator.device)
         )
-        state = State(posterior, target)
+        return State(posterior, target)
+
+    def _first_phase(self, problem):
+        """Draws of a random network all miss the posterior: start at the ELBO's."""
         if self.objective_.kind != "weights":
-            return state
-        # Draws of a random network all miss the posterior: start at the ELBO's.
-        start = replace(problem.at(state), objective=ELBO(), divergence=KL())
-        found = Stochastic().solve(start, self._solver_options(target))
-        found.raise_interrupt()
-        return found.state
+            return None
+        start = replace(problem, objective=ELBO(), divergence=KL())
+        return start, self._solver_options(problem.target)
 
     def _posterior_dtype(self, target):
         return target.X.dtype
@@ -128,15 +106,15 @@ class BayesianMLP(NetworkEvidenceMixin, BaseSupervised):
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
-    def _remedies(self):
-        hidden = self._model.predictor.sizes[1:-1]
-        return remedies(hidden, self.activation, self.divergence_)
-
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""
         theta = as_tensor(self._theta) if theta is None else theta
-        draws = Draws(self._model.predictor, theta)
+        predictor, likelihood = self._model.bound(self._hyper)
+        draws = self._make_draws(predictor, theta, likelihood)
         return draws.to(device_or_cpu(self.device))
+
+    def _make_draws(self, predictor, theta, likelihood):
+        return Draws(predictor, theta)
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.
@@ -162,7 +140,7 @@ class SampledFunction:
 
     Parameters
     ----------
-    estimator : BayesianMLP
+    estimator : BayesianNetwork
         Fitted.
     theta : Tensor of shape (1, n_params)
         Its weights.

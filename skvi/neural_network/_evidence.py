@@ -73,8 +73,9 @@ class NetworkEvidenceMixin(EvidenceMixin):
         EvidenceBounds
             With ``lower``, ``upper``, their standard errors, ``estimate``,
             ``reliable`` and ``reason``; ``print(bounds)`` shows the table. With
-            tempering `khat` is the heaviest tail of weights between neighboring
-            temperatures, and `ess` that of the log joint density in the chains.
+            tempering `khat` is that of weights between neighboring temperatures which
+            have no finite variance by construction (-inf where there are none), and
+            `ess` that of the log joint density in the chains.
 
         Raises
         ------

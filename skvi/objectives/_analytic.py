@@ -1,11 +1,11 @@
 """Gradients of the ELBO without automatic differentiation, for many members at once."""
 
 from collections.abc import Hashable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
-from skvi.objectives._analytic_divergence import divergence_part
+from skvi.objectives._analytic_divergence import divergence_part, form_of
 from skvi.objectives._network_steps import NetworkSteps, can_train
 from skvi.objectives._steps import Member
 from skvi.utils._random import NoiseStream
@@ -25,23 +25,35 @@ def structure_of(member: Member) -> Hashable | None:
     Hashable or None
         None where `AnalyticSteps` cannot train the member.
     """
-    target, divergence = member.target, member.divergence
+    target = member.target
     if not (member.posterior.is_mean_field and can_train(member)):
         return None
-    is_form = not target.prior_spec.learnt and (
-        divergence.moment_form(target.prior) is not None
-    )
     params = member.posterior.params
     return (
         repr(target.loss),
         repr(target.likelihood_spec),
         target.predictor.structure,
         len(target.hyper),
-        is_form,
+        form_of(member),
         target.offset is None,
         params.dtype,
         params.device,
     )
+
+
+class _Layer(NamedTuple):
+    """Views of what belongs to the weights of one layer, (M, S or 1, inputs, outputs).
+
+    `both` stacks `in_mean` and `in_std`, slopes at every draw; `total` has their sums.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    weights: torch.Tensor
+    in_mean: torch.Tensor
+    in_std: torch.Tensor
+    both: torch.Tensor
+    total: torch.Tensor
 
 
 class AnalyticSteps(NetworkSteps):
@@ -74,21 +86,35 @@ class AnalyticSteps(NetworkSteps):
     ) -> None:
         size = members[0].target.layout.size
         super().__init__(members, params, n_draws, batch_size, size, noise)
-        self._scaled = torch.empty_like(self.passes.theta)
-        self._std = params.new_empty(len(members), 1, size)
-        self._mean, self._log_std = params[:, None, : 2 * size].split(size, 2)
-        self._for_mean, self._for_std = self.gradient[:, : 2 * size].split(size, 1)
-        std = self._std[:, 0]
-        self.divergence = divergence_part(members, params, std, self.gradient)
+        self._std = params.new_empty(len(members), size)
+        self._mean, self._log_std = params[:, : 2 * size].split(size, 1)
+        self._layers, blocks = self._views(), self.passes.blocks
+        self._noise = [blocks(noise) for noise in self.noise.steps]
+        self.divergence = divergence_part(members, params, self._std, self.gradient)
+
+    def _views(self) -> list[_Layer]:
+        passes, shape = self.passes, (2, self._std.shape[1])
+        total = self.gradient[:, : 2 * shape[1]].unflatten(1, shape).transpose(0, 1)
+        by_layer = (
+            passes.blocks(self._mean[:, None]),
+            passes.blocks(self._std[:, None]),
+            passes.weights,
+            *zip(*passes.gradients, strict=True),
+            passes.gradients,
+            passes.blocks(total),
+        )
+        return [_Layer(*views) for views in zip(*by_layer, strict=True)]
 
     def differentiate(self, step: int) -> None:
-        noise = self.noise.next()
+        self.noise.next()
+        noise = self._noise[self.noise.position - 1]
         torch.exp(self._log_std, out=self._std)
-        torch.addcmul(self._mean, self._std, noise, out=self.passes.theta)
-        pulled = self._slopes(step)
-        torch.sum(pulled, 1, out=self._for_mean)
-        torch.mul(pulled, noise, out=self._scaled)
-        torch.sum(self._scaled, 1, out=self._for_std)
+        for layer, eps in zip(self._layers, noise, strict=True):
+            torch.addcmul(layer.mean, layer.std, eps, out=layer.weights)
+        self._pull_back(step)
+        for layer, eps in zip(self._layers, noise, strict=True):
+            torch.mul(layer.in_mean, eps, out=layer.in_std)
+            torch.sum(layer.both, 2, out=layer.total)
         self.divergence.complete()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from skvi.objectives._steps import Member, Rows, Steps
 from skvi.utils._random import spawn
 
-__all__ = ["make_steps", "stack_structure"]
+__all__ = ["estimate", "make_steps", "stack_structure"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,31 @@ def make_steps(
         return objective.steps(members, params, n_draws, batch_size)
     parts = [_components_of(member) for member in members]
     return _EnsembleSteps(objective, parts, params, n_draws, batch_size)
+
+
+def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.Tensor:
+    """Estimate what is minimized, of mixtures the mean over their components.
+
+    Parameters
+    ----------
+    objective : Objective
+    member : Member
+    rows : Tensor of int or None
+    n_draws : int
+        Of each component.
+
+    Returns
+    -------
+    Tensor
+        A scalar, see `Objective.surrogate`.
+    """
+    values = [
+        objective.surrogate(
+            member.target, component, member.divergence, rows, n_draws, member.generator
+        )[1]
+        for component in member.posterior.components
+    ]
+    return torch.stack(values).mean()
 
 
 class _EnsembleSteps(Steps):

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 
 from skvi.base import Draw, GammaForm, Layout, NormalForm, Side
+from skvi.base._protocols import JointDensity
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Family, Posterior
@@ -178,3 +179,12 @@ class _EnsemblePosterior(Posterior):
 
     def real_part(self) -> Posterior:
         return _EnsemblePosterior([c.real_part() for c in self.components])
+
+    def refine(self, target: JointDensity, generator: torch.Generator) -> Posterior:
+        """Refine every member; see `Posterior.refine`."""
+        components = self.components
+        refined = [c.refine(target, generator) for c in components]
+        pairs = zip(refined, components, strict=True)
+        if all(found is component for found, component in pairs):
+            return self
+        return _EnsemblePosterior(refined)

@@ -9,7 +9,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
-from skvi.utils._dense_rows import dense_gram, dense_moments, is_large_dense
+from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
 from skvi.utils._sparse import (
     Features,
     SparseRows,
@@ -89,6 +89,14 @@ class LinearPredictor(Predictor):
         f = times_rows(coef, X.to(theta.dtype), shift)
         return f.reshape(n_draws, n_outputs, -1).transpose(1, 2)
 
+    def with_design(self, X: Features) -> tuple[Predictor, Features]:
+        """For one column, the intercept as a feature of ones; see `Predictor`."""
+        n_params = self.layout.size
+        is_small = len(X) * n_params <= CACHE_ELEMENTS
+        if self.n_outputs > 1 or isinstance(X, SparseRows) or not is_small:
+            return self, X
+        return LinearPredictor(n_params, fit_intercept=False), self.design(X)
+
     def project(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
         """Return ``A @ matrix``.
 
@@ -119,6 +127,8 @@ class LinearPredictor(Predictor):
         -------
         Tensor of shape (n, m), or (n, K, m) for K > 1
         """
+        if self.n_outputs == 1 and not self.fit_intercept:
+            return X @ matrix
         k, d, m = self.n_outputs, self.n_features, matrix.shape[1]
         coef = matrix[: k * d]
         if k > 1:
@@ -176,10 +186,10 @@ class LinearPredictor(Predictor):
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
         # One at a time: each is as large as the result.
         parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows)))
-        out, total = reduce(torch.add, parts), rows.sum(1, keepdim=True)
-        if self.n_outputs > 1:
-            out, total = out.reshape(n_draws, -1), total.reshape(n_draws, -1)
-        return torch.cat([out, total], 1) if self.fit_intercept else out
+        out = reduce(torch.add, parts).reshape(n_draws, -1)
+        if not self.fit_intercept:
+            return out
+        return torch.cat([out, rows.sum(1).reshape(n_draws, -1)], 1)
 
     def gram(self, X: Features, h: torch.Tensor) -> torch.Tensor:
         """Return ``A' H A``, with one symmetric block of H for each row.
@@ -196,7 +206,7 @@ class LinearPredictor(Predictor):
             In float64.
         """
         if self.n_outputs == 1:
-            if is_large_dense(X) and float(h.min()) >= 0:
+            if is_dense(X) and float(h.min()) >= 0:
                 return dense_gram(X, h, self.fit_intercept)
             # One at a time: each is as large as the result.
             chunks = _chunks(X, 1, self.layout.size**2)
@@ -282,7 +292,7 @@ class LinearPredictor(Predictor):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`moments` without derivatives, which solvers with Newton steps never ask."""
         is_full = normal.scale.ndim == 2
-        if self.n_outputs == 1 and is_full and is_large_dense(X):
+        if self.n_outputs == 1 and is_full and is_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         spread = self._covariance if is_full else self._variance

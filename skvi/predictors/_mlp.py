@@ -1,7 +1,7 @@
 """Multilayer perceptrons."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -50,6 +50,8 @@ class MLPPredictor(Predictor):
         Multiply the gains of the first hidden and of the last layer: 1 for
         standardised targets, more for log odds, which are large, and change
         quickly, where classes can be told apart.
+    flat_outputs : sequence of int, default=()
+        Columns of f that are 0 everywhere at the start, such as the log of a scale.
 
     Examples
     --------
@@ -70,8 +72,10 @@ class MLPPredictor(Predictor):
         activation: str = "relu",
         input_scale: float = 1.0,
         output_scale: float = 1.0,
+        flat_outputs: Sequence[int] = (),
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
+        self.flat_outputs = list(flat_outputs)
         self.activation_name, gain = activation, ACTIVATIONS[activation][1]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
@@ -133,12 +137,6 @@ class MLPPredictor(Predictor):
         places = torch.arange(self.layout.size, device=CPU)
         return places[self.layout[name].slice].reshape(self.layout[name].shape)
 
-    @property
-    def log_copies(self) -> float:
-        """Log of the number of equivalent networks: the order of the symmetry."""
-        symmetry = self.symmetry
-        return 0.0 if symmetry is None else symmetry.log_order
-
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: equal weights would keep all units of a layer equal.
 
@@ -156,6 +154,8 @@ class MLPPredictor(Predictor):
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
+        last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
+        last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.predictors._symmetry import Symmetry
 from skvi.utils._device import CPU, Movable
+from skvi.utils._sparse import Features
 
 __all__ = ["BlockForward", "Predictor"]
 
@@ -59,6 +60,11 @@ class Predictor(Movable):
     def symmetry(self) -> Symmetry | None:
         """Finite group that leaves f unchanged; None where none is known."""
         return None
+
+    @property
+    def log_copies(self) -> float:
+        """Log of the number of known networks that compute the same."""
+        return 0.0 if self.symmetry is None else self.symmetry.log_order
 
     @property
     def row_width(self) -> int:
@@ -118,6 +124,23 @@ class Predictor(Movable):
             Differentiable in `point`; the predictor itself where H is 0.
         """
         return self
+
+    def with_design(self, X: Features) -> tuple["Predictor", Features]:
+        """Return the same f as another predictor of other features.
+
+        Parameters
+        ----------
+        X : Tensor or SparseRows of shape (n, ...)
+
+        Returns
+        -------
+        predictor : Predictor
+        X : Tensor or SparseRows
+            In the form in which many products with the same rows take least time.
+            Theta is the same vector; its layout need not be. By default both are
+            what they were.
+        """
+        return self, X
 
     def block_forward(self, theta: torch.Tensor, n_rows: int) -> "BlockForward":
         """Return a function that evaluates f at one theta for many blocks of rows.

@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import torch
+from scipy.special import softmax
 
 __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
@@ -49,30 +51,28 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     """
     n = len(log_weights)
     n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
-    if n_tail < 5 or bool(torch.isnan(log_weights).any()):
+    ordered = np.sort(log_weights.double().cpu().numpy())  # NaN come last
+    if n_tail < 5 or not math.isfinite(ordered[-1]):
         return math.inf
-    log_weights = log_weights.to(torch.float64)
-    top = torch.sort(log_weights - log_weights.max()).values[-n_tail - 1 :]
-    if not math.isfinite(float(top[-1])):
-        return math.inf
-    cutoff = math.exp(float(top[0]))
-    x = torch.exp(top[1:]) - cutoff
-    if float(x[-1] - x[0]) <= 1e-12:
+    top = np.exp(ordered[-n_tail - 1 :] - ordered[-1])
+    x = top[1:] - top[0]
+    if x[-1] - x[0] <= 1e-12:
         return -math.inf
-    return _fit_pareto_shape(x.clamp(min=1e-300))
+    return _fit_pareto_shape(x.clip(min=1e-300))
 
 
-def _fit_pareto_shape(x: torch.Tensor) -> float:
+def _fit_pareto_shape(x: np.ndarray) -> float:
     """Posterior mean of the shape by Zhang and Stephens' profile likelihood."""
     n = len(x)
     n_grid = 30 + int(math.sqrt(n))
     quartile = x[int(n / 4 + 0.5) - 1]
-    grid = torch.arange(1, n_grid + 1, dtype=torch.float64, device=x.device)
-    b = 1 / x[-1] + (1 - (n_grid / (grid - 0.5)).sqrt()) / (3 * quartile)
-    k = torch.log1p(-b[:, None] * x).mean(1)
-    log_likelihood = n * (torch.log(-b / k) - k - 1)
-    b_mean = float(torch.softmax(log_likelihood, 0) @ b)
-    shape = float(torch.log1p(-b_mean * x).mean())
+    grid = np.arange(1, n_grid + 1)
+    with np.errstate(all="ignore"):
+        b = 1 / x[-1] + (1 - np.sqrt(n_grid / (grid - 0.5))) / (3 * quartile)
+        k = np.log1p(-b[:, None] * x).mean(1)
+        log_likelihood = n * (np.log(-b / k) - k - 1)
+        b_mean = softmax(log_likelihood) @ b
+        shape = float(np.log1p(-b_mean * x).mean())
     return (n * shape + 10 * 0.5) / (n + 10)
 
 

@@ -19,9 +19,9 @@ KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
-# Weights from a rung back to the one below have a Pareto k of up to 1 - 1 / RATIO where
-# the likelihood falls without limit: so inverse temperatures rise slowly, beginning at
-# a fraction of the first one at which the weights are nearly constant.
+# Weights from a rung back to the one below surely have a finite variance if inverse
+# temperatures rise by no more than this; they begin at a fraction of the first one, at
+# which the weights are nearly constant.
 RATIO = 2.0
 FIRST_RUNGS = tuple(RATIO**-k for k in (5, 4, 3, 2, 1))
 # Steps are not smaller than this fraction of the width of r.

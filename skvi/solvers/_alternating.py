@@ -16,7 +16,7 @@ from skvi.solvers._run import Run
 from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gain
 from skvi.solvers._verdict import (
     missing_for_expectations,
-    missing_for_natural_steps,
+    missing_for_quadrature,
     unfinished,
 )
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
@@ -54,7 +54,7 @@ class Alternating(Solver):
         if not _is_normal_gamma(problem.posterior):
             return "the posterior is not a normal beside Gamma distributions"
         problem = GammaSteps(problem).conditional()
-        return missing_for_natural_steps(problem, may_learn=True)
+        return missing_for_quadrature(problem, may_learn=True, takes_low_rank=False)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:

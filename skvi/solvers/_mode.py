@@ -45,18 +45,18 @@ def find_mode(
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
-        step = -solve_newton(target, curvature, precision, gradient, dense)
-        decrement = -float(gradient @ step) / 2
+        step = solve_newton(target, curvature, precision, gradient, dense)
+        decrement = float(gradient @ step) / 2
         rho = 1.0
         while rho > 1e-12:
-            trial = evaluate(theta + rho * step)
+            moved = torch.sub(theta, step, alpha=rho)
+            trial = evaluate(moved)
             if trial[0] <= value - 0.1 * rho * decrement:
                 break
             rho /= 2
         else:
             break
-        theta = theta + rho * step
-        value, slope, curvature, pull = trial
+        theta, (value, slope, curvature, pull) = moved, trial
         # The next one is smaller by the same factor, or by more.
         following = decrement * min(decrement / last, 1.0) if last else math.inf
         if decrement < MODE_TOLERANCE or following < NEXT_TOLERANCE:
@@ -78,6 +78,15 @@ def clip_eigenvalues(curvature: torch.Tensor) -> torch.Tensor:
     """Nearest positive semi-definite matrices, (n, K, K)."""
     values, vectors = torch.linalg.eigh(curvature)
     return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
+
+
+def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Add to a matrix, or to a diagonal, another one, which may be (P,)."""
+    if matrix.ndim == other.ndim:
+        return matrix + other
+    out = matrix.clone()
+    out.diagonal().add_(other)
+    return out
 
 
 def factorize(matrix: torch.Tensor) -> torch.Tensor:
@@ -108,13 +117,8 @@ def solve_newton(
 ) -> torch.Tensor:
     """Solve ``(A' diag(curvature) A + prior_curvature) x = gradient``."""
     if dense or prior_curvature.ndim == 2:
-        hessian = target.predictor.gram(target.X, curvature)
-        hessian = hessian + (
-            torch.diag(prior_curvature)
-            if prior_curvature.ndim == 1
-            else prior_curvature
-        )
-        factor = factorize(hessian)
+        gram = target.predictor.gram(target.X, curvature)
+        factor = factorize(add(gram, prior_curvature))
         return torch.cholesky_solve(gradient[:, None], factor)[:, 0]
     return conjugate_gradients(target, curvature, prior_curvature, gradient)
 

@@ -7,10 +7,9 @@ from functools import cached_property, partial
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, find_mode
+from skvi.solvers._mode import SINGULAR, add, find_mode
 from skvi.solvers._normal_point import (
     NormalPoint,
-    add,
     point_at,
     point_of,
     singularity,
@@ -20,7 +19,7 @@ from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
     judge_quadrature,
-    missing_for_natural_steps,
+    missing_for_quadrature,
     refined_value,
     remedy_for,
     unfinished,
@@ -83,12 +82,12 @@ class NaturalGradient(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
-        return missing_for_natural_steps(problem)
+        return missing_for_quadrature(problem, takes_low_rank=False)
 
-    @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
-        return _Iteration(problem, options).run()
+        with torch.inference_mode():
+            return _Iteration(problem, options).run()
 
 
 class _Iteration(Run):
@@ -97,7 +96,7 @@ class _Iteration(Run):
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
-        target = problem.objective.training_target(problem.target)
+        target = problem.objective.training_target(problem.target).with_design()
         self.problem = replace(problem, target=target)
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
@@ -108,12 +107,13 @@ class _Iteration(Run):
         return self.point.value
 
     def state(self) -> State:
-        posterior = self.given.posterior.near(self.point.normal)
+        with torch.inference_mode(False):  # for graphs of other solvers
+            posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
 
     def _start(self) -> NormalPoint:
-        target, normal = self.problem.linear_target, self.problem.posterior.as_normal()
-        if self.options.warm_start and normal is not None:
+        target, posterior = self.problem.linear_target, self.problem.posterior
+        if self.options.warm_start and (normal := posterior.as_normal()) is not None:
             point = point_of(self.problem, normal)
             if math.isfinite(point.value):
                 return point

@@ -10,6 +10,7 @@ from skvi.divergences import DivergenceTerms
 from skvi.divergences._linalg import precision_of
 from skvi.solvers._mode import (
     DENSE_LIMIT,
+    add,
     clip_eigenvalues,
     convex_part,
     factorize,
@@ -17,7 +18,7 @@ from skvi.solvers._mode import (
 )
 from skvi.solvers.base import Problem
 
-__all__ = ["NOWHERE", "NormalPoint", "add", "point_at", "point_of", "singularity"]
+__all__ = ["NOWHERE", "NormalPoint", "point_at", "point_of", "singularity"]
 
 
 class NormalPoint:
@@ -68,12 +69,12 @@ class NormalPoint:
             factor = self._hessian_factor()
             step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         pull = self._precision_gradient()
-        move = terms.precision_step(pull)
+        move, scale = terms.precision_step(pull), self.normal.scale
         if self.precision.ndim == 1:
             squared = (move * pull / self.precision.square()).sum()
         else:
-            scale = self.normal.scale
-            squared = ((scale.T @ move @ scale) * (scale.T @ pull @ scale)).sum()
+            covariance = scale @ scale.T
+            squared = ((covariance @ move) * (pull @ covariance)).sum()
         gap = 0.5 * (gradient @ step + 0.5 * squared)
         return -step, move, float(gap)
 
@@ -191,10 +192,3 @@ def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
     upper = factor.flip((0, 1)).T
     identity = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
     return torch.linalg.solve_triangular(upper, identity, upper=False)
-
-
-def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Add where either may stand for the diagonal of a matrix."""
-    if matrix.ndim == 2 and other.ndim == 1:
-        return matrix + torch.diag(other)
-    return matrix + other

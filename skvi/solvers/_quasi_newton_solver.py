@@ -97,7 +97,8 @@ class _Run(Run):
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
-        self.target = problem.objective.training_target(problem.linear_target)
+        target = problem.objective.training_target(problem.linear_target)
+        self.target = target.with_design()
         self.problem = replace(problem, target=self.target)
         self.precision = 1 / self.target.prior.matching_normal().variance
         self.shape = cast(NormalForm, problem.posterior.as_normal())

@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from skvi.solvers._solution import Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -61,7 +63,8 @@ class Run:
     def report(self) -> None:
         """Say that an iteration is over."""
         self.history.append(self.value)
-        self.stopped = self.options.progress(self.value, self.state)
+        with torch.inference_mode(False):  # callbacks may do what they like
+            self.stopped = self.options.progress(self.value, self.state)
 
     def solution(self, converged: bool, message: str, found: dict) -> Solution:
         """The state as it is, without Monte Carlo noise in its value."""

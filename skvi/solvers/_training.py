@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from skvi.objectives._ensemble_steps import stack_structure
+from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
@@ -62,6 +62,7 @@ class Training:
         self.solution: Solution | None = None
         self._rows: list[torch.Tensor | None] = []
         self._epoch: list[torch.Tensor] = []
+        self._n_of_epoch = 0
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
         self._end: EpochEnd | None = None
@@ -121,11 +122,9 @@ class Training:
             return [None] * self.steps
         return [*self.problem.target.batches(self.steps, self.problem.source_of_draws)]
 
-    @property
-    def _n_of_epoch(self) -> int:
-        return sum(len(values) for values in self._epoch)
-
-    def record(self, values: torch.Tensor, trail: torch.Tensor) -> None:
+    def record(
+        self, values: torch.Tensor, trail: torch.Tensor, is_finite: bool
+    ) -> None:
         """Take note of some steps, up to the first that is not finite.
 
         Parameters
@@ -134,16 +133,19 @@ class Training:
             What was minimized, in nats, at the state before each step.
         trail : Tensor of shape (T + 1, V)
             The states: before the first step, and after every step.
+        is_finite : bool
+            Whether all of them are known to be finite.
         """
-        finite = torch.isfinite(values)
-        is_finite = bool(finite.all() & torch.isfinite(trail[-1]).all())
+        end = len(values)
         if not is_finite:
-            finite &= torch.isfinite(trail[1:]).all(1)
-        end = len(values) if is_finite else int(finite.long().argmin())
+            finite = torch.isfinite(values) & torch.isfinite(trail[1:]).all(1)
+            is_finite = bool(finite.all())
+            end = end if is_finite else int(finite.long().argmin())
         start = 0
         while start < end and not self.stopped:
             stop = min(end, start + self.steps - self._n_of_epoch)
             self._epoch.append(values[start:stop])
+            self._n_of_epoch += stop - start
             self._total += trail[start + 1 : stop + 1].sum(0)
             if self._n_of_epoch == self.steps:
                 self._end_epoch(trail[stop].clone())
@@ -153,7 +155,7 @@ class Training:
 
     def _end_epoch(self, last: torch.Tensor) -> None:
         values = torch.cat(self._epoch)
-        self._epoch = []
+        self._epoch, self._n_of_epoch = [], 0
         self._sweep.append(values)
         end = EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
         self._end = end
@@ -285,7 +287,7 @@ class Training:
         if end is None:
             # Nothing was trained: two values of the start tell of the noise.
             start = self._at(self.start)
-            pair = [_surrogate(start, self.options, None)[1] for _ in range(2)]
+            pair = [_estimate(start, self.options, None) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
         values, length = torch.cat(end.values), end.length
         if self.has_batches and len(values) >= 2 * length:
@@ -305,7 +307,7 @@ class Training:
         problem = replace(self._at(params), generator=generator)
         n_draws = max(self.options.n_draws, JUDGE_DRAWS)
         options = replace(self.options, n_draws=n_draws)
-        return float(_surrogate(problem, options, rows)[1])
+        return float(_estimate(problem, options, rows))
 
 
 @torch.no_grad()
@@ -321,17 +323,10 @@ def _weight_efficiency(problem: Problem) -> float:
     return float(1 / weights.square().sum()) / len(theta)
 
 
-def _surrogate(
+def _estimate(
     problem: Problem, options: SolverOptions, rows: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return problem.objective.surrogate(
-        problem.target,
-        problem.posterior,
-        problem.divergence,
-        rows,
-        options.n_draws,
-        problem.source_of_draws,
-    )
+) -> torch.Tensor:
+    return estimate(problem.objective, problem, rows, options.n_draws)
 
 
 def _non_finite(problem: Problem) -> str:

@@ -10,7 +10,6 @@ from skvi.solvers.base import Problem
 __all__ = [
     "judge_quadrature",
     "missing_for_expectations",
-    "missing_for_natural_steps",
     "missing_for_quadrature",
     "refined_value",
     "remedy_for",
@@ -35,10 +34,13 @@ def missing_for_expectations(
     return ""
 
 
-def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
+def missing_for_quadrature(
+    problem: Problem, may_learn: bool = False, takes_low_rank: bool = True
+) -> str:
     """Say what a problem lacks to be an integral over the rows' f; empty if nothing.
 
-    With `may_learn` somebody else takes care of hyperparameters to learn.
+    With `may_learn` somebody else takes care of hyperparameters to learn. Steps of a
+    precision cannot take a low rank.
     """
     target = problem.target
     missing = missing_for_expectations(problem, ("expectation", "rows"))
@@ -51,22 +53,16 @@ def missing_for_quadrature(problem: Problem, may_learn: bool = False) -> str:
             "the model is not linear in its parameters (precisions with hyperpriors "
             "are parameters, too)"
         )
-    if problem.posterior.as_normal() is None:
+    normal = problem.posterior.as_normal()
+    if normal is None:
         return "the posterior family is not normal"
     if target.prior is None:
         return "the target has no prior"
     if not problem.divergence.has_closed_form(target.prior):
         return f"{problem.divergence!r} has no closed form for this prior"
+    if normal.factor is not None and not takes_low_rank:
+        return "the posterior family has covariances of low rank only"
     return ""
-
-
-def missing_for_natural_steps(problem: Problem, may_learn: bool = False) -> str:
-    """Say what a problem lacks, too, for steps of a precision; empty if nothing."""
-    missing = missing_for_quadrature(problem, may_learn)
-    normal = problem.posterior.as_normal()
-    if missing or normal is None or normal.factor is None:
-        return missing
-    return "the posterior family has covariances of low rank only"
 
 
 def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> float:

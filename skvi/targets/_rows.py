@@ -160,13 +160,13 @@ class SupervisedRows(Target):
 
     @property
     def has_moments(self) -> bool:  # type: ignore[override]
-        """Whether the predictor knows the moments of f."""
-        return self._predictor.has_moments
+        """Whether moments of f are known, and the likelihood integrates over them."""
+        return self._predictor.has_moments and self._likelihood.has_expectations
 
     @property
     def has_design(self) -> bool:  # type: ignore[override]
-        """Whether the predictor has a design matrix."""
-        return self._predictor.has_design
+        """Whether the predictor has a design matrix, for derivatives in f."""
+        return self._predictor.has_design and self._likelihood.has_expectations
 
     @property
     def is_robust(self) -> bool:  # type: ignore[override]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -144,6 +146,19 @@ class SupervisedTarget(SupervisedRows):
         if has_own_passes and is_dense and self.loss.is_log_loss:
             return WhitenedNetwork(self, normal)
         return super().whitened(normal)
+
+    def with_design(self) -> "SupervisedTarget":
+        """Copy for many products with all rows; see `Predictor.with_design`.
+
+        Returns
+        -------
+        SupervisedTarget
+            The same function of theta.
+        """
+        found = copy(self)
+        predictor, X = self.predictor.with_design(self.X)
+        found._predictor, found.rows = predictor, replace(self.rows, X=X)
+        return found
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
         """Prior precision, plus what a likelihood with quadratic tails adds.
@@ -326,4 +341,4 @@ class SupervisedTarget(SupervisedRows):
                 yield chunk, terms
 
         slope, curvature = gather(of_chunks(), self.n_rows)
-        return torch.stack(values).sum() - self.constant, slope, curvature
+        return reduce(torch.add, values) - self.constant, slope, curvature

@@ -32,9 +32,10 @@ class WhitenedNetwork(WhitenedTarget):
         self.n_draws = max(1, at_once // max(per_draw, 1))
         like = normal.mean.new_empty((), dtype=torch.float64)
         self.passes = predictor.passes(1, self.n_draws, n_rows, like)
-        self.passes.theta.zero_()
+        for block in self.passes.weights:  # of a block of draws that is not full
+            block.zero_()
         X = torch.nn.functional.pad(rows.X.to(like.dtype), [0, 1], value=1.0)
-        self.inputs = self.passes.inputs(X[None])
+        self.columns = X.T.contiguous()[None]
 
     def value_and_slope(
         self, position: torch.Tensor
@@ -47,15 +48,21 @@ class WhitenedNetwork(WhitenedTarget):
         for start in range(0, len(theta), self.n_draws):
             part = theta[start : start + self.n_draws]
             at = slice(start, start + len(part))
-            self.passes.theta[0, : len(part)] = part
-            f = shift(self.passes.forward(self.inputs)[0], self.target.rows)
+            for block, own in zip(
+                self.passes.weights, self.passes.blocks(part), strict=True
+            ):
+                block[0, : len(part)] = own
+            f = shift(self.passes.forward(self.columns)[0], self.target.rows)
             log_prob = self.likelihood.log_prob(f, y)[: len(part)]
             value[at] += weighted_sum(log_prob, weight)
             slope = self.likelihood.log_prob_slope(f, y)
             if weight is not None:
                 slope = slope * like_rows(weight, slope[0])
             self.passes.slope[0] = slope.reshape(f.shape)
-            gradient[at] += self.passes.pull_back()[0, : len(part)]
+            self.passes.pull_back()
+            pulled = self.passes.blocks(gradient[at])
+            for own, found in zip(pulled, self.passes.gradients, strict=True):
+                own += found[0, 0, : len(part)]
         return value, self._pull_back(gradient)
 
     def slope(self, position: torch.Tensor) -> torch.Tensor:

@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from scipy.linalg.blas import dtrmm
 
-__all__ = ["dense_gram", "dense_moments", "is_large_dense"]
+__all__ = ["dense_gram", "dense_moments", "is_dense"]
 
 # Numbers in the buffer, and rows below which products of wide matrices are slow.
 BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
 
 
-def is_large_dense(X: Any) -> TypeGuard[torch.Tensor]:
-    """Whether X is a matrix in the CPU's memory that the buffer cannot hold."""
-    is_on_cpu = isinstance(X, torch.Tensor) and X.device.type == "cpu"
-    return is_on_cpu and X.numel() > BUFFER_ELEMENTS
+def is_dense(X: Any) -> TypeGuard[torch.Tensor]:
+    """Whether X is a matrix in the CPU's memory."""
+    return isinstance(X, torch.Tensor) and X.is_cpu
 
 
 def dense_gram(X: torch.Tensor, h: torch.Tensor, with_ones: bool) -> torch.Tensor:

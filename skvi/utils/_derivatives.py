@@ -21,8 +21,8 @@ def scalar_derivatives(
     function: Any, f: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Differentiate an elementwise function of f, (S, n, 1) -> (S, n), twice."""
-    with torch.enable_grad():
-        f = f.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        f = f.detach().clone().requires_grad_()
         value = function(f)
         first = _derivative(value, f)
         second = _derivative(first, f)
@@ -33,8 +33,8 @@ def vector_derivatives(
     function: Any, f: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Value, gradient and Hessian of a row-wise function, (S, n, K) -> (S, n)."""
-    with torch.enable_grad():
-        f = f.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        f = f.detach().clone().requires_grad_()
         value = function(f)
         first = _derivative(value, f)
         columns = [_derivative(first[..., k], f) for k in range(f.shape[-1])]

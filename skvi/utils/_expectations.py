@@ -51,8 +51,7 @@ def expect_derivatives(
     second = torch.empty_like(spread)
     for rows, factor, nodes, weights in node_groups(spread, refine):
         f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
-        y_rows = y[rows]
-        found = vector_derivatives(lambda g, t=y_rows: function(g, t), f)
+        found = vector_derivatives(lambda g, i=rows: function(g, y[i]), f)
         out = [torch.tensordot(weights, part, 1) for part in found]
         value[rows], first[rows], second[rows] = out
     return value, first, second

@@ -7,13 +7,14 @@ gives probabilities to 5e-7 for every s.
 """
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.polynomial import chebyshev
 from scipy.special import log_ndtr
+
+from skvi.utils._tables import table
 
 EULER = 0.5772156649015329
 _GUMBEL_STD = math.pi / math.sqrt(6)
@@ -68,7 +69,7 @@ def _range(shape: Any) -> tuple[Any, Any]:
     return (low + high) / 2, (high - low) / 2
 
 
-@lru_cache(maxsize=4)
+@table(maxsize=4)
 def _coefficients(device: torch.device) -> torch.Tensor:
     """Chebyshev coefficients in the shape, (Q, P), of powers of v."""
     nodes = chebyshev.chebpts1(_SHAPE_DEGREE + 1)

@@ -11,7 +11,6 @@ on both sides are summed in closed form.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from scipy.special import expi
 from torch.utils.checkpoint import checkpoint
 
 from skvi.utils._device import CPU
+from skvi.utils._tables import table
 
 __all__ = ["HORSESHOE", "ONE", "ZERO", "expected_inverse", "expected_log"]
 
@@ -61,7 +61,7 @@ ZERO, ONE = Law("zero", 0.0, 0.0), Law("one", 1.0, 1.0)
 HORSESHOE = Law("horseshoe", 1.0, 3.0)
 
 
-@lru_cache(maxsize=4)
+@table(maxsize=4)
 def _transform(law: Law) -> torch.Tensor:
     """E[exp(-tau lambda)] at ``tau = exp(k STEP)`` for k from FIRST to LAST."""
     tau = np.exp(STEP * np.arange(FIRST, LAST + 1))
@@ -104,13 +104,13 @@ def _indices(squared: torch.Tensor, variance: torch.Tensor, law: Law) -> tuple:
     return math.floor(low / STEP), math.ceil(high / STEP)
 
 
-@lru_cache(maxsize=64)
+@table(maxsize=64)
 def _grid(low: int, high: int, law: Law, device: torch.device) -> _Grid:
-    table = _transform(law)
+    whole = _transform(law)
     steps = torch.arange(low, high + 1, dtype=torch.float64, device=CPU)
     tau = torch.exp(STEP * steps)
-    transform = table[low - FIRST : high + 1 - FIRST]
-    rest = table[high + 1 - FIRST :]
+    transform = whole[low - FIRST : high + 1 - FIRST]
+    rest = whole[high + 1 - FIRST :]
     j = torch.arange(1, len(rest) + 1, dtype=torch.float64, device=CPU)
     first = float(tau[0])
     return _Grid(
@@ -197,8 +197,8 @@ def expected_inverse(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 def _apply(rule: Any, mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.Tensor:
     squared = mean.double().square()
     variance = std.double().square().clamp(min=1e-290)
-    ends = _indices(squared.detach(), variance.detach(), law)
-    grid = _grid(*ends, law, squared.device)
+    low, high = _indices(squared.detach(), variance.detach(), law)
+    grid = _grid(low, high, law, squared.device)
     width = max(1, CHUNK // len(grid.tau))
     parts = zip(squared.split(width), variance.split(width), strict=True)
     keeps = torch.is_grad_enabled() and (squared + variance).requires_grad

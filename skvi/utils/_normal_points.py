@@ -6,7 +6,6 @@ expectations live in the K - 1 dimensions of orthonormal contrasts.
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from scipy.stats import norm, qmc
 from skvi.utils._arrays import row_chunks
 from skvi.utils._device import CPU
 from skvi.utils._quadrature import _HERMITE, hermite_rule
+from skvi.utils._tables import table
 
 # Nodes times rows times outputs that are held at once.
 NODE_ELEMENTS = 2**18
@@ -25,7 +25,7 @@ N_POINTS = 2**11
 _RADIUS = 6.4
 
 
-@lru_cache(maxsize=64)
+@table(maxsize=64)
 def contrasts(n_outputs: int, device: torch.device = CPU) -> torch.Tensor:
     """Orthonormal basis, (K, K - 1), of the vectors that sum to zero."""
     shape = n_outputs, n_outputs - 1
@@ -143,7 +143,7 @@ def _level(spread: torch.Tensor) -> torch.Tensor:
     return torch.where(spread > 1e-100, level, 0)
 
 
-@lru_cache(maxsize=64)
+@table(maxsize=64)
 def tensor_rule(
     dimension: int, level: int, refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,7 +167,7 @@ def tensor_rule(
     return nodes.T.contiguous(), weights / weights.sum()
 
 
-@lru_cache(maxsize=16)
+@table(maxsize=16)
 def quasi_random_rule(
     dimension: int, n_points: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:

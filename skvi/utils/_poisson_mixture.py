@@ -1,13 +1,12 @@
 """Poisson counts whose log rate is normal: distribution function and quantiles."""
 
-from functools import lru_cache
-
 import numpy as np
 import torch
 from scipy.special import ndtri
 
 from skvi.utils._arrays import row_chunks
 from skvi.utils._expect_peaked import log_expect_peaked
+from skvi.utils._tables import table
 
 __all__ = [
     "poisson_mixture_cdf",
@@ -131,7 +130,7 @@ def _over_t(k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Ten
     return (weights * cdf).sum(0) / weights.sum(0)
 
 
-@lru_cache(maxsize=4)
+@table(maxsize=4)
 def _normal_nodes(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     half = round(NORMAL_REACH / STEP)
     z = torch.arange(-half, half + 1, dtype=torch.float64, device=device) * STEP

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from skvi.utils._device import CPU
+from skvi.utils._tables import table
 
 # Largest spread of f for which Gauss-Hermite with so many nodes is exact to
 # 1e-9 for the logistic loss and its first two derivatives (poles at distance pi).
@@ -51,7 +51,7 @@ def normal_rule(
     return trapezoid_rule(max(step, 12.8 / (MAX_NODES * refine)), device)
 
 
-@lru_cache(maxsize=64)
+@table(maxsize=64)
 def hermite_rule(
     n_nodes: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +61,7 @@ def hermite_rule(
     return torch.from_numpy(nodes).to(device), torch.from_numpy(weights).to(device)
 
 
-@lru_cache(maxsize=64)
+@table(maxsize=64)
 def trapezoid_rule(
     step: float, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,7 +72,7 @@ def trapezoid_rule(
     return nodes, weights / weights.sum()
 
 
-@lru_cache(maxsize=4)
+@table(maxsize=4)
 def logistic_rule(
     refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,7 +87,7 @@ Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def expect_softplus(
-    mean: torch.Tensor, std: torch.Tensor, refine: int = 1, wide: float = 2.5
+    mean: torch.Tensor, std: torch.Tensor, refine: int = 1, wide: float = 2.18
 ) -> Moments:
     """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, std^2).
 
@@ -102,8 +102,9 @@ def expect_softplus(
     mean, std : Tensor of shape (n,)
     refine : int, default=1
         Multiplies the number of nodes.
-    wide : float, default=2.5
-        Where the second rule takes over; there both need about as many nodes.
+    wide : float, default=2.18
+        Where the second rule takes over: the largest spread that the first one serves
+        with 29 nodes, because its steps are rounded.
 
     Returns
     -------
@@ -136,8 +137,10 @@ def expect_sigmoid_power(
     value, first, second : Tensor of shape (n,)
     """
 
-    def narrow(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-        nodes, weights = normal_rule(float(std.max()), refine, std.device)
+    def narrow(
+        mean: torch.Tensor, std: torch.Tensor, widest: float, refine: int
+    ) -> Moments:
+        nodes, weights = normal_rule(widest, refine, std.device)
         f = torch.addcmul(mean, nodes[:, None], std)
         value, q = torch.exp(c * logsigmoid(f)), torch.sigmoid(-f)
         first = c * value * q
@@ -154,7 +157,7 @@ def expect_sigmoid_power(
     return _by_width(mean, std, refine, wide, narrow, smoothed)
 
 
-@lru_cache(maxsize=16)
+@table(maxsize=16)
 def step_rule(
     c: float, refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,24 +179,27 @@ def _by_width(
     wide_rule: Callable[..., Moments],
 ) -> Moments:
     """Apply one rule to narrow rows and another one to wide rows."""
-    if not float(std.max()) > wide:
-        return narrow_rule(mean, std, refine)
+    widest = float(std.max())
+    if not widest > wide:
+        return narrow_rule(mean, std, widest, refine)
     is_wide = std > wide
     rows, n_rows = is_wide.nonzero()[:, 0], mean.shape[0]
     if rows.shape[0] == n_rows:
         return wide_rule(mean, std, refine)
     if rows.shape[0] < n_rows / 4:  # wasted work takes less time than a selection
-        out = torch.stack(narrow_rule(mean, std.clamp(max=wide), refine))
+        out = list(narrow_rule(mean, std.clamp(max=wide), wide, refine))
     else:
         others = (~is_wide).nonzero()[:, 0]
-        out = mean.new_empty(3, n_rows)
-        out[:, others] = torch.stack(narrow_rule(mean[others], std[others], refine))
-    out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))
+        parts = narrow_rule(mean[others], std[others], wide, refine)
+        out = [torch.empty_like(mean).index_copy_(0, others, x) for x in parts]
+    for part, found in zip(out, wide_rule(mean[rows], std[rows], refine), strict=True):
+        part.index_copy_(0, rows, found)
     return out[0], out[1], out[2]
 
 
-def _narrow_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
-    widest = float(std.max())
+def _narrow_softplus(
+    mean: torch.Tensor, std: torch.Tensor, widest: float, refine: int
+) -> Moments:
     if widest == 0:
         p = torch.sigmoid(mean)
         return softplus(mean, threshold=40), p, p - p.square()
@@ -210,9 +216,8 @@ def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moment
     nodes, weights = logistic_rule(refine, std.device)
     u = (mean - nodes[:, None]) / std
     cdf = torch.special.ndtr(u)
-    pdf = torch.exp(-0.5 * u.square()) / math.sqrt(2 * math.pi)
-    second = (weights @ pdf) / std
-    return std * (weights @ (u * cdf)) + std.square() * second, weights @ cdf, second
+    pdf = weights @ u.square().mul_(-0.5).exp_() / math.sqrt(2 * math.pi)
+    return std * (weights @ u.mul_(cdf) + pdf), weights @ cdf, pdf / std
 
 
 def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

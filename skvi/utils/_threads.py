@@ -40,11 +40,12 @@ def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    controller = _controller()
-    before = [(pool, pool.num_threads) for pool in controller.lib_controllers]
+    # The controller's own context describes every pool first, which takes longer.
+    before = [(pool, pool.num_threads) for pool in _controller().lib_controllers]
     try:
-        with controller.limit(limits=limit):
-            yield
-    finally:  # once more: Ctrl-C may come while the controller sets or restores them
+        for pool, _ in before:
+            pool.set_num_threads(limit)
+        yield
+    finally:
         for pool, n_threads in before:
             pool.set_num_threads(n_threads)

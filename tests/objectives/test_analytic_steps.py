@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, Renyi
+from skvi.divergences import KL, AlphaDivergence, Renyi
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -144,6 +144,12 @@ LOSSES = {
 REGULARIZERS = {
     "cold": {"divergence": KL(0.3)},
     "renyi": {"divergence": Renyi(0.5)},
+    "renyi above 1": {"divergence": Renyi(1.7), "prior": Normal(3.0)},
+    "renyi of order 1": {"divergence": Renyi(1.0)},
+    "next to a limit": {"divergence": Renyi(0.9995)},
+    "alpha": {"divergence": AlphaDivergence(0.6)},
+    "alpha, joint": {"divergence": AlphaDivergence(0.01, joint=True)},
+    "renyi, learnt scale": {"divergence": Renyi(0.5), "prior": Normal("learn")},
     "laplace": {"prior": Laplace(0.5)},
     "student_t": {"prior": StudentT(3.0)},
     "learnt scale": {"prior": Normal("learn")},
@@ -219,6 +225,24 @@ def test_members_with_their_own_hyperparameters():
     compare(members)
 
 
+@pytest.mark.parametrize("make", [Renyi, AlphaDivergence])
+def test_orders_of_their_own(make):
+    """One stack, without automatic differentiation.
+
+    Wrong variants: the order of the first member for all; the variance where the log
+    of the deviation is the coordinate.
+    """
+    members = [
+        make_member(seed, divergence=make(order), prior=Normal(1.0 + seed))
+        for seed, order in enumerate((0.2, 0.9, 1.6))
+    ]
+    assert len({structure_of(member) for member in members}) == 1
+    assert structure_of(members[0]) != structure_of(make_member())
+    part = AnalyticSteps(members, params_of(members), S, None).divergence
+    assert type(part).__name__ == "_Orders"
+    compare(members)
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -227,6 +251,7 @@ def test_members_with_their_own_hyperparameters():
         {"loss": BetaLoss(1.3)},
         {"likelihood": GaussianLikelihood(0.4)},
         {"prior": Normal("learn")},
+        {"divergence": Renyi(0.5)},
         {"offset": True},
         {"dtype": torch.float32},
     ],

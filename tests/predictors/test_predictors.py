@@ -65,6 +65,17 @@ class TestLinearPredictor:
         assert_close(predictor.gram_diagonal(X, h), gram.diagonal(), dtype)
         assert gram.dtype == predictor.gram_diagonal(X, h).dtype == torch.float64
 
+    def test_with_design(self, fit_intercept, dtype):
+        """The same function of the same vector, of other features.
+
+        Wrong variant: the features alone, without ones for the intercept.
+        """
+        predictor, X, _ = problem(fit_intercept, dtype)
+        theta, h = randn(2, predictor.layout.size, seed=1), randn(N, seed=2).abs()
+        other, Z = predictor.with_design(X)
+        assert_close(other.forward(theta, Z), predictor.forward(theta, X), dtype)
+        assert_close(other.gram(Z, h), predictor.gram(X, h), dtype)
+
     @kinds
     def test_moments(self, fit_intercept, dtype, kind, make_normal):
         # Wrong variants: L for L'; standard deviations summed where variances are.

@@ -5,7 +5,7 @@ import torch
 
 from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
-from skvi.losses import BetaLoss, LogLoss
+from skvi.losses import BetaLoss, LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
 from skvi.posteriors import FullRankNormal, LowRankNormal, Product
 from skvi.predictors import LinearPredictor
@@ -99,6 +99,41 @@ def test_callbacks_see_the_state_of_the_value(solver):
         at = problem.at(state)
         parts = at.target, at.posterior, at.divergence, None, 1, problem.generator
         assert float(at.objective.surrogate(*parts)[1]) == pytest.approx(value)
+
+
+class LogCosh(Loss):
+    """A loss whose expectations need automatic differentiation."""
+
+    def __call__(self, likelihood, f, y):
+        return torch.log(torch.cosh(f[..., 0] - y))
+
+
+@pytest.mark.parametrize("loss", [LogLoss(), LogCosh()])
+def test_natural_gradients_leave_tensors_for_graphs(loss):
+    """Callbacks and solutions hold no tensors of inference mode, and it has an end.
+
+    Wrong variants: the posterior is moved, or callbacks are called, inside the mode;
+    derivatives of losses are taken inside it.
+    """
+    target = make_target()
+    target.loss = loss
+    modes = []
+
+    def progress(value, state):
+        modes.append(torch.is_inference_mode_enabled())
+        modes.append(state().posterior.params.is_inference())
+        return False
+
+    problem = make_problem(target, ELBO(), FullRankNormal())
+    solver = SOLVERS["natural_gradient"]()
+    found = solver.solve(problem, SolverOptions(progress=progress))
+    assert found.converged
+    assert bool(((found.posterior.as_normal().mean - 1).abs() < 0.3).all())
+    assert modes
+    assert not any(modes)
+    params = found.posterior.params.requires_grad_()
+    found.target.expected_loss_at(found.posterior.normal(params)).backward()
+    assert bool(torch.isfinite(params.grad).all())
 
 
 def test_draws_need_a_source():

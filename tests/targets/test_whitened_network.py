@@ -18,7 +18,7 @@ from skvi.targets._whitened_network import WhitenedNetwork
 
 LIKELIHOODS = {
     "gaussian": (GaussianLikelihood(0.4), 1),
-    "student_t": (StudentTLikelihood(df=4.0, scale=0.5), 1),
+    "student_t": (StudentTLikelihood(df=4.0, noise_scale=0.5), 1),
     "bernoulli": (BernoulliLikelihood(), 1),
     "categorical": (CategoricalLikelihood(3), 3),
 }

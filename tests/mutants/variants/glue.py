@@ -156,7 +156,7 @@ VARIANTS = [
     _v(
         "jacobian-of-given-units",
         "_model.py",
-        "if self.units.y_scale != 1 and self.loss.is_log_loss:",
+        "if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:",
         "if self.taken_from_y and self.loss.is_log_loss:",
         "no Jacobian where the units come with the prior",
     ),
@@ -233,15 +233,15 @@ VARIANTS = [
     _v(
         "rows-stay",
         "_variational.py",
-        "            target.to(device),",
-        "            target,",
+        "target, posterior = target.to(device), posterior.to(device)",
+        "posterior = posterior.to(device)",
         "the data of a fit are not moved to its device",
     ),
     _v(
         "generator-stays",
         "_variational.py",
-        "            generator_on(generator, device),",
-        "            generator,",
+        "            generator = generator_on(generator, device)",
+        "            pass",
         "noise is not drawn where it is used",
     ),
     _v(
@@ -273,10 +273,46 @@ VARIANTS = [
         "quantiles of f for those of a new observation",
     ),
     _v(
+        "scales-averaged-before-squares",
+        "_noisy_draws.py",
+        "noise = self.likelihood.variance(f).mean(0) * self._scale().square()",
+        "noise = (self.likelihood.variance(f).sqrt().mean(0) * self._scale()).square()",
+        "the square of the mean scale of the noise",
+    ),
+    _v(
+        "network-same-noise-in-rows",
+        "_noisy_draws.py",
+        "drawn = self.likelihood.sample(f, generator)",
+        "drawn, f = self.likelihood.sample(f, generator), self.likelihood.mean(f)\n"
+        "            drawn = f + (drawn - f)[:, :1]",
+        "the same noise in every row",
+    ),
+    _v(
+        "density-of-the-first-unit",
+        "_noisy_draws.py",
+        "float(np.log(self.units.y_scale).sum())",
+        "float(np.log(self.units.y_scale).max())",
+        "the Jacobian of one of several targets",
+    ),
+    _v(
+        "jacobian-of-one-target",
+        "_model.py",
+        "constant = -total * float(np.log(self.units.y_scale).sum())",
+        "constant = -total * float(np.log(self.units.y_scale).max())",
+        "the Jacobian of one of several targets in the bound",
+    ),
+    _v(
         "bound-before-refinement",
         "_variational.py",
         "state=State(refined, target), is_exact=False)",
         "state=State(refined, target))",
         "the ELBO of the posterior before it refined itself",
+    ),
+    _v(
+        "batched-first-phase-lost",
+        "_side_by_side.py",
+        "fit.problem = fit.problem.at(solution.state)",
+        "pass",
+        "the second phase of a fit in a stack starts where the first one did",
     ),
 ]

@@ -110,4 +110,32 @@ VARIANTS = [
         "comparison.min_difference",
         "nats for odds",
     ),
+    _v(
+        "batched-rows-of-the-first-split",
+        "_batched_fits.py",
+        "rows = job.train\n",
+        "rows = self.first = getattr(self, 'first', job.train)\n",
+        "the training rows of the first split for all",
+    ),
+    _v(
+        "batched-outcomes-reversed",
+        "_batched_candidate.py",
+        "self._left = list(reversed(outcomes))",
+        "self._left = list(outcomes)",
+        "the search meets the outcomes from the last to the first",
+    ),
+    _v(
+        "batched-transformers-of-the-first-split",
+        "_batched_fits.py",
+        "key = job.split, canonical([step for _, step in steps])",
+        "key = canonical([step for _, step in steps])",
+        "transformers of the first split for all",
+    ),
+    _v(
+        "batched-transformers-of-the-first-candidate",
+        "_batched_fits.py",
+        "key = job.split, canonical([step for _, step in steps])",
+        "key = job.split",
+        "transformers of the first candidate for all",
+    ),
 ]

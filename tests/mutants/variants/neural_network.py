@@ -7,24 +7,20 @@ _v = variants_of("neural_network/")
 VARIANTS = [
     _v(
         "network-noise-not-in-units",
-        "_regressor.py",
-        "GaussianLikelihood(noise_in(units, self.noise_scale)),",
-        "GaussianLikelihood(self.noise_scale),",
+        "_regression.py",
+        "self._likelihood(noise_in(units, self.noise_scale), response)",
+        "self._likelihood(self.noise_scale, response)",
         "a given noise that is not divided by the unit of y",
     ),
     _v(
-        "network-same-noise-in-rows",
-        "_predictions.py",
-        "randn(generator, n_samples, len(X)).numpy()",
-        "randn(generator, n_samples, 1).numpy().repeat(len(X), 1)",
-        "the same noise in every row",
-    ),
-    _v(
         "noise-set-after-the-fit",
-        "_regressor.py",
-        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_)",
-        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_); "
-        'noise *= 1 if self.noise_scale == "learn" else self.noise_scale / noise',
+        "_regression.py",
+        "return NoisyDraws(predictor, theta, likelihood, self._model.units)",
+        'if self.noise_scale != "learn":\n'
+        "            units = self._model.units\n"
+        "            scale = noise_in(units, self.noise_scale)\n"
+        "            likelihood = self._likelihood(scale, self._model.response)\n"
+        "        return NoisyDraws(predictor, theta, likelihood, self._model.units)",
         "the noise that was set after the fit",
     ),
     _v(

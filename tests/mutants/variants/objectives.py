@@ -127,8 +127,8 @@ VARIANTS = [
     _v(
         "analytic-noise-forgotten",
         "_analytic.py",
-        "torch.mul(pulled, noise, out=self._scaled)",
-        "self._scaled.copy_(pulled)",
+        "torch.mul(layer.in_mean, eps, out=layer.in_std)",
+        "layer.in_std.copy_(layer.in_mean)",
         "slopes in the deviations without the noise",
     ),
     _v(
@@ -186,5 +186,26 @@ VARIANTS = [
         "values.unflatten(1, (-1, self.n_components)).mean(2)",
         "values.unflatten(1, (-1, self.n_components))[..., 0]",
         "the value of the first member",
+    ),
+    _v(
+        "orders-of-the-first-member",
+        "_analytic_divergence.py",
+        "numbers = [(form.order, form.rate) for form in forms]",
+        "numbers = [(forms[0].order, forms[0].rate) for _ in forms]",
+        "the order of the first member for all",
+    ),
+    _v(
+        "orders-slope-in-the-variance",
+        "_analytic_divergence.py",
+        "in_log = (variance / mixed - 1) / a - (1 - a) * variance * in_mean.square()",
+        "in_log = (1 / mixed - 1 / variance) / a - (1 - a) * in_mean.square()",
+        "the slope in the variance for that in the log of the deviation",
+    ),
+    _v(
+        "orders-without-the-rate",
+        "_analytic_divergence.py",
+        "weight = torch.exp(-self.rate * order)",
+        "weight = torch.ones_like(order)",
+        "the slope of the Rényi divergence for that of the alpha-divergence",
     ),
 ]

@@ -20,6 +20,13 @@ VARIANTS = [
         "the first layer of a network without intercepts",
     ),
     _v(
+        "design-without-ones",
+        "_linear.py",
+        "torch.nn.functional.pad(X, (0, int(self.fit_intercept)), value=1.0)",
+        "torch.nn.functional.pad(X, (0, int(self.fit_intercept)))",
+        "the intercept is multiplied by 0",
+    ),
+    _v(
         "blocks-not-filled",
         "base.py",
         "self.n_rows - len(X)]",
@@ -77,7 +84,7 @@ VARIANTS = [
     ),
     _v(
         "mlp-copies-off-by-one",
-        "_mlp.py",
+        "_symmetry.py",
         "math.lgamma(size + 1) + size * flip",
         "math.lgamma(size) + size * flip",
         "(H - 1)! for H! permutations",
@@ -113,15 +120,29 @@ VARIANTS = [
     _v(
         "passes-activation-slope",
         "_passes.py",
-        "self._multiply(out, units)",
+        "self._multiply(out, values)",
         "pass",
         "the derivative of the activation left out",
     ),
     _v(
         "passes-tanh-of-half",
         "_passes.py",
-        "torch.sigmoid(x.mul_(2), out=out)",
-        "torch.sigmoid(x, out=out)",
+        "x.mul_(2).sigmoid_().mul_(2).sub_(1)",
+        "x.sigmoid_().mul_(2).sub_(1)",
         "tanh of half the argument",
+    ),
+    _v(
+        "passes-unit-of-less-than-one",
+        "_passes.py",
+        '"tanh": (_tanh, _by_tanh, 20.0)',
+        '"tanh": (_tanh, _by_tanh, 1.0)',
+        "the unit that carries the intercepts is tanh(1)",
+    ),
+    _v(
+        "scale-starts-at-random",
+        "_mlp.py",
+        "last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0",
+        "last.view(-1, self.n_outputs)[:, []] = 0",
+        "the log of a scale that is not 0 at the start",
     ),
 ]

@@ -43,8 +43,8 @@ VARIANTS = [
     _v(
         "pareto-cutoff-not-subtracted",
         "_diagnostics.py",
-        "x = torch.exp(top[1:]) - cutoff",
-        "x = torch.exp(top[1:])",
+        "x = top[1:] - top[0]",
+        "x = top[1:]",
         "the cut-off left in the tail",
     ),
     _v(
@@ -197,9 +197,9 @@ VARIANTS = [
     _v(
         "nearly-constant-weights-capped",
         "_diagnostics.py",
-        "return _fit_pareto_shape(x.clamp(min=1e-300))",
-        "shape = _fit_pareto_shape(x.clamp(min=1e-300))\n"
-        "    return min(shape, 0.5) if cutoff > 0.5 else shape",
+        "return _fit_pareto_shape(x.clip(min=1e-300))",
+        "shape = _fit_pareto_shape(x.clip(min=1e-300))\n"
+        "    return min(shape, 0.5) if top[0] > 0.5 else shape",
         "nearly constant weights with a k that was not fitted",
     ),
     _v(

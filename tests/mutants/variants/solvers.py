@@ -99,8 +99,8 @@ VARIANTS = [
     _v(
         "adam-bias-correction",
         "_adam.py",
-        "self._count.add_(ONE)",
-        "self._count.fill_(1e9)",
+        "made.add_(one)",
+        "made.fill_(1e9)",
         "the moments start at 0 and are not corrected",
     ),
     _v(
@@ -272,6 +272,20 @@ VARIANTS = [
         "no chain starts where the likelihood is large",
     ),
     _v(
+        "callbacks-in-inference-mode",
+        "_run.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "callbacks cannot take derivatives",
+    ),
+    _v(
+        "states-of-inference-mode",
+        "_natural_gradient.py",
+        "with torch.inference_mode(False):",
+        "with torch.no_grad():",
+        "the posterior that is found cannot be part of a graph",
+    ),
+    _v(
         "callbacks-see-the-start",
         "_run.py",
         "self.options.progress(self.value, self.state)",
@@ -280,10 +294,10 @@ VARIANTS = [
     ),
     _v(
         "members-rate-of-the-first",
-        "_members.py",
-        "(training.adam.step, *pair)",
-        "(self.trainings[0].adam.step, *pair)",
-        "the moments and the step size of the first member",
+        "_adam.py",
+        "groups[adam.rate, adam.count].append(m)",
+        "groups[self.adams[0].rate, adam.count].append(m)",
+        "the step size of the first member",
     ),
     _v(
         "epoch-ends-late",
@@ -298,5 +312,12 @@ VARIANTS = [
         "                states[k + 1].copy_(params)",
         "                states[k + 1].copy_(params + 0 * float(params[0, 0]))",
         "every step waits for the device",
+    ),
+    _v(
+        "batches-of-the-first-member",
+        "_members.py",
+        "return max((size for size in sizes if size is not None), default=None)",
+        "return sizes[0]",
+        "buffers for the batches of the first member of a stack",
     ),
 ]

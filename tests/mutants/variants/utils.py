@@ -113,9 +113,9 @@ VARIANTS = [
     _v(
         "wide-softplus-variance",
         "_quadrature.py",
-        "std * (weights @ (u * cdf)) + std.square() * second",
-        "std * (weights @ (u * cdf)) + std * second",
-        "the standard deviation for the variance",
+        "return std * (weights @ u.mul_(cdf) + pdf), weights @ cdf, pdf / std",
+        "return std * (weights @ u.mul_(cdf)) + pdf, weights @ cdf, pdf / std",
+        "a density where its product with the deviation belongs",
     ),
     _v(
         "sigmoid-power-curvature",
@@ -253,8 +253,8 @@ VARIANTS = [
     _v(
         "cache-without-device",
         "_log_expectations.py",
-        "grid = _grid(*ends, law, squared.device)",
-        "grid = _grid(*ends, law, CPU)",
+        "grid = _grid(low, high, law, squared.device)",
+        "grid = _grid(low, high, law, CPU)",
         "nodes of another device than the parameters",
     ),
     _v(
@@ -300,9 +300,27 @@ VARIANTS = [
         "the transpose of a triangular factor",
     ),
     _v(
+        "derivatives-in-inference-mode",
+        "_derivatives.py",
+        "with torch.inference_mode(False), torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "with torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "derivatives are zeros without a word",
+    ),
+    _v(
+        "tables-of-inference-mode",
+        "_tables.py",
+        "lru_cache(maxsize)(torch.inference_mode(False)(function))",
+        "lru_cache(maxsize)(function)",
+        "who asks first decides whether a table can be part of a graph",
+    ),
+    _v(
         "wide-rows-with-the-narrow-rule",
         "_quadrature.py",
-        "out[:, rows] = torch.stack(wide_rule(mean[rows], std[rows], refine))",
+        "part.index_copy_(0, rows, found)",
         "pass",
         "rows of large spread left at the limit of the narrow rule",
     ),
@@ -326,5 +344,19 @@ VARIANTS = [
         "torch.neg(block[:, :n_second], out=block[:, n_first:])",
         "block[:, n_first:] = block[:, :n_second]",
         "the same noise twice",
+    ),
+    _v(
+        "newton-leaves-its-bracket",
+        "_mixture.py",
+        "moved = torch.where(inside, moved, (low + high) / 2)",
+        "moved = torch.where(torch.isfinite(moved), moved, low)",
+        "Newton's steps out of the bracket",
+    ),
+    _v(
+        "rows-stop-together",
+        "_mixture.py",
+        "y, before = torch.where(done, y, moved), y",
+        "y, before = moved, y",
+        "a row goes on while others are not done",
     ),
 ]

@@ -1,0 +1,113 @@
+"""A search of 20 candidates in 5 folds beside fits one at a time, on the concrete data.
+
+    SKVI_DATA=... python benchmarks/bench_batched_search.py           # about 4 minutes
+    SKVI_DATA=... python benchmarks/bench_batched_search.py --n-jobs 2 orders
+    SKVI_DATA=... python benchmarks/bench_batched_search.py --no-reference
+
+The network is the default one (20 relu units, double precision), behind a
+`StandardScaler`. `orders` searches over orders of the Rényi divergence, `weights` over
+those of KL. For each: seconds of a single fit of the pipeline to one fold (median of
+ten, before and after the search), seconds of both searches without the refit, how many
+single fits that is, and the largest difference between their scores. Monte Carlo error
+is the standard deviation of a fold's score over seeds.
+
+RESULTS
+"""
+
+import argparse
+import os
+import statistics
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi.divergences import KL, Renyi
+from skvi.model_selection import BatchedGridSearchCV
+from skvi.neural_network import BayesianMLPRegressor
+
+N_CANDIDATES, N_FOLDS, N_SEEDS = 20, 5, 5
+SEARCHES = {
+    "orders": (Renyi(), "alpha", np.linspace(0.1, 2.0, N_CANDIDATES)),
+    "weights": (KL(), "weight", np.geomspace(0.05, 2.0, N_CANDIDATES)),
+}
+
+
+def concrete():
+    table = np.loadtxt(Path(os.environ["SKVI_DATA"], "concrete", "data.txt"))
+    return table[:, :-1], table[:, -1]
+
+
+def timed(function):
+    start = time.perf_counter()
+    found = function()
+    return time.perf_counter() - start, found
+
+
+def single_fits(model, X, y, train):
+    return [timed(lambda: clone(model).fit(X[train], y[train]))[0] for _ in range(5)]
+
+
+def scores_of(search):
+    names = [f"split{fold}_test_score" for fold in range(N_FOLDS)]
+    return np.array([search.cv_results_[name] for name in names])
+
+
+def noise_of_seeds(model, X, y, splits):
+    """Standard deviation of the first folds' scores over seeds."""
+    found = []
+    for train, test in splits[:2]:
+        scores = []
+        for seed in range(N_SEEDS):
+            one = clone(model).set_params(network__random_state=seed)
+            scores.append(one.fit(X[train], y[train]).score(X[test], y[test]))
+        found.append(np.std(scores, ddof=1))
+    return float(np.mean(found))
+
+
+def measure(name, X, y, n_jobs, has_reference):
+    divergence, parameter, values = SEARCHES[name]
+    network = BayesianMLPRegressor(divergence=divergence, random_state=0)
+    model = Pipeline([("scaler", StandardScaler()), ("network", network)])
+    grid = {f"network__divergence__{parameter}": list(values)}
+    splits = [*KFold(N_FOLDS, shuffle=True, random_state=0).split(X)]
+    options = {"cv": splits, "refit": False, "n_jobs": n_jobs}
+    train, _ = splits[0]
+    clone(model).fit(X[train], y[train])  # what is done once in a process
+    singles = single_fits(model, X, y, train)
+    search = BatchedGridSearchCV(model, grid, **options)
+    seconds, batched = timed(lambda: search.fit(X, y))
+    singles += single_fits(model, X, y, train)
+    single = statistics.median(singles)
+    print(
+        f"{name}: a single fit {single:.2f} s; the search {seconds:.1f} s", flush=True
+    )
+    print(f"  = {seconds / single:.0f} single fits, for {20 * N_FOLDS} of them")
+    if not has_reference:
+        return
+    seconds, usual = timed(lambda: GridSearchCV(model, grid, **options).fit(X, y))
+    difference = np.abs(scores_of(batched) - scores_of(usual)).max()
+    noise = noise_of_seeds(model, X, y, splits)
+    print(f"  GridSearchCV {seconds:.1f} s = {seconds / single:.0f} single fits")
+    print(f"  largest difference of scores {difference:.1e}, over seeds {noise:.1e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("searches", nargs="*", default=list(SEARCHES))
+    parser.add_argument("--n-jobs", type=int)
+    parser.add_argument("--no-reference", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    X, y = concrete()
+    for name in arguments.searches:
+        measure(name, X, y, arguments.n_jobs, not arguments.no_reference)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""What a network does not know between two clouds of data
+=========================================================
+
+A factorised posterior sits at one of the many modes of a network's posterior. Where
+there are no data it is far too sure, because it knows no other network than its own. An
+`Ensemble` trains several such posteriors side by side, each from its own start, and
+takes their mixture for the posterior: between and outside the data the members
+disagree, and the intervals say so.
+
+The script draws both fits, and compares their bounds on the evidence.
+"""
+
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from skvi.divergences import KL
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.posteriors import Ensemble
+
+# %%
+# Two clouds
+# ----------
+# A wave with little noise, and nothing known of its middle.
+
+rng = np.random.default_rng(0)
+x = np.concatenate([rng.uniform(-3, -1, 100), rng.uniform(1, 3, 100)])[:, None]
+y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
+
+# %%
+# One posterior, and a mixture of eight
+# -------------------------------------
+# The eight are trained at once, in stacks of matrix products, and learn one scale of
+# the noise. With a weight of the divergence below 1 the data count more than the prior.
+
+parts = {
+    "hidden_layer_sizes": (20, 20),
+    "divergence": KL(weight=0.1),
+    "learning_rate": 0.02,
+    "max_iter": 500,
+    "tol": 10.0,
+    "random_state": 0,
+}
+fits = {
+    "one posterior": BayesianMLPRegressor(**parts).fit(x, y),
+    "ensemble of 8": BayesianMLPRegressor(posterior=Ensemble(n_members=8), **parts).fit(
+        x, y
+    ),
+}
+
+# %%
+# Where they are sure
+# -------------------
+# In the clouds both have the standard deviation of the noise. In the gap, and outside,
+# the single posterior goes on as if it knew.
+
+places = {"in a cloud": -2.0, "in the gap": 0.0, "outside": 5.0}
+for name, fit in fits.items():
+    _, std = fit.predict(np.array([*places.values()])[:, None], return_std=True)
+    texts = [f"{where} {s:.2f}" for where, s in zip(places, std, strict=True)]
+    print(f"{name}: standard deviation {', '.join(texts)}")
+
+# %%
+# The ELBO of the mixture is up to log 8 = 2.1 nats above the mean of its members'. What
+# was minimized is that mean.
+
+ensemble = fits["ensemble of 8"]
+print(
+    f"{len(ensemble.posterior_.components)} members, noise {ensemble.noise_scale_:.3f}"
+)
+
+# %%
+# A picture
+# ---------
+
+grid = np.linspace(-5, 5, 300)[:, None]
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+for ax, (name, fit) in zip(axes, fits.items(), strict=True):
+    low, high = fit.predict_interval(grid, coverage=0.9).T
+    ax.fill_between(grid[:, 0], low, high, alpha=0.3, label="90 % interval")
+    ax.plot(grid, fit.predict(grid), label="mean")
+    ax.plot(grid, np.sin(2 * grid), "k:", lw=1, label="truth")
+    ax.plot(x, y, "k.", ms=2)
+    ax.set(title=name, xlabel="x", ylim=(-4, 4))
+axes[0].legend(loc="upper left")
+figure.tight_layout()
+figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "ensemble.png", dpi=150)

@@ -1,0 +1,196 @@
+"""Fits of several estimators side by side: members of one stack."""
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from skvi._outcome import describe_fit
+from skvi._supervised import BaseSupervised
+from skvi.objectives._ensemble_steps import stack_structure
+from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
+from skvi.utils._callbacks import has_callbacks
+from skvi.utils._interrupts import raising_interrupts
+from skvi.utils._threads import limit_threads
+
+__all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
+
+# Draws for the ELBO of a fit that is one of many.
+BOUND_DRAWS = 100
+# Numbers in the buffers of a stack: as many as caches hold, and no more.
+STACK_ELEMENTS = 2**19
+
+
+@dataclass(eq=False)
+class PosedFit:
+    """A fit that has its data and its start, and waits for a solver.
+
+    Parameters
+    ----------
+    estimator : BaseSupervised
+        It gets its fitted attributes from `keep`.
+    problem : Problem
+        At its start.
+    options : SolverOptions
+    first : (Problem, SolverOptions) or None
+        To be solved before, for a better start.
+    seconds : float
+        What it took so far.
+    """
+
+    estimator: BaseSupervised
+    problem: Problem
+    options: SolverOptions
+    first: tuple[Problem, SolverOptions] | None
+    seconds: float
+
+    @property
+    def work(self) -> float:
+        """Multiply-adds of a gradient step."""
+        return float(self.estimator._work(self.problem.target))
+
+    def keep(self, solution: Solution) -> None:
+        """Set the fitted attributes, without what takes time.
+
+        Parameters
+        ----------
+        solution : Solution
+        """
+        start = time.perf_counter()
+        estimator = self.estimator
+        solution = estimator._refine(self.problem, solution)
+        found = estimator._posterior_attributes(solution.state)
+        n_draws = estimator.n_draws
+        found |= describe_fit(self.problem, solution, n_draws, BOUND_DRAWS)
+        vars(estimator).update(found)
+        self.seconds += time.perf_counter() - start
+
+
+def can_pose(estimator: Any) -> bool:
+    """Whether fits of an estimator may be members of a stack, as far as it knows.
+
+    Parameters
+    ----------
+    estimator : estimator
+
+    Returns
+    -------
+    bool
+        False also where somebody asks to be told of every iteration.
+    """
+    known = isinstance(estimator, BaseSupervised) and estimator._fits_in_stacks
+    return known and not (has_callbacks(estimator) or estimator.verbose)
+
+
+def pose(
+    estimator: BaseSupervised, X: Any, y: Any, sample_weight: np.ndarray | None = None
+) -> PosedFit | None:
+    """Do of a fit what comes before its solver.
+
+    Parameters
+    ----------
+    estimator : BaseSupervised
+        One that `can_pose`.
+    X, y : array-like
+    sample_weight : array-like of shape (n_samples,), default=None
+
+    Returns
+    -------
+    PosedFit or None
+        None where another solver fits it, or no stack takes it.
+
+    Raises
+    ------
+    ValueError
+        Whatever `fit` would say of these parameters and data.
+    """
+    start = time.perf_counter()
+    estimator._validate_params()
+    estimator._forget()
+    target, _ = estimator._make_target(X, y, sample_weight)
+    with limit_threads(estimator._work(target)):
+        problem, solver = estimator._pose(target)
+        if solver.name != Stochastic.name:
+            return None
+        state = estimator._begin(problem, solver)
+    options, first = estimator._solver_options(target), None
+    if state is not None:
+        problem, options = problem.at(state), replace(options, warm_start=True)
+        first = estimator._first_phase(problem)
+    phases = [problem] if first is None else [first[0], problem]
+    if all(stack_structure(p.objective, p) is None for p in phases):
+        return None
+    return PosedFit(estimator, problem, options, first, time.perf_counter() - start)
+
+
+def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
+    """Solve fits in stacks, and set their attributes.
+
+    Parameters
+    ----------
+    fits : sequence of PosedFit
+        Each gets what it would get alone, up to rounding.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        On Ctrl-C; nothing of what was not done is kept.
+    """
+    with raising_interrupts():
+        beginners = [fit for fit in fits if fit.first is not None]
+        firsts = [fit.first for fit in beginners if fit.first is not None]
+        for fit, solution in zip(beginners, _solve(beginners, firsts), strict=True):
+            fit.problem = fit.problem.at(solution.state)
+        solutions = _solve(fits, [(fit.problem, fit.options) for fit in fits])
+        for fit, solution in zip(fits, solutions, strict=True):
+            with limit_threads(fit.work):
+                fit.keep(solution)
+
+
+def _solve(
+    fits: Sequence[PosedFit], tasks: Sequence[tuple[Problem, SolverOptions]]
+) -> list[Solution]:
+    """Solve a task of each fit, in stacks; the fits count the seconds."""
+    solutions: dict[int, Solution] = {}
+    for stack in _stacks(tasks):
+        start = time.perf_counter()
+        with limit_threads(sum(fits[i].work for i in stack)):
+            problems, options = zip(*(tasks[i] for i in stack), strict=True)
+            found = Stochastic().solve_members(problems, options)
+        if any(solution.interrupted for solution in found):
+            raise KeyboardInterrupt
+        seconds = (time.perf_counter() - start) / len(stack)
+        for i, solution in zip(stack, found, strict=True):
+            fits[i].seconds += seconds
+            solutions[i] = solution
+    return [solutions[i] for i in range(len(tasks))]
+
+
+def _stacks(tasks: Sequence[tuple[Problem, SolverOptions]]) -> list[list[int]]:
+    """Tasks that share a structure, in parts that are not too large."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, task in enumerate(tasks):
+        groups.setdefault(_structure(*task) or i, []).append(i)
+    stacks = []
+    for group in groups.values():
+        largest = max(_n_elements(*tasks[i]) for i in group)
+        n_parts = -(-len(group) // max(1, STACK_ELEMENTS // largest))
+        stacks += [group[part::n_parts] for part in range(n_parts)]
+    return stacks
+
+
+def _structure(problem: Problem, options: SolverOptions) -> Hashable | None:
+    """What members must share to be in one stack; None where they cannot."""
+    found = stack_structure(problem.objective, problem)
+    if found is None:
+        return None
+    return repr(problem.objective), found, options.n_draws, options.batch_size
+
+
+def _n_elements(problem: Problem, options: SolverOptions) -> int:
+    """Numbers of a member in the buffers of a stack."""
+    n_rows = options.batch_size or problem.target.n_rows
+    per_draw = 2 * problem.target.layout.size + 4 * n_rows
+    return options.n_draws * per_draw * len(problem.posterior.components)

@@ -1,0 +1,40 @@
+"""Changepoints: when, and how surely, the behavior of a series changes."""
+
+from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
+from skvi.changepoint._detector import BayesianChangepointDetector
+from skvi.changepoint._display import ChangepointDisplay
+from skvi.changepoint._hazards import ConstantHazard
+from skvi.changepoint._normal import KnownNoise
+from skvi.changepoint._regression import (
+    Autoregression,
+    ConstantMean,
+    LinearRegression,
+    VectorAutoregression,
+)
+from skvi.changepoint.base import (
+    BurnIn,
+    Hazard,
+    ObservationModel,
+    RegressionModel,
+    Row,
+    SegmentModel,
+)
+
+__all__ = [
+    "Autoregression",
+    "BayesianChangepointDetector",
+    "BernoulliTrials",
+    "BurnIn",
+    "ChangepointDisplay",
+    "ConstantHazard",
+    "ConstantMean",
+    "Hazard",
+    "KnownNoise",
+    "LinearRegression",
+    "ObservationModel",
+    "PoissonCounts",
+    "RegressionModel",
+    "Row",
+    "SegmentModel",
+    "VectorAutoregression",
+]

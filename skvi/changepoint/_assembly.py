@@ -1,0 +1,243 @@
+"""From the parameters of a detector to a stream."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
+from skvi.changepoint._filter import Filter
+from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
+from skvi.changepoint._hazards import ConstantHazard
+from skvi.changepoint._judge import Judge
+from skvi.changepoint._normal import KnownNoise
+from skvi.changepoint._records import Records
+from skvi.changepoint._regression import (
+    Autoregression,
+    ConstantMean,
+    LinearRegression,
+    VectorAutoregression,
+)
+from skvi.changepoint._robust import RobustGroup
+from skvi.changepoint._scaling import Scaling, measure
+from skvi.changepoint._stream import Stream
+from skvi.changepoint.base import (
+    BurnIn,
+    Hazard,
+    ObservationModel,
+    RegressionModel,
+    SegmentModel,
+)
+from skvi.divergences import KL
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.losses import BetaLoss, LogLoss
+from skvi.losses.base import Loss
+
+__all__ = [
+    "check_adaption",
+    "check_losses",
+    "make_scaling",
+    "make_stream",
+    "power_of",
+    "resolve_divergence",
+    "resolve_hazard",
+    "resolve_loss",
+    "resolve_models",
+    "resolve_prior",
+]
+
+# Standard deviations from the prediction at which a row has the largest influence.
+INFLUENCE_PEAK = 2.75
+
+MODELS = {
+    "constant_mean": ConstantMean,
+    "known_noise": KnownNoise,
+    "poisson": PoissonCounts,
+    "bernoulli": BernoulliTrials,
+    "autoregression": Autoregression,
+    "vector_autoregression": VectorAutoregression,
+    "linear_regression": LinearRegression,
+}
+
+
+def resolve_models(models: Any) -> list[SegmentModel]:
+    """Copies of the models that are meant, which fit together."""
+    given = [models] if isinstance(models, (str, SegmentModel)) else list(models)
+    if not given:
+        raise ValueError("models is empty. Give at least one, such as ConstantMean().")
+    found = []
+    for model in given:
+        if isinstance(model, str):
+            if model not in MODELS:
+                raise ValueError(
+                    f"models has {model!r}, which is none of {sorted(MODELS)}."
+                )
+            model = MODELS[model]()
+        elif not isinstance(model, SegmentModel):
+            raise TypeError(
+                f"models has a {type(model).__name__}. Give names or models, such as "
+                "ConstantMean(); one of your own extends ObservationModel."
+            )
+        model.validate()
+        found.append(clone(model))
+    supports = sorted({model.support for model in found})
+    if len(supports) > 1:
+        raise IncompatibleComponentsError(
+            f"The models are of different kinds of values ({', '.join(supports)}): "
+            "densities and probabilities have no common unit and cannot be compared. "
+            "Use models of one kind."
+        )
+    return found
+
+
+def resolve_hazard(hazard: float | Hazard) -> Hazard:
+    """Return the hazard of a mean length, or a copy of the one that is given."""
+    if not isinstance(hazard, Hazard):
+        return ConstantHazard(float(hazard))
+    hazard.validate()
+    return clone(hazard)
+
+
+def resolve_prior(prior: Any, n_models: int) -> np.ndarray:
+    """Probabilities of the models at the start of a segment."""
+    if prior is None:
+        return np.full(n_models, 1 / n_models)
+    found = np.asarray(prior, dtype=float)
+    if found.shape != (n_models,) or not (found >= 0).all() or found.sum() <= 0:
+        raise ValueError(
+            f"model_prior must have one probability for each of the {n_models} "
+            f"model(s); got {prior!r}."
+        )
+    return found / found.sum()
+
+
+def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
+    """Return location and scale if they are given."""
+    if scaling is None:
+        return np.zeros(n_series), np.ones(n_series)
+    if isinstance(scaling, str):
+        return None
+    if len(scaling) != 2:
+        raise ValueError("scaling must be 'auto', None or a pair (location, scale).")
+    location, scale = (
+        np.broadcast_to(np.asarray(part, dtype=float), (n_series,)).copy()
+        for part in scaling
+    )
+    if not ((scale > 0) & np.isfinite(scale) & np.isfinite(location)).all():
+        raise ValueError(f"The scale in scaling must be positive; got {scaling!r}.")
+    return location, scale
+
+
+def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
+    """Return the loss that is meant, where the models allow it."""
+    if isinstance(loss, str):
+        found = LogLoss() if loss == "log" else BetaLoss(1 + INFLUENCE_PEAK**-2)
+    else:
+        loss.validate()
+        found = clone(loss)
+    if isinstance(found, BetaLoss):
+        require_regressions(f"loss={found!r}", 'loss="log"', models)
+    return found
+
+
+def check_adaption(adapts: bool, loss: Loss) -> None:
+    """Only a beta loss has an order."""
+    if adapts and not isinstance(loss, BetaLoss):
+        raise IncompatibleComponentsError(
+            "adapt_beta=True needs a robust run-length loss, whose order it adapts; "
+            f'run_length_loss means {loss!r}. Use loss="beta".'
+        )
+
+
+def check_losses(loss: Loss, run_length_loss: Loss) -> None:
+    """A robust judge asks predictions for their integral, which robust models have."""
+    if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
+        raise IncompatibleComponentsError(
+            f"run_length_loss={run_length_loss!r} needs a robust loss for the "
+            'parameters, too. Use loss="beta".'
+        )
+
+
+def power_of(loss: Loss) -> float | None:
+    """Return beta - 1, and None for the log loss."""
+    return loss.beta - 1 if isinstance(loss, BetaLoss) else None
+
+
+def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> KL:
+    """Return the divergence that is meant, where the models allow it."""
+    if isinstance(divergence, str):
+        return KL()
+    divergence.validate()
+    if divergence.weight != 1:
+        require_regressions(f"divergence={divergence!r}", "weight=1", models)
+    return clone(divergence)
+
+
+def require_regressions(
+    part: str, instead: str, models: Sequence[SegmentModel]
+) -> None:
+    """Only regressions know what a row of less weight teaches."""
+    for model in models:
+        if not isinstance(model, RegressionModel):
+            raise IncompatibleComponentsError(
+                f"{part} and {type(model).__name__} cannot be combined: the model has "
+                f"no update by a part of a row. Use {instead}, or regressions, such as "
+                "ConstantMean."
+            )
+
+
+def make_groups(
+    models: Sequence[SegmentModel], burn_in: BurnIn, temper: float, power: float | None
+) -> list[Group]:
+    """Put models of one kind together."""
+    groups: list[Group] = []
+    for shared in (False, True) if power is None else (None,):
+        chosen = [
+            (i, model)
+            for i, model in enumerate(models)
+            if isinstance(model, RegressionModel)
+            and shared in (None, model.shares_design)
+        ]
+        if chosen:
+            numbers, members = zip(*chosen, strict=True)
+            if power is None:
+                groups.append(ConjugateGroup(numbers, members, burn_in, temper))
+            else:
+                groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+    for i, model in enumerate(models):
+        if isinstance(model, ObservationModel):
+            groups.append(SingleModel(i, model, burn_in))
+    return groups
+
+
+def make_scaling(
+    rows: np.ndarray, scaling: Any, models: Sequence[SegmentModel], n_features: int
+) -> Scaling:
+    """Units of the series, from its first rows or as given."""
+    given = resolve_scaling(scaling, rows.shape[1])
+    return measure(rows, given, models[0].support, n_features)
+
+
+def make_stream(
+    models: Sequence[SegmentModel],
+    scaling: Scaling,
+    hazard: Hazard,
+    model_prior: np.ndarray,
+    divergence: KL,
+    powers: tuple[float | None, float | None],
+    max_hypotheses: int | None,
+    min_probability: float,
+    history: int,
+    n_kept: int,
+    adapts: bool,
+) -> Stream:
+    """Put a stream together, before its first row."""
+    power, run_length_power = powers
+    groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
+    filter_ = Filter(
+        groups, hazard, model_prior, max_hypotheses, min_probability, adapts
+    )
+    records = Records(hazard, history, n_kept)
+    judge = Judge(run_length_power, adapts)
+    return Stream(models, scaling, filter_, records, judge)

@@ -1,0 +1,91 @@
+"""Which columns of X are series, and which are given features of regressions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Columns", "Pending", "find_columns", "labels_of"]
+
+
+class Columns:
+    """Numbers of the columns that are modeled, and of those that are given."""
+
+    def __init__(self, n_columns: int, features: Sequence[int]) -> None:
+        self.features = np.array(features, dtype=int)
+        self.series = np.setdiff1d(np.arange(n_columns), self.features)
+        if not len(self.series):
+            raise ValueError(
+                "feature_columns names every column of X, and leaves no series to "
+                "model."
+            )
+
+    def split(self, X: np.ndarray, support: str) -> tuple[np.ndarray, np.ndarray]:
+        """Series and features; an error where a series does not fit the models."""
+        series, features = X[:, self.series], X[:, self.features]
+        seen = series[np.isfinite(series)]
+        allowed = {
+            "real": np.abs(seen) < 1e100,
+            "count": (seen >= 0) & (seen == np.floor(seen)),
+            "binary": (seen == 0) | (seen == 1),
+        }[support]
+        if not allowed.all():
+            raise ValueError(
+                f"X has the value {seen[~allowed][0]:g}, but "
+                + {
+                    "real": "values must be smaller than 1e100.",
+                    "count": "the models are of counts: 0, 1, 2, ... Use models of "
+                    "real numbers, such as ConstantMean, or mark it as missing (NaN).",
+                    "binary": "the models are of zeros and ones. Use PoissonCounts or "
+                    "ConstantMean, or mark it as missing (NaN).",
+                }[support]
+            )
+        return series, features
+
+
+def find_columns(
+    columns: Sequence[int | str] | None, n_columns: int, names: np.ndarray | None
+) -> Columns:
+    """Find columns by number or by name."""
+    found = []
+    for column in [] if columns is None else columns:
+        if isinstance(column, str):
+            known = [] if names is None else names.tolist()
+            if column not in known:
+                raise ValueError(
+                    f"feature_columns has {column!r}, which is no column of X. "
+                    f"Columns: {known or 'X has no names, give numbers'}."
+                )
+            found.append(known.index(column))
+        elif not 0 <= column < n_columns:
+            raise ValueError(
+                f"feature_columns has {column}, but X has {n_columns} column(s), "
+                f"numbered from 0."
+            )
+        else:
+            found.append(int(column))
+    return Columns(n_columns, found)
+
+
+def labels_of(X: Any) -> np.ndarray | None:
+    """Index of a pandas container, such as dates."""
+    index = getattr(X, "index", None)
+    if index is None or callable(index):  # lists have a method of that name
+        return None
+    return index.to_numpy()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Rows of a burn-in that is not complete, with their labels."""
+
+    X: np.ndarray
+    labels: np.ndarray | None
+
+    @staticmethod
+    def join(parts: Sequence["Pending"]) -> "Pending":
+        """Rows one after the other; labels, where all have some."""
+        labels = [part.labels for part in parts if part.labels is not None]
+        joined = np.concatenate(labels) if len(labels) == len(parts) else None
+        return Pending(np.concatenate([part.X for part in parts]), joined)

@@ -1,0 +1,106 @@
+"""Conjugate regressions of all hypotheses at once.
+
+Hypotheses stand on the first axis, K. G sets of regressors, of p each, serve O series
+each, so that there are G * O series: G = 1 where all series share theirs, otherwise O
+= 1. Coefficients are normal with covariance sigma^2 V, and the inverse of the Cholesky
+factor of V^-1 is what is kept: V = factor^T factor. A row changes it by a matrix of
+rank one.
+"""
+
+import numpy as np
+
+from skvi.changepoint._student import log_student
+from skvi.changepoint.base import BurnIn, RegressionModel, State
+
+__all__ = ["Regressions", "downdate", "noise_of", "prior_of"]
+
+
+def noise_of(model: RegressionModel, burn_in: BurnIn) -> np.ndarray:
+    """Return the noise that the prior expects, (n_series,)."""
+    if model.noise_scale == "auto":
+        return burn_in.noise
+    return np.full(burn_in.n_series, float(model.noise_scale))
+
+
+def prior_of(model: RegressionModel, burn_in: BurnIn, p: int) -> State:
+    """State before the first row, padded to p coefficients."""
+    noise = noise_of(model, burn_in)
+    mean, scale = model.coefficient_prior(burn_in)
+    sets = np.exp(np.log(noise).mean(keepdims=True)) if model.shares_design else noise
+    factor = np.zeros((len(sets), p, p))
+    index = np.arange(p)
+    factor[:, index, index] = 1.0
+    used = index[: len(scale)]
+    factor[:, used, used] = scale / sets[:, None]
+    means = np.zeros((len(sets), len(noise) // len(sets), p))
+    means[..., : len(mean)] = mean
+    shape = np.full((len(sets), 1), model.noise_df / 2)
+    rate = shape * (noise**2).reshape(len(sets), -1)
+    return {"factor": factor, "mean": means, "shape": shape, "rate": rate}
+
+
+def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """Factor of the inverse after a row: (F^T F)^-1 + phi phi^T, with direction F phi.
+
+    The Cholesky factor of I + d d^T and its inverse are known in closed form; the
+    inverse is what multiplies F. No loop over columns: its lower triangle is an outer
+    product, so that one cumulative sum does.
+    """
+    square = direction * direction
+    after = 1 + np.cumsum(square, axis=-1)
+    before = after - square
+    if factor.shape[-1] == 1:
+        return factor / np.sqrt(after)[..., None]
+    scaled = direction[..., None] * factor
+    earlier = np.cumsum(scaled, axis=-2) - scaled
+    correction = (direction / before)[..., None] * earlier
+    return np.sqrt(before / after)[..., None] * (factor - correction)
+
+
+class Regressions:
+    """The prediction of one row by all hypotheses, and what the row teaches them.
+
+    Parameters
+    ----------
+    state : dict
+        Arrays "factor" (K, G, p, p), "mean" (K, G, O, p), "shape" (K, G, 1) and
+        "rate" (K, G, O).
+    design : ndarray of shape (K or 1, G, p)
+        The regressors.
+    """
+
+    def __init__(self, state: State, design: np.ndarray) -> None:
+        self.state = state
+        if design.shape[-1] == 1 and np.all(design == 1):
+            self.direction = state["factor"][..., 0]
+            self.fit = state["mean"][..., 0]
+        else:
+            column = design[..., None]
+            self.direction = (state["factor"] @ column)[..., 0]
+            self.fit = (state["mean"] @ column)[..., 0]
+        self.spread = (self.direction * self.direction).sum(-1)[..., None]
+
+    def log_density(self, values: np.ndarray) -> np.ndarray:
+        """Of a row (n_series,), for every hypothesis and series: (K, n_series)."""
+        shape, rate = self.state["shape"], self.state["rate"]
+        self.error = values.reshape(self.fit.shape[1:]) - self.fit
+        return log_student(self.error, shape, rate, self.spread).reshape(len(rate), -1)
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the prediction, (K, n_series) each."""
+        shape, rate = self.state["shape"], self.state["rate"]
+        excess = np.where(shape > 1, shape - 1, np.nan)
+        variance = np.where(shape > 1, rate * (1 + self.spread) / excess, np.inf)
+        return self.fit.reshape(len(rate), -1), variance.reshape(len(rate), -1)
+
+    def learned(self, temper: float = 1.0) -> State:
+        """State with the row whose density was asked for last, which counts so much."""
+        factor, width = self.state["factor"], 1 + temper * self.spread
+        gain = (self.direction[..., None, :] @ factor)[..., 0, :]
+        step = temper * self.error / width
+        return {
+            "mean": self.state["mean"] + step[..., None] * gain[:, :, None],
+            "rate": self.state["rate"] + 0.5 * step * self.error,
+            "shape": self.state["shape"] + 0.5 * temper,
+            "factor": downdate(factor, temper**0.5 * self.direction),
+        }

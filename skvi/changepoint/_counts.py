@@ -1,0 +1,112 @@
+"""Counts and yes-no series with conjugate priors."""
+
+from numbers import Real
+
+import numpy as np
+from scipy.special import gammaln
+
+from skvi.changepoint.base import BurnIn, ObservationModel, Row, State
+from skvi.utils._validation import Interval
+
+__all__ = ["BernoulliTrials", "PoissonCounts"]
+
+POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+class PoissonCounts(ObservationModel):
+    """Counts with a rate that changes with the segment, and has a gamma prior.
+
+    Parameters
+    ----------
+    shape : float, default=1.0
+        Shape of the gamma prior; its mean is that of the burn-in. How many rows'
+        worth of counts the prior is, about.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, PoissonCounts
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.r_[rng.poisson(2.0, 50), rng.poisson(9.0, 50)][:, None]
+    >>> BayesianChangepointDetector(PoissonCounts()).fit(X).changepoints_
+    array([50])
+    """
+
+    support = "count"
+    _parameter_constraints: dict = {"shape": [POSITIVE]}
+
+    def __init__(self, shape: float = 1.0) -> None:
+        self.shape = shape
+
+    def prior(self, burn_in: BurnIn) -> State:
+        """Gamma distribution of the rate; see `ObservationModel.prior`."""
+        shape = np.full(burn_in.n_series, float(self.shape))
+        return {"shape": shape, "rate": shape / np.maximum(burn_in.mean, 0.1)}
+
+    def log_predictive(self, state: State, row: Row) -> np.ndarray:
+        """Negative binomial; see `ObservationModel.log_predictive`."""
+        a, b, y = state["shape"], state["rate"], row.values
+        return (
+            gammaln(a + y)
+            - gammaln(a)
+            - gammaln(y + 1)
+            - a * np.log1p(1 / b)
+            - y * np.log1p(b)
+        )
+
+    def update(self, state: State, row: Row) -> State:
+        """One more count; see `ObservationModel.update`."""
+        return {"shape": state["shape"] + row.values, "rate": state["rate"] + 1}
+
+    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
+        """Of the negative binomial; see `ObservationModel.moments`."""
+        mean = state["shape"] / state["rate"]
+        return mean, mean * (1 + 1 / state["rate"])
+
+
+class BernoulliTrials(ObservationModel):
+    """Zeros and ones; how often it is 1 changes with the segment, with a beta prior.
+
+    Parameters
+    ----------
+    ones, zeros : float, default=1.0
+        Parameters of the beta prior: how many rows of either kind it is worth.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, BernoulliTrials
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.r_[rng.random(80) < 0.1, rng.random(80) < 0.8][:, None].astype(int)
+    >>> BayesianChangepointDetector(BernoulliTrials()).fit(X).changepoints_
+    array([80])
+    """
+
+    support = "binary"
+    _parameter_constraints: dict = {"ones": [POSITIVE], "zeros": [POSITIVE]}
+
+    def __init__(self, ones: float = 1.0, zeros: float = 1.0) -> None:
+        self.ones = ones
+        self.zeros = zeros
+
+    def prior(self, burn_in: BurnIn) -> State:
+        """Beta distribution of the probability; see `ObservationModel.prior`."""
+        n = burn_in.n_series
+        return {"ones": np.full(n, self.ones), "zeros": np.full(n, self.zeros)}
+
+    def log_predictive(self, state: State, row: Row) -> np.ndarray:
+        """Of 0 or 1; see `ObservationModel.log_predictive`."""
+        ones, zeros = state["ones"], state["zeros"]
+        return np.log(np.where(row.values > 0.5, ones, zeros)) - np.log(ones + zeros)
+
+    def update(self, state: State, row: Row) -> State:
+        """One more row; see `ObservationModel.update`."""
+        return {
+            "ones": state["ones"] + row.values,
+            "zeros": state["zeros"] + 1 - row.values,
+        }
+
+    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
+        """Of a yes-no variable; see `ObservationModel.moments`."""
+        p = state["ones"] / (state["ones"] + state["zeros"])
+        return p, p * (1 - p)

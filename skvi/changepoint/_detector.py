@@ -1,0 +1,383 @@
+"""The detector as an estimator of scikit-learn."""
+
+import time
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import validate_data
+
+from skvi.changepoint._assembly import (
+    check_adaption,
+    check_losses,
+    make_scaling,
+    make_stream,
+    power_of,
+    resolve_divergence,
+    resolve_hazard,
+    resolve_loss,
+    resolve_models,
+    resolve_prior,
+)
+from skvi.changepoint._columns import Pending, find_columns, labels_of
+from skvi.changepoint._interrupts import interrupts_between_rows
+from skvi.changepoint._results import Results
+from skvi.changepoint._stream import Stream
+from skvi.changepoint.base import Hazard, SegmentModel
+from skvi.divergences import KL
+from skvi.losses import BetaLoss, LogLoss
+from skvi.utils._validation import Interval, StrOptions, _fit_context
+
+__all__ = ["BayesianChangepointDetector"]
+
+# Rows of the burn-in of a stream, unless told otherwise.
+STREAM_BURN_IN = 100
+SECONDS_BETWEEN_LINES = 1.0
+
+
+class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
+    """Bayesian online changepoint detection, with model selection, robust if asked.
+
+    A series falls into segments. Inside a segment rows follow one model with one set
+    of parameters; where a new one begins, both are drawn anew. Row by row, the
+    detector computes the exact posterior of where the present segment began and of
+    which model it follows; parameters are integrated out. From this follow the most
+    probable segmentation, how sure each changepoint is, a prediction of the next row,
+    and the evidence of the series. It can run on a stream without end: a row costs
+    the same whatever came before it.
+
+    With ``loss="beta"`` outliers no longer look like changepoints: rows that are far
+    from what a segment predicts teach it little, and count little in judging it.
+
+    Parameters
+    ----------
+    models : str, SegmentModel or list of them, default="constant_mean"
+        What rows of a segment may follow; several compete in every segment.
+        "constant_mean", "known_noise", "autoregression", "vector_autoregression",
+        "linear_regression", "poisson" and "bernoulli" are the classes of this module
+        with their defaults.
+    hazard : float or Hazard, default=100.0
+        Mean number of rows of a segment, before any is seen. Or how likely a segment
+        is to end, by its length.
+    loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
+        What parameters are for. "log" is Bayes' rule. "beta" is robust, for
+        regressions (all models of real numbers but `KnownNoise`): its order is set
+        such that rows 2.75 standard deviations from their prediction have the largest
+        influence, and those farther away less and less; ``BetaLoss(beta)`` sets it.
+    run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
+        By what hypotheses about segments are judged; "auto" is `loss`.
+    adapt_beta : bool, default=False
+        Whether the order of the run-length loss follows the stream: a step for each
+        row, down the gradient of the absolute error of prediction. Needs a beta loss.
+    divergence : {"kl"} or KL, default="kl"
+        ``KL(weight=w)`` lets rows count 1/w in what they teach; regressions only.
+    model_prior : array-like of shape (n_models,), default=None
+        Probabilities of the models at the start of a segment; None: all equal.
+    feature_columns : list of int or str, default=None
+        Columns of X that are no series but given features, for `LinearRegression`.
+    scaling : "auto", None or (location, scale), default="auto"
+        Units in which models see the series, and in which their prior scales are:
+        (x - location) / scale. "auto" takes the median and the width of the bulk of
+        the burn-in (for counts and zeros and ones: 0 and 1); None is (0, 1).
+    burn_in : int, default=None
+        Number of first rows from which the priors are scaled. None: all rows of
+        `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
+    max_hypotheses : int, default=200
+        How many hypotheses are kept, each one pair of a first row and a model; None
+        for all, at a cost that grows with every row.
+    min_probability : float, default=1e-7
+        Less probable hypotheses are dropped.
+    history : int, default=5000
+        Number of rows that a look back goes over at least, in judging whether a row
+        began a segment. Of up to twice as many rows hypotheses are kept in memory.
+    verbose : int, default=0
+        Whether to say how far a long fit is, every second.
+
+    Attributes
+    ----------
+    changepoints_ : ndarray of int
+        First rows of all segments but the first one: the most probable segmentation.
+    changepoint_labels_ : ndarray
+        Their labels in the index of a DataFrame, such as dates.
+    segment_models_ : ndarray of int
+        Which of the models each segment of it follows.
+    labels_ : ndarray of shape (n_rows,)
+        Number of the segment of every row.
+    change_probability_ : ndarray of shape (n_rows,)
+        Probability that a new segment began at a row, given all rows so far.
+    run_lengths_, run_length_posterior_ : ndarray of shape (n_lengths,)
+        Possible numbers of rows of the present segment, and their probabilities.
+    model_posterior_ : ndarray of shape (n_models,)
+        Probability of each model in the present segment.
+    model_posteriors_ : ndarray of shape (n_rows, n_models)
+        The same after every row.
+    predictions_, prediction_stds_ : ndarray of shape (n_rows, n_series)
+        Prediction of every row from the rows before it.
+    run_length_beta_ : float
+        Order of `run_length_loss_`, as far as it was adapted; 1 is the log loss.
+    log_densities_ : ndarray of shape (n_rows,)
+        Log density, in nats, that was given to every row before it was seen.
+    log_evidence_ : float
+        Log density of the whole series, in nats; a lower bound where hypotheses were
+        dropped. With a robust `run_length_loss` it is a generalized evidence in the
+        units of `scaling`, which compares with none of another loss.
+    dropped_mass_ : float
+        Sum of the probabilities of all dropped hypotheses. If the models are right,
+        the truth is among the dropped at most so probably.
+    n_rows_seen_ : int
+        Number of rows so far.
+    first_row_ : int
+        Number of the row of which the first entry of the arrays of rows speaks: 0
+        after `fit`; streams keep the last rows only, `history` of them.
+    location_, scale_ : ndarray of shape (n_series,)
+        Units of the models.
+    models_, hazard_, model_prior_, loss_function_, run_length_loss_, divergence_
+        What the parameters meant.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Their names, where X has some.
+
+    See Also
+    --------
+    ChangepointDisplay : Draws all this.
+    ConstantMean : The default model, with the parameters of its prior.
+
+    Notes
+    -----
+    Missing values (NaN) are allowed anywhere and are integrated out. Exceptions are
+    models with a past: rows whose past has a missing value are left out, by all
+    models of the detector, so that these remain comparable.
+
+    The recursion is that of Adams and MacKay [1]_ and of Fearnhead and Liu [2]_, with
+    models as in [3]_. The robust detector follows [4]_: posteriors of the parameters
+    are normal inverse gamma distributions that minimize the expected beta loss plus
+    the divergence from the prior, and hypotheses are weighed by the beta loss of
+    their predictions. The most probable segmentation is that of the joint posterior.
+
+    Of a new segment the posterior is fully optimized after each row. From 25 rows on
+    it takes one step per row, and older rows keep the influence that they had when
+    25 rows had passed.
+
+    References
+    ----------
+    .. [1] Adams and MacKay (2007), Bayesian online changepoint detection.
+    .. [2] Fearnhead and Liu (2007), On-line inference for multiple changepoint
+       problems.
+    .. [3] Knoblauch and Damoulas (2018), Spatio-temporal Bayesian on-line changepoint
+       detection with model selection.
+    .. [4] Knoblauch, Jewson and Damoulas (2018), Doubly robust Bayesian inference for
+       non-stationary streaming data with beta-divergences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector
+    >>> X = np.random.default_rng(0).standard_normal((100, 1))
+    >>> X[60:] += 4.0
+    >>> detector = BayesianChangepointDetector().fit(X)
+    >>> detector.changepoints_
+    array([60])
+    >>> print(detector.change_probability_[60].round(2))
+    1.0
+
+    The stream goes on:
+
+    >>> detector.partial_fit([[4.2], [np.nan], [3.9]]).n_rows_seen_
+    103
+    >>> detector.predict_next()
+    array([4.0])
+
+    One wild row is no changepoint to the robust detector:
+
+    >>> X[30] = 25.0
+    >>> BayesianChangepointDetector(loss="beta").fit(X).changepoints_
+    array([60])
+    """
+
+    _parameter_constraints: dict = {
+        "models": [
+            str,
+            SegmentModel,
+            "array-like",
+        ],
+        "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
+        "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
+        "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
+        "adapt_beta": ["boolean"],
+        "divergence": [StrOptions({"kl"}), KL],
+        "model_prior": ["array-like", None],
+        "feature_columns": ["array-like", None],
+        "scaling": [StrOptions({"auto"}), tuple, None],
+        "burn_in": [Interval(Integral, 1, None, closed="left"), None],
+        "max_hypotheses": [Interval(Integral, 2, None, closed="left"), None],
+        "min_probability": [Interval(Real, 0, 1, closed="left")],
+        "history": [Interval(Integral, 1, None, closed="left")],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        models: str | SegmentModel | Sequence[SegmentModel] = "constant_mean",
+        hazard: float | Hazard = 100.0,
+        loss: str | LogLoss | BetaLoss = "log",
+        run_length_loss: str | LogLoss | BetaLoss = "auto",
+        adapt_beta: bool = False,
+        divergence: str | KL = "kl",
+        model_prior: ArrayLike | None = None,
+        feature_columns: Sequence[int | str] | None = None,
+        scaling: str | tuple | None = "auto",
+        burn_in: int | None = None,
+        max_hypotheses: int | None = 200,
+        min_probability: float = 1e-7,
+        history: int = 5000,
+        verbose: int = 0,
+    ) -> None:
+        self.models = models
+        self.hazard = hazard
+        self.loss = loss
+        self.run_length_loss = run_length_loss
+        self.adapt_beta = adapt_beta
+        self.divergence = divergence
+        self.model_prior = model_prior
+        self.feature_columns = feature_columns
+        self.scaling = scaling
+        self.burn_in = burn_in
+        self.max_hypotheses = max_hypotheses
+        self.min_probability = min_probability
+        self.history = history
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Detect the changepoints of a series.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            The rows of a series in their order, NaN where missing.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            X, a parameter or a combination is not allowed; says what to do.
+        KeyboardInterrupt
+            Ctrl-C came. The rows so far were taken in, and `partial_fit` can go on
+            with row ``n_rows_seen_``.
+        """
+        labels = labels_of(X)
+        X = self._check(X, reset=True)
+        self._pending = None
+        stream = self._begin(X, X[: self.burn_in], max(len(X), self.history))
+        return self._run(stream, X, labels)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Take in the next rows of a series.
+
+        Until the burn-in is complete, results are those of a fit to the rows so far.
+        Afterwards, a stream in parts of any size gives what it gives as a whole.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            One row or many, NaN where missing.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            As `fit`.
+        KeyboardInterrupt
+            As `fit`.
+        """
+        is_first = "_stream" not in vars(self)
+        labels = labels_of(X)
+        X = self._check(X, reset=is_first)
+        if not is_first and self._pending is None:
+            return self._run(self._stream, X, labels)
+        # Until the burn-in is complete, every call begins again.
+        before = [] if is_first else [self._pending]
+        rows = Pending.join([*before, Pending(X, labels)])
+        n = self.burn_in or STREAM_BURN_IN
+        stream = self._begin(rows.X, rows.X[:n], self.history)
+        self._pending = rows if len(rows.X) < n else None
+        return self._run(stream, rows.X, rows.labels)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        return validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+
+    def _begin(self, X: np.ndarray, first_rows: np.ndarray, n_kept: int) -> Stream:
+        """Resolve the parameters, and begin a stream."""
+        names = getattr(self, "feature_names_in_", None)
+        self._columns = find_columns(self.feature_columns, X.shape[1], names)
+        self.models_ = resolve_models(self.models)
+        self.hazard_ = resolve_hazard(self.hazard)
+        self.model_prior_ = resolve_prior(self.model_prior, len(self.models_))
+        self.loss_function_ = resolve_loss(self.loss, self.models_)
+        judge = self.run_length_loss
+        judge = self.loss_function_ if judge == "auto" else judge
+        self.run_length_loss_ = resolve_loss(judge, self.models_)
+        check_losses(self.loss_function_, self.run_length_loss_)
+        check_adaption(self.adapt_beta, self.run_length_loss_)
+        self.divergence_ = resolve_divergence(self.divergence, self.models_)
+        series, features = self._columns.split(first_rows, self.models_[0].support)
+        self._scaling = make_scaling(
+            series, self.scaling, self.models_, features.shape[1]
+        )
+        self.location_, self.scale_ = self._scaling.location, self._scaling.scale
+        self._stream = self._new_stream(n_kept)
+        return self._stream
+
+    def _new_stream(self, n_kept: int) -> Stream:
+        return make_stream(
+            self.models_,
+            self._scaling,
+            self.hazard_,
+            self.model_prior_,
+            self.divergence_,
+            (power_of(self.loss_function_), power_of(self.run_length_loss_)),
+            self.max_hypotheses,
+            self.min_probability,
+            self.history,
+            n_kept,
+            self.adapt_beta,
+        )
+
+    def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
+        """Push rows, until the last one or Ctrl-C."""
+        series, features = self._columns.split(X, self.models_[0].support)
+        told = time.monotonic()
+        with interrupts_between_rows() as interrupt:
+            for i in range(len(X)):
+                stream.push(
+                    series[i], features[i], labels if labels is None else labels[i]
+                )
+                if interrupt.came:
+                    break
+                if self.verbose and time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                    told = time.monotonic()
+                    name = type(self).__name__
+                    print(f"[{name}] row {i + 1} of {len(X)}", flush=True)  # noqa: T201
+        return self

@@ -1,0 +1,279 @@
+"""What a detector says of the rows that it has seen."""
+
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from skvi.changepoint._columns import Columns, labels_of
+from skvi.changepoint._stream import Stream
+
+__all__ = ["Results"]
+
+
+class Results(BaseEstimator):
+    """Attributes that are computed when asked for, from the state of the stream."""
+
+    _stream: Stream
+    _columns: Columns
+
+    def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
+        raise NotImplementedError
+
+    def _new_stream(self, n_kept: int) -> Stream:
+        raise NotImplementedError
+
+    def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
+        raise NotImplementedError
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Number of the segment of every row, in the most probable segmentation.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit. The
+            detector itself learns nothing from it.
+
+        Returns
+        -------
+        ndarray of int of shape (n_rows,)
+        """
+        detector = self._replay(X)
+        return detector.labels_
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Detect the changepoints of a series."""
+        raise NotImplementedError
+
+    def fit_predict(self, X: ArrayLike, y: Any = None) -> np.ndarray:
+        """Fit, and return `labels_`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            As for `fit`.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of int of shape (n_rows,)
+        """
+        return self.fit(X).labels_
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Probability of a change at every row, and length of its segment so far.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, 2)
+            The probability that a new segment begins at a row, given all rows; and
+            how many rows the segment is expected to have before this one, given the
+            rows until this one.
+        """
+        detector = self._replay(X)
+        return np.column_stack(
+            [
+                detector.change_probability_,
+                detector._stream.records.column("run_length"),
+            ]
+        )
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns of `transform`.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        return np.array(["change_probability", "run_length"], dtype=object)
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Mean log density of a row, given the rows before it: larger is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns)
+            A series from its first row on; priors are scaled as in the fit.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return float(self._replay(X).log_densities_.mean())
+
+    def predict_next(
+        self, features: ArrayLike | None = None, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Predict the row that comes next.
+
+        Parameters
+        ----------
+        features : array-like of shape (n_features,), default=None
+            Its given features, where the detector has `feature_columns`.
+        return_std : bool, default=False
+            Whether to return standard deviations, too. They include that a new
+            segment may begin.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_series,)
+        std : ndarray of shape (n_series,)
+            Only if `return_std`.
+
+        Raises
+        ------
+        ValueError
+            The features are not those of the fit.
+        """
+        check_is_fitted(self)
+        given = np.zeros(0) if features is None else np.asarray(features, float)
+        n = len(self._columns.features)
+        if given.shape != (n,):
+            raise ValueError(
+                f"features must be the {n} feature(s) of the next row, in the order "
+                f"of feature_columns; got an array of shape {given.shape}."
+            )
+        mean, std = self._stream.predict_next(given)
+        return (mean, std) if return_std else mean
+
+    def _replay(self, X: ArrayLike) -> "Results":
+        """Run a series from its first row, with the priors of the fit."""
+        check_is_fitted(self)
+        labels = labels_of(X)
+        X = self._check(X, reset=False)
+        other = copy(self)
+        other._stream = other._new_stream(len(X))
+        return other._run(other._stream, X, labels)
+
+    def _of_stream(self) -> Stream:
+        if "_stream" not in vars(self):
+            raise AttributeError(
+                f"This {type(self).__name__} is not fitted; call fit or partial_fit."
+            )
+        return self._stream
+
+    @property
+    def n_rows_seen_(self) -> int:
+        """Number of rows so far."""
+        return self._of_stream().filter.t
+
+    @property
+    def first_row_(self) -> int:
+        """Number of the first row of which the arrays of rows speak."""
+        records = self._of_stream().records
+        return records.n_rows - len(records.rows)
+
+    @property
+    def changepoints_(self) -> np.ndarray:
+        """First rows of all segments but the first, most probable segmentation."""
+        return np.array([s for s, _ in self._segments()[1:]], dtype=int)
+
+    @property
+    def changepoint_labels_(self) -> np.ndarray:
+        """The changepoints' labels in the index of X, such as dates."""
+        labels = self._of_stream().labels
+        return np.array([labels.get(s, s) for s in self.changepoints_])
+
+    @property
+    def segment_models_(self) -> np.ndarray:
+        """Number of the model of every segment, most probable segmentation."""
+        return np.array([model for _, model in self._segments()], dtype=int)
+
+    @property
+    def labels_(self) -> np.ndarray:
+        """Number of the segment of every row that is kept."""
+        rows = np.arange(self.first_row_, self.n_rows_seen_)
+        return np.searchsorted(self.changepoints_, rows, side="right")
+
+    @property
+    def change_probability_(self) -> np.ndarray:
+        """Probability that a row is the first of a segment, given all rows."""
+        found = self._of_stream().records.smoothed()
+        if self.first_row_ == 0 and len(found):
+            found[0] = 0.0  # it begins the series; nothing changed
+        return np.clip(found, 0.0, 1.0)
+
+    @property
+    def run_lengths_(self) -> np.ndarray:
+        """Possible lengths of the present segment so far, rising."""
+        return self._run_lengths()[0]
+
+    @property
+    def run_length_posterior_(self) -> np.ndarray:
+        """Probability of each of `run_lengths_`."""
+        return self._run_lengths()[1]
+
+    @property
+    def model_posterior_(self) -> np.ndarray:
+        """Probability of every model in the present segment."""
+        stream = self._of_stream()
+        posterior = stream.filter.posterior()
+        if not len(posterior.start):
+            return np.exp(stream.filter.log_prior)
+        return np.bincount(posterior.model, posterior.probability, len(stream.models))
+
+    @property
+    def log_evidence_(self) -> float:
+        """Log density of all rows together, nats; a lower bound if some was dropped."""
+        stream = self._of_stream()
+        return stream.filter.log_evidence + stream.log_jacobian
+
+    @property
+    def dropped_mass_(self) -> float:
+        """Sum of the probabilities of all dropped hypotheses."""
+        return self._of_stream().filter.dropped_mass
+
+    @property
+    def run_length_beta_(self) -> float:
+        """Order of the loss by which hypotheses are judged; 1 is the log loss."""
+        return 1 + (self._of_stream().judge.power or 0.0)
+
+    @property
+    def log_densities_(self) -> np.ndarray:
+        """Log density of every kept row, given the rows before it, in nats."""
+        return self._of_stream().records.column("log_density")
+
+    @property
+    def predictions_(self) -> np.ndarray:
+        """Prediction of every kept row from those before it: (n_rows, n_series)."""
+        return self._of_stream().records.column("mean")
+
+    @property
+    def prediction_stds_(self) -> np.ndarray:
+        """Standard deviations of `predictions_`."""
+        return self._of_stream().records.column("std")
+
+    @property
+    def model_posteriors_(self) -> np.ndarray:
+        """`model_posterior_` after every kept row: (n_rows, n_models)."""
+        return self._of_stream().records.column("models")
+
+    def _segments(self) -> list[tuple[int, int]]:
+        filter_ = self._of_stream().filter
+        return filter_.segmentation() if len(filter_.gather("path")) else [(0, 0)]
+
+    def _run_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        stream = self._of_stream()
+        posterior = stream.filter.posterior()
+        lengths, place = np.unique(
+            stream.filter.t - posterior.start, return_inverse=True
+        )
+        return lengths, np.bincount(place, posterior.probability, len(lengths))

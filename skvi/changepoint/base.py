@@ -1,0 +1,347 @@
+"""What an observation model and a hazard must implement."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from skvi.base import Component
+
+__all__ = [
+    "BurnIn",
+    "Hazard",
+    "ObservationModel",
+    "RegressionModel",
+    "Row",
+    "SegmentModel",
+]
+
+State = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class BurnIn:
+    """What models may know of a series before its first row: it scales their priors.
+
+    Parameters
+    ----------
+    n_series : int
+        Number of columns that are modeled.
+    n_features : int
+        Number of columns that are given, for regressions.
+    noise : ndarray of shape (n_series,)
+        A typical standard deviation of the noise, from the differences of
+        neighboring rows, in the units in which models see the series.
+    mean : ndarray of shape (n_series,)
+        Mean of the rows, in the same units.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BurnIn
+    >>> BurnIn(1, 0, noise=np.array([0.3]), mean=np.zeros(1)).n_series
+    1
+    """
+
+    n_series: int
+    n_features: int
+    noise: np.ndarray
+    mean: np.ndarray
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a series, as models see it: in units of the scale of the burn-in.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_series,)
+        The row; 0 where it is missing or cannot be used.
+    past : ndarray of shape (order, n_series)
+        The rows before it, the latest first.
+    features : ndarray of shape (n_features,)
+        Given features of the row.
+    index : int
+        Its number in the series.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import Row
+    >>> Row(np.ones(1), np.zeros((0, 1)), np.zeros(0), index=7).values
+    array([1.])
+    """
+
+    values: np.ndarray
+    past: np.ndarray
+    features: np.ndarray
+    index: int
+
+
+class SegmentModel(Component):
+    """How the rows of one segment are distributed: what all models share.
+
+    Models are written on top of `ObservationModel` or `RegressionModel`.
+
+    Attributes
+    ----------
+    support : {"real", "count", "binary"}
+        What values a series takes.
+    order : int
+        How many rows of the past a row depends on.
+
+    Notes
+    -----
+    Models of different support have densities of different units and are never
+    compared. `support` and `order` are class attributes or properties.
+
+    Examples
+    --------
+    >>> from skvi.changepoint import Autoregression, PoissonCounts
+    >>> Autoregression(order=2).order, PoissonCounts().support
+    (2, 'count')
+    """
+
+    support = "real"
+    order = 0
+    shares_design = False
+
+    def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
+        """Which series of a row the model can predict and learn from.
+
+        Parameters
+        ----------
+        observed : bool ndarray of shape (order + 1, n_series)
+            Which values are there: of the row itself, then of those before it.
+        features : ndarray of shape (n_features,)
+            Given features of the row.
+
+        Returns
+        -------
+        bool ndarray of shape (n_series,)
+            By default those whose values are there, with all `order` before them.
+        """
+        return observed.all(0)
+
+
+class RegressionModel(SegmentModel):
+    r"""Linear in regressors that the row's past and its features give: base class.
+
+    Every series j has coefficients and a noise variance of its own, both unknown,
+
+    .. math:: y_j = \phi_j^\top w_j + \epsilon, \quad \epsilon \sim N(0, \sigma_j^2),
+
+    with the conjugate prior: :math:`w_j | \sigma_j^2` is normal and
+    :math:`\sigma_j^2` inverse gamma.
+
+    Parameters
+    ----------
+    noise_scale : float or "auto", default="auto"
+        A typical standard deviation of the noise, in units of the scale of the
+        burn-in; "auto" takes it from the differences of neighboring rows.
+    noise_df : float, default=3.0
+        How many rows the prior knowledge of the noise is worth.
+
+    Attributes
+    ----------
+    shares_design : bool
+        Whether all series have the same regressors. They then share one matrix, and
+        a row of which one value is missing is left out as a whole, by all models.
+
+    Examples
+    --------
+    Segments with a slope in the time that stands in column 1 of X:
+
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, RegressionModel
+    >>> class Trend(RegressionModel):
+    ...     def regressors(self, row):
+    ...         return np.array([[1.0, row.features[0]]])
+    ...
+    ...     def coefficient_prior(self, burn_in):
+    ...         return np.zeros(2), np.full(2, 5.0)
+    >>> t = np.arange(80) / 40.0
+    >>> noise = 0.05 * np.random.default_rng(0).standard_normal(80)
+    >>> X = np.column_stack([np.where(t < 1, t, 2 - t) + noise, t])
+    >>> detector = BayesianChangepointDetector(Trend(), feature_columns=[1])
+    >>> detector.fit(X).changepoints_
+    array([39])
+    """
+
+    def __init__(
+        self, noise_scale: float | str = "auto", noise_df: float = 3.0
+    ) -> None:
+        self.noise_scale = noise_scale
+        self.noise_df = noise_df
+
+    def regressors(self, row: Row) -> np.ndarray:
+        """Regressors of a row.
+
+        Parameters
+        ----------
+        row : Row
+            Its values are not to be used.
+
+        Returns
+        -------
+        ndarray of shape (n_series, p) or (1, p)
+        """
+        raise NotImplementedError
+
+    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
+        """Prior mean and standard deviation of the coefficients.
+
+        Parameters
+        ----------
+        burn_in : BurnIn
+            Sizes.
+
+        Returns
+        -------
+        mean, scale : ndarray of shape (p,)
+            In units in which models see the series. The standard deviation is that
+            at the noise that the prior expects; it is proportional to the noise.
+        """
+        raise NotImplementedError
+
+
+class ObservationModel(SegmentModel):
+    """How the rows of one segment are distributed: base class for a user's models.
+
+    A model keeps, for each of K hypotheses ("the segment began at row 17"), a few
+    arrays that sum up the rows of the segment so far: its *state*, a dict of arrays
+    of shape (K, n_series, ...). It says what it expects of the next row, and takes
+    the row into the state, for all hypotheses at once. Series are independent given
+    the model. Missing values are no concern of a model: where one is missing, its
+    answers are not used.
+
+    Examples
+    --------
+    Waiting times with an exponential distribution of unknown rate, whose conjugate
+    prior is a gamma distribution:
+
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, ObservationModel
+    >>> class Exponential(ObservationModel):
+    ...     def __init__(self, shape=1.0):
+    ...         self.shape = shape
+    ...
+    ...     def prior(self, burn_in):
+    ...         shape = np.full(burn_in.n_series, self.shape)
+    ...         return {"shape": shape, "total": shape * burn_in.mean}
+    ...
+    ...     def log_predictive(self, state, row):
+    ...         a, b = state["shape"], state["total"]
+    ...         return np.log(a) + a * np.log(b) - (a + 1) * np.log(b + row.values)
+    ...
+    ...     def update(self, state, row):
+    ...         return {
+    ...             "shape": state["shape"] + 1,
+    ...             "total": state["total"] + row.values,
+    ...         }
+    ...
+    ...     def moments(self, state, row):
+    ...         mean = state["total"] / state["shape"]
+    ...         return mean, mean**2
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.r_[rng.exponential(1.0, 60), rng.exponential(8.0, 60)][:, None]
+    >>> detector = BayesianChangepointDetector(Exponential(), scaling=None).fit(X)
+    >>> detector.changepoints_
+    array([61])
+    """
+
+    def prior(self, burn_in: BurnIn) -> State:
+        """State before the first row of a segment.
+
+        Parameters
+        ----------
+        burn_in : BurnIn
+            Sizes, and scales for the prior.
+
+        Returns
+        -------
+        dict
+            Name -> array of shape (n_series, ...).
+        """
+        raise NotImplementedError
+
+    def log_predictive(self, state: State, row: Row) -> np.ndarray:
+        """Log density of the row's values, given the segment so far.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+
+        Returns
+        -------
+        ndarray of shape (K, n_series)
+            In nats.
+        """
+        raise NotImplementedError
+
+    def update(self, state: State, row: Row) -> State:
+        """State with the row taken in; the given one is left as it is.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+
+        Returns
+        -------
+        dict
+            Name -> array of the same shape.
+        """
+        raise NotImplementedError
+
+    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the prediction of a row.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+            Its values are not to be used.
+
+        Returns
+        -------
+        mean, variance : ndarray of shape (K, n_series)
+        """
+        raise NotImplementedError
+
+
+class Hazard(Component):
+    """How likely a segment is to end, by its length: base class.
+
+    Examples
+    --------
+    Segments that are never shorter than 10 rows:
+
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, Hazard
+    >>> class AtLeastTen(Hazard):
+    ...     def probability(self, length):
+    ...         return np.where(length < 10, 0.0, 0.01)
+    >>> X = np.r_[np.zeros(30), np.ones(4), np.full(30, 2.0)][:, None]
+    >>> X = X + 0.01 * np.sin(np.arange(64.0))[:, None]
+    >>> BayesianChangepointDetector(hazard=AtLeastTen()).fit(X).changepoints_
+    array([30, 40])
+    """
+
+    def probability(self, length: np.ndarray) -> np.ndarray:
+        """Probability that a segment of so many rows is complete.
+
+        Parameters
+        ----------
+        length : int ndarray of shape (K,)
+            Rows of the segment so far, at least 1.
+
+        Returns
+        -------
+        ndarray of shape (K,)
+            In [0, 1].
+        """
+        raise NotImplementedError

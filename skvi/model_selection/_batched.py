@@ -1,0 +1,173 @@
+"""Search over hyperparameters by cross-validation, with all fits side by side."""
+
+from typing import Any
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
+from sklearn.utils import indexable
+
+from skvi.model_selection._batched_candidate import FittedCandidate, Queue
+from skvi.model_selection._batched_fits import can_be_batched, fit_candidates
+from skvi.utils._callbacks import has_callbacks
+
+__all__ = ["BatchedGridSearchCV"]
+
+
+class BatchedGridSearchCV(GridSearchCV):
+    """`GridSearchCV` that trains candidates and folds as members of one program.
+
+    Networks of one shape that differ in continuous hyperparameters (weight and order
+    of the divergence, prior scale, learning rate), in their seeds or in their rows are
+    trained side by side, in stacks of matrix products. Scores, ranks and the best
+    candidate are those of `sklearn.model_selection.GridSearchCV` with the same
+    `random_state`, up to rounding, and the interface is its own. What cannot share a
+    stack (another number of units, another loss, or an estimator that is not fitted
+    by stochastic gradients) is in a stack of its own, or fitted as usual.
+
+    Parameters
+    ----------
+    estimator : estimator or Pipeline
+        A pipeline whose last step can be stacked transforms each fold once for all
+        candidates with the same transformers.
+    param_grid : dict or list of dict
+        See `GridSearchCV`, as for all parameters below.
+    scoring : str, callable, list, tuple or dict, default=None
+    n_jobs : int, default=None
+        Processes. None is one, in which all fits are side by side; each of several
+        takes an equal part of them, up to 64 at a time.
+    refit : bool, str or callable, default=True
+    cv : int, cross-validation generator or iterable, default=None
+    verbose : int, default=0
+    pre_dispatch : int or str, default="2*n_jobs"
+    error_score : "raise" or numeric, default=nan
+    return_train_score : bool, default=False
+
+    Attributes
+    ----------
+    cv_results_ : dict of ndarray
+        That of `GridSearchCV`. The time of a fit is that of its own work plus its
+        share of the stack's.
+    best_estimator_ : estimator
+        Fitted to all data, as usual, with all of its diagnostics.
+    best_score_ : float
+    best_params_ : dict
+    best_index_ : int
+    scorer_ : function or dict
+    n_splits_ : int
+    refit_time_ : float
+    multimetric_ : bool
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (d,)
+
+    See Also
+    --------
+    EvidenceSearch : Without folds, by the evidence.
+
+    Notes
+    -----
+    Of the fits to folds nothing is kept but the scores. What they skip is what costs
+    time and no prediction needs: the ELBO comes from 100 draws, and fits are not
+    judged by weights of draws. Those that did not converge are counted in one warning.
+
+    All fits are in memory until they are scored, and the training part of every fold.
+
+    Estimators with callbacks or ``verbose > 0``, searches with callbacks, and arguments
+    of `fit` other than `sample_weight` and `groups` go one fit at a time.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skvi.divergences import KL
+    >>> from skvi.model_selection import BatchedGridSearchCV
+    >>> from skvi.neural_network import BayesianMLPRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = BayesianMLPRegressor(
+    ...     divergence=KL(), hidden_layer_sizes=5, early_stopping=True, random_state=0
+    ... )
+    >>> model = make_pipeline(StandardScaler(), network)
+    >>> grid = {"bayesianmlpregressor__divergence__weight": [0.1, 0.3, 1.0]}
+    >>> search = BatchedGridSearchCV(model, grid, cv=3).fit(X, y)
+    >>> len(search.cv_results_["mean_test_score"])
+    3
+    """
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> "BatchedGridSearchCV":
+        """Fit all candidates to all folds, and the best one to all data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+        y : array-like of shape (n,)
+        **params : dict
+            Such as ``sample_weight``, and ``groups`` for the splitter.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        KeyboardInterrupt
+            On Ctrl-C: the search is not fitted.
+        """
+        if not self._can_batch(y, params):
+            return super().fit(X, y, **params)
+        self._validate_params()
+        X, y = indexable(X, y)
+        cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
+        splits = [*cv.split(X, y, params.get("groups"))]
+        grid = [*ParameterGrid(self.param_grid)]
+        candidates = [
+            clone(self.estimator).set_params(**clone(one, safe=False)) for one in grid
+        ]
+        weight = params.get("sample_weight")
+        outcomes = fit_candidates(
+            candidates,
+            splits,
+            X,
+            y,
+            {} if weight is None else {"sample_weight": weight},
+            self.n_jobs,
+            self.pre_dispatch,
+        )
+        seconds = [outcome.seconds for outcome in outcomes]
+        stand_in = FittedCandidate(self.estimator, Queue(outcomes))
+        del outcomes  # the queue forgets what is scored
+        own = self.get_params(deep=False)
+        inner = GridSearchCV(
+            **{**own, "estimator": stand_in, "n_jobs": None, "cv": splits}
+        )
+        inner.fit(X, y, **params)
+        self._take_over(inner, np.reshape(seconds, (len(grid), len(splits))))
+        return self
+
+    def _can_batch(self, y: Any, params: dict[str, Any]) -> bool:
+        """Whether some fits may be side by side, and nothing else is asked for."""
+        if y is None or has_callbacks(self) or not can_be_batched(self.estimator):
+            return False
+        if params and get_config()["enable_metadata_routing"]:
+            return False
+        known = {"groups"}
+        if can_be_batched(self.estimator) and not hasattr(self.estimator, "steps"):
+            known.add("sample_weight")
+        return set(params) <= known
+
+    def _take_over(self, inner: GridSearchCV, seconds: np.ndarray) -> None:
+        """Take all that a search of fitted candidates found, with times of fits."""
+        found = {
+            name: value
+            for name, value in vars(inner).items()
+            if name.endswith("_") and not name.startswith("_")
+        }
+        found["cv_results_"]["mean_fit_time"] = seconds.mean(1)
+        found["cv_results_"]["std_fit_time"] = seconds.std(1)
+        if "best_estimator_" in found:
+            found["best_estimator_"] = found["best_estimator_"].estimator
+        if self.scoring is None:
+            found["scorer_"] = check_scoring(self.estimator)
+        vars(self).update(found)

@@ -1,0 +1,80 @@
+"""A stand-in through which scikit-learn's search meets fits that are made already."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from skvi.model_selection._batched_fits import Outcome
+
+__all__ = ["FittedCandidate", "Queue"]
+
+
+class Queue:
+    """Outcomes of fits, in the order in which a search asks for them.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self._left = list(reversed(outcomes))
+
+    def __sklearn_clone__(self) -> "Queue":
+        """There is only one."""
+        return self
+
+    def take(self) -> Outcome | None:
+        """Return the next one; None where all are taken."""
+        return self._left.pop() if self._left else None
+
+
+class FittedCandidate(BaseEstimator):
+    """An estimator whose `fit` takes the next fit of a queue, and makes none.
+
+    When the queue is empty it fits the estimator: that is the best one, to all data.
+
+    Parameters
+    ----------
+    estimator : estimator
+    queue : Queue
+    """
+
+    def __init__(self, estimator: Any, queue: Queue) -> None:
+        self.estimator = estimator
+        self.queue = queue
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever the estimator has: predictions, scores, fitted attributes."""
+        if name.startswith("__") or name in ("estimator", "queue"):
+            raise AttributeError(name)
+        return getattr(self.estimator, name)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return those of the estimator."""
+        return self.estimator.__sklearn_tags__()
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether scorers may ask it: they do after `fit` only."""
+        return True
+
+    def get_metadata_routing(self) -> Any:
+        """Return that of the estimator."""
+        return self.estimator.get_metadata_routing()
+
+    def set_params(self, **params: Any) -> "FittedCandidate":
+        """Set parameters of the estimator."""
+        self.estimator.set_params(**params)
+        return self
+
+    def fit(self, X: Any, y: Any = None, **params: Any) -> "FittedCandidate":
+        """Take the next fit, or raise what it raised."""
+        outcome = self.queue.take()
+        if outcome is None:
+            self.estimator.fit(X, y, **params)
+            return self
+        if outcome.error is not None:
+            raise outcome.error
+        self.estimator = outcome.estimator
+        return self

@@ -1,0 +1,154 @@
+"""Posteriors, evidence and predictions against a direct computation, O(t^2)."""
+
+import numpy as np
+import pytest
+
+from skvi.changepoint import (
+    Autoregression,
+    BayesianChangepointDetector,
+    BernoulliTrials,
+    ConstantHazard,
+    ConstantMean,
+    Hazard,
+    KnownNoise,
+    LinearRegression,
+    PoissonCounts,
+    VectorAutoregression,
+)
+from tests.changepoint.reference import make_reference
+
+EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}
+
+
+class Aging(Hazard):
+    """The longer a segment, the likelier its end; never before three rows."""
+
+    def probability(self, length):
+        return np.where(length < 3, 0.0, 1 - np.exp(-0.03 * length))
+
+
+def real(n=26, d=1, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    X[n // 3 :] += 2.0
+    X[2 * n // 3 :] *= 0.5
+    return X
+
+
+def counts(n=26, d=2):
+    rng = np.random.default_rng(1)
+    return rng.poisson(np.where(np.arange(n) < 12, 2.0, 7.0)[:, None], (n, d)) * 1.0
+
+
+def binary(n=26, d=2):
+    rng = np.random.default_rng(2)
+    return (rng.random((n, d)) < np.where(np.arange(n) < 12, 0.2, 0.8)[:, None]) * 1.0
+
+
+#: Name -> models, series, features
+CASES = {
+    "constant mean": ([ConstantMean(1.5, 0.7)], real(), None),
+    "constant mean, three series": ([ConstantMean()], real(d=3), None),
+    "known noise": ([KnownNoise(0.8)], real(d=2), None),
+    "counts": ([PoissonCounts(2.0)], counts(), None),
+    "trials": ([BernoulliTrials(0.5, 2.0)], binary(), None),
+    "autoregression": ([Autoregression(2)], real(), None),
+    "autoregressions": (
+        [Autoregression(1), Autoregression(3), ConstantMean()],
+        real(d=2),
+        None,
+    ),
+    "vector autoregressions": (
+        [VectorAutoregression(1), VectorAutoregression(2)],
+        real(d=2),
+        None,
+    ),
+    "regression": (
+        [LinearRegression(2.0)],
+        real(),
+        np.random.default_rng(3).standard_normal((26, 2)),
+    ),
+    "everything": (
+        [
+            VectorAutoregression(1),
+            ConstantMean(),
+            KnownNoise(),
+            LinearRegression(),
+            Autoregression(2),
+        ],
+        real(d=2),
+        np.random.default_rng(4).standard_normal((26, 1)),
+    ),
+}
+MISSING = {
+    "constant mean, three series": [(0, 0), (4, 1), (5, 0), (5, 1), (5, 2), (25, 2)],
+    "known noise": [(3, 0), (4, 0), (4, 1)],
+    "counts": [(0, 1), (13, 0), (13, 1)],
+    "trials": [(7, 1)],
+    "autoregressions": [(0, 0), (9, 1), (10, 0), (10, 1)],
+    "vector autoregressions": [(9, 1), (25, 0)],
+    "regression": [(5, 0)],
+    "everything": [(2, 0), (13, 1)],
+}
+
+
+def fit(models, X, features, hazard, **params):
+    d = X.shape[1]
+    given = X if features is None else np.column_stack([X, features])
+    columns = None if features is None else list(range(d, given.shape[1]))
+    detector = BayesianChangepointDetector(
+        models, hazard=hazard, feature_columns=columns, **EXACT | params
+    )
+    return detector.fit(given)
+
+
+def reference_of(detector, models, X, features, hazard, **params):
+    burn_in = detector._scaling.burn_in
+    noise, mean = burn_in.noise, burn_in.mean
+    return make_reference(
+        models, X, hazard=hazard, features=features, noise=noise, mean=mean, **params
+    )
+
+
+def assert_equal(detector, reference, atol=1e-10):
+    n = reference.n
+    expected = reference.posterior()
+    by_length = expected.sum(1)[::-1]
+    found = np.zeros(n)
+    found[detector.run_lengths_ - 1] = detector.run_length_posterior_
+    np.testing.assert_allclose(found, by_length, rtol=0, atol=atol)
+    np.testing.assert_allclose(
+        detector.model_posterior_, expected.sum(0), rtol=0, atol=atol
+    )
+    assert detector.log_evidence_ == pytest.approx(reference.log_evidence, abs=1e-9)
+    np.testing.assert_allclose(
+        detector.change_probability_, reference.smoothed(), rtol=0, atol=atol
+    )
+    assert detector.dropped_mass_ == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("hazard", [ConstantHazard(7.0), Aging()], ids=["flat", "age"])
+def test_posteriors_and_evidence(name, hazard):
+    """Wrong variants: the row counts twice in a prediction; the hazard of length - 1;
+    models of new segments drawn from the present posterior; the smoothing without the
+    hazard."""
+    models, X, features = CASES[name]
+    prior = np.arange(1.0, len(models) + 1)
+    prior /= prior.sum()
+    detector = fit(models, X, features, hazard, model_prior=prior)
+    expected = reference_of(detector, models, X, features, hazard, model_prior=prior)
+    assert_equal(detector, expected)
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_missing_values_are_left_out(name):
+    """Wrong variants: a missing value counts as 0; only one model leaves it out."""
+    models, X, features = CASES[name]
+    X = X.copy()
+    for place in MISSING[name]:
+        X[place] = np.nan
+    detector = fit(models, X, features, ConstantHazard(7.0))
+    expected = reference_of(detector, models, X, features, ConstantHazard(7.0))
+    assert_equal(detector, expected)
+    assert np.isfinite(detector.predictions_).all()
