@@ -145,4 +145,25 @@ VARIANTS = [
         "last.view(-1, self.n_outputs)[:, []] = 0",
         "the log of a scale that is not 0 at the start",
     ),
+    _v(
+        "symmetry-keeps-intercepts",
+        "_mlp.py",
+        "units.append(torch.cat([into.T, intercept[:, None], out], 1))",
+        "units.append(torch.cat([into.T, out], 1))",
+        "units change places without their intercepts",
+    ),
+    _v(
+        "symmetry-flips-everything",
+        "_mlp.py",
+        "is_odd = self.activation_name in ODD_ACTIVATIONS",
+        "is_odd = True",
+        "signs of units that are not odd change",
+    ),
+    _v(
+        "orbits-of-whole-units",
+        "_symmetry.py",
+        "labels[layer] = labels[layer].amin(0).expand(layer.shape)",
+        "labels[layer] = labels[layer].amin().expand(layer.shape)",
+        "all parameters of a unit share their steps",
+    ),
 ]
