@@ -369,7 +369,7 @@ def test_losses_by_name_and_object():
     a = BayesianChangepointDetector(loss=LogLoss(), run_length_loss="log").fit(X)
     assert a.log_evidence_ == BayesianChangepointDetector().fit(X).log_evidence_
     robust = BayesianChangepointDetector(loss="beta").fit(X)
-    assert robust.loss_function_.beta == pytest.approx(1 + 2.75**-2)
+    assert robust.loss_function_.beta == pytest.approx(1 + 2.0**-2)
     half = BayesianChangepointDetector(loss="beta", run_length_loss="log").fit(X)
     assert half.log_evidence_ == pytest.approx(half.log_densities_.sum(), abs=1e-4)
     assert robust.log_evidence_ != pytest.approx(robust.log_densities_.sum(), abs=1)
