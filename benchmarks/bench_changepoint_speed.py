@@ -1,4 +1,4 @@
-"""Seconds per row of the changepoint detector, beside a public implementation.
+"""CPU seconds per row of the changepoint detector, beside a public implementation.
 
 Run as ``python benchmarks/bench_changepoint_speed.py``, with
 ``bayesian_changepoint_detection`` 0.2.dev1 of PyPI installed for the comparison (its
@@ -31,9 +31,9 @@ def curve(n=100_000, step=10_000):
     detector = BayesianChangepointDetector(hazard=500.0, burn_in=1000)
     print("rows so far   ms per row   hypotheses   peak memory, MiB")
     for start in range(0, n, step):
-        begin = time.perf_counter()
+        begin = time.process_time()
         detector.partial_fit(X[start : start + step])
-        spent = (time.perf_counter() - begin) / step
+        spent = (time.process_time() - begin) / step
         kept = len(detector.run_lengths_)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{start + step:11,d} {1e3 * spent:12.3f} {kept:12d} {peak:18.0f}")
@@ -49,23 +49,22 @@ def compare(lengths=(500, 1000, 2000, 4000)):
         X = series(n)
         times = []
         for options in ({"max_hypotheses": None, "min_probability": 0.0}, {}):
-            begin = time.perf_counter()
-            detector = BayesianChangepointDetector(
+            begin = time.process_time()
+            BayesianChangepointDetector(
                 hazard=500.0, scaling=None, history=n, **options
             ).fit(X)
-            times.append((time.perf_counter() - begin) / n * 1e3)
-        begin = time.perf_counter()
+            times.append((time.process_time() - begin) / n * 1e3)
+        begin = time.process_time()
         public.online_changepoint_detection(
             X[:, 0],
             partial(public.constant_hazard, 500),
             public.StudentT(1.5, 1.5, 0.25, 0),
         )
-        times.append((time.perf_counter() - begin) / n * 1e3)
+        times.append((time.process_time() - begin) / n * 1e3)
         print(
             f"{n:5d} {times[0]:15.3f} {times[1]:15.3f} {times[2]:9.3f}"
             f"    {times[2] / times[0]:.1f}, {times[2] / times[1]:.1f}"
         )
-        assert detector.n_rows_seen_ == n
 
 
 def vector(n=3000):
@@ -75,9 +74,9 @@ def vector(n=3000):
         VectorAutoregression(order=3), min_probability=0.0, max_hypotheses=200
     )
     detector.partial_fit(X[:500])
-    begin = time.perf_counter()
+    begin = time.process_time()
     detector.partial_fit(X[500:])
-    spent = (time.perf_counter() - begin) / (n - 500)
+    spent = (time.process_time() - begin) / (n - 500)
     kept = len(detector.run_lengths_)
     print(f"vector autoregression: {1e3 * spent:.2f} ms per row, {kept} kept")
 
@@ -86,9 +85,9 @@ def robust(n=3000):
     """The robust detector on one series."""
     X = series(n)
     detector = BayesianChangepointDetector(hazard=500.0, loss="beta", burn_in=1000)
-    begin = time.perf_counter()
+    begin = time.process_time()
     detector.fit(X)
-    print(f"robust: {1e3 * (time.perf_counter() - begin) / n:.2f} ms per row")
+    print(f"robust: {1e3 * (time.process_time() - begin) / n:.2f} ms per row")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Run as ``SKVI_DATA=/path/to/data python benchmarks/bench_changepoint_well_log.py``. The
 series has 4050 rows of nuclear magnetic response from a borehole: the levels are layers
-of rock, and single rows or bursts of up to six lie far below them. No setting was chosen
-on these data; those of the detector are its defaults, fixed on the five autoregressions
+of rock, and single rows or bursts of up to six lie far below them. The orders of the
+losses are the defaults, fixed on the five autoregressions
 (`bench_changepoint_defaults.py`).
 
 What is true? Five people marked changes on every sixth row of the series (van den Burg
@@ -65,8 +65,8 @@ def main():
             spent = time.process_time() - begin
             hits, false = count(detector.changepoints_, true, anyone)
             print(
-                f"{name}, {loss}: {len(detector.changepoints_)} changepoints, {hits} of "
-                f"{len(true)} true ones, {false} false alarms, {spent:.1f} s"
+                f"{name}, {loss}: {len(detector.changepoints_)} changepoints, {hits} "
+                f"of {len(true)} true ones, {false} false alarms, {spent:.1f} s"
             )
             print("   ", detector.changepoints_.tolist())
 

@@ -92,6 +92,11 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         for all, at a cost that grows with every row.
     min_probability : float, default=1e-7
         Less probable hypotheses are dropped.
+    threshold : float, default=0.5
+        Which changepoints of the most probable segmentation are reported: those with
+        at least so many expected changes in the 5 rows to either side. 0 reports all:
+        the most probable of very many segmentations also has changes that are needed
+        somewhere, but are not likely there or anywhere near.
     history : int, default=5000
         Number of rows that a look back goes over at least, in judging whether a row
         began a segment. Of up to twice as many rows hypotheses are kept in memory.
@@ -101,7 +106,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     changepoints_ : ndarray of int
-        First rows of all segments but the first one: the most probable segmentation.
+        First rows of all segments but the first one: the most probable segmentation,
+        as far as its changes pass the `threshold`.
     changepoint_labels_ : ndarray
         Their labels in the index of a DataFrame, such as dates.
     segment_models_ : ndarray of int
@@ -220,6 +226,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "burn_in": [Interval(Integral, 1, None, closed="left"), None],
         "max_hypotheses": [Interval(Integral, 2, None, closed="left"), None],
         "min_probability": [Interval(Real, 0, 1, closed="left")],
+        "threshold": [Interval(Real, 0, None, closed="left")],
         "history": [Interval(Integral, 1, None, closed="left")],
         "verbose": ["verbose"],
     }
@@ -238,6 +245,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         burn_in: int | None = None,
         max_hypotheses: int | None = 200,
         min_probability: float = 1e-7,
+        threshold: float = 0.5,
         history: int = 5000,
         verbose: int = 0,
     ) -> None:
@@ -253,6 +261,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.burn_in = burn_in
         self.max_hypotheses = max_hypotheses
         self.min_probability = min_probability
+        self.threshold = threshold
         self.history = history
         self.verbose = verbose
 
