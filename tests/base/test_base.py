@@ -55,10 +55,10 @@ def test_specifications_are_found():
 def test_specification_is_a_parameter_object(spec):
     spec.validate()
     copies = [clone(spec), pickle.loads(pickle.dumps(spec))]
-    copies.append(eval(repr(spec), {type(spec).__name__: type(spec)}))
+    copies.append(eval(repr(spec), {type(s).__name__: type(s) for s in SPECIFICATIONS}))
     for copy in copies:
         assert type(copy) is type(spec)
-        assert copy.get_params() == spec.get_params() == vars(copy)
+        assert repr(copy.get_params()) == repr(spec.get_params()) == repr(vars(copy))
     assert not any(isinstance(v, torch.Tensor) for v in vars(spec).values())
 
 
