@@ -266,6 +266,7 @@ def test_only_a_first_fit_warms_up(monkeypatch):
     assert shares == [0.2, 0.0]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_warm_start_goes_on(fitted):
     """A second fit starts where the first ended; another layout is refused."""
     X, y = wave()
