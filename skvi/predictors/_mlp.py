@@ -139,7 +139,8 @@ class MLPPredictor(Predictor):
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
         last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
-        last.view(-1, self.n_outputs)[:, self.flat_outputs] = 0
+        for output in self.flat_outputs:
+            last.view(-1, self.n_outputs)[:, output] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:

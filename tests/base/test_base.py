@@ -33,6 +33,9 @@ def find_specifications():
     needed = {
         "CategoricalLikelihood": {"n_classes": 3},
         "FDivergence": {"generator": "hellinger"},
+        "IndependentLikelihood": {
+            "likelihoods": [skvi.likelihoods.GaussianLikelihood()]
+        },
     }
     return [found[name](**needed.get(name, {})) for name in sorted(found)]
 
