@@ -1,6 +1,7 @@
 """What all Bayesian neural networks share."""
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 
 from skvi._draws import Draws
-from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
+from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
+from skvi.priors import build_prior
 from skvi.solvers import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
@@ -25,13 +27,8 @@ __all__ = ["BayesianNetwork", "SampledFunction"]
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
-COPIES = (
-    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
-    "copies: the bounds hold for those that draws and chains reach"
-)
 
-
-class BayesianNetwork(EvidenceMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     One mixin says what the network predicts: `_response(y)`, `_assemble(data,
@@ -59,6 +56,14 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
     def _device_work(self, target):
         """Any number of epochs is worth a copy of the data."""
         return math.inf
+
+    def _build_prior(self, layout):
+        """Prior of all parameters, without one of intercepts where there are none."""
+        prior, roles = self.prior_, {block.role for block in layout.values()}
+        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
+            prior = {"coef": prior["coef"]}
+        return build_prior(prior, layout)
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""
@@ -110,14 +115,6 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
             weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
-
-    def _bound_evidence(self, target, *options):
-        """Say, too, that a posterior of hidden units has equivalent copies."""
-        bounds = super()._bound_evidence(target, *options)
-        copies = target.predictor.log_copies
-        if not copies:
-            return bounds
-        return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""
