@@ -72,7 +72,8 @@ def swallow_in_two_blocks():
     with raising_interrupts():
         with suppress(KeyboardInterrupt), raising_interrupts():
             torch._C._set_grad_enabled(False)
-            torch.inference_mode().__enter__()
+            left_over = torch.inference_mode()
+            left_over.__enter__()
             swallow()
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
