@@ -45,8 +45,10 @@ def test_blocks_that_raise_what_was_swallowed():
     Wrong variants: the outer block installs a second handler; the user's own handler
     is replaced; torch's gradient or inference mode stays as the exception left it.
     """
+    modes = []
     with pytest.raises(KeyboardInterrupt):
-        swallow_in_two_blocks()
+        swallow_in_two_blocks(modes)
+    assert modes == [(True, False)]
     with pytest.raises(KeyboardInterrupt) as caught:
         swallow_and_fail()
     assert isinstance(caught.value.__cause__, ValueError)
@@ -68,15 +70,14 @@ def swallow():
         signal.raise_signal(signal.SIGINT)
 
 
-def swallow_in_two_blocks():
+def swallow_in_two_blocks(modes):
     with raising_interrupts():
         with suppress(KeyboardInterrupt), raising_interrupts():
             torch._C._set_grad_enabled(False)
             left_over = torch.inference_mode()
             left_over.__enter__()
             swallow()
-        assert torch.is_grad_enabled()
-        assert not torch.is_inference_mode_enabled()
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
 
 
 def swallow_and_fail():
