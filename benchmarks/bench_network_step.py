@@ -23,17 +23,20 @@ fallback a family without analytic gradients beside a plain torch loop of it
 A peer that is not installed is left out (pip install numpyro).
 
 2026-11-22, x86_64, 2 virtual cores, torch 2.13.0, numpyro 0.22.0, jax 0.10.2. Other
-processes ran beside all but the first table, so that shares mean more than times:
+processes ran beside (load 2 to 5), so that shares mean more than times:
 
-- steps (load 2), 1,000 / 9,000 / 45,000 rows: 111 / 111 / 119 us, in double precision
-  171 / 175 / 186; torch and Adam 210 / 214 / 219 (ours is 0.52 to 0.54 of it); NumPyro
-  382 / 565 us (0.29, 0.20). At loads of 4 to 12 0.47 to 0.53 and 0.14 to 0.30.
-- elbo: 1,000 rows, 100 epochs 0.48 s and -793 nats, NumPyro 1.45 s and -798 (5 s and
-  more with compilation); 9,000 rows, 22 epochs 0.99 s and -4590, NumPyro 1.84 s (6.1 s)
-  and -4324. Starts differ by up to 220 nats there, with mirrored draws and without.
-- members, one thread: 2, 4 and 8 take 1.8, 3.0 to 3.3 and 5.6 to 6.4 times as long as
-  one: three quarters of a step are arithmetic. Two threads beside other processes wait
-  for each other, and took twice that and more.
+- steps, 1,000 / 9,000 / 45,000 rows: 95 / 93 / 99 us, in double precision 143 / 144 /
+  152; torch and Adam 191 / 193 / 197 (ours is 0.48 to 0.50 of it), with fused Adam 137 to
+  140 (0.68 to 0.71); NumPyro 234 / 348 / 278 us (0.27 to 0.40).
+- elbo: 1,000 rows, 100 epochs 0.18 s and -787 nats, NumPyro 0.45 s and -798 (2 s with
+  compilation); 9,000 rows, 22 epochs 0.40 s and -4290, NumPyro 0.83 s (2.5 s) and -4324;
+  11 epochs 0.25 s and -4438, 0.52 s and -4683. NumPyro has the starts that ours had
+  before its last layer started small and the divergence was warmed up: then both reached
+  -4512 (mean of six) from the same starts, which differ by up to 270 nats.
+- members: 2, 4 and 8 take 1.6, 2.9 and 5.4 times as long as one on one thread: three
+  quarters of a step are arithmetic. Two threads make of that 1.8, 2.8 and 4.6, where a
+  single member takes 1.7 times as long, and beside busy processes they wait for each
+  other: a step of eight took 2 to 20 ms in place of 0.5.
 - noise: 4 draws of activations are as noisy as 5 pairs of weights in the means, and six
   times less so in the deviations, but their gradient takes longer than our whole step;
   10 draws take twice as long again.
