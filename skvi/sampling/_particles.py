@@ -17,6 +17,8 @@ __all__ = ["LadderPilot", "anneal", "particle_estimates", "tune_ladder"]
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8
+# Draws of the population that are kept at every level.
+N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
 # Weights from a rung back to the one below surely have a finite variance if inverse
@@ -35,8 +37,9 @@ class LadderPilot:
     Parameters
     ----------
     ladder : Ladder
-    populations : Tensor of shape (L, n, P)
-        Whitened positions, close to draws of each density.
+    populations : Tensor of shape (L, m, P)
+        Whitened positions, close to draws of each density: about 32 of the population,
+        far apart in it, for neighbors stem from the same draw.
     """
 
     ladder: Ladder
@@ -98,7 +101,8 @@ def tune_ladder(
     replicas = Replicas(target, normal, randn(generator, n_draws, size))
     betas, log_step = [0.0], math.log(0.5)
     # At 0 positions are drawn afresh, and no step is needed.
-    steps, populations = [torch.ones_like(normal.mean)], [replicas.position]
+    every = max(1, n_draws // N_KEPT)
+    steps, kept = [torch.ones_like(normal.mean)], [replicas.position[::every]]
     while betas[-1] < 1 and len(betas) < MAX_LEVELS:
         if not bool(torch.isfinite(replicas.log_weights).any()):
             raise ValueError(
@@ -117,11 +121,11 @@ def tune_ladder(
             log_step = min(log_step + float(accepted.mean()) - TARGET_ACCEPTANCE, 0.0)
         betas.append(beta)
         steps.append(math.exp(log_step) * scales)
-        populations.append(replicas.position)
+        kept.append(replicas.position[::every])
     if betas[-1] < 1:
         betas.append(1.0)
         steps.append(steps[-1])
-        populations.append(populations[-1])
+        kept.append(kept[-1])
     first = [fraction * betas[1] for fraction in FIRST_RUNGS]
     rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64)
     n_first = len(FIRST_RUNGS)
@@ -129,7 +133,7 @@ def tune_ladder(
     ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
     # The prior suits rungs near it.
     drawn = [0] * (n_first + 1) + list(range(1, len(betas)))
-    return LadderPilot(ladder, torch.stack([populations[i] for i in drawn]))
+    return LadderPilot(ladder, torch.stack([kept[i] for i in drawn]))
 
 
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
