@@ -22,10 +22,9 @@ N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
 # Weights from a rung back to the one below surely have a finite variance if inverse
-# temperatures rise by no more than this; they begin at a fraction of the first one, at
-# which the weights are nearly constant.
-RATIO = 2.0
-FIRST_RUNGS = tuple(RATIO**-k for k in (5, 4, 3, 2, 1))
+# temperatures rise by no more than this. The first one is so small that weights are
+# nearly constant there: no draw of the pilot is farther from the middle, in nats.
+RATIO, FIRST_REACH, MAX_FIRST = 2.0, 0.1, 12
 # Steps are not smaller than this fraction of the width of r.
 LEAST_SCALE = 1e-6
 
@@ -99,7 +98,7 @@ def tune_ladder(
     size = normal.size
     orbits = torch.arange(size) if orbits is None else orbits
     replicas = Replicas(target, normal, randn(generator, n_draws, size))
-    betas, log_step = [0.0], math.log(0.5)
+    betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
     # At 0 positions are drawn afresh, and no step is needed.
     every = max(1, n_draws // N_KEPT)
     steps, kept = [torch.ones_like(normal.mean)], [replicas.position[::every]]
@@ -126,9 +125,10 @@ def tune_ladder(
         betas.append(1.0)
         steps.append(steps[-1])
         kept.append(kept[-1])
-    first = [fraction * betas[1] for fraction in FIRST_RUNGS]
+    n_first = math.ceil(math.log(max(betas[1] * reach / FIRST_REACH, 1.0), RATIO))
+    n_first = min(n_first, MAX_FIRST)
+    first = [betas[1] * RATIO**-k for k in range(n_first, 0, -1)]
     rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64)
-    n_first = len(FIRST_RUNGS)
     repeated = [0, *[1] * n_first, *range(1, len(betas))]
     ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
     # The prior suits rungs near it.
@@ -158,6 +158,12 @@ def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Te
     pooled = pooled.scatter_reduce(1, index, mean, "mean", include_self=False)
     pooled = torch.nan_to_num(pooled[:, orbits], nan=1.0)
     return pooled.clamp(min=1.0).rsqrt().clamp(min=LEAST_SCALE)
+
+
+def _reach(log_weights: torch.Tensor) -> float:
+    """Distance of the lowest log weight from their middle, in nats."""
+    finite = log_weights[torch.isfinite(log_weights)]
+    return float(finite.median() - finite.min()) if len(finite) else 0.0
 
 
 def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
