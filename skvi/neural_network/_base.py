@@ -1,6 +1,7 @@
 """What all Bayesian neural networks share."""
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral
@@ -14,6 +15,7 @@ from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
+from skvi.priors import build_prior
 from skvi.solvers import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
@@ -54,6 +56,14 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     def _device_work(self, target):
         """Any number of epochs is worth a copy of the data."""
         return math.inf
+
+    def _build_prior(self, layout):
+        """Prior of all parameters, without one of intercepts where there are none."""
+        prior, roles = self.prior_, {block.role for block in layout.values()}
+        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
+            prior = {"coef": prior["coef"]}
+        return build_prior(prior, layout)
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""

@@ -6,7 +6,6 @@ from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._model import Model
 from skvi.neural_network._flatness import explained_log_loss, flat_message
-from skvi.priors import build_prior
 
 __all__ = ["NetworkClassifierMixin"]
 
@@ -18,7 +17,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         """Return the model: a network for the log odds of the labels."""
         likelihood = labels.likelihood
         network = self._network(data.X, likelihood)
-        prior = build_prior(self.prior_, network.layout)
+        prior = self._build_prior(network.layout)
         loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(labels, network, likelihood, loss, prior, dtype)
 

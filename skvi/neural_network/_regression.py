@@ -26,7 +26,6 @@ from skvi.neural_network._flatness import (
     missed_variance,
 )
 from skvi.neural_network._predictions import NoisyPredictionMixin
-from skvi.priors import build_prior
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["NetworkRegressorMixin"]
@@ -64,7 +63,7 @@ class NetworkRegressorMixin(
             network,
             likelihood,
             self.loss_function_,
-            build_prior(self.prior_, network.layout),
+            self._build_prior(network.layout),
             str(data.X.dtype),
             units,
             names_of_units(centred=True) if standardizes else (),

@@ -3,6 +3,7 @@
 from skvi.predictors._centred import CentredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
+from skvi.predictors._module import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
 from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
@@ -12,6 +13,7 @@ __all__ = [
     "CentredLinearPredictor",
     "LinearPredictor",
     "MLPPredictor",
+    "ModulePredictor",
     "PartialPredictor",
     "Predictor",
     "Symmetry",

@@ -33,6 +33,10 @@ class LadderDraws:
         The draws of the target, thinned where they are many.
     round_trips : float
         How often a replica came from r to the target, per system.
+
+    Examples
+    --------
+    See `ReplicaExchange`.
     """
 
     ladder: Ladder

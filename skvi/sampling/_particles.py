@@ -39,6 +39,10 @@ class LadderPilot:
     populations : Tensor of shape (L, m, P)
         Whitened positions, close to draws of each density: about 32 of the population,
         far apart in it, for neighbors stem from the same draw.
+
+    Examples
+    --------
+    See `tune_ladder`.
     """
 
     ladder: Ladder
@@ -211,6 +215,10 @@ def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Te
     Tensor of shape (L, n_draws, P)
         Whitened positions on the way. Nothing brings those that came to a poor mode to
         a better one: starts of chains that are farther apart than the posterior.
+
+    Examples
+    --------
+    See `tune_ladder`.
     """
     size = ladder.normal.size
     replicas = Replicas(ladder.target, ladder.normal, randn(generator, n_draws, size))

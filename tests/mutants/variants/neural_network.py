@@ -108,4 +108,25 @@ VARIANTS = [
         "            * len(problem.posterior.components)",
         "all members of an ensemble start at the same place",
     ),
+    _v(
+        "module-parameters-not-cloned",
+        "_modules.py",
+        "return super().get_params(deep) | own",
+        "return super().get_params(deep)",
+        "parameters of the module that a clone forgets",
+    ),
+    _v(
+        "module-seed-for-good",
+        "_modules.py",
+        "with torch.random.fork_rng(devices=[]):",
+        "if True:",
+        "the global generator is not put back",
+    ),
+    _v(
+        "layer-names-as-prefixes",
+        "_modules.py",
+        "for name in layout\n                if fnmatchcase(name, pattern)",
+        "for name in layout\n                if name == pattern",
+        "patterns that are taken for names",
+    ),
 ]
