@@ -48,6 +48,7 @@ import platform
 import statistics
 import time
 import warnings
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -58,6 +59,8 @@ from skvi.solvers import Stochastic
 
 HIDDEN, BATCH, DRAWS, RATE = 50, 100, 10, 0.02
 SHAPES = [(1_000, 8), (9_000, 8), (45_000, 9)]
+# Those of a fresh process; all tables but that of members use one.
+THREADS = torch.get_num_threads()
 
 
 def make_data(n, d, seed=0):
@@ -318,6 +321,12 @@ def table_elbo(args):
             print(line, flush=True)
 
 
+def members_of(problem, count):
+    """The same problem with other draws."""
+    sources = [torch.Generator().manual_seed(seed) for seed in range(count)]
+    return [replace(problem, generator=source) for source in sources]
+
+
 def table_members(args):
     print("members: seconds of the same number of steps of each")
     n, d = SHAPES[0]
@@ -325,26 +334,24 @@ def table_members(args):
     epochs = max(2, args.steps * BATCH // n)
     _, clock = fit(X, y, epochs)
     problem, options, _ = clock.last
-    found = {}
+    counts = (1, 2, 4, 8)
+    settings = [(t, count) for t in sorted({1, THREADS}) for count in counts]
+    found = {setting: [] for setting in settings}
     for _ in range(args.repeats):
-        for count in (1, 2, 4, 8):
-            members = [
-                type(problem)(
-                    problem.target,
-                    problem.objective,
-                    problem.divergence,
-                    problem.posterior,
-                    torch.Generator().manual_seed(seed),
-                )
-                for seed in range(count)
-            ]
+        for threads, count in settings:
+            torch.set_num_threads(threads)
+            members = members_of(problem, count)
             start = time.perf_counter()
             Stochastic().solve_members(members, [options] * count)
-            found.setdefault(count, []).append(time.perf_counter() - start)
-    one = statistics.median(found[1])
-    for count, seconds in found.items():
+            found[threads, count].append(time.perf_counter() - start)
+    torch.set_num_threads(1)
+    one = statistics.median(found[1, 1])
+    for (threads, count), seconds in found.items():
         ratio = statistics.median(seconds) / one
-        print(f"  {count} members {median(seconds)} s, {ratio:.2f} times one")
+        print(
+            f"  {threads} threads, {count} members {median(seconds)} s, {ratio:.2f} "
+            "times one"
+        )
 
 
 def local_networks(mean, std, X, eps):

@@ -12,7 +12,7 @@ from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
 
-__all__ = ["Model", "Numbers", "Response", "TrainingData"]
+__all__ = ["Model", "NumberColumns", "Numbers", "Response", "TrainingData"]
 
 
 class Response:
@@ -60,6 +60,45 @@ class Response:
 
     def check_weighted(self, targets: np.ndarray) -> None:
         """Raise where the rows with a positive weight cannot be fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class NumberColumns(Response):
+    """Targets of one or several numbers.
+
+    Parameters
+    ----------
+    n_columns : int or None
+        None where a target is a number.
+    """
+
+    n_columns: int | None
+
+    @classmethod
+    def find(cls, y: np.ndarray) -> "NumberColumns":
+        """Number of columns; a single one is a column of numbers.
+
+        Parameters
+        ----------
+        y : ndarray of shape (n_samples,) or (n_samples, n_columns)
+
+        Returns
+        -------
+        NumberColumns
+        """
+        return cls(None if y.ndim == 1 or y.shape[1] == 1 else y.shape[1])
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets are numbers of this shape; see `Response.encode`."""
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        if self.n_columns is None:
+            return column_or_1d(y, warn=True)
+        if y.shape[1:] != (self.n_columns,):
+            raise ValueError(
+                f"y must have {self.n_columns} columns, as in the fit. Got an array "
+                f"of shape {y.shape}."
+            )
+        return y
 
 
 class Numbers(Response):
@@ -189,6 +228,24 @@ class Model:
             None if data.offset is None else as_tensor(data.offset),
         )
 
+    def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
+        """Predictor and likelihood at what a fit learnt beside the posterior.
+
+        Parameters
+        ----------
+        hyper : ndarray of shape (n_hyper,)
+            Numbers of the likelihood, of the prior and of the predictor.
+
+        Returns
+        -------
+        predictor : Predictor
+        likelihood : Likelihood
+        """
+        first, second = len(self.likelihood.learnt), len(self.prior.learnt)
+        numbers = as_tensor(hyper)
+        predictor = self.predictor.bind(numbers[first + second :])
+        return predictor, self.likelihood.bind(numbers[:first])
+
     def _columns(
         self, data: TrainingData
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
@@ -199,8 +256,8 @@ class Model:
         y, constant = data.y, 0.0
         if self.units is not None:
             y = (y - self.units.y_mean) / self.units.y_scale
-            if self.units.y_scale != 1 and self.loss.is_log_loss:
+            if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:
                 total = len(y) if data.weight is None else float(data.weight.sum())
-                constant = -total * float(np.log(self.units.y_scale))
+                constant = -total * float(np.log(self.units.y_scale).sum())
         weight = None if data.weight is None else as_tensor(data.weight)
         return as_tensor(y), weight, constant

@@ -195,6 +195,8 @@ def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
     -------
     dict of str to float
     """
+    if not target.hyper.shape[0]:
+        return {}
     layout = target.point_layout
     values = layout.unpack(target.hyper.detach()[None])
     found = {

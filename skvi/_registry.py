@@ -8,6 +8,7 @@ from skvi.divergences import (
     Jeffreys,
     Renyi,
 )
+from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
@@ -53,11 +54,14 @@ PRIORS = {
     "horseshoe": Horseshoe,
     "log_uniform": LogUniform,
 }
+#: Noise of a continuous target.
+NOISES = {"gaussian": GaussianLikelihood, "student_t": StudentTLikelihood}
 
 #: Constructor parameter -> shorthand -> class.
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
+    "likelihood": NOISES,
     "loss": LOSSES,
     "posterior": POSTERIORS,
     "prior": PRIORS,

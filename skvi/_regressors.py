@@ -13,6 +13,7 @@ __all__ = [
     "StandardizedTargetMixin",
     "check_levels",
     "check_rows",
+    "column_units",
     "names_of_units",
     "noise_in",
     "units_of",
@@ -67,6 +68,29 @@ def units_of(
     mean, scale = (_median_units if robust else _mean_units)(y, w, centred)
     # A constant target has no scale, up to rounding.
     return Units(mean, 1.0 if scale <= 1e-12 * max(abs(mean), 1e-300) else scale)
+
+
+def column_units(
+    y: np.ndarray, weight: np.ndarray | None, given: Units | None, standardize: bool
+) -> Units:
+    """Units of a target, or of each column of one, about its mean.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n_samples,) or (n_samples, K)
+    weight, given, standardize
+        See `units_of`.
+
+    Returns
+    -------
+    Units
+        With arrays of shape (K,) for K columns.
+    """
+    if y.ndim == 1 or given is not None:
+        return units_of(y, weight, given, standardize, centred=True)
+    found = [units_of(column, weight, None, standardize, True) for column in y.T]
+    means, scales = zip(*((u.y_mean, u.y_scale) for u in found), strict=True)
+    return Units(np.array(means), np.array(scales))
 
 
 def names_of_units(centred: bool) -> tuple[str, ...]:

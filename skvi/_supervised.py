@@ -27,6 +27,8 @@ class BaseSupervised(BaseVariational):
     _input: dict = {"dtype": [np.float64, np.float32]}
     #: Whether a fit is one solve, so that many can be members of one stack.
     _fits_in_stacks = False
+    #: What `validate_data` is told where there is a target, too.
+    _input_with_target: dict = {}
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model, solve."""
@@ -39,7 +41,7 @@ class BaseSupervised(BaseVariational):
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate and assemble the model; the target, and what callbacks may see."""
-        X, y = validate_data(self, X, y, **self._input)
+        X, y = validate_data(self, X, y, **self._input, **self._input_with_target)
         response = self._response(y)
         self._resolve_all()
         sample_weight = self._check_weights(X, sample_weight)

@@ -1,6 +1,5 @@
 """Glue: validate, resolve, check, solve, set fitted attributes."""
 
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from itertools import cycle
@@ -293,8 +292,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
         Returns the category in which their message is to be warned of.
         """
-        fitted = copy(self)
-        vars(fitted).update(found)
+        fitted = object.__new__(type(self))  # a copy would go through a pickle's state
+        vars(fitted).update(vars(self), **found)
         numbers, message = fitted._judge_fit(target)
         diagnostics = found["diagnostics_"]
         diagnostics |= numbers

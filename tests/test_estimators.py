@@ -11,7 +11,12 @@ from skvi.linear_model import (
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    BayesianModuleClassifier,
+    BayesianModuleRegressor,
+)
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, FullRankNormal, MeanFieldNormal, Product
 from skvi.priors import HierarchicalNormal, Laplace, Normal
@@ -30,12 +35,15 @@ CHEAP = {
     "n_predict_draws": 20,
 }
 CHEAPER = CHEAP | {"max_iter": 2}
+MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
 DEFAULTS = [
     BayesianLogisticRegression(),
     BayesianLinearRegression(),
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(**CHEAP),
     BayesianMLPClassifier(**CHEAP),
+    BayesianModuleRegressor(**MODULE),
+    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05}),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
@@ -95,6 +103,7 @@ WITH_PARTS = [
         **CHEAPER,
     ),
     BayesianMLPRegressor(posterior="full_rank", **CHEAPER | {"hidden_layer_sizes": ()}),
+    BayesianMLPRegressor(noise="heteroscedastic", likelihood="student_t", **CHEAPER),
     BayesianMLPClassifier(
         divergence=Renyi(alpha=0.8),
         loss=BetaLoss(beta=1.3),
@@ -152,7 +161,7 @@ OF_PARTS = {
 
 def expected_failures(estimator):
     """Those of regressions whose runs are stochastic."""
-    if not isinstance(estimator, BayesianMLPRegressor):
+    if not isinstance(estimator, BayesianMLPRegressor | BayesianModuleRegressor):
         return {}
     reason = (
         "the start of the noise and minibatches depend on the number of rows: weights "

@@ -31,7 +31,7 @@ LAYERS = [
     ["skvi.plotting", "skvi.metrics"],
     # glue
     ["skvi._registry", "skvi._progress", "skvi._outcome", "skvi._model", "skvi._draws"],
-    ["skvi._parameters", "skvi._resolution"],
+    ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
     ["skvi._side_by_side"],

@@ -41,6 +41,8 @@ OTHERS = {
     "fit_intercept": [False, True],
     "hidden_layer_sizes": [(2, 2)],
     "activation": ["tanh"],
+    "likelihood": ["student_t", "gaussian"],
+    "noise": ["heteroscedastic"],
     "noise_scale": [0.1],
     "normalize_y": [False],
     "class_weight": [None, "balanced"],

@@ -95,6 +95,9 @@ class ConditionalDensity(Protocol):
     def learnt(self) -> tuple[str, ...]: ...
 
     @property
+    def scale_outputs(self) -> tuple[int, ...]: ...
+
+    @property
     def length_scale(self) -> float: ...
 
     @property

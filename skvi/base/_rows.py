@@ -107,8 +107,9 @@ class Rows(Movable):
         is_slice = isinstance(index, slice)
         if index is None or (is_slice and index == slice(0, self.y.shape[0])):
             return self
-        optional = [None if v is None else v[index] for v in (self.weight, self.offset)]
-        return type(self)(self.X[index], self.y[index], *optional)
+        beside = (self.weight, self.offset)
+        taken = [None if v is None else _take(v, index) for v in beside]
+        return type(self)(_take(self.X, index), _take(self.y, index), *taken)
 
     def chunks(self, width: int = 1) -> list[slice]:
         """Cut the rows into pieces of bounded size.
@@ -183,6 +184,14 @@ def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.
     """
     order = torch.randperm(n_rows, generator=generator, device=generator.device)
     return list(order.tensor_split(n_batches))
+
+
+def _take(values: Any, index: slice | torch.Tensor) -> Any:
+    """Some rows; by the fastest way that there is."""
+    if isinstance(values, torch.Tensor) and not isinstance(index, slice):
+        if index.dtype == torch.int64:
+            return values.index_select(0, index)
+    return values[index]
 
 
 def _stored(X: Features) -> tuple[np.ndarray, ...]:

@@ -15,8 +15,8 @@ class Units:
 
     Parameters
     ----------
-    y_mean : float
-    y_scale : float
+    y_mean, y_scale : float or ndarray of shape (K,)
+        One number for each of K targets.
     x_mean : ndarray of shape (d,) or None, default=None
         None where the features are not centered.
 
@@ -27,6 +27,6 @@ class Units:
     True
     """
 
-    y_mean: float
-    y_scale: float
+    y_mean: float | np.ndarray
+    y_scale: float | np.ndarray
     x_mean: np.ndarray | None = None

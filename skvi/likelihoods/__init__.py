@@ -6,7 +6,10 @@ Values are in nats and per row; nothing is averaged.
 from skvi.likelihoods._bernoulli import BernoulliLikelihood
 from skvi.likelihoods._categorical import CategoricalLikelihood
 from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods._heteroscedastic import HeteroscedasticLikelihood
+from skvi.likelihoods._independent import IndependentLikelihood
 from skvi.likelihoods._negative_binomial import NegativeBinomialLikelihood
+from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods._poisson import PoissonLikelihood
 from skvi.likelihoods._student_t import StudentTLikelihood
 from skvi.likelihoods.base import Likelihood
@@ -15,8 +18,11 @@ __all__ = [
     "BernoulliLikelihood",
     "CategoricalLikelihood",
     "GaussianLikelihood",
+    "HeteroscedasticLikelihood",
+    "IndependentLikelihood",
     "Likelihood",
     "NegativeBinomialLikelihood",
+    "NoiseLikelihood",
     "PoissonLikelihood",
     "StudentTLikelihood",
 ]

@@ -3,18 +3,16 @@
 import math
 
 import torch
+from scipy.special import ndtri
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.likelihoods.base import Expectations
-from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["GaussianLikelihood"]
 
 HALF_LOG_2PI = 0.5 * LOG_2PI
-# As tensors: numbers in products with small tensors take longer than the products.
-MINUS_TWO = torch.tensor(-2.0, dtype=torch.float64, device=CPU)
 
 
 class GaussianLikelihood(NoiseLikelihood):
@@ -34,27 +32,37 @@ class GaussianLikelihood(NoiseLikelihood):
     tensor([[-1.6121]])
     """
 
+    is_normal = True
+    standard_variance = 1.0
+
     def __init__(self, noise_scale: float | str = 1.0) -> None:
         self.noise_scale = noise_scale
+
+    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+        """Log density of noise of scale 1, elementwise."""
+        return -0.5 * z.square() - HALF_LOG_2PI
+
+    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+        """Return z itself."""
+        return z
+
+    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Probability that noise of scale 1 is less than z, elementwise."""
+        return torch.special.ndtr(z)
+
+    def standard_quantile(self, level: float) -> float:
+        """Return the quantile of noise of scale 1."""
+        return float(ndtri(level))
 
     @property
     def tail_curvature(self) -> float:  # type: ignore[override]
         """Precision of the noise."""
         return float(self._scale) ** -2
 
-    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Log density, (S, n)."""
-        z = (y - f[..., 0]) / self._scale
-        return -0.5 * z.square() - self._scale.log() - HALF_LOG_2PI
-
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Return (1 - c)/2 log(2 pi s^2) - log(c)/2 for every row, (S, n)."""
         log_norm = HALF_LOG_2PI + self._scale.log()
         return torch.zeros_like(f[..., 0]) + (1 - c) * log_norm - 0.5 * math.log(c)
-
-    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Residual over the noise variance, (S, n)."""
-        return (y - f[..., 0]) / self._scale**2
 
     def row_pass(self, buffers: RowBuffers) -> RowPass:
         """Closed form; see `Likelihood.row_pass`."""
@@ -101,20 +109,22 @@ class _GaussianPass(RowPass):
         self._for_scale = for_scale[:, 0]
         self._f, self._slope = f.squeeze(3), slope.squeeze(3)
         self._residual = torch.empty_like(self._slope)
-        self._flat = self._slope.flatten(1), self._residual.flatten(1)
+        self._squares = torch.empty_like(self._slope)
         self._precision = torch.empty_like(self._log_scale)
+        # A number, or a tensor of another dtype, would take longer.
+        self._minus_two = torch.full_like(self._precision, -2.0)
         self._factor = torch.empty_like(self._slope[:, :1])
         self._by_row = self._precision[:, None]
 
     def _visit(
         self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        torch.mul(self._log_scale, MINUS_TWO, out=self._precision).exp_()
+        torch.mul(self._log_scale, self._minus_two, out=self._precision).exp_()
         torch.mul(weight, self._by_row, out=self._factor)
         torch.sub(self._f, y, out=self._residual)
         torch.mul(self._residual, self._factor, out=self._slope)
         # Squares in units of the noise; on average there are as many as terms.
-        squares = torch.linalg.vecdot(*self._flat)
+        squares = torch.mul(self._slope, self._residual, out=self._squares).sum((1, 2))
         torch.sub(count, squares, out=self._for_scale)
         return squares, count
 

@@ -2,18 +2,31 @@
 
 from copy import copy
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import torch
 
+from skvi.likelihoods._noise_pass import NoisePass
 from skvi.likelihoods.base import Likelihood
 from skvi.utils._device import CPU
 from skvi.utils._random import randn
+from skvi.utils._row_pass import RowBuffers, RowPass
 from skvi.utils._validation import Interval, StrOptions
 
 
 class NoiseLikelihood(Likelihood):
-    """Base class: y = f + noise; a subclass takes a `noise_scale`."""
+    """Base class: y = f + noise of one shape, with a scale.
+
+    A subclass takes a `noise_scale`, and implements `log_power_integral` and what
+    begins with "standard": noise of scale 1. Quadrature over a normal f, which networks
+    do not need, also asks for `expected_log_prob` and `_expected_power`.
+
+    Examples
+    --------
+    >>> from skvi.likelihoods import GaussianLikelihood, NoiseLikelihood
+    >>> issubclass(GaussianLikelihood, NoiseLikelihood)
+    True
+    """
 
     _parameter_constraints: dict = {
         "noise_scale": [
@@ -49,6 +62,88 @@ class NoiseLikelihood(Likelihood):
         bound._bound_scale = hyper[0].exp()
         return bound
 
+    def at_scale(self, scale: torch.Tensor) -> Self:
+        """Return the same noise with other scales.
+
+        Parameters
+        ----------
+        scale : Tensor of shape (S, n)
+            In units of y; any shape that goes with it.
+
+        Returns
+        -------
+        NoiseLikelihood
+        """
+        bound = copy(self)
+        bound._bound_scale = scale
+        return bound
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """Scale of the noise, in units of y: a scalar, or what `at_scale` gave."""
+        return self._scale
+
+    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+        """Log density of noise of scale 1.
+
+        Parameters
+        ----------
+        z : Tensor
+
+        Returns
+        -------
+        Tensor
+            In nats, elementwise.
+        """
+        raise NotImplementedError
+
+    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+        """Minus the derivative of `standard_log_prob`.
+
+        Parameters
+        ----------
+        z : Tensor
+
+        Returns
+        -------
+        Tensor
+            In nats per unit of z, elementwise.
+        """
+        raise NotImplementedError
+
+    @property
+    def standard_variance(self) -> float:
+        """Variance of noise of scale 1; infinity where it has none."""
+        raise NotImplementedError
+
+    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Probability that noise of scale 1 is less than z.
+
+        Parameters
+        ----------
+        z : Tensor
+
+        Returns
+        -------
+        Tensor
+            Elementwise.
+        """
+        raise NotImplementedError
+
+    def standard_quantile(self, level: float) -> float:
+        """Return the quantile of noise of scale 1.
+
+        Parameters
+        ----------
+        level : float
+            Probability in (0, 1).
+
+        Returns
+        -------
+        float
+        """
+        raise NotImplementedError
+
     @property
     def _scale(self) -> torch.Tensor:
         if self._bound_scale is not None:
@@ -61,6 +156,15 @@ class NoiseLikelihood(Likelihood):
         # A scalar on the CPU goes with tensors on any device.
         return torch.tensor(float(self.noise_scale), dtype=torch.float64, device=CPU)
 
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density, (S, n)."""
+        z = (y - f[..., 0]) / self._scale
+        return self.standard_log_prob(z) - self._scale.log()
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form, (S, n); see `Likelihood.log_prob_slope`."""
+        return self.standard_slope((y - f[..., 0]) / self._scale) / self._scale
+
     @property
     def length_scale(self) -> float:
         """The scale of the noise."""
@@ -69,6 +173,22 @@ class NoiseLikelihood(Likelihood):
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Return f itself, (S, n)."""
         return f[..., 0]
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of the noise, (S, n)."""
+        return torch.zeros_like(f[..., 0]) + self._scale**2 * self.standard_variance
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of less than y, (S, n)."""
+        return self.standard_cdf((y - f[..., 0]) / self._scale)
+
+    def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
+        """Quantile of y, (S, n)."""
+        return f[..., 0] + self._scale * self.standard_quantile(level)
+
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return NoisePass(self, buffers)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw targets, (S, n)."""

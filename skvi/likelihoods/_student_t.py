@@ -4,6 +4,7 @@ import math
 from numbers import Real
 
 import torch
+from scipy.special import stdtr, stdtrit
 
 from skvi.likelihoods._noise import NoiseLikelihood
 from skvi.utils._expectations import Expectations
@@ -63,14 +64,34 @@ class StudentTLikelihood(NoiseLikelihood):
         return (self.df + 1) / 2
 
     @property
-    def _log_peak(self) -> torch.Tensor:
-        log_norm = 0.5 * math.log(self.df * math.pi) + _lgamma_step(self.df / 2)
-        return -log_norm - self._scale.log()
+    def _log_norm(self) -> float:
+        return 0.5 * math.log(self.df * math.pi) + _lgamma_step(self.df / 2)
 
-    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Log density, (S, n)."""
-        z = (y - f[..., 0]) / self._scale
-        return self._log_peak - self._power * torch.log1p(z.square() / self.df)
+    @property
+    def _log_peak(self) -> torch.Tensor:
+        return -self._log_norm - self._scale.log()
+
+    def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor:
+        """Log density of noise of scale 1, elementwise."""
+        return -self._log_norm - self._power * torch.log1p(z.square() / self.df)
+
+    def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
+        """Pull of an observation, which falls where z is large, elementwise."""
+        return (self.df + 1) * z / (self.df + z.square())
+
+    @property
+    def standard_variance(self) -> float:
+        """Variance of noise of scale 1; infinity where it has none."""
+        return self.df / (self.df - 2) if self.df > 2 else math.inf
+
+    def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
+        """Probability that noise of scale 1 is less than z, elementwise."""
+        below = stdtr(self.df, z.double().cpu().numpy())
+        return torch.from_numpy(below).to(z.device)
+
+    def standard_quantile(self, level: float) -> float:
+        """Return the quantile of noise of scale 1."""
+        return float(stdtrit(self.df, level))
 
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Closed form by Gamma functions, (S, n).

@@ -3,6 +3,7 @@
 import torch
 
 from skvi.base import Component
+from skvi.likelihoods._predictive import Predictive
 from skvi.utils._derivatives import row_derivatives
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
@@ -11,7 +12,7 @@ from skvi.utils._row_pass import RowBuffers, RowPass
 __all__ = ["Likelihood"]
 
 
-class Likelihood(Component, Movable):
+class Likelihood(Component, Movable, Predictive):
     """Base class of likelihoods.
 
     A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The
@@ -28,6 +29,13 @@ class Likelihood(Component, Movable):
     n_outputs = 1
     #: Whether y is discrete: p(y | f) is then a probability, which is at most 1.
     is_discrete = False
+    #: Whether the expectations under a normal f are right: with several columns only
+    #: where nothing changes when all of them move together.
+    has_expectations = True
+    #: Whether y is normal given f.
+    is_normal = False
+    #: Columns of f that say how large the noise is; they start at 0.
+    scale_outputs: tuple[int, ...] = ()
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learnt: tuple[str, ...] = ()
     #: What it means, and what to do, where a learnt hyperparameter fell to its floor.

@@ -101,6 +101,11 @@ class CallableLoss(Loss):
                 f"loss={self!r} does not depend on {name}, so that {name}='learn' has "
                 f"nothing to learn from. Give a number as {name}, or use loss='log'."
             )
+        if likelihood.scale_outputs:
+            raise IncompatibleComponentsError(
+                f"loss={self!r} does not depend on the scale of the noise, which "
+                f"{likelihood!r} takes from f. Use constant noise, or loss='log'."
+            )
 
     def expected(
         self,

@@ -25,10 +25,15 @@ ROW_BLOCK = 2048
 
 @runtime_checkable
 class MixesNormals(Protocol):
-    """An estimator whose predictive distributions are mixtures of normals."""
+    """An estimator whose predictive distributions may be mixtures of normals."""
 
-    def _predictive_normals(self, X: Any, **options: Any) -> tuple[np.ndarray, ...]:
-        """Means and standard deviations, (n, S), and weights of the components."""
+    def _predictive_normals(
+        self, X: Any, **options: Any
+    ) -> tuple[np.ndarray, ...] | None:
+        """Means and standard deviations, (n, S), and weights of the components.
+
+        None where they are no normals.
+        """
         ...
 
 
@@ -124,8 +129,11 @@ class NegCRPS(RowScorer):
 
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:
         y = _numbers(y)
+        normals = None
         if isinstance(estimator, MixesNormals):
-            return -normal_crps(y, *estimator._predictive_normals(X, **options))
+            normals = estimator._predictive_normals(X, **options)
+        if normals is not None:
+            return -normal_crps(y, *normals)
         random_state, scores = check_random_state(self.random_state), []
         for rows in gen_batches(len(y), ROW_BLOCK):
             some = {k: _safe_indexing(v, rows) for k, v in options.items()}

@@ -37,7 +37,7 @@ class BatchedGridSearchCV(GridSearchCV):
     scoring : str, callable, list, tuple or dict, default=None
     n_jobs : int, default=None
         Processes. None is one, in which all fits are side by side; each of several
-        takes up to 32 fits at a time.
+        takes an equal part of them, up to 64 at a time.
     refit : bool, str or callable, default=True
     cv : int, cross-validation generator or iterable, default=None
     verbose : int, default=0

@@ -1,25 +1,28 @@
 """All fits of a search: those that can, side by side; the others one at a time."""
 
+import math
 import time
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
 from skvi._side_by_side import PosedFit, can_pose, fit_side_by_side, pose
+from skvi.exceptions import SkviWarning
 from skvi.model_selection._candidates import canonical, final_step
 from skvi.utils._validation import _safe_indexing
+from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
-# Fits that one process trains at once, where there are several processes.
-PIECE = 32
+# Most fits that one process trains at once, where there are several processes.
+PIECE = 64
 
 
 @dataclass(eq=False)
@@ -105,13 +108,20 @@ def fit_candidates(
         for split, (train, _) in enumerate(splits)
     ]
     run = Parallel(n_jobs=n_jobs, pre_dispatch=pre_dispatch)
-    is_alone = n_jobs in (None, 1)
-    size = len(jobs) if is_alone else PIECE
-    pieces = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+    pieces = _pieces(jobs, effective_n_jobs(n_jobs))
     found = run(delayed(_fit_piece)(piece, X, y, fit_params) for piece in pieces)
     outcomes = [outcome for part in found for outcome in part]
     _warn_of(outcomes)
     return outcomes
+
+
+def _pieces(jobs: Sequence[Job], n_processes: int) -> list[Sequence[Job]]:
+    """All jobs for one process; as many equal pieces for each of several."""
+    n_pieces = n_processes
+    if n_processes > 1:
+        n_pieces *= math.ceil(len(jobs) / (PIECE * n_processes))
+    size = math.ceil(len(jobs) / n_pieces)
+    return [jobs[start : start + size] for start in range(0, len(jobs), size)]
 
 
 def _fit_piece(
@@ -144,7 +154,9 @@ class _Piece:
         members = [fit for fit in posed if fit is not None]
         try:
             fit_side_by_side(members)
-        except Exception:  # of a single one: which one, they show one at a time
+        except Exception as error:  # of a single one: one at a time they show it
+            text = f"A stack of fits failed: {error!r}. They are made one at a time."
+            warn_user(text, SkviWarning)
             posed = [None] * len(jobs)
         for job, outcome, fit in zip(jobs, outcomes, posed, strict=True):
             if fit is not None:
@@ -211,9 +223,5 @@ def _warn_of(outcomes: Sequence[Outcome]) -> None:
     """Say once what fits one at a time would say each."""
     messages = [outcome.message for outcome in outcomes if outcome.message]
     if messages:
-        warnings.warn(
-            f"{len(messages)} of {len(outcomes)} fits did not converge; the first: "
-            f"{messages[0]}.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )
+        counts = f"{len(messages)} of {len(outcomes)} fits did not converge"
+        warn_user(f"{counts}; the first: {messages[0]}.", ConvergenceWarning)

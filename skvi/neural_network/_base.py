@@ -1,6 +1,7 @@
-"""What all Bayesian multilayer perceptrons share."""
+"""What all Bayesian neural networks share."""
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from numbers import Integral
@@ -9,43 +10,35 @@ import numpy as np
 import torch
 
 from skvi._draws import Draws
-from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
-from skvi.neural_network._flatness import remedies, spread_rows
+from skvi.neural_network._evidence import NetworkEvidenceMixin
+from skvi.neural_network._flatness import spread_rows
 from skvi.objectives import ELBO
-from skvi.predictors import ACTIVATIONS, MLPPredictor
+from skvi.priors import build_prior
 from skvi.solvers import State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["BayesianMLP", "SampledFunction"]
+__all__ = ["BayesianNetwork", "SampledFunction"]
 
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
-COPIES = (
-    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
-    "copies: the bounds hold for those that draws and chains reach"
-)
 
-
-class BayesianMLP(EvidenceMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    A subclass must implement `_response(y)`, `_assemble(data, response)`, `_mean(f)`
-    and `_compare_with_constant(X, y, weight, rows_per_row)`.
+    One mixin says what the network predicts: `_response(y)`, `_assemble(data,
+    response)`, `_mean(f)` and `_compare_with_constant(X, y, weight, rows_per_row)`.
+    Another one says what it is: `_network(X, likelihood)`, a predictor, and
+    `_remedies()`, what may help a fit that misses a signal.
     """
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
-        "hidden_layer_sizes": [
-            "array-like",
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "activation": [StrOptions(set(ACTIVATIONS))],
         "solver": [StrOptions({"auto", "stochastic"})],
         "early_stopping": ["boolean"],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
@@ -54,8 +47,6 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
     _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
-    #: Natural sizes at the input and at the output, see `MLPPredictor`.
-    _scales = (1.0, 1.0)
 
     def _work(self, target):
         """Multiply-adds of one gradient step."""
@@ -66,22 +57,13 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
         """Any number of epochs is worth a copy of the data."""
         return math.inf
 
-    def _network(self, n_outputs):
-        """Predictor of the hidden layers that are asked for."""
-        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
-        if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-            raise ValueError(
-                "hidden_layer_sizes must hold integers, one for each hidden layer. "
-                f"Got {self.hidden_layer_sizes!r}."
-            )
-        if (sizes < 1).any():
-            raise ValueError(
-                f"hidden_layer_sizes must be positive. Got {self.hidden_layer_sizes!r}."
-            )
-        hidden = tuple(int(size) for size in sizes)
-        return MLPPredictor(
-            self.n_features_in_, n_outputs, hidden, self.activation, *self._scales
-        )
+    def _build_prior(self, layout):
+        """Prior of all parameters, without one of intercepts where there are none."""
+        prior, roles = self.prior_, {block.role for block in layout.values()}
+        is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
+        if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
+            prior = {"coef": prior["coef"]}
+        return build_prior(prior, layout)
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""
@@ -134,23 +116,15 @@ class BayesianMLP(EvidenceMixin, BaseSupervised):
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
-    def _remedies(self):
-        hidden = self._model.predictor.sizes[1:-1]
-        return remedies(hidden, self.activation, self.divergence_)
-
-    def _bound_evidence(self, target, *options):
-        """Say, too, that a posterior of hidden units has equivalent copies."""
-        bounds = super()._bound_evidence(target, *options)
-        copies = target.predictor.log_copies
-        if not copies:
-            return bounds
-        return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
-
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""
         theta = as_tensor(self._theta) if theta is None else theta
-        draws = Draws(self._model.predictor, theta)
+        predictor, likelihood = self._model.bound(self._hyper)
+        draws = self._make_draws(predictor, theta, likelihood)
         return draws.to(device_or_cpu(self.device))
+
+    def _make_draws(self, predictor, theta, likelihood):
+        return Draws(predictor, theta)
 
     def sample_function(self, random_state=None):
         """Draw one network from the posterior: the same weights for every X.
@@ -176,7 +150,7 @@ class SampledFunction:
 
     Parameters
     ----------
-    estimator : BayesianMLP
+    estimator : BayesianNetwork
         Fitted.
     theta : Tensor of shape (1, n_params)
         Its weights.

@@ -1,20 +1,15 @@
 """Bayesian classification with a multilayer perceptron."""
 
-import torch
-
-from skvi._classes import BayesianClassifierMixin
-from skvi._draws import average_log_probabilities, log_class_probabilities
-from skvi._model import Model
-from skvi.neural_network._base import BayesianMLP
-from skvi.neural_network._flatness import explained_log_loss, flat_message
-from skvi.priors import build_prior
+from skvi.neural_network._base import BayesianNetwork
+from skvi.neural_network._classification import NetworkClassifierMixin
+from skvi.neural_network._mlp import MLPMixin
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianMLPClassifier"]
 
 
-class BayesianMLPClassifier(BayesianClassifierMixin, BayesianMLP):
+class BayesianMLPClassifier(NetworkClassifierMixin, MLPMixin, BayesianNetwork):
     """Neural network classification that knows how sure it is.
 
     Where `sklearn.neural_network.MLPClassifier` finds one set of weights, this
@@ -173,8 +168,9 @@ Prior, Posterior or dict, default="normal"
     # Log odds of 3 are a probability of 0.95: the prior reaches confident predictions.
     _scales = (2.0, 3.0)
     _parameter_constraints: dict = {
-        **BayesianMLP._parameter_constraints,
-        **BayesianClassifierMixin._parameter_constraints,
+        **BayesianNetwork._parameter_constraints,
+        **MLPMixin._parameter_constraints,
+        **NetworkClassifierMixin._parameter_constraints,
     }
 
     def __init__(
@@ -252,35 +248,3 @@ Prior, Posterior or dict, default="normal"
             attributes; else the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
-
-    def _assemble(self, data, labels):
-        """Return the model: a network for the log odds of the labels."""
-        likelihood = labels.likelihood
-        network = self._network(likelihood.n_outputs)
-        prior = build_prior(self.prior_, network.layout)
-        loss, dtype = self.loss_function_, str(data.X.dtype)
-        return Model(labels, network, likelihood, loss, prior, dtype)
-
-    def _mean(self, f):
-        """Class probabilities of every network, (S, rows, K)."""
-        return log_class_probabilities(f).exp()
-
-    def _log_probabilities(self, X):
-        X = self._check_X(X)
-        log_p = self._drawn().by_rows(X, average_log_probabilities)
-        return torch.from_numpy(log_p), X.dtype
-
-    def _compare_with_constant(self, X, y, weight, rows_per_row):
-        """Share of the log loss of the class frequencies that the fit saves."""
-        log_proba = self._drawn().by_rows(X, average_log_probabilities)
-        codes = y.astype(int)
-        explained, entropy = explained_log_loss(log_proba, codes, weight)
-        message = flat_message(
-            explained,
-            entropy,
-            weight,
-            rows_per_row,
-            "the class frequencies",
-            self._remedies(),
-        )
-        return {"explained": explained}, message

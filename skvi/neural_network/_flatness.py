@@ -35,14 +35,14 @@ def spread_rows(n_rows: int) -> np.ndarray:
 
 
 def remedies(
-    hidden: Sequence[int], activation: str, divergence: Divergence | None
+    hidden: Sequence[int] | None, activation: str, divergence: Divergence | None
 ) -> str:
     """Name what may help a fit that misses a signal and is not in place yet.
 
     Parameters
     ----------
-    hidden : sequence of int
-        Units of each hidden layer.
+    hidden : sequence of int or None
+        Units of each hidden layer; None where layers are not known.
     activation : str
     divergence : Divergence
 
@@ -51,7 +51,9 @@ def remedies(
     str
     """
     found = []
-    if not hidden:
+    if hidden is None:
+        found.append("a larger module")
+    elif not hidden:
         found.append("hidden_layer_sizes=(20,)")
     elif activation == "identity":
         found.append("activation='relu'")

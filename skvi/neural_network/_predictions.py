@@ -1,17 +1,18 @@
-"""Predictions of networks with normal noise, in units of y."""
+"""Predictions of networks with noise, in units of y."""
 
-import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._regressors import check_levels, check_rows
-from skvi.utils._random import make_generator, randn
+from skvi.utils._random import make_generator
 
-__all__ = ["NormalPredictionMixin"]
+__all__ = ["NoisyPredictionMixin"]
 
 
-class NormalPredictionMixin:
-    """Mixin: a mixture of normals, one for each network that `_drawn` returns."""
+class NoisyPredictionMixin:
+    """Mixin: a mixture of what each network that `_drawn` returns predicts.
+
+    For targets of K columns arrays have another axis, of length K.
+    """
 
     def predict(self, X, return_std=False):
         """Predict the mean of the target, averaged over networks.
@@ -25,13 +26,15 @@ class NormalPredictionMixin:
 
         Returns
         -------
-        mean : ndarray of shape (n,)
-        std : ndarray of shape (n,)
+        mean : ndarray of shape (n,) or (n, K)
+        std : ndarray of shape (n,) or (n, K)
             Only with ``return_std=True``: the root of the variance between the
-            networks plus that of the noise.
+            networks plus that of the noise, averaged over the networks. Infinite for
+            Student-t noise of at most two degrees of freedom.
         """
         X = self._check_X(X)
-        mean, std = self._drawn().moments(X).T.astype(X.dtype)
+        moments = self._drawn().moments(X).astype(X.dtype)
+        mean, std = moments[:, 0], moments[:, 1]
         return (mean, std) if return_std else mean
 
     def predict_quantiles(self, X, quantiles):
@@ -45,9 +48,9 @@ class NormalPredictionMixin:
 
         Returns
         -------
-        ndarray of shape (n, q)
-            One column for each of `quantiles`, exact for the mixture of normals
-            that the drawn networks make.
+        ndarray of shape (n, q) or (n, q, K)
+            One column for each of `quantiles`, exact for the mixture that the drawn
+            networks make.
         """
         X = self._check_X(X)
         levels = check_levels(quantiles)
@@ -59,25 +62,29 @@ class NormalPredictionMixin:
         Parameters
         ----------
         X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        y : array-like of shape (n,) or (n, K)
 
         Returns
         -------
         ndarray of shape (n,)
-            In nats, in units of y, each row given the training data alone.
+            In nats, in units of y, each row given the training data alone; for K
+            targets jointly.
         """
         X = self._check_X(X)
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64))
+        y = self._model.response.encode(y)
         check_rows(X, y)
         return self._drawn().log_density(X, y)
 
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
 
-        Means and standard deviations, (n, S), and None: equal weights.
+        Means and standard deviations, (n, S) or (n, K, S), and None: equal weights.
+        Nothing where the noise is not normal.
         """
-        mean = self._drawn().means(self._check_X(X))
-        return mean, np.full_like(mean, self.noise_scale_), None
+        X, draws = self._check_X(X), self._drawn()
+        if not draws.likelihood.is_normal:
+            return None
+        return draws.means(X), draws.stds(X), None
 
     def sample_y(self, X, n_samples=1, random_state=None):
         """Draw new observations from the posterior predictive distribution.
@@ -90,14 +97,12 @@ class NormalPredictionMixin:
 
         Returns
         -------
-        ndarray of shape (n, n_samples)
+        ndarray of shape (n, n_samples) or (n, K, n_samples)
             Every column comes from one fresh network, the same for all rows, plus
             independent noise.
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
-        theta = self._draw(n_samples, random_state)
-        generator = make_generator(random_state)
-        f = self._drawn(theta).means(X)
-        noise = self.noise_scale_ * randn(generator, n_samples, len(X)).numpy()
-        return (f + noise.T).astype(X.dtype)
+        draws = self._drawn(self._draw(n_samples, random_state))
+        generator = make_generator(random_state, draws.theta.device)
+        return draws.observations(X, generator).astype(X.dtype)

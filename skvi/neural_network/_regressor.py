@@ -1,38 +1,15 @@
 """Bayesian regression with a multilayer perceptron."""
 
-from numbers import Real
-
-import numpy as np
-import torch
-from sklearn.base import RegressorMixin
-
-from skvi._draws import NormalDraws
-from skvi._model import Model
-from skvi._regressors import (
-    StandardizedTargetMixin,
-    names_of_units,
-    noise_in,
-    units_of,
-)
-from skvi.likelihoods import GaussianLikelihood
-from skvi.neural_network._base import BayesianMLP
-from skvi.neural_network._flatness import (
-    explained_variance,
-    flat_message,
-    missed_message,
-    missed_variance,
-)
-from skvi.neural_network._predictions import NormalPredictionMixin
-from skvi.priors import build_prior
+from skvi.neural_network._base import BayesianNetwork
+from skvi.neural_network._mlp import MLPMixin
+from skvi.neural_network._regression import NetworkRegressorMixin
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._validation import Interval, StrOptions, _fit_context
+from skvi.utils._validation import _fit_context
 
 __all__ = ["BayesianMLPRegressor"]
 
 
-class BayesianMLPRegressor(
-    RegressorMixin, NormalPredictionMixin, StandardizedTargetMixin, BayesianMLP
-):
+class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     """Neural network regression that knows how sure it is.
 
     Where `sklearn.neural_network.MLPRegressor` finds one set of weights, this
@@ -83,9 +60,17 @@ Prior, Posterior or dict, default="normal"
         of rows, since every weight costs evidence; with thousands of rows more
         units raise `lower_bound_`, which is the number to choose them by.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
+    noise : {"constant", "heteroscedastic"}, default="constant"
+        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
+        the network a second output, the log of the scale over `noise_scale`, which
+        starts at 0 and whose prior is that of the first one.
+    likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
+        Shape of the noise. "student_t" has heavy tails, of four degrees of freedom, and
+        expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others.
     noise_scale : float or "learn", default="learn"
-        Standard deviation of the noise, in units of y. "learn" finds the most
-        probable value together with the posterior (type-II maximum likelihood).
+        Scale of the noise, in units of y: for normal noise its standard deviation.
+        "learn" finds the most probable value, of each target, together with the
+        posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
         Whether the target is standardised for the fit. Everything that is returned
         is in units of y. The prior then takes its location and scale from y: the
@@ -208,12 +193,9 @@ Prior, Posterior or dict, default="normal"
     """
 
     _parameter_constraints: dict = {
-        **BayesianMLP._parameter_constraints,
-        "noise_scale": [
-            Interval(Real, 0, None, closed="neither"),
-            StrOptions({"learn"}),
-        ],
-        "normalize_y": ["boolean"],
+        **BayesianNetwork._parameter_constraints,
+        **MLPMixin._parameter_constraints,
+        **NetworkRegressorMixin._parameter_constraints,
     }
 
     def __init__(
@@ -226,6 +208,8 @@ Prior, Posterior or dict, default="normal"
         intercept_prior=None,
         hidden_layer_sizes=(20,),
         activation="relu",
+        noise="constant",
+        likelihood="gaussian",
         noise_scale="learn",
         normalize_y=True,
         solver="auto",
@@ -250,6 +234,8 @@ Prior, Posterior or dict, default="normal"
         self.intercept_prior = intercept_prior
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.noise = noise
+        self.likelihood = likelihood
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
@@ -275,7 +261,8 @@ Prior, Posterior or dict, default="normal"
         ----------
         X : array-like of shape (n, d)
             Best standardised. float32 is kept, everything else becomes float64.
-        y : array-like of shape (n,)
+        y : array-like of shape (n,) or (n, K)
+            Numbers; K targets share the hidden layers.
         sample_weight : array-like of shape (n,), default=None
             Not negative; a weight of 2 counts a row twice.
 
@@ -292,51 +279,3 @@ Prior, Posterior or dict, default="normal"
             attributes; else the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
-
-    def _assemble(self, data, response):
-        """Return the model: a network for the target in its units, and noise."""
-        given = self._given_units()
-        units = units_of(data.y, data.weight, given, self.normalize_y, centred=True)
-        standardizes = self.normalize_y and given is None
-        network = self._network(n_outputs=1)
-        return Model(
-            response,
-            network,
-            GaussianLikelihood(noise_in(units, self.noise_scale)),
-            self.loss_function_,
-            build_prior(self.prior_, network.layout),
-            str(data.X.dtype),
-            units,
-            names_of_units(centred=True) if standardizes else (),
-        )
-
-    def _posterior_attributes(self, state):
-        found, units = super()._posterior_attributes(state), self._model.units
-        noise = self.noise_scale
-        if noise == "learn":
-            noise = np.exp(found["_hyper"][0]) * units.y_scale
-        found["posterior_"].units = units
-        return found | {"noise_scale_": float(noise)}
-
-    def _drawn(self, theta=None):
-        draws = super()._drawn(theta)
-        noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_)
-        return NormalDraws(draws.predictor, draws.theta, noise, self._model.units)
-
-    def _mean(self, f):
-        """Networks' outputs in units of y, (S, rows)."""
-        return self._drawn().functions(f)
-
-    def _compare_with_constant(self, X, y, weight, rows_per_row):
-        """Shares of the variance that the fit explains, and that it misses."""
-        mean = self._drawn().by_rows(X, lambda f: f[..., 0].mean(0))
-        explained = explained_variance(mean, y, weight)
-        missed, n_pairs = missed_variance(X, y, mean, weight)
-        found = {"explained": explained, "missed": missed}
-        if explained is None:
-            return found, ""
-        remedy = self._remedies()
-        message = missed_message(missed, explained, n_pairs, remedy)
-        # A share is worth half as many nats of log likelihood per row.
-        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
-        return found, message or flat

@@ -1,7 +1,7 @@
 """Gradients of the ELBO without automatic differentiation, for many members at once."""
 
 from collections.abc import Hashable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 
@@ -41,6 +41,21 @@ def structure_of(member: Member) -> Hashable | None:
     )
 
 
+class _Layer(NamedTuple):
+    """Views of what belongs to the weights of one layer, (M, S or 1, inputs, outputs).
+
+    `both` stacks `in_mean` and `in_std`, slopes at every draw; `total` has their sums.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+    weights: torch.Tensor
+    in_mean: torch.Tensor
+    in_std: torch.Tensor
+    both: torch.Tensor
+    total: torch.Tensor
+
+
 class AnalyticSteps(NetworkSteps):
     """Gradients of the negative ELBO from draws of factorised normals.
 
@@ -71,21 +86,35 @@ class AnalyticSteps(NetworkSteps):
     ) -> None:
         size = members[0].target.layout.size
         super().__init__(members, params, n_draws, batch_size, size, noise)
-        self._scaled = torch.empty_like(self.passes.theta)
-        self._std = params.new_empty(len(members), 1, size)
-        self._mean, self._log_std = params[:, None, : 2 * size].split(size, 2)
-        self._for_mean, self._for_std = self.gradient[:, : 2 * size].split(size, 1)
-        std = self._std[:, 0]
-        self.divergence = divergence_part(members, params, std, self.gradient)
+        self._std = params.new_empty(len(members), size)
+        self._mean, self._log_std = params[:, : 2 * size].split(size, 1)
+        self._layers, blocks = self._views(), self.passes.blocks
+        self._noise = [blocks(noise) for noise in self.noise.steps]
+        self.divergence = divergence_part(members, params, self._std, self.gradient)
+
+    def _views(self) -> list[_Layer]:
+        passes, shape = self.passes, (2, self._std.shape[1])
+        total = self.gradient[:, : 2 * shape[1]].unflatten(1, shape).transpose(0, 1)
+        by_layer = (
+            passes.blocks(self._mean[:, None]),
+            passes.blocks(self._std[:, None]),
+            passes.weights,
+            *zip(*passes.gradients, strict=True),
+            passes.gradients,
+            passes.blocks(total),
+        )
+        return [_Layer(*views) for views in zip(*by_layer, strict=True)]
 
     def differentiate(self, step: int) -> None:
-        noise = self.noise.next()
+        self.noise.next()
+        noise = self._noise[self.noise.position - 1]
         torch.exp(self._log_std, out=self._std)
-        torch.addcmul(self._mean, self._std, noise, out=self.passes.theta)
-        pulled = self._slopes(step)
-        torch.sum(pulled, 1, out=self._for_mean)
-        torch.mul(pulled, noise, out=self._scaled)
-        torch.sum(self._scaled, 1, out=self._for_std)
+        for layer, eps in zip(self._layers, noise, strict=True):
+            torch.addcmul(layer.mean, layer.std, eps, out=layer.weights)
+        self._pull_back(step)
+        for layer, eps in zip(self._layers, noise, strict=True):
+            torch.mul(layer.in_mean, eps, out=layer.in_std)
+            torch.sum(layer.both, 2, out=layer.total)
         self.divergence.complete()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,9 @@ class Batch(NamedTuple):
     ----------
     X : Tensor of shape (M, n, d + 1)
         The last column is one.
-    y, weight : Tensor of shape (M, 1, n)
-        The weights scale a minibatch up to all rows, and average over draws.
+    y : Tensor of shape (M, 1, n), or (M, 1, n, K) for K targets
+    weight : Tensor of shape (M, 1, n)
+        It scales a minibatch up to all rows, and averages over draws.
     total : Tensor of shape (M,)
         Sum of the weights over rows and draws.
     offset : Tensor of shape (M, 1, n, 1) or None
@@ -71,7 +72,8 @@ class MemberBatches:
             self.max_steps = n_kept
         shape = (n_kept, len(targets), self.n_rows)
         self._X = like.new_ones(*shape, width)
-        self._y, self._weight = like.new_zeros(2, *shape)
+        self._y = like.new_zeros(*shape, *first.y.shape[1:])
+        self._weight = like.new_zeros(shape)
         self._count = like.new_zeros(shape[:2])
         self._offset = None
         if first.offset is not None:
@@ -103,7 +105,7 @@ class MemberBatches:
         flat, shape, steps = index.view(-1), index.shape, slice(len(rows))
         part = target.rows.take(flat)
         self._X[steps, m, :, :-1] = part.X.view(*shape, -1)
-        self._y[steps, m] = part.y.view(shape)
+        self._y[steps, m] = part.y.view(*shape, *part.y.shape[1:])
         if self._offset is not None:
             self._offset[steps, m] = part.offset.view(shape)
         if target.sample_weight is None and self._sizes[m] == sizes:

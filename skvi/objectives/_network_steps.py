@@ -60,7 +60,7 @@ class NetworkSteps(Steps):
         self.batches = MemberBatches(targets, batch_size, n_draws, like=params)
         first, shape = targets[0], (len(members), n_draws, self.batches.n_rows)
         self.passes = first.predictor.passes(*shape, like=params)
-        self._inputs = [self.passes.inputs(batch.X) for batch in self.batches.steps]
+        self._columns = [batch.X.mT for batch in self.batches.steps]
         start = len(members[0].posterior.params)
         self._noise_scale = slice(start, start + len(first.likelihood_spec.learnt))
         hyper = (x[:, self._noise_scale] for x in (params, self.gradient))
@@ -74,19 +74,19 @@ class NetworkSteps(Steps):
     @property
     def spans_epochs(self) -> bool:  # type: ignore[override]
         """Where steps are quick: nobody waits for the report of an epoch."""
-        return self.passes.theta.numel() * self.batches.n_rows < QUICK_WORK
+        return self.noise.block[:, 0].numel() * self.batches.n_rows < QUICK_WORK
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self.batches.fill(rows)
 
-    def _slopes(self, step: int) -> torch.Tensor:
-        """Gradient of the mean loss in the draws that `passes.theta` holds."""
+    def _pull_back(self, step: int) -> None:
+        """Put the gradient of the mean loss in the drawn weights in `passes`."""
         batch = self.batches.steps[step]
-        f = self.passes.forward(self._inputs[step])
+        f = self.passes.forward(self._columns[step])
         if batch.offset is not None:
             f += batch.offset
         self.row_pass(batch.y, batch.weight, batch.total)
-        return self.passes.pull_back()
+        self.passes.pull_back()
 
     def _losses(self, trail: torch.Tensor) -> torch.Tensor:
         """Mean losses of the steps so far, (T, M)."""

@@ -52,9 +52,12 @@ class NormalSteps(NetworkSteps):
             theta = q.transform(noise.clone())
             prior = member.target.at(leaf[split:]).prior
             divergence = member.divergence.closed_form(q, prior)
-        self.passes.theta.copy_(theta.detach())
+        blocks = self.passes.blocks(theta.detach())
+        for weights, block in zip(self.passes.weights, blocks, strict=True):
+            weights.copy_(block)
         self.gradient.zero_()
-        pulled = self._slopes(step)[0]
+        self._pull_back(step)
+        pulled = torch.cat([g[0, 0].flatten(1) for g in self.passes.gradients], 1)
         with torch.inference_mode(False):
             slopes = pulled.clone(), torch.ones_like(divergence)
             (own,) = torch.autograd.grad((theta, divergence), leaf, slopes)

@@ -3,7 +3,9 @@
 from skvi.predictors._centred import CentredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
+from skvi.predictors._module import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
+from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "CentredLinearPredictor",
     "LinearPredictor",
     "MLPPredictor",
+    "ModulePredictor",
     "PartialPredictor",
     "Predictor",
+    "Symmetry",
 ]

@@ -1,7 +1,7 @@
 """Multilayer perceptrons."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -9,7 +9,9 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.predictors._mlp_blocks import MLPBlocks
 from skvi.predictors._passes import MLPPasses
+from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
+from skvi.utils._device import CPU
 from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
@@ -22,6 +24,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "relu": (torch.relu, math.sqrt(2)),
     "tanh": (torch.tanh, 1.0),
 }
+# Of those the sign of a unit may change, with all of its weights.
+ODD_ACTIVATIONS = ("identity", "tanh")
 # Standard deviation of a fresh mean-field posterior, as a share of the natural scale:
 # wider starts lose units for good before the data have shaped them.
 INITIAL_SHARE = 0.01
@@ -46,6 +50,8 @@ class MLPPredictor(Predictor):
         Multiply the gains of the first hidden and of the last layer: 1 for
         standardised targets, more for log odds, which are large, and change
         quickly, where classes can be told apart.
+    flat_outputs : sequence of int, default=()
+        Columns of f that are 0 everywhere at the start, such as the log of a scale.
 
     Examples
     --------
@@ -66,8 +72,10 @@ class MLPPredictor(Predictor):
         activation: str = "relu",
         input_scale: float = 1.0,
         output_scale: float = 1.0,
+        flat_outputs: Sequence[int] = (),
     ) -> None:
         self.sizes = (n_features, *hidden_layer_sizes, n_outputs)
+        self.flat_outputs = list(flat_outputs)
         self.activation_name, gain = activation, ACTIVATIONS[activation][1]
         gains = [gain] * len(hidden_layer_sizes) + [output_scale]
         gains[0] *= input_scale if hidden_layer_sizes else 1.0
@@ -109,13 +117,25 @@ class MLPPredictor(Predictor):
         return len(self.sizes) - 1
 
     @property
-    def log_copies(self) -> float:
-        """Log of the number of networks that compute the same: hidden units permuted.
+    def symmetry(self) -> Symmetry | None:
+        """Hidden units change places; with "tanh" they may change signs, too.
 
-        For "tanh" their signs may be flipped, too.
+        Scalings of "relu" units are no finite group, and change the prior.
         """
-        flip = math.log(2) if self.activation_name == "tanh" else 0.0
-        return sum(math.lgamma(size + 1) + size * flip for size in self.sizes[1:-1])
+        units = []
+        for i in range(self.n_layers - 1):
+            into, intercept, out = (
+                self._indices(name)
+                for name in (f"coef_{i}", f"intercept_{i}", f"coef_{i + 1}")
+            )
+            units.append(torch.cat([into.T, intercept[:, None], out], 1))
+        is_odd = self.activation_name in ODD_ACTIVATIONS
+        return Symmetry(tuple(units), is_odd) if units else None
+
+    def _indices(self, name: str) -> torch.Tensor:
+        """Places of a block in theta, in its shape."""
+        places = torch.arange(self.layout.size, device=CPU)
+        return places[self.layout[name].slice].reshape(self.layout[name].shape)
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: equal weights would keep all units of a layer equal.
@@ -134,6 +154,9 @@ class MLPPredictor(Predictor):
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
+        last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
+        for output in self.flat_outputs:
+            last.view(-1, self.n_outputs)[:, output] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:

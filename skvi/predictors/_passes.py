@@ -12,23 +12,22 @@ _tanh_slope = torch.ops.aten.tanh_backward.grad_input
 _logistic_slope = torch.ops.aten.sigmoid_backward.grad_input
 
 
-def _identity(x: torch.Tensor, out: torch.Tensor) -> None:
-    out.copy_(x)
+def _identity(x: torch.Tensor) -> None:
+    """Leave x as it is."""
 
 
-def _relu(x: torch.Tensor, out: torch.Tensor) -> None:
-    torch.clamp_min(x, 0, out=out)
+def _relu(x: torch.Tensor) -> None:
+    x.clamp_min_(0)
 
 
-def _tanh(x: torch.Tensor, out: torch.Tensor) -> None:
+def _tanh(x: torch.Tensor) -> None:
     # torch.tanh takes ten times as long as the sigmoid, and this is as accurate in
     # units of the largest value, 1.
-    torch.sigmoid(x.mul_(2), out=out)
-    out.mul_(2).sub_(1)
+    x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
-def _logistic(x: torch.Tensor, out: torch.Tensor) -> None:
-    torch.sigmoid(x, out=out)
+def _logistic(x: torch.Tensor) -> None:
+    x.sigmoid_()
 
 
 def _no_slope(gradient: torch.Tensor, value: torch.Tensor) -> None:
@@ -47,23 +46,24 @@ def _by_logistic(gradient: torch.Tensor, value: torch.Tensor) -> None:
     _logistic_slope(gradient, value, grad_input=gradient)
 
 
-#: Activation from x (which may be overwritten) into `out`; and, in place, the product
-#: of a gradient with its derivative, from its value.
+#: Activation, in place; the product of a gradient with its derivative from its value,
+#: in place; and an argument at which it is one in every precision.
 STEPS = {
-    "identity": (_identity, _no_slope),
-    "logistic": (_logistic, _by_logistic),
-    "relu": (_relu, _by_relu),
-    "tanh": (_tanh, _by_tanh),
+    "identity": (_identity, _no_slope, 1.0),
+    "logistic": (_logistic, _by_logistic, 40.0),
+    "relu": (_relu, _by_relu, 1.0),
+    "tanh": (_tanh, _by_tanh, 20.0),
 }
 
 
 class MLPPasses:
     """f of many networks, and the pullback of slopes in f to their weights.
 
-    M members, each with its own rows and S networks, in M S batched matrix products.
-    Everything is in buffers, and no step allocates anything. Rows are the last axis
-    of activations, so that products write into memory without gaps; a row of ones
-    makes the intercepts part of the weights.
+    M members, each with its own rows and S networks, in batched matrix products: one
+    for the first layers of all networks of a member. Everything is in buffers, and no
+    step allocates anything. Rows are the last axis of activations, so that products
+    write into memory without gaps. One more unit of every hidden layer, which is
+    always one, makes the intercepts part of the weights.
 
     Parameters
     ----------
@@ -77,8 +77,10 @@ class MLPPasses:
 
     Attributes
     ----------
-    theta : Tensor of shape (M, S, P)
-        To be filled in before `forward`.
+    weights : list of Tensor of shape (M, S, inputs + 1, outputs)
+        Of every layer, intercepts in the last row. To be filled in before `forward`.
+    gradients : list of Tensor of shape (2, M, S, inputs + 1, outputs)
+        Gradient in `weights` that `pull_back` found, and room for as many numbers.
     f : Tensor of shape (M, S, n, K)
         What `forward` found.
     slope : Tensor of shape (M, S, n, K)
@@ -90,11 +92,14 @@ class MLPPasses:
     >>> from skvi.predictors import MLPPredictor
     >>> predictor = MLPPredictor(2, 1, hidden_layer_sizes=(3,))
     >>> passes = predictor.passes(1, 5, 4, like=torch.ones(()))
-    >>> _ = passes.theta.zero_(), passes.slope.fill_(1.0)
-    >>> passes.forward(passes.inputs(torch.ones(1, 4, 3))).shape
+    >>> for block in passes.weights:
+    ...     _ = block.zero_()
+    >>> passes.forward(torch.ones(1, 3, 4)).shape
     torch.Size([1, 5, 4, 1])
-    >>> passes.pull_back()[0, 0, -1]
-    tensor(4.)
+    >>> _ = passes.slope.fill_(1.0)
+    >>> passes.pull_back()
+    >>> passes.gradients[1][0, 0, 0, :, 0]
+    tensor([0., 0., 0., 4.])
     """
 
     def __init__(
@@ -106,121 +111,107 @@ class MLPPasses:
         n_rows: int,
         like: torch.Tensor,
     ) -> None:
-        self._activate, self._multiply = STEPS[activation]
-        self._shape, self._last = (n_members, n_draws), len(sizes) - 2
-        count, shapes = n_members * n_draws, [(a + 1, b) for a, b in pairwise(sizes)]
+        self._activate, self._multiply, one = STEPS[activation]
+        self._shapes = [(a + 1, b) for a, b in pairwise(sizes)]
+        M, S = n_members, n_draws
+        widths = [*(size + 1 for size in sizes[1:-1]), sizes[-1]]
 
         def empty(*shape: int) -> torch.Tensor:
-            return like.new_empty(count, *shape)
+            return like.new_empty(shape)
 
-        before = [empty(b, n_rows) for _, b in shapes]
-        hidden = [torch.ones_like(empty(a, n_rows)) for a, _ in shapes[1:]]
-        # Of what an activation was made, nothing is left to know.
-        slopes = [*before[:-1], empty(shapes[-1][1], n_rows)]
-        gradients = [empty(*shape) for shape in shapes]
-        theta = empty(sum(a * b for a, b in shapes))
-        pulled = torch.empty_like(theta)
-        weights, blocks = _blocks(theta, shapes), _blocks(pulled, shapes)
+        def by_member(x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(-3, (M, S))
+
+        # In the first layer, the units of a member's networks are side by side.
+        first = empty(M, sizes[0] + 1, S, widths[0])
+        upper = [empty(M * S, *pair) for pair in pairwise(widths)]
+        for_first = empty(2, *first.shape)
+        for_upper = [empty(2, M * S, *shape) for shape in self._shapes[1:]]
+        weights = [first.transpose(1, 2), *map(by_member, upper)]
+        gradients = [for_first.transpose(2, 3), *map(by_member, for_upper)]
+        for block in weights[:-1]:  # the unit that is always one
+            block[..., -1] = 0
+            block[..., -1, -1] = one
+        values = [empty(M * S, width, n_rows) for width in widths]
+        slopes = [torch.empty_like(value) for value in values]
 
         # All views are made once: making them costs as much as small products.
-        self.theta, self._pulled = self._by_member(theta), self._by_member(pulled)
-        self.f, self.slope = (self._by_member(x).mT for x in (before[-1], slopes[-1]))
-        units = [h[:, :-1] for h in hidden]
-        self._first = self._pairs(weights[0].mT, before[0])
+        units = [size for _, size in self._shapes]
+        self.f, self.slope = by_member(values[-1]).mT, by_member(slopes[-1]).mT
+        self.weights = [x[..., :size] for x, size in zip(weights, units, strict=True)]
+        self.gradients = [
+            x[..., :size] for x, size in zip(gradients, units, strict=True)
+        ]
+        self._first = first.flatten(2).mT, values[0].view(M, -1, n_rows)
         self._forward = [
-            (before[i], units[i], weights[i + 1].mT, hidden[i], before[i + 1])
-            for i in range(self._last)
+            (values[i], block.mT, values[i + 1]) for i, block in enumerate(upper)
         ]
-        self._backward = [
-            (
-                _weight_product(hidden[i - 1], slopes[i], gradients[i]),
-                # With one output a product of a column and a row.
-                torch.mul if shapes[i][1] == 1 else torch.bmm,
-                (weights[i][:, :-1], slopes[i], slopes[i - 1]),
-                units[i - 1],
-            )
-            for i in range(self._last, 0, -1)
-        ]
-        self._last_products = self._pairs(slopes[0].mT, gradients[0])
-        self._copies = list(zip(blocks, gradients, strict=True))
+        self._backward = []
+        for i in reversed(range(len(upper))):
+            slope = slopes[i + 1][:, : units[i + 1]]
+            # With one output a product of a column and a row.
+            product = torch.mul if units[i + 1] == 1 else torch.bmm
+            to_units = upper[i][..., : units[i + 1]], slope, slopes[i]
+            for_weights = _weight_product(values[i], slope, for_upper[i][0])
+            self._backward.append((for_weights, product, to_units, values[i]))
+        self._last = slopes[0].view(M, -1, n_rows).mT, for_first[0].flatten(2)
 
-    def _by_member(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(*self._shape, *x.shape[1:])
-
-    def _pairs(self, *tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-        return list(zip(*(x.split(self._shape[1]) for x in tensors), strict=True))
-
-    def inputs(self, X: torch.Tensor) -> list[torch.Tensor]:
-        """Make the views of rows that `forward` takes.
+    def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
+        """Weights of every layer, intercepts in the last row.
 
         Parameters
         ----------
-        X : Tensor of shape (M, n, d + 1)
-            The last column must be one. What it holds may change between calls.
+        theta : Tensor of shape (..., P)
+            In its layout the intercepts of a layer are right behind its weights.
 
         Returns
         -------
-        list of M Tensor of shape (S, d + 1, n)
+        list of Tensor of shape (..., inputs + 1, outputs)
+            Views.
         """
-        return [x.mT.expand(self._shape[1], -1, -1) for x in X]
+        parts = theta.split([a * b for a, b in self._shapes], -1)
+        return [
+            part.unflatten(-1, shape)
+            for part, shape in zip(parts, self._shapes, strict=True)
+        ]
 
-    def forward(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        """Evaluate f at `theta`.
+    def forward(self, columns: torch.Tensor) -> torch.Tensor:
+        """Evaluate f at `weights`.
 
         Parameters
         ----------
-        inputs : list of Tensor
-            See `inputs`.
+        columns : Tensor of shape (M, d + 1, n)
+            A column for each row of X, with one in its last place.
 
         Returns
         -------
         Tensor of shape (M, S, n, K)
             `f`.
         """
-        self._inputs = inputs
-        for (weights, out), x in zip(self._first, inputs, strict=True):
-            torch.bmm(weights, x, out=out)
-        for before, units, weights, hidden, out in self._forward:
-            self._activate(before, units)
-            torch.bmm(weights, hidden, out=out)
+        self._columns = columns
+        weights, out = self._first
+        torch.bmm(weights, columns, out=out)
+        for values, weights, out in self._forward:
+            self._activate(values)
+            torch.bmm(weights, values, out=out)
         return self.f
 
-    def pull_back(self) -> torch.Tensor:
-        """Gradient in theta of a sum over rows, at the last `forward` and `slope`.
-
-        Returns
-        -------
-        Tensor of shape (M, S, P)
-            A buffer.
-        """
-        for (left, right, gradient), product, to_units, units in self._backward:
+    def pull_back(self) -> None:
+        """Put the gradient of a sum over rows in place, after `forward` and `slope`."""
+        for (left, right, gradient), product, to_units, values in self._backward:
             torch.bmm(left, right, out=gradient)
             weights, slope, out = to_units
             product(weights, slope, out=out)
-            self._multiply(out, units)
-        for (slope, gradient), x in zip(self._last_products, self._inputs, strict=True):
-            torch.bmm(x, slope, out=gradient)
-        for block, gradient in self._copies:
-            block.copy_(gradient)
-        return self._pulled
-
-
-def _blocks(theta: torch.Tensor, shapes: list[tuple[int, int]]) -> list[torch.Tensor]:
-    """Weights of every layer, intercepts in the last row, (M S, inputs + 1, outputs).
-
-    The layout has the intercepts of a layer right behind its weights.
-    """
-    parts = theta.split([a * b for a, b in shapes], 1)
-    return [
-        part.view(len(theta), *shape) for part, shape in zip(parts, shapes, strict=True)
-    ]
+            self._multiply(out, values)
+        slopes, gradient = self._last
+        torch.bmm(self._columns, slopes, out=gradient)
 
 
 def _weight_product(
-    hidden: torch.Tensor, slope: torch.Tensor, gradient: torch.Tensor
+    values: torch.Tensor, slope: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Factors and result of the product that is the gradient in a layer's weights."""
     if slope.shape[1] > 1:
-        return hidden, slope.mT, gradient
+        return values, slope.mT, gradient
     # The transposed product is twice as fast, and a column is its own transpose.
-    return slope, hidden.mT, gradient.view(len(gradient), 1, -1)
+    return slope, values.mT, gradient.view(len(gradient), 1, -1)

@@ -1,12 +1,12 @@
 """Adam, and what its step size does over time."""
 
 import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import torch
 
-from skvi.utils._device import CPU
-
-__all__ = ["Adam", "Decay", "Plateau"]
+__all__ = ["Adam", "AdamStack", "Decay", "Plateau"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
@@ -14,12 +14,10 @@ SMALLEST_SHARE = 1 / 32
 SMALL_FALL = 0.01
 # Values that tell where a fit began.
 START = 5
-# Adding a number to a tensor takes longer than adding a tensor.
-ONE = torch.ones((), device=CPU)
 
 
 class Adam:
-    """Kingma and Ba (2014) on one flat vector, in place, in one fused operation.
+    """What Kingma and Ba's (2014) algorithm knows of one flat vector.
 
     Parameters
     ----------
@@ -30,19 +28,76 @@ class Adam:
     """
 
     def __init__(self, params: torch.Tensor, rate: float) -> None:
-        self.rate = rate
-        self._moments = [torch.zeros_like(params)], [torch.zeros_like(params)]
-        self._count = params.new_zeros((), dtype=torch.float32)
+        self.rate, self.count = rate, 0
+        self.first, self.second = params.new_zeros(2, *params.shape)
 
-    def step(self, params: torch.Tensor, gradient: torch.Tensor) -> None:
-        self._count.add_(ONE)
+
+class AdamStack:
+    """Steps of several vectors, in place, in fused operations.
+
+    Parameters
+    ----------
+    adams : sequence of Adam
+        Of M vectors; what they know moves into the stack.
+    params, gradients : Tensor of shape (M, V)
+    """
+
+    def __init__(
+        self, adams: Sequence[Adam], params: torch.Tensor, gradients: torch.Tensor
+    ) -> None:
+        self.adams = adams
+        first = torch.stack([adam.first for adam in adams])
+        second = torch.stack([adam.second for adam in adams])
+        for adam, *moments in zip(adams, first, second, strict=True):
+            adam.first, adam.second = moments
+        self.matrices = params, gradients, first, second
+
+    def updates(self, n_steps: int) -> list[Callable[[], None]]:
+        """Prepare steps, which the members count as made.
+
+        Parameters
+        ----------
+        n_steps : int
+
+        Returns
+        -------
+        list of callable
+            Each makes the next step of the members with one step size.
+        """
+        groups = defaultdict(list)
+        for m, adam in enumerate(self.adams):
+            groups[adam.rate, adam.count].append(m)
+            adam.count += n_steps
+        if len(groups) == 1:
+            return [
+                _update([[matrix] for matrix in self.matrices], *next(iter(groups)))
+            ]
+        rows = [matrix.unbind() for matrix in self.matrices]
+        return [
+            _update([[of_kind[m] for m in members] for of_kind in rows], *key)
+            for key, members in groups.items()
+        ]
+
+
+def _update(
+    tensors: Sequence[list[torch.Tensor]], rate: float, count: int
+) -> Callable[[], None]:
+    """Next step of tensors, their gradients, and first and second moments."""
+    params, gradients, first, second = tensors
+    made = params[0].new_tensor(float(count), dtype=torch.float32)
+    # Adding a number to a tensor takes longer than adding a tensor.
+    one, counts = torch.ones_like(made), [made] * len(params)
+
+    def update() -> None:
+        made.add_(one)
         torch._fused_adam_(
-            [params],
-            [gradient],
-            *self._moments,
+            params,
+            gradients,
+            first,
+            second,
             [],
-            [self._count],
-            lr=self.rate,
+            counts,
+            lr=rate,
             beta1=0.9,
             beta2=0.999,
             weight_decay=0.0,
@@ -50,6 +105,8 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+    return update
 
 
 class _Schedule:

@@ -65,16 +65,16 @@ class Anderson:
         """Return the accelerated next point, or None without a history."""
         if len(self.images) < 2:
             return None
-        residuals = torch.stack(self.residuals)
-        differences = residuals[-1] - residuals[:-1]
+        *earlier, last = self.residuals
+        differences = last - torch.stack(earlier)
         gram = differences @ differences.T
         gram.diagonal().mul_(1 + 1e-13)
         factor, info = torch.linalg.cholesky_ex(gram)
         if int(info):
             return None
-        weights = torch.cholesky_solve((differences @ residuals[-1])[:, None], factor)
-        images = torch.stack(self.images)
-        point = images[-1] - (weights.T @ (images[-1] - images[:-1]))[0]
+        weights = torch.cholesky_solve((differences @ last)[:, None], factor)[:, 0]
+        *earlier, image = self.images
+        point = image - weights @ (image - torch.stack(earlier))
         size = self.shape[0]
         return point[:size], point[size:].reshape(self.shape)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.objectives._ensemble_steps import make_steps
+from skvi.solvers._adam import AdamStack
 from skvi.solvers._training import Training
 
 __all__ = ["train"]
@@ -53,6 +54,11 @@ class _Stack:
                 first.options.n_draws,
                 _most_rows(self.trainings),
             )
+            self._stack_adams()
+
+    def _stack_adams(self) -> None:
+        adams = [training.adam for training in self.trainings]
+        self.adam = AdamStack(adams, self.params, self.steps.gradient)
 
     def _gather(self) -> None:
         """Move the members' parameters into one matrix."""
@@ -75,8 +81,9 @@ class _Stack:
         # Blocks of nearly equal length.
         count = math.ceil(pending / math.ceil(pending / self.steps.max_steps))
         values, trail = self._run(count)
+        is_finite = bool(torch.isfinite(values).all() & torch.isfinite(trail[-1]).all())
         for m, training in enumerate(self.trainings):
-            training.record(values[:, m], trail[:, m])
+            training.record(values[:, m], trail[:, m], is_finite)
         self._drop()
         return bool(self.trainings)
 
@@ -88,17 +95,13 @@ class _Stack:
         trail = self._trail[: count + 1]
         with torch.inference_mode():
             steps.prepare([training.take(count) for training in self.trainings])
-            states, pairs = trail.unbind(), zip(params, steps.gradient, strict=True)
-            updates = [
-                (training.adam.step, *pair)
-                for training, pair in zip(self.trainings, pairs, strict=True)
-            ]
+            updates, states = self.adam.updates(count), trail.unbind()
             states[0].copy_(params)
             is_near_end = self._may_reach_an_end(count)
             for k in range(count):
                 steps.differentiate(k)
-                for update, own, gradient in updates:
-                    update(own, gradient)
+                for update in updates:
+                    update()
                 if is_near_end:
                     self._hyper.clamp_(self._floor, self._ceiling)
                 states[k + 1].copy_(params)
@@ -124,6 +127,7 @@ class _Stack:
         self._gather()
         if left:
             self.steps = self.steps.keep(left, self.params)
+            self._stack_adams()
 
 
 def _most_rows(trainings: Sequence[Training]) -> int | None:

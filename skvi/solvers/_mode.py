@@ -45,11 +45,11 @@ def find_mode(
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
-        step = -solve_newton(target, curvature, precision, gradient, dense)
-        decrement = -float(gradient @ step) / 2
+        step = solve_newton(target, curvature, precision, gradient, dense)
+        decrement = float(gradient @ step) / 2
         rho = 1.0
         while rho > 1e-12:
-            moved = theta + rho * step
+            moved = torch.sub(theta, step, alpha=rho)
             trial = evaluate(moved)
             if trial[0] <= value - 0.1 * rho * decrement:
                 break

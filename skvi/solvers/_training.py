@@ -62,6 +62,7 @@ class Training:
         self.solution: Solution | None = None
         self._rows: list[torch.Tensor | None] = []
         self._epoch: list[torch.Tensor] = []
+        self._n_of_epoch = 0
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
         self._end: EpochEnd | None = None
@@ -121,11 +122,9 @@ class Training:
             return [None] * self.steps
         return [*self.problem.target.batches(self.steps, self.problem.source_of_draws)]
 
-    @property
-    def _n_of_epoch(self) -> int:
-        return sum(len(values) for values in self._epoch)
-
-    def record(self, values: torch.Tensor, trail: torch.Tensor) -> None:
+    def record(
+        self, values: torch.Tensor, trail: torch.Tensor, is_finite: bool
+    ) -> None:
         """Take note of some steps, up to the first that is not finite.
 
         Parameters
@@ -134,16 +133,19 @@ class Training:
             What was minimized, in nats, at the state before each step.
         trail : Tensor of shape (T + 1, V)
             The states: before the first step, and after every step.
+        is_finite : bool
+            Whether all of them are known to be finite.
         """
-        finite = torch.isfinite(values)
-        is_finite = bool(finite.all() & torch.isfinite(trail[-1]).all())
+        end = len(values)
         if not is_finite:
-            finite &= torch.isfinite(trail[1:]).all(1)
-        end = len(values) if is_finite else int(finite.long().argmin())
+            finite = torch.isfinite(values) & torch.isfinite(trail[1:]).all(1)
+            is_finite = bool(finite.all())
+            end = end if is_finite else int(finite.long().argmin())
         start = 0
         while start < end and not self.stopped:
             stop = min(end, start + self.steps - self._n_of_epoch)
             self._epoch.append(values[start:stop])
+            self._n_of_epoch += stop - start
             self._total += trail[start + 1 : stop + 1].sum(0)
             if self._n_of_epoch == self.steps:
                 self._end_epoch(trail[stop].clone())
@@ -153,7 +155,7 @@ class Training:
 
     def _end_epoch(self, last: torch.Tensor) -> None:
         values = torch.cat(self._epoch)
-        self._epoch = []
+        self._epoch, self._n_of_epoch = [], 0
         self._sweep.append(values)
         end = EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
         self._end = end

@@ -160,13 +160,13 @@ class SupervisedRows(Target):
 
     @property
     def has_moments(self) -> bool:  # type: ignore[override]
-        """Whether the predictor knows the moments of f."""
-        return self._predictor.has_moments
+        """Whether moments of f are known, and the likelihood integrates over them."""
+        return self._predictor.has_moments and self._likelihood.has_expectations
 
     @property
     def has_design(self) -> bool:  # type: ignore[override]
-        """Whether the predictor has a design matrix."""
-        return self._predictor.has_design
+        """Whether the predictor has a design matrix, for derivatives in f."""
+        return self._predictor.has_design and self._likelihood.has_expectations
 
     @property
     def is_robust(self) -> bool:  # type: ignore[override]
@@ -181,6 +181,11 @@ class SupervisedRows(Target):
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
         """Where the predictor starts; see `Target.initial_normal`."""
         return self._predictor.initial_normal(generator)
+
+    @property
+    def symmetry(self) -> Any:
+        """That of the predictor, where theta holds nothing else."""
+        return None if self.is_extended else self.predictor.symmetry
 
     @property
     def has_row_slopes(self) -> bool:  # type: ignore[override]

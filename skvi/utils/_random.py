@@ -85,11 +85,12 @@ class NoiseStream:
         device = self.generators[0].device
         self.block = torch.empty(shape, dtype=dtype, device=device)
         self._single = torch.empty(steps, (n_draws + 1) // 2, size, device=device)
-        self._steps = self.block.unbind(1)
+        #: The buffers of `next`; it was the one before `position` that came last.
+        self.steps = self.block.unbind(1)
 
     def next(self) -> torch.Tensor:
         """Noise of one step, (M, S, P): a buffer, for this step only."""
-        if self.position == len(self._steps):
+        if self.position == len(self.steps):
             n_first = self._single.shape[1]
             n_second = self.block.shape[2] - n_first
             for block, generator in zip(self.block, self.generators, strict=True):
@@ -98,10 +99,10 @@ class NoiseStream:
                 torch.neg(block[:, :n_second], out=block[:, n_first:])
             self.position = 0
         self.position += 1
-        return self._steps[self.position - 1]
+        return self.steps[self.position - 1]
 
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members only."""
         self.generators = [self.generators[m] for m in members]
         self.block = self.block[list(members)]
-        self._steps = self.block.unbind(1)
+        self.steps = self.block.unbind(1)

@@ -64,11 +64,11 @@ def test_stratified_means_are_unbiased(make_normal, generator, z_score, n_draws)
     """At every number of draws. Wrong variant: the first members get one more."""
     posterior, normals = apart(make_normal, "mean_field", distance=3.0)
     means = torch.stack(
-        [posterior.draw(n_draws, generator).theta.mean(0) for _ in range(2000)]
+        [posterior.draw(n_draws, generator).theta.mean(0) for _ in range(600)]
     )
     expected = torch.stack([n.mean for n in normals]).mean(0)
     assert z_score(means, expected) < 5
-    assert z_score(means, expected + 0.5) > 5
+    assert z_score(means, expected + 1.0) > 5
 
 
 def test_stratified_means_have_less_noise(make_normal, generator):

@@ -15,7 +15,7 @@ from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal, build_prior
 from skvi.solvers import Problem, SolverOptions, Stochastic
-from skvi.solvers._adam import Adam
+from skvi.solvers._adam import Adam, AdamStack
 from skvi.solvers._solution import Ending
 from skvi.targets import SupervisedTarget
 
@@ -203,7 +203,8 @@ def test_the_fused_adam_is_adam(dtype):
     for t in range(1, 30):
         gradient = torch.randn(7, generator=generator).to(dtype) * 10.0 ** (t % 7 - 8)
         adam.rate = 0.1 / t
-        adam.step(params, gradient)
+        (update,) = AdamStack([adam], params[None], gradient[None]).updates(1)
+        update()
         g = gradient.double()
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         root = (v / (1 - 0.999**t)).sqrt()

@@ -156,7 +156,7 @@ VARIANTS = [
     _v(
         "jacobian-of-given-units",
         "_model.py",
-        "if self.units.y_scale != 1 and self.loss.is_log_loss:",
+        "if np.any(self.units.y_scale != 1) and self.loss.is_log_loss:",
         "if self.taken_from_y and self.loss.is_log_loss:",
         "no Jacobian where the units come with the prior",
     ),
@@ -271,6 +271,35 @@ VARIANTS = [
         "normal_mixture_quantiles(self.functions(f), self.noise, levels)",
         "normal_mixture_quantiles(self.functions(f), 1e-3 * self.noise, levels)",
         "quantiles of f for those of a new observation",
+    ),
+    _v(
+        "scales-averaged-before-squares",
+        "_noisy_draws.py",
+        "noise = self.likelihood.variance(f).mean(0) * self._scale().square()",
+        "noise = (self.likelihood.variance(f).sqrt().mean(0) * self._scale()).square()",
+        "the square of the mean scale of the noise",
+    ),
+    _v(
+        "network-same-noise-in-rows",
+        "_noisy_draws.py",
+        "drawn = self.likelihood.sample(f, generator)",
+        "drawn, f = self.likelihood.sample(f, generator), self.likelihood.mean(f)\n"
+        "            drawn = f + (drawn - f)[:, :1]",
+        "the same noise in every row",
+    ),
+    _v(
+        "density-of-the-first-unit",
+        "_noisy_draws.py",
+        "float(np.log(self.units.y_scale).sum())",
+        "float(np.log(self.units.y_scale).max())",
+        "the Jacobian of one of several targets",
+    ),
+    _v(
+        "jacobian-of-one-target",
+        "_model.py",
+        "constant = -total * float(np.log(self.units.y_scale).sum())",
+        "constant = -total * float(np.log(self.units.y_scale).max())",
+        "the Jacobian of one of several targets in the bound",
     ),
     _v(
         "bound-before-refinement",

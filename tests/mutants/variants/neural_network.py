@@ -7,24 +7,20 @@ _v = variants_of("neural_network/")
 VARIANTS = [
     _v(
         "network-noise-not-in-units",
-        "_regressor.py",
-        "GaussianLikelihood(noise_in(units, self.noise_scale)),",
-        "GaussianLikelihood(self.noise_scale),",
+        "_regression.py",
+        "self._likelihood(noise_in(units, self.noise_scale), response)",
+        "self._likelihood(self.noise_scale, response)",
         "a given noise that is not divided by the unit of y",
     ),
     _v(
-        "network-same-noise-in-rows",
-        "_predictions.py",
-        "randn(generator, n_samples, len(X)).numpy()",
-        "randn(generator, n_samples, 1).numpy().repeat(len(X), 1)",
-        "the same noise in every row",
-    ),
-    _v(
         "noise-set-after-the-fit",
-        "_regressor.py",
-        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_)",
-        "noise = torch.full_like(draws.theta[:, :1].double(), self.noise_scale_); "
-        'noise *= 1 if self.noise_scale == "learn" else self.noise_scale / noise',
+        "_regression.py",
+        "return NoisyDraws(predictor, theta, likelihood, self._model.units)",
+        'if self.noise_scale != "learn":\n'
+        "            units = self._model.units\n"
+        "            scale = noise_in(units, self.noise_scale)\n"
+        "            likelihood = self._likelihood(scale, self._model.response)\n"
+        "        return NoisyDraws(predictor, theta, likelihood, self._model.units)",
         "the noise that was set after the fit",
     ),
     _v(
@@ -111,5 +107,26 @@ VARIANTS = [
         "[problem.posterior.components[0].near(initial_normal(generator))]\n"
         "            * len(problem.posterior.components)",
         "all members of an ensemble start at the same place",
+    ),
+    _v(
+        "module-parameters-not-cloned",
+        "_modules.py",
+        "return super().get_params(deep) | own",
+        "return super().get_params(deep)",
+        "parameters of the module that a clone forgets",
+    ),
+    _v(
+        "module-seed-for-good",
+        "_modules.py",
+        "with torch.random.fork_rng(devices=[]):",
+        "if True:",
+        "the global generator is not put back",
+    ),
+    _v(
+        "layer-names-as-prefixes",
+        "_modules.py",
+        "for name in layout\n                if fnmatchcase(name, pattern)",
+        "for name in layout\n                if name == pattern",
+        "patterns that are taken for names",
     ),
 ]

@@ -127,8 +127,8 @@ VARIANTS = [
     _v(
         "analytic-noise-forgotten",
         "_analytic.py",
-        "torch.mul(pulled, noise, out=self._scaled)",
-        "self._scaled.copy_(pulled)",
+        "torch.mul(layer.in_mean, eps, out=layer.in_std)",
+        "layer.in_std.copy_(layer.in_mean)",
         "slopes in the deviations without the noise",
     ),
     _v(

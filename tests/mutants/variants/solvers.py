@@ -99,8 +99,8 @@ VARIANTS = [
     _v(
         "adam-bias-correction",
         "_adam.py",
-        "self._count.add_(ONE)",
-        "self._count.fill_(1e9)",
+        "made.add_(one)",
+        "made.fill_(1e9)",
         "the moments start at 0 and are not corrected",
     ),
     _v(
@@ -294,10 +294,10 @@ VARIANTS = [
     ),
     _v(
         "members-rate-of-the-first",
-        "_members.py",
-        "(training.adam.step, *pair)",
-        "(self.trainings[0].adam.step, *pair)",
-        "the moments and the step size of the first member",
+        "_adam.py",
+        "groups[adam.rate, adam.count].append(m)",
+        "groups[self.adams[0].rate, adam.count].append(m)",
+        "the step size of the first member",
     ),
     _v(
         "epoch-ends-late",

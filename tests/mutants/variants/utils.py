@@ -300,6 +300,17 @@ VARIANTS = [
         "the transpose of a triangular factor",
     ),
     _v(
+        "derivatives-in-inference-mode",
+        "_derivatives.py",
+        "with torch.inference_mode(False), torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "with torch.enable_grad():\n"
+        "        f = f.detach().clone().requires_grad_()\n        value = function(f)\n"
+        "        first = _derivative(value, f)\n        second",
+        "derivatives are zeros without a word",
+    ),
+    _v(
         "tables-of-inference-mode",
         "_tables.py",
         "lru_cache(maxsize)(torch.inference_mode(False)(function))",
@@ -333,5 +344,19 @@ VARIANTS = [
         "torch.neg(block[:, :n_second], out=block[:, n_first:])",
         "block[:, n_first:] = block[:, :n_second]",
         "the same noise twice",
+    ),
+    _v(
+        "newton-leaves-its-bracket",
+        "_mixture.py",
+        "moved = torch.where(inside, moved, (low + high) / 2)",
+        "moved = torch.where(torch.isfinite(moved), moved, low)",
+        "Newton's steps out of the bracket",
+    ),
+    _v(
+        "rows-stop-together",
+        "_mixture.py",
+        "y, before = torch.where(done, y, moved), y",
+        "y, before = moved, y",
+        "a row goes on while others are not done",
     ),
 ]

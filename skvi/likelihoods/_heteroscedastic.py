@@ -1,0 +1,135 @@
+"""Noise whose scale depends on the features."""
+
+from copy import copy
+from typing import Any
+
+import torch
+
+from skvi.likelihoods._gaussian import GaussianLikelihood
+from skvi.likelihoods._noise import NoiseLikelihood
+from skvi.likelihoods._noise_pass import NoisePass
+from skvi.likelihoods.base import Likelihood
+from skvi.utils._row_pass import RowBuffers, RowPass
+
+__all__ = ["HeteroscedasticLikelihood"]
+
+# Scales are between exp(-6) and exp(6) times the level: their inverse squares are
+# floats of single precision, and a row that is fitted exactly has a bounded density.
+REACH = 6.0
+
+
+class HeteroscedasticLikelihood(Likelihood):
+    """y = f_0 + noise, and a second column of f is the log of the noise's scale.
+
+    The scale is ``noise_scale * exp(g)`` with ``g = 6 tanh(f_1 / 6)``, which is f_1 up
+    to rounding near 0: where f_1 is 0, as its prior expects, the noise is that of
+    `noise` alone, and `noise_scale` is its level, fixed or learnt.
+
+    Parameters
+    ----------
+    noise : GaussianLikelihood, StudentTLikelihood or None, default=None
+        Shape of the noise and level of its scale. None is ``GaussianLikelihood()``.
+
+    Notes
+    -----
+    The scale lies within a factor of 400 of its level, so that densities of rows that
+    are fitted exactly have a bound.
+
+    References
+    ----------
+    Nix and Weigend (1994), *Estimating the mean and variance of the target
+    probability distribution*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
+    >>> likelihood = HeteroscedasticLikelihood(GaussianLikelihood(0.5))
+    >>> f = torch.tensor([[[0.0, 0.0], [0.0, 1.0]]])
+    >>> likelihood.variance(f).sqrt()
+    tensor([[0.5000, 1.3468]])
+    """
+
+    _parameter_constraints: dict = {"noise": [NoiseLikelihood, None]}
+    has_expectations = False
+    n_outputs = 2
+    scale_outputs = (1,)
+
+    def __init__(self, noise: NoiseLikelihood | None = None) -> None:
+        self.noise = noise
+
+    @property
+    def _noise(self) -> NoiseLikelihood:
+        return GaussianLikelihood() if self.noise is None else self.noise
+
+    @property
+    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The level of the noise, where it is "learn"."""
+        return self._noise.learnt
+
+    @property
+    def is_normal(self) -> bool:  # type: ignore[override]
+        """Whether y is normal given f."""
+        return self._noise.is_normal
+
+    def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
+        """That of constant noise; see `Likelihood.initial_hyper`."""
+        return self._noise.initial_hyper(y)
+
+    def bind(self, hyper: torch.Tensor) -> Any:
+        """Return the likelihood whose level is ``exp(hyper)``."""
+        if not self.learnt:
+            return self
+        bound = copy(self)
+        bound.noise = self._noise.bind(hyper)
+        return bound
+
+    @property
+    def length_scale(self) -> float:
+        """The level of the noise."""
+        return self._noise.length_scale
+
+    def _at(self, f: torch.Tensor) -> NoiseLikelihood:
+        """Noise with the scales of rows, (S, n)."""
+        ratio = torch.exp(REACH * torch.tanh(f[..., 1] / REACH))
+        return self._noise.at_scale(self._noise.scale * ratio)
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Log density, (S, n)."""
+        return self._at(f).log_prob(f, y)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """That of the noise at the scale of each row, (S, n)."""
+        return self._at(f).log_power_integral(f, c)
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Return the first column of f, (S, n)."""
+        return f[..., 0]
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of the noise of each row, (S, n)."""
+        return self._at(f).variance(f)
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of less than y, (S, n)."""
+        return self._at(f).cdf(f, y)
+
+    def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
+        """Quantile of y, (S, n)."""
+        return self._at(f).quantile(f, level)
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw targets, (S, n)."""
+        return self._at(f).sample(f, generator)
+
+    def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Closed form; see `Likelihood.log_prob_slope`."""
+        scale = self._at(f).scale
+        z = (y - f[..., 0]) / scale
+        slope = self._noise.standard_slope(z)
+        inside = 1 - torch.tanh(f[..., 1] / REACH).square()
+        return torch.stack([slope / scale, (z * slope - 1) * inside], -1)
+
+    def row_pass(self, buffers: RowBuffers) -> RowPass:
+        """Closed form; see `Likelihood.row_pass`."""
+        return NoisePass(self._noise, buffers, REACH)

@@ -1,0 +1,122 @@
+"""Several targets, independent of each other given f."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import torch
+
+from skvi.likelihoods.base import Likelihood
+
+__all__ = ["IndependentLikelihood"]
+
+
+class IndependentLikelihood(Likelihood):
+    """Targets with a likelihood each, independent given f.
+
+    Log densities are sums over the targets, and each has its own learnt numbers. f has
+    the columns of the first target, then those of the second, and so on.
+
+    Parameters
+    ----------
+    likelihoods : list of Likelihood
+        One for each of the T targets.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.likelihoods import GaussianLikelihood, IndependentLikelihood
+    >>> likelihood = IndependentLikelihood([GaussianLikelihood(2.0)] * 3)
+    >>> likelihood.log_prob(torch.zeros(1, 1, 3), torch.zeros(1, 3))
+    tensor([[-4.8363]])
+    """
+
+    _parameter_constraints: dict = {"likelihoods": [list]}
+    has_expectations = False
+
+    def __init__(self, likelihoods: list[Likelihood]) -> None:
+        self.likelihoods = likelihoods
+
+    @property
+    def n_outputs(self) -> int:  # type: ignore[override]
+        """Columns of f of all targets."""
+        return sum(part.n_outputs for part in self.likelihoods)
+
+    @property
+    def scale_outputs(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Those of all targets."""
+        found: list[int] = []
+        start = 0
+        for part in self.likelihoods:
+            found += [start + column for column in part.scale_outputs]
+            start += part.n_outputs
+        return tuple(found)
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        """Whether every target is."""
+        return all(part.is_discrete for part in self.likelihoods)
+
+    @property
+    def is_normal(self) -> bool:  # type: ignore[override]
+        """Whether every target is."""
+        return all(part.is_normal for part in self.likelihoods)
+
+    @property
+    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names with the number of the target."""
+        parts = enumerate(self.likelihoods)
+        return tuple(f"{name}[{k}]" for k, part in parts for name in part.learnt)
+
+    @property
+    def floor_remedy(self) -> str:  # type: ignore[override]
+        """What the first likelihood says."""
+        return self.likelihoods[0].floor_remedy
+
+    def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
+        """Those of the targets; see `Likelihood.initial_hyper`."""
+        parts = zip(self.likelihoods, y.unbind(1), strict=True)
+        return torch.cat([part.initial_hyper(column) for part, column in parts])
+
+    def bind(self, hyper: torch.Tensor) -> Any:
+        """Return the likelihood with each target at its own numbers."""
+        if not self.learnt:
+            return self
+        own = hyper.split([len(part.learnt) for part in self.likelihoods])
+        bound = copy(self)
+        parts: Sequence[Any] = list(zip(self.likelihoods, own, strict=True))
+        bound.likelihoods = [part.bind(numbers) for part, numbers in parts]
+        return bound
+
+    @property
+    def length_scale(self) -> float:
+        """The smallest one of the targets."""
+        return min(part.length_scale for part in self.likelihoods)
+
+    def by_target(self, f: torch.Tensor) -> list[tuple[Likelihood, torch.Tensor]]:
+        """Likelihoods of the targets; see `Likelihood.by_target`."""
+        columns = f.split([part.n_outputs for part in self.likelihoods], -1)
+        return list(zip(self.likelihoods, columns, strict=True))
+
+    def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Sum over the targets, (S, n), for y of shape (n, T)."""
+        parts = zip(self.by_target(f), y.unbind(1), strict=True)
+        return torch.stack([part.log_prob(g, t) for (part, g), t in parts]).sum(0)
+
+    def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
+        """Sum over the targets, (S, n)."""
+        parts = [part.log_power_integral(g, c) for part, g in self.by_target(f)]
+        return torch.stack(parts).sum(0)
+
+    def mean(self, f: torch.Tensor) -> torch.Tensor:
+        """Means of the targets, (S, n, T)."""
+        return torch.stack([part.mean(g) for part, g in self.by_target(f)], -1)
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variances of the targets, (S, n, T)."""
+        return torch.stack([part.variance(g) for part, g in self.by_target(f)], -1)
+
+    def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Draw targets, (S, n, T)."""
+        parts = [part.sample(g, generator) for part, g in self.by_target(f)]
+        return torch.stack(parts, -1)

@@ -1,0 +1,69 @@
+"""What predictions of continuous targets need of a likelihood."""
+
+from typing import Any
+
+import torch
+
+__all__ = ["Predictive"]
+
+
+class Predictive:
+    """Mixin: a subclass implements what is asked of it; networks with noise ask."""
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Variance of y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In squared units of y; infinite where there is none.
+        """
+        raise NotImplementedError
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of a target less than y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+        """
+        raise NotImplementedError
+
+    def quantile(self, f: torch.Tensor, level: float) -> torch.Tensor:
+        """Quantile of y given f.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        level : float
+            Probability in (0, 1).
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            In units of y.
+        """
+        raise NotImplementedError
+
+    def by_target(self, f: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
+        """Split a likelihood of several targets into those of single ones.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        list of (Likelihood, Tensor)
+            For each target, with its columns of f; by default y is one target.
+        """
+        return [(self, f)]

@@ -1,0 +1,284 @@
+"""Bayesian regression with any torch module."""
+
+from skvi.neural_network._base import BayesianNetwork
+from skvi.neural_network._modules import ModuleMixin
+from skvi.neural_network._regression import NetworkRegressorMixin
+from skvi.utils._callbacks import with_callbacks
+from skvi.utils._validation import _fit_context
+
+__all__ = ["BayesianModuleRegressor"]
+
+
+class BayesianModuleRegressor(NetworkRegressorMixin, ModuleMixin, BayesianNetwork):
+    """A posterior over the weights of any `torch.nn.Module`, for numbers.
+
+    The module may be what it likes, of layers that treat each row by itself: its
+    parameters get a prior and a posterior, all of them or those that are not named as
+    `deterministic`. X may have any number of dimensions, such as images
+    (n, channels, height, width). The output has one column for each target, or two with
+    ``noise="heteroscedastic"``.
+
+    Parameters
+    ----------
+    objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
+or Objective, default="elbo"
+        In which sense the approximation is close to the exact posterior. "elbo" is
+        the usual one; it and "alpha_energy", which gives wider posteriors, train on
+        minibatches. The others use all rows in every step, since minibatches would
+        bias them.
+    divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
+            Divergence, default="kl"
+        How distance to the prior is measured. Anything but "kl" gives a
+        generalised posterior and needs ``objective="elbo"``.
+    loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
+        "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
+        they act on the standardised target. A callable ``(f, y) -> (S, n)``, of the
+        network's output and of that target, gives a Gibbs posterior and needs a fixed
+        `noise_scale`; see `CallableLoss`.
+    posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or Family, \
+default="mean_field"
+        "mean_field" gives every weight its own mean and standard deviation;
+        "low_rank" adds the correlations along ten directions, "full_rank" all of
+        them, for a few hundred weights. "ensemble" is a mixture of eight "mean_field"
+        that start at other places, see `Ensemble`: better predictions in less than
+        eight times the time.
+    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
+Prior, Posterior or dict, default="normal"
+        Distribution of the parameters before the data, weights in units of the natural
+        scale of their layer, gain / sqrt(inputs), so that one scale suits layers of
+        every width. The gain is 1 for the last weight, else sqrt(2). A dict gives
+        one prior for each parameter ("conv1.weight"), or for roles: "coef" (or
+        "weight"), "intercept" and "affine", the parameters of normalization layers.
+        "learn" as the scale of a prior finds it by type-II maximum likelihood.
+    intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
+        None is a normal prior with the scale of `prior`, or with 10 where that has
+        none, or learns it: an intercept is never shrunk by a sparse prior.
+    module : torch.nn.Module, class, callable or None, default=None
+        What maps rows of X to outputs: a module, which is copied, and whose parameters
+        are the start; or its class, or a function that returns one, called with
+        the parameters ``module__name`` of the estimator, and with `n_features`,
+        `input_shape` and `n_outputs` where it has parameters of these names. None is
+        one hidden layer of 20 relu units. Parameters with ``requires_grad=False`` and
+        buffers stay as they are. Batch normalization and dropout are refused in
+        training mode.
+    deterministic : str or sequence of str, default=()
+        Parameters without a posterior, learnt as points by type-II maximum likelihood:
+        names ("conv1.weight"), layers ("norm") or patterns ("*.bias").
+    noise : {"constant", "heteroscedastic"}, default="constant"
+        Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
+        the network a second output, the log of the scale over `noise_scale`, which
+        starts at 0 and whose prior is that of the first one.
+    likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
+        Shape of the noise. "student_t" has heavy tails, of four degrees of freedom, and
+        expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others.
+    noise_scale : float or "learn", default="learn"
+        Scale of the noise, in units of y: for normal noise its standard deviation.
+        "learn" finds the most probable value, of each target, together with the
+        posterior (type-II maximum likelihood).
+    normalize_y : bool, default=True
+        Whether the target is standardised for the fit. Everything that is returned
+        is in units of y. The prior then takes its location and scale from y: the
+        evidence has the units of the density of y, but is no probability of y, and is
+        comparable only with others of the same normalization (``plug_in`` says so).
+        A posterior that is given as `prior` brings the units of its own fit, which are
+        then used.
+    solver : {"auto", "stochastic"}, default="auto"
+        Both are Adam on fresh draws.
+    n_draws : int, default=4
+        Draws of the weights per gradient step.
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
+        most 512; all rows for objectives that minibatches would bias.
+    learning_rate : float or "auto", default="auto"
+        First step size of Adam; "auto" is 0.05, less for noisy objectives: 0.01
+        for those that weigh draws, 0.005 for score gradients.
+    max_iter : int, default=200
+        Largest number of epochs, visits of every row; without minibatches an
+        iteration is 16 gradient steps.
+    tol : float, default=1e-3
+        Nats: a smaller rise of the bound is no progress. It says nothing of how far
+        the optimum is.
+    early_stopping : bool, default=False
+        False makes all `max_iter` epochs, with a step size that falls linearly.
+        True stops when the bound no longer rises: the step size is halved after
+        `n_iter_no_change` iterations without progress beyond the noise, five
+        times; bounds often rise again after long plateaus, which this misses. No
+        data are held out: the bound itself guards against overfitting.
+    n_iter_no_change : int, default=20
+        Used with ``early_stopping=True``.
+    warm_start : bool, default=False
+        Whether a second fit starts at the posterior of the first.
+    n_predict_draws : int, default=100
+        Networks that predictions average over, drawn once at the end of the fit.
+    device : str, default="auto"
+        Where `fit` and the predictions work: "cpu", "cuda", "cuda:1" or another one
+        that torch knows and that has double precision. "auto" is "cuda" where there is
+        one, else "cpu". The data are copied there once; what is fitted is kept in main
+        memory, predicts on the CPU where there is no such device, and evidences are
+        computed on the CPU.
+    verbose : int, default=0
+        1 writes a line about once a second, 2 one for every iteration;
+        `evidence_bounds` says what it is at.
+    random_state : int, RandomState instance or None, default=None
+    **module__params : dict
+        Parameters of the module, with names that begin with ``module__``: they can be
+        searched, as ``{"module__width": [8, 32]}``.
+
+    Attributes
+    ----------
+    noise_scale_ : float
+        Standard deviation of the noise, in units of y.
+    lower_bound_ : float
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
+        the data, whatever was optimised: an estimate from draws. In expectation it
+        bounds log p(D) at the learnt noise, with log loss and without sample
+        weights.
+    lower_bound_se_ : float
+        Its standard error.
+    objective_value_ : float
+        What was optimised, in nats: the average over the last 100 steps or more.
+    objective_value_se_ : float
+        Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
+        steps. What the posterior moves during these steps counts as noise.
+    loss_curve_ : ndarray of shape (n_iter,)
+        The minimised quantity in every iteration.
+    n_iter_ : int
+    converged_ : bool
+        Whether the bound was level at the end: its last quarter of iterations rose
+        by no more than 1 % of the whole, or than the noise.
+    diagnostics_ : dict
+        With log loss also "explained", the share of the target's variance that the fit
+        of up to 2,000 training rows explains (their weighted R^2), and "missed", an
+        estimate of the share that neighboring rows have in common and the fit does not
+        see. A converged fit warns where it misses much, or explains no more than the
+        mean.
+    posterior_ : Posterior
+    point_ : dict of str to ndarray
+        What the fit found for the `deterministic` parameters.
+    prior_scale_ : float or dict of str to float
+        The scale that `prior` learnt, for several of them by block; only where it
+        learns one.
+    objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
+        What the parameters were resolved to.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (d,)
+
+    See Also
+    --------
+    BayesianModuleClassifier : The same for classes.
+    BayesianMLPRegressor : Multilayer perceptrons, trained faster.
+
+    Notes
+    -----
+    Predictions are mixtures of `n_predict_draws` normals, one for each network.
+    The draws are fixed at the end of the fit, so that repeated, row-wise and
+    batched predictions agree.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from torch import nn
+    >>> from skvi.neural_network import BayesianModuleRegressor
+    >>> X, y = (array[:100] for array in load_diabetes(return_X_y=True))
+    >>> def net(n_features, n_outputs, width):
+    ...     return nn.Sequential(
+    ...         nn.Linear(n_features, width), nn.Tanh(), nn.Linear(width, n_outputs)
+    ...     )
+    >>> model = BayesianModuleRegressor(
+    ...     module=net, module__width=5, deterministic="*.bias",
+    ...     learning_rate=0.1, max_iter=150, tol=1.0, random_state=0,
+    ... )
+    >>> model = model.fit(X / X.std(0), y)
+    >>> list(model.posterior_.layout), model.point_["2.bias"].shape
+    (['0.weight', '2.weight'], (1,))
+    """
+
+    _parameter_constraints: dict = {
+        **BayesianNetwork._parameter_constraints,
+        **ModuleMixin._parameter_constraints,
+        **NetworkRegressorMixin._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        objective="elbo",
+        divergence="kl",
+        loss="log",
+        posterior="mean_field",
+        prior="normal",
+        intercept_prior=None,
+        module=None,
+        deterministic=(),
+        noise="constant",
+        likelihood="gaussian",
+        noise_scale="learn",
+        normalize_y=True,
+        solver="auto",
+        n_draws=4,
+        batch_size="auto",
+        learning_rate="auto",
+        max_iter=200,
+        tol=1e-3,
+        early_stopping=False,
+        n_iter_no_change=20,
+        warm_start=False,
+        n_predict_draws=100,
+        device="auto",
+        verbose=0,
+        random_state=None,
+        **module__params,
+    ):
+        self.objective = objective
+        self.divergence = divergence
+        self.loss = loss
+        self.posterior = posterior
+        self.prior = prior
+        self.intercept_prior = intercept_prior
+        self.module = module
+        self.deterministic = deterministic
+        self.noise = noise
+        self.likelihood = likelihood
+        self.noise_scale = noise_scale
+        self.normalize_y = normalize_y
+        self.solver = solver
+        self.n_draws = n_draws
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.n_predict_draws = n_predict_draws
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+        self._set_module_params(module__params)
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the posterior over the weights.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...)
+            Best standardised. float32 is kept, everything else becomes float64.
+        y : array-like of shape (n,) or (n, K)
+            Numbers; K targets share the hidden layers.
+        sample_weight : array-like of shape (n,), default=None
+            Not negative; a weight of 2 counts a row twice.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The parts cannot be combined; before any training.
+        KeyboardInterrupt
+            On Ctrl-C. The best posterior so far is kept, if there is one, with all
+            attributes; else the estimator is not fitted.
+        """
+        return self._fit(X, y, sample_weight)

@@ -1,0 +1,175 @@
+"""What Bayesian torch modules share: templates, parameters, deterministic blocks."""
+
+import inspect
+import math
+from fnmatch import fnmatchcase
+
+import numpy as np
+import torch
+from torch import nn
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.neural_network._flatness import remedies
+from skvi.posteriors import Ensemble
+from skvi.predictors import ModulePredictor, PartialPredictor
+from skvi.utils._sparse import as_rows
+
+__all__ = ["ModuleMixin"]
+
+PREFIX = "module__"
+# Units of the hidden layer of the default module.
+DEFAULT_UNITS = 20
+
+
+class ModuleMixin:
+    """Mixin: `module`, ``module__...`` and `deterministic`."""
+
+    _parameter_constraints: dict = {
+        "module": [None, nn.Module, type, callable],
+        "deterministic": [str, "array-like"],
+    }
+    _input = {"dtype": [np.float64, np.float32], "allow_nd": True}
+    #: Natural size of the last layer, see `ModulePredictor`.
+    _output_gain = 1.0
+
+    def get_params(self, deep=True):
+        """Get parameters, those of the module included.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to return those of parts as well.
+
+        Returns
+        -------
+        dict
+        """
+        own = {k: v for k, v in vars(self).items() if k.startswith(PREFIX)}
+        return super().get_params(deep) | own
+
+    def set_params(self, **params):
+        """Set parameters; ``module__name`` is what the module is made with.
+
+        Parameters
+        ----------
+        **params : dict
+
+        Returns
+        -------
+        self
+        """
+        own = {k: v for k, v in params.items() if k.startswith(PREFIX)}
+        vars(self).update(own)
+        rest = {k: v for k, v in params.items() if k not in own}
+        return super().set_params(**rest) if rest else self
+
+    def _set_module_params(self, module_params):
+        wrong = [name for name in module_params if not name.startswith(PREFIX)]
+        if wrong:
+            raise TypeError(
+                f"{type(self).__name__} has no parameters {wrong}; those of the module "
+                "begin with module__."
+            )
+        vars(self).update(module_params)
+
+    def _network(self, X, likelihood):
+        """Predictor of the module, with the blocks that are points taken out."""
+        is_template = isinstance(self.module, nn.Module)
+        predictor = ModulePredictor(
+            self._make_module(X.shape[1:], likelihood.n_outputs),
+            as_rows(X),
+            likelihood.n_outputs,
+            output_gain=self._output_gain,
+            shuffle=isinstance(self.posterior_family_, Ensemble) and not is_template,
+        )
+        names = self._deterministic_blocks(predictor.layout)
+        return PartialPredictor(predictor, names) if names else predictor
+
+    def _make_module(self, input_shape, n_outputs):
+        """Return a module: a copy of the template, or a new one."""
+        own = {k: v for k, v in vars(self).items() if k.startswith(PREFIX)}
+        given = {name.removeprefix(PREFIX): value for name, value in own.items()}
+        if isinstance(self.module, nn.Module):
+            if given:
+                raise ValueError(
+                    f"module={type(self.module).__name__}(...) is made already, so "
+                    f"that {sorted(own)} cannot reach it. Give the class, or a "
+                    "function that returns a module."
+                )
+            return self.module
+        make = default_module if self.module is None else self.module
+        known = {
+            "input_shape": tuple(input_shape),
+            "n_features": math.prod(input_shape),
+            "n_outputs": n_outputs,
+        }
+        wanted = inspect.signature(make).parameters
+        arguments = {k: v for k, v in known.items() if k in wanted} | given
+        # Modules draw their start from the global generator, which is put back.
+        seed = np.random.RandomState(_seed(self.random_state)).randint(2**31 - 1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seed))
+            module = make(**arguments)
+        if not isinstance(module, nn.Module):
+            raise TypeError(
+                f"module={self.module!r} must be a torch.nn.Module, its class, or a "
+                f"function that returns one. It returned {type(module).__name__}."
+            )
+        return module
+
+    def _deterministic_blocks(self, layout):
+        """Blocks that names, names of layers or patterns stand for."""
+        given = self.deterministic
+        patterns = [given] if isinstance(given, str) else list(given)
+        found = []
+        for pattern in patterns:
+            names = [
+                name
+                for name in layout
+                if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+            ]
+            if not names:
+                raise IncompatibleComponentsError(
+                    f"deterministic={pattern!r} is no parameter, layer or pattern of "
+                    f"the module, which has {list(layout)}."
+                )
+            found += names
+        return [name for name in layout if name in found]
+
+    def _posterior_attributes(self, state):
+        layout, points = self._model.predictor.point_layout, {}
+        found = super()._posterior_attributes(state)
+        if len(layout):
+            values = torch.from_numpy(found["_hyper"][-layout.size :])[None]
+            points = {k: v[0].numpy().copy() for k, v in layout.unpack(values).items()}
+        return found | {"point_": points}
+
+    def _remedies(self):
+        """What may help a fit that misses a signal."""
+        return remedies(None, "", self.divergence_)
+
+
+def _seed(random_state):
+    """A number for the start of the module; a shared generator is asked for one."""
+    if random_state is None or isinstance(random_state, (int, np.integer)):
+        return random_state
+    return random_state.randint(2**31 - 1)
+
+
+def default_module(n_features: int, n_outputs: int) -> nn.Module:
+    """One hidden layer of relu units.
+
+    Parameters
+    ----------
+    n_features, n_outputs : int
+
+    Returns
+    -------
+    torch.nn.Module
+    """
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(n_features, DEFAULT_UNITS),
+        nn.ReLU(),
+        nn.Linear(DEFAULT_UNITS, n_outputs),
+    )

@@ -1,0 +1,131 @@
+"""What Bayesian networks for numbers share: targets, units, noise."""
+
+from numbers import Real
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin, clone
+
+from skvi._model import Model, NumberColumns
+from skvi._noisy_draws import NoisyDraws
+from skvi._registry import SHORTHANDS
+from skvi._regressors import (
+    StandardizedTargetMixin,
+    column_units,
+    names_of_units,
+    noise_in,
+)
+from skvi.likelihoods import (
+    HeteroscedasticLikelihood,
+    IndependentLikelihood,
+    NoiseLikelihood,
+)
+from skvi.neural_network._flatness import (
+    explained_variance,
+    flat_message,
+    missed_message,
+    missed_variance,
+)
+from skvi.neural_network._predictions import NoisyPredictionMixin
+from skvi.utils._validation import Interval, StrOptions
+
+__all__ = ["NetworkRegressorMixin"]
+
+
+class NetworkRegressorMixin(
+    MultiOutputMixin, RegressorMixin, NoisyPredictionMixin, StandardizedTargetMixin
+):
+    """Mixin: `noise`, `likelihood`, `noise_scale` and `normalize_y`."""
+
+    _parameter_constraints: dict = {
+        "noise": [StrOptions({"constant", "heteroscedastic"})],
+        "likelihood": [StrOptions(set(SHORTHANDS["likelihood"])), NoiseLikelihood],
+        "noise_scale": [
+            Interval(Real, 0, None, closed="neither"),
+            StrOptions({"learn"}),
+        ],
+        "normalize_y": ["boolean"],
+    }
+    _input_with_target = {"multi_output": True, "y_numeric": True}
+
+    def _response(self, y):
+        """One or several columns of numbers."""
+        return NumberColumns.find(y)
+
+    def _assemble(self, data, response):
+        """Return the model: a network for the target in its units, and noise."""
+        given = self._given_units()
+        units = column_units(data.y, data.weight, given, self.normalize_y)
+        standardizes = self.normalize_y and given is None
+        likelihood = self._likelihood(noise_in(units, self.noise_scale), response)
+        network = self._network(data.X, likelihood)
+        return Model(
+            response,
+            network,
+            likelihood,
+            self.loss_function_,
+            self._build_prior(network.layout),
+            str(data.X.dtype),
+            units,
+            names_of_units(centred=True) if standardizes else (),
+        )
+
+    def _likelihood(self, scale, response):
+        """Noise of one target, or of each one."""
+        given = self._resolve("likelihood")
+        given.validate()
+        if given.noise_scale != type(given)().noise_scale:
+            raise ValueError(
+                f"likelihood={given!r} has a noise_scale, which the estimator sets. "
+                f"Give noise_scale={given.noise_scale!r} to {type(self).__name__}."
+            )
+
+        def of_scale(scale):
+            noise = clone(given).set_params(noise_scale=scale)
+            if self.noise == "constant":
+                return noise
+            return HeteroscedasticLikelihood(noise)
+
+        if response.n_columns is None:
+            return of_scale(scale)
+        scales = np.broadcast_to(scale, response.n_columns).tolist()
+        return IndependentLikelihood([of_scale(scale) for scale in scales])
+
+    def _posterior_attributes(self, state):
+        found, units = super()._posterior_attributes(state), self._model.units
+        found["posterior_"].units = units
+        n_learnt = len(self._model.likelihood.learnt)
+        noise = np.exp(found["_hyper"][:n_learnt]) * units.y_scale
+        if not n_learnt:
+            noise = np.broadcast_to(self.noise_scale, np.shape(units.y_scale))
+        noise = noise.reshape(np.shape(units.y_scale))
+        return found | {"noise_scale_": noise if noise.ndim else float(noise)}
+
+    def _make_draws(self, predictor, theta, likelihood):
+        return NoisyDraws(predictor, theta, likelihood, self._model.units)
+
+    def _mean(self, f):
+        """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""
+        return self._drawn().functions(f)
+
+    def _compare_with_constant(self, X, y, weight, rows_per_row):
+        """Shares of the variance that the fit explains, and that it misses.
+
+        Of several targets those of the one that the fit explains least.
+        """
+        draws = self._drawn()
+        means = draws.by_rows(X, lambda f: draws.likelihood.mean(f).mean(0))
+        means, y = means.reshape(len(y), -1).T, y.reshape(len(y), -1).T
+        shares = [
+            explained_variance(m, t, weight) for m, t in zip(means, y, strict=True)
+        ]
+        worst = int(np.argmin([1.0 if share is None else share for share in shares]))
+        explained, mean, y = shares[worst], means[worst], y[worst]
+        missed, n_pairs = missed_variance(X.reshape(len(X), -1), y, mean, weight)
+        found = {"explained": explained, "missed": missed}
+        if explained is None:
+            return found, ""
+        remedy = self._remedies()
+        message = missed_message(missed, explained, n_pairs, remedy)
+        # A share is worth half as many nats of log likelihood per row.
+        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
+        return found, message or flat

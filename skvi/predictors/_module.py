@@ -1,0 +1,256 @@
+"""Any torch module as a predictor."""
+
+import math
+from copy import deepcopy
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from skvi.base import Layout, NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.predictors._mlp import INITIAL_SHARE
+from skvi.predictors.base import Predictor
+from skvi.utils._device import CPU
+
+__all__ = ["ModulePredictor"]
+
+# Numbers of the widest layer that all draws of a forward pass keep alive together.
+MAX_ELEMENTS = 2**25
+# Rows on which a module shows that it treats each one by itself.
+PROBE_ROWS, TOLERANCE = 4, 1e-4
+AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+class ModulePredictor(Predictor):
+    """Any `torch.nn.Module`, with its parameters in one flat vector.
+
+    Blocks have the names of the parameters, such as "conv1.weight". Those of
+    normalization layers have the role "affine", other biases "intercept", the rest is
+    "weight". The natural scale of a weight is ``gain / sqrt(fan_in)``, at which a layer
+    keeps the size of what it transforms. Parameters with ``requires_grad=False`` and
+    buffers stay as they are.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Not changed. Its ``forward`` maps rows (n, ...) to (n, K), or to (n,) for K = 1.
+        Its parameters are where fits start.
+    X : Tensor of shape (n, ...)
+        Some rows, such as those of the fit: the module is tried on a few of them.
+    n_outputs : int, default=1
+        K.
+    gain, output_gain : float, default=2 ** 0.5 and 1.0
+        Of all weights, and of the last one with two dimensions or more. The root of two
+        suits layers before relu.
+    shuffle : bool, default=False
+        Whether every start has the entries of each weight in another order, which is
+        another start where they were drawn independently.
+
+    Raises
+    ------
+    IncompatibleComponentsError
+        Its output for a row depends on the other rows, or on chance: batch
+        normalization and dropout in training mode. The message names what to use.
+    ValueError
+        It has no parameters, fails on these rows, or has another number of outputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.predictors import ModulePredictor
+    >>> net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    >>> predictor = ModulePredictor(net, torch.zeros(2, 2, 2), n_outputs=3)
+    >>> predictor.layout
+    Layout({'1.weight': (3, 4), '1.bias': (3,)})
+    >>> theta = torch.zeros(5, predictor.layout.size)
+    >>> predictor.forward(theta, torch.ones(7, 2, 2)).shape
+    torch.Size([5, 7, 3])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        X: torch.Tensor,
+        n_outputs: int = 1,
+        gain: float = math.sqrt(2),
+        output_gain: float = 1.0,
+        shuffle: bool = False,
+    ) -> None:
+        module = deepcopy(module).to(CPU)
+        self.n_outputs, self.shuffle = n_outputs, shuffle
+        free = {k: p.detach() for k, p in module.named_parameters() if p.requires_grad}
+        if not free:
+            raise ValueError(
+                f"{type(module).__name__} has no parameters with requires_grad=True: "
+                "there is nothing to learn."
+            )
+        every: dict[str, torch.Tensor] = {}
+        every.update(module.named_parameters(remove_duplicate=False))
+        names = {id(p): name for name, p in module.named_parameters()}
+        #: What is used in several places goes by its first name.
+        self._first_names = {k: names[id(p)] for k, p in every.items()}
+        fixed = {k: p for k, p in every.items() if not p.requires_grad}
+        fixed |= dict(module.named_buffers(remove_duplicate=False))
+        self._fixed = {name: value.detach().clone() for name, value in fixed.items()}
+        self.layout = _layout(module, free, gain, output_gain)
+        start = [free[name].reshape(-1).double() for name in self.layout]
+        self._start = torch.cat(start).clone()
+        _refuse_batch_layers(module)
+        # Its parameters come from theta; what is left of it has no numbers.
+        self.module = module.to("meta")
+        self._width = n_outputs
+        self._probe(X)
+
+    @property
+    def row_width(self) -> int:
+        """Numbers that one row and one draw keep alive: the widest layer."""
+        return self._width
+
+    def initial_normal(self, generator: torch.Generator) -> NormalForm:
+        """Start of a fit: where the module is, and narrow.
+
+        Parameters
+        ----------
+        generator : torch.Generator
+
+        Returns
+        -------
+        NormalForm
+        """
+        device, mean = generator.device, self._start.to(generator.device).clone()
+        for block in self.layout.values():
+            if self.shuffle and block.role == "weight":
+                order = torch.randperm(block.size, generator=generator, device=device)
+                mean[block.slice] = mean[block.slice][order]
+        scale = self.layout.natural_scales().to(device)
+        return NormalForm(mean, INITIAL_SHARE * scale)
+
+    def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
+        """Evaluate f.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        X : Tensor of shape (n, ...)
+
+        Returns
+        -------
+        Tensor of shape (S, n, K)
+            In the dtype of `theta`; draws together, as many as fit into memory.
+        """
+        blocks, X = self.layout.unpack(theta), X.to(theta.dtype)
+        fixed = {name: _as(value, theta) for name, value in self._fixed.items()}
+        if len(theta) == 1:
+            single = {name: block[0] for name, block in blocks.items()}
+            return self._call(single, fixed, X)[None]
+        chunk = max(1, MAX_ELEMENTS // (len(X) * self._width or 1))
+        size = chunk if chunk < len(theta) else None
+        evaluate = vmap(self._call, in_dims=(0, None, None), chunk_size=size)
+        return evaluate(blocks, fixed, X)
+
+    def _call(
+        self,
+        blocks: dict[str, torch.Tensor],
+        fixed: dict[str, torch.Tensor],
+        X: torch.Tensor,
+    ) -> torch.Tensor:
+        firsts = self._first_names.items()
+        values = {name: blocks[first] for name, first in firsts if first in blocks}
+        f = functional_call(self.module, {**values, **fixed}, (X,))
+        return f[:, None] if f.ndim == 1 else f
+
+    def _probe(self, X: torch.Tensor) -> None:
+        """Try the module on a few rows: shapes, widths, and each row by itself."""
+        rows, widths = X[:PROBE_ROWS], [self.n_outputs]
+        name = type(self.module).__name__
+
+        def note(layer: nn.Module, inputs: tuple, output: object) -> None:
+            if isinstance(output, torch.Tensor) and len(output):
+                widths.append(output.numel() // len(output))
+
+        hooks = [layer.register_forward_hook(note) for layer in self.module.modules()]
+        theta = self._start[None].to(rows.dtype)
+        try:
+            with torch.no_grad():
+                f = self.forward(theta, rows)[0]
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ValueError(
+                f"{name} fails on rows of shape {tuple(X.shape[1:])}: {error}"
+            ) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if f.shape != (len(rows), self.n_outputs):
+            raise ValueError(
+                f"{name} returns an array of shape {tuple(f.shape)} for {len(rows)} "
+                f"rows; this model needs ({len(rows)}, {self.n_outputs}): one column "
+                "for each number that it predicts."
+            )
+        self._width = max(widths)
+        with torch.no_grad():
+            alone = [self.forward(theta, rows[i : i + 1])[0] for i in range(len(rows))]
+        if not torch.allclose(f, torch.cat(alone), TOLERANCE, TOLERANCE):
+            raise IncompatibleComponentsError(
+                f"The output of {name} for a row depends on the other rows of a batch, "
+                "or on chance. Use layers that treat each row by itself, such as "
+                "nn.GroupNorm and nn.LayerNorm, and no random numbers."
+            )
+
+
+def _as(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return value.to(like.dtype) if value.is_floating_point() else value
+
+
+def _refuse_batch_layers(module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        kind = f"{type(layer).__name__} {name!r}".replace(" ''", "")
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+            layer.training or not layer.track_running_stats
+        ):
+            raise IncompatibleComponentsError(
+                f"{kind} in training mode makes the output for a row depend on the "
+                "other rows of a batch, so that there is no likelihood of a row. Use "
+                "nn.GroupNorm or nn.LayerNorm, or give a trained module in eval mode: "
+                "module.eval(), whose running statistics are then kept."
+            )
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and (
+            layer.training and layer.p > 0
+        ):
+            raise IncompatibleComponentsError(
+                f"{kind} in training mode makes the output depend on chance. Leave it "
+                "out, since weights that are drawn from a posterior do what it is for, "
+                "or give a module in eval mode: module.eval()."
+            )
+
+
+def _layout(
+    module: nn.Module, free: dict[str, torch.Tensor], gain: float, output_gain: float
+) -> Layout:
+    """Blocks of the parameters, with roles and natural scales."""
+    owners = {
+        f"{prefix}.{own}".lstrip("."): layer
+        for prefix, layer in module.named_modules(remove_duplicate=False)
+        for own, _ in layer.named_parameters(recurse=False)
+    }
+    shapes, roles, scales, last = {}, {}, {}, ""
+    for name, value in free.items():
+        owner = owners[name]
+        shapes[name] = tuple(value.shape)
+        if isinstance(owner, AFFINE):
+            roles[name] = "affine"
+        elif name.rpartition(".")[2].startswith("bias"):
+            roles[name] = "intercept"
+        elif value.ndim > 1 and not isinstance(owner, nn.Embedding):
+            scales[name], last = gain / math.sqrt(_fan_in(owner, value)), name
+    if last:
+        scales[last] *= output_gain / gain
+    return Layout(shapes, None, scales, roles)
+
+
+def _fan_in(owner: nn.Module, weight: torch.Tensor) -> float:
+    """Inputs that a unit adds up."""
+    if not isinstance(owner, TRANSPOSED):
+        return weight[0].numel()
+    return weight[:, 0].numel() / math.prod(owner.stride)

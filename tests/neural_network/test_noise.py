@@ -1,0 +1,196 @@
+"""Networks with noise that depends on the features, with heavy tails, and K targets."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.base import clone
+
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import StudentTLikelihood
+from skvi.metrics import NegCRPS
+from skvi.neural_network import BayesianMLPRegressor
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
+SETTINGS = {
+    "noise": "heteroscedastic",
+    "learning_rate": 0.02,
+    "max_iter": 150,
+    "random_state": 0,
+}
+
+
+def spread(X):
+    """Scale of the noise, which doubles seven times from left to right."""
+    return 10 * np.exp(-1 + 0.8 * X[:, 0])
+
+
+def make_data(n, seed, heavy=False):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, (n, 1))
+    noise = rng.standard_t(3, n) if heavy else rng.standard_normal(n)
+    return X, 30 + 10 * np.sin(2 * X[:, 0]) + spread(X) * noise
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = make_data(600, 0)
+    return BayesianMLPRegressor(**SETTINGS).fit(X, y), X, y
+
+
+def test_a_known_scale_is_found(fitted):
+    """To 15 % on average, and half a nat a row better than constant noise.
+
+    Wrong variants: a scale of the wrong sign in f; the level for all rows.
+    """
+    model, X, y = fitted
+    Z, t = make_data(500, 1)
+    std = model.predict(Z, return_std=True)[1]
+    assert np.abs(np.log(std / spread(Z))).mean() < 0.15
+    constant = BayesianMLPRegressor(**{**SETTINGS, "noise": "constant"}).fit(X, y)
+    gain = model.predict_log_density(Z, t) - constant.predict_log_density(Z, t)
+    assert gain.mean() > 0.4
+    assert model.lower_bound_ > constant.lower_bound_ + 100
+    inside = model.predict_interval(Z, 0.8)
+    covered = (inside[:, 0] < t) & (t < inside[:, 1])
+    assert abs(covered.mean() - 0.8) < 0.06
+
+
+def test_predictions_follow_from_the_likelihood(fitted, z_score):
+    """All answers are those of one mixture of normals with scales of rows.
+
+    Wrong variants: squares of means of scales; the noise at the level.
+    """
+    model, X, y = fitted
+    draws = model._drawn()
+    f = draws.by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
+    units = model._model.units
+    means = units.y_mean + units.y_scale * f[..., 0]
+    stds = model.noise_scale_ * np.exp(6 * np.tanh(f[..., 1] / 6))
+    mean, std = model.predict(X, return_std=True)
+    assert np.allclose(mean, means.mean(0))
+    variance = means.var(0, ddof=1) + (stds**2).mean(0)
+    assert np.allclose(std, np.sqrt(variance))
+    density = stats.norm.pdf(y, means, stds).mean(0)
+    assert np.allclose(model.predict_log_density(X, y), np.log(density))
+    quantile = model.predict_quantiles(X, 0.2)[:, 0]
+    assert np.allclose(stats.norm.cdf(quantile, means, stds).mean(0), 0.2)
+    sample = model.sample_y(X[:4], 4000, random_state=0)
+    ends = model.predict_quantiles(X[:4], [0.1, 0.9])
+    # The predictions average over 100 networks, the draws over all.
+    assert np.allclose((sample < ends[:, :1]).mean(1), 0.1, atol=0.03)
+    assert np.allclose((sample > ends[:, 1:]).mean(1), 0.1, atol=0.03)
+    components = model._predictive_normals(X)
+    assert np.allclose(components[0], means.T)
+    assert np.allclose(components[1], stds.T)
+
+
+def test_it_starts_with_constant_noise():
+    """The first value is that of constant noise. Wrong variant: a random scale."""
+    X, y = make_data(100, 0)
+    start = {**SETTINGS, "max_iter": 1, "learning_rate": 1e-6, "batch_size": 100}
+    model = BayesianMLPRegressor(**start).fit(X, y)
+    constant = BayesianMLPRegressor(**{**start, "noise": "constant"}).fit(X, y)
+    stds = model._drawn().stds(X)
+    assert np.allclose(stds, constant.noise_scale_, rtol=0.1)
+    assert model.noise_scale_ == pytest.approx(constant.noise_scale_, rel=1e-3)
+
+
+def test_a_fixed_level_is_in_units_of_y():
+    """Wrong variant: a given level that is not divided by the unit of y."""
+    X, y = make_data(60, 0)
+    options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
+    first = BayesianMLPRegressor(noise_scale=4.0, **options).fit(X, y)
+    other = BayesianMLPRegressor(noise_scale=40.0, **options).fit(X, 10 * y + 3)
+    shift = len(y) * math.log(10)
+    assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
+    assert np.allclose(other._drawn().stds(X), 10 * first._drawn().stds(X))
+    assert other.noise_scale_ == 40.0
+
+
+def test_heavy_tails():
+    """Outliers are expected, and move the mean less. Wrong variant: normal tails."""
+    X, y = make_data(300, 0)
+    rng = np.random.default_rng(0)
+    y = 30 + 10 * np.sin(2 * X[:, 0]) + rng.standard_normal(300)
+    y[::20] += 60
+    options = {**SETTINGS, "noise": "constant"}
+    normal = BayesianMLPRegressor(**options).fit(X, y)
+    heavy = BayesianMLPRegressor(likelihood=StudentTLikelihood(df=2.5), **options).fit(
+        X, y
+    )
+    truth = 30 + 10 * np.sin(2 * X[:, 0])
+    error = [np.abs(m.predict(X) - truth).mean() for m in (normal, heavy)]
+    assert error[1] < 0.5 * error[0]
+    assert heavy.lower_bound_ > normal.lower_bound_ + 100
+    f = heavy._drawn().by_rows(X[:5], lambda f: heavy._mean(f).T).T
+    low = heavy.predict_quantiles(X[:5], 0.02)[:, 0]
+    expected = stats.t(2.5, f, heavy.noise_scale_).cdf(low).mean(0)
+    assert np.allclose(expected, 0.02)
+    # The score takes draws where forecasts are no mixtures of normals.
+    assert heavy._predictive_normals(X) is None
+    assert NegCRPS(n_samples=200)(heavy, X, y) > NegCRPS()(normal, X, y)
+    infinite = clone(heavy).set_params(likelihood__df=2.0, max_iter=1).fit(X, y)
+    assert np.isinf(infinite.predict(X[:2], return_std=True)[1]).all()
+
+
+@pytest.mark.parametrize("noise", ["constant", "heteroscedastic"])
+def test_several_targets(noise):
+    """Each in its own units, with its own noise; the first layer is shared.
+
+    Wrong variants: units or noise of the first column for all; densities of one target.
+    """
+    X, y = make_data(200, 0)
+    Y = np.stack([y, 1e-3 * (X[:, 0] ** 2 + 0.1 * np.sin(50 * y))], 1)
+    options = {**SETTINGS, "noise": noise, "max_iter": 60}
+    model = BayesianMLPRegressor(**options).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (200, 2)
+    assert model.noise_scale_.shape == (2,)
+    assert 5e-5 < model.noise_scale_[1] < 8e-4
+    errors = (mean - Y).std(0) / Y.std(0)
+    assert errors[1] < 0.35
+    ends = model.predict_interval(X, 0.9)
+    assert ends.shape == (200, 2, 2)
+    covered = (ends[:, 0] < Y) & (Y < ends[:, 1])
+    assert np.all(covered.mean(0) > 0.8)
+    f = model._drawn().by_rows(X, lambda f: f.transpose(0, 1)).transpose(1, 0, 2)
+    f = f.reshape(*f.shape[:2], 2, -1)
+    units = model._model.units
+    means = units.y_mean + units.y_scale * f[..., 0]
+    stds = np.broadcast_to(model.noise_scale_, means.shape)
+    if noise == "heteroscedastic":
+        stds = stds * np.exp(6 * np.tanh(f[..., 1] / 6))
+    assert np.allclose(mean, means.mean(0))
+    assert np.allclose(std, np.sqrt(means.var(0, ddof=1) + (stds**2).mean(0)))
+    density = stats.norm.pdf(Y, means, stds).prod(2).mean(0)
+    assert np.allclose(model.predict_log_density(X, Y), np.log(density))
+    assert model.sample_y(X[:3], 5).shape == (3, 2, 5)
+    assert model.sample_function(0)(X).shape == (200, 2)
+    assert model._predictive_normals(X)[1].shape == (200, 2, 100)
+    assert np.isfinite(NegCRPS()(model, X, Y))
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(X), model.predict(X))
+    scaled = BayesianMLPRegressor(**options).fit(X, Y * [1.0, 100.0])
+    shift = 200 * math.log(100)
+    assert scaled.lower_bound_ == pytest.approx(model.lower_bound_ - shift, rel=1e-6)
+    with pytest.raises(ValueError, match="2 columns"):
+        model.predict_log_density(X, y)
+
+
+def test_refused():
+    X, y = make_data(30, 0)
+    with pytest.raises(ValueError, match=r"noise_scale=2\.0"):
+        BayesianMLPRegressor(likelihood=StudentTLikelihood(4.0, 2.0)).fit(X, y)
+    model = BayesianMLPRegressor(
+        noise="heteroscedastic",
+        noise_scale=1.0,
+        loss=lambda f, y: (y - f[..., 0]).abs(),
+    )
+    with pytest.raises(IncompatibleComponentsError, match="scale of the noise"):
+        model.fit(X, y)
