@@ -84,7 +84,7 @@ KINDS = {
         [Autoregression(2), VectorAutoregression(), ConstantMean()], burn_in=50
     ),
     "robust": BayesianChangepointDetector(
-        Autoregression(), loss="beta", adapt_beta=True, burn_in=50, max_hypotheses=30
+        Autoregression(), loss="beta", adapt_beta=True, burn_in=20, max_hypotheses=8
     ),
 }
 

@@ -253,8 +253,8 @@ def test_moments_of_real_numbers(model):
     X = 0.5 * rng.standard_normal((12, 1))
     detector = BayesianChangepointDetector(model, **EXACT).fit(X)
     mean, std = detector.predict_next(return_std=True)
-    x, w = np.polynomial.legendre.leggauss(60)
-    x, w = 8 * x, 8 * w
+    x, w = np.polynomial.legendre.leggauss(90)
+    x, w = 14 * x, 14 * w
     p = [
         np.exp(
             BayesianChangepointDetector(model, **EXACT)
@@ -266,5 +266,5 @@ def test_moments_of_real_numbers(model):
     ]
     p = w * np.array(p)
     assert p.sum() == pytest.approx(1, abs=1e-7)
-    assert mean[0] == pytest.approx(p @ x, abs=1e-7)
-    assert std[0] ** 2 == pytest.approx(p @ (x - mean[0]) ** 2, abs=1e-6)
+    assert mean[0] == pytest.approx(p @ x, abs=1e-6)
+    assert std[0] ** 2 == pytest.approx(p @ (x - mean[0]) ** 2, abs=1e-5)
