@@ -205,6 +205,7 @@ def test_checks_of_slow_fits(estimator, check):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
 @pytest.mark.parametrize(("estimator", "check"), [*checks(SEARCHES)])
 def test_all_checks_of_searches(estimator, check):
     check(estimator)
