@@ -13,7 +13,7 @@ from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
-from skvi.neural_network._flatness import spread_rows
+from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
 from skvi.solvers import State
@@ -120,6 +120,10 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
             weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
+
+    def _input_remedy(self, target):
+        """Name features of another size than networks expect."""
+        return unscaled_message(target.X[spread_rows(target.n_rows)].cpu().numpy())
 
     def _bound_evidence(self, target, *options):
         """Say, too, that a posterior of hidden units has equivalent copies."""
