@@ -6,12 +6,24 @@
 
 The network is the default one (20 relu units, double precision), behind a
 `StandardScaler`. `orders` searches over orders of the Rényi divergence, `weights` over
-those of KL. For each: seconds of a single fit of the pipeline to one fold (median of
-ten, before and after the search), seconds of both searches without the refit, how many
-single fits that is, and the largest difference between their scores. Monte Carlo error
-is the standard deviation of a fold's score over seeds.
+those of KL. For each: processor seconds of a single fit of the pipeline to one fold
+(median of ten, before and after the search) and of both searches without the refit, how
+many single fits that is, and the largest difference between their scores. Monte Carlo
+error is the standard deviation of a fold's score over seeds. With several processes the
+seconds are those of the clock.
 
-RESULTS
+2026-11-22, x86_64, 2 virtual cores, torch 2.13.0, one thread; other processes ran
+beside (load 8 to 10), so that shares mean more than seconds:
+
+- orders: a single fit 0.45 s; the search 50 to 62 of them for its 100 fits,
+  GridSearchCV 118 to 128. Before orders had gradients without automatic
+  differentiation a single fit took 1.65 s, three and a half times as long.
+- weights: a single fit 0.39 s; the search 47 to 60 of them, GridSearchCV 101 to 103.
+- The largest difference of scores is 1e-16; over seeds they differ by 4e-3 to 6e-3.
+
+A stack saves what a gradient step costs beside its arithmetic. Here that is a third to
+a half of it: the rest are matrix products of 40 rows (see bench_network_step.py), which
+100 members need 100 times. Fewer than about 40 single fits are out of reach of a core.
 """
 
 import argparse
@@ -43,14 +55,15 @@ def concrete():
     return table[:, :-1], table[:, -1]
 
 
-def timed(function):
-    start = time.perf_counter()
+def timed(function, clock=time.process_time):
+    start = clock()
     found = function()
-    return time.perf_counter() - start, found
+    return clock() - start, found
 
 
-def single_fits(model, X, y, train):
-    return [timed(lambda: clone(model).fit(X[train], y[train]))[0] for _ in range(5)]
+def single_fits(model, X, y, train, clock):
+    fits = (timed(lambda: clone(model).fit(X[train], y[train]), clock) for _ in "12345")
+    return [seconds for seconds, _ in fits]
 
 
 def scores_of(search):
@@ -79,10 +92,11 @@ def measure(name, X, y, n_jobs, has_reference):
     options = {"cv": splits, "refit": False, "n_jobs": n_jobs}
     train, _ = splits[0]
     clone(model).fit(X[train], y[train])  # what is done once in a process
-    singles = single_fits(model, X, y, train)
+    clock = time.process_time if n_jobs is None else time.perf_counter
+    singles = single_fits(model, X, y, train, clock)
     search = BatchedGridSearchCV(model, grid, **options)
-    seconds, batched = timed(lambda: search.fit(X, y))
-    singles += single_fits(model, X, y, train)
+    seconds, batched = timed(lambda: search.fit(X, y), clock)
+    singles += single_fits(model, X, y, train, clock)
     single = statistics.median(singles)
     print(
         f"{name}: a single fit {single:.2f} s; the search {seconds:.1f} s", flush=True
@@ -90,7 +104,8 @@ def measure(name, X, y, n_jobs, has_reference):
     print(f"  = {seconds / single:.0f} single fits, for {20 * N_FOLDS} of them")
     if not has_reference:
         return
-    seconds, usual = timed(lambda: GridSearchCV(model, grid, **options).fit(X, y))
+    search = GridSearchCV(model, grid, **options)
+    seconds, usual = timed(lambda: search.fit(X, y), clock)
     difference = np.abs(scores_of(batched) - scores_of(usual)).max()
     noise = noise_of_seeds(model, X, y, splits)
     print(f"  GridSearchCV {seconds:.1f} s = {seconds / single:.0f} single fits")

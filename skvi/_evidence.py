@@ -21,6 +21,8 @@ class EvidenceMixin:
     """Mixin of supervised estimators, before `BaseSupervised`: `evidence_bounds`."""
 
     _row_data = " and sample_weight"
+    #: Draws that are evaluated at once.
+    _evidence_draws = 64
     _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
     def evidence_bounds(
@@ -103,6 +105,7 @@ class EvidenceMixin:
         precision,
         random_state,
         exposure=None,
+        max_seconds=None,
     ):
         validate_arguments(
             type(self).__name__,
@@ -118,7 +121,7 @@ class EvidenceMixin:
         model, data = self._model, self._data_of_fit(X, y, sample_weight, exposure)
         plain = self.loss_function_.is_log_loss and not data.is_weighted
         target = model.target(data).at(torch.from_numpy(self._hyper.copy()))
-        work = 64 * len(data.y) * target.layout.size
+        work = self._evidence_draws * len(data.y) * target.layout.size
         with raising_interrupts(), limit_threads(work, getattr(self, "n_jobs", None)):
             bounds = self._bound_evidence(
                 target.frozen(),
@@ -128,6 +131,7 @@ class EvidenceMixin:
                 precision,
                 "log evidence" if plain else "generalised log evidence",
                 EvidenceProgress(self),
+                **({} if max_seconds is None else {"max_seconds": max_seconds}),
             )
         if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
             # With weights, too: a power of a probability is at most 1.
@@ -161,7 +165,7 @@ class EvidenceMixin:
         return data
 
     def _bound_evidence(
-        self, target, generator, method, n_draws, precision, quantity, report
+        self, target, generator, method, n_draws, precision, quantity, report, **limits
     ):
         """Bound the evidence of a target that is known to be that of the fit."""
         return bound_evidence(
@@ -173,4 +177,5 @@ class EvidenceMixin:
             quantity,
             method=method,
             report=report,
+            **limits,
         )

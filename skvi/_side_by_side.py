@@ -12,6 +12,7 @@ from skvi._supervised import BaseSupervised
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
 from skvi.utils._callbacks import has_callbacks
+from skvi.utils._device import CPU
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._threads import limit_threads
 
@@ -19,8 +20,9 @@ __all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
 
 # Draws for the ELBO of a fit that is one of many.
 BOUND_DRAWS = 100
-# Numbers in the buffers of a stack: as many as caches hold, and no more.
-STACK_ELEMENTS = 2**19
+# Numbers in the buffers of a stack: on a CPU as many as its caches hold, elsewhere as
+# many as keep the device busy.
+STACK_ELEMENTS, DEVICE_ELEMENTS = 2**17, 2**25
 
 
 @dataclass(eq=False)
@@ -176,7 +178,9 @@ def _stacks(tasks: Sequence[tuple[Problem, SolverOptions]]) -> list[list[int]]:
     stacks = []
     for group in groups.values():
         largest = max(_n_elements(*tasks[i]) for i in group)
-        n_parts = -(-len(group) // max(1, STACK_ELEMENTS // largest))
+        on_cpu = tasks[group[0]][0].posterior.params.device == CPU
+        limit = STACK_ELEMENTS if on_cpu else DEVICE_ELEMENTS
+        n_parts = -(-len(group) // max(1, limit // largest))
         stacks += [group[part::n_parts] for part in range(n_parts)]
     return stacks
 

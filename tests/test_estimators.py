@@ -217,6 +217,7 @@ def test_all_checks_of_modules(estimator, check):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
 @pytest.mark.parametrize(("estimator", "check"), [*checks(SEARCHES)])
 def test_all_checks_of_searches(estimator, check):
     check(estimator)

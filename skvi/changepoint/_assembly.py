@@ -45,10 +45,14 @@ __all__ = [
     "resolve_loss",
     "resolve_models",
     "resolve_prior",
+    "resolve_run_length_loss",
 ]
 
 # Standard deviations from the prediction at which a row has the largest influence.
-INFLUENCE_PEAK = 2.75
+INFLUENCE_PEAK = 2.0
+# The largest order of the run-length loss, of those tried on the five autoregressions
+# (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
+RUN_LENGTH_BETA = 1.75
 
 MODELS = {
     "constant_mean": ConstantMean,
@@ -159,6 +163,20 @@ def check_losses(loss: Loss, run_length_loss: Loss) -> None:
         )
 
 
+def resolve_run_length_loss(
+    given: str | Loss, loss: str | Loss, models: Sequence[SegmentModel]
+) -> Loss:
+    """Return the loss that judges hypotheses: that of the parameters, unless given.
+
+    By name both orders are those that the five autoregressions bear.
+    """
+    if isinstance(given, str) and given == "auto":
+        given = loss
+    if isinstance(given, str) and given == "beta":
+        return BetaLoss(RUN_LENGTH_BETA)
+    return resolve_loss(given, models)
+
+
 def power_of(loss: Loss) -> float | None:
     """Return beta - 1, and None for the log loss."""
     return loss.beta - 1 if isinstance(loss, BetaLoss) else None
@@ -239,5 +257,5 @@ def make_stream(
         groups, hazard, model_prior, max_hypotheses, min_probability, adapts
     )
     records = Records(hazard, history, n_kept)
-    judge = Judge(run_length_power, adapts)
+    judge = Judge(run_length_power, adapts, scaling.burn_in.noise)
     return Stream(models, scaling, filter_, records, judge)

@@ -1,16 +1,11 @@
 """Counts and yes-no series with conjugate priors."""
 
-from numbers import Real
-
 import numpy as np
 from scipy.special import gammaln
 
-from skvi.changepoint.base import BurnIn, ObservationModel, Row, State
-from skvi.utils._validation import Interval
+from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
 
 __all__ = ["BernoulliTrials", "PoissonCounts"]
-
-POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 class PoissonCounts(ObservationModel):

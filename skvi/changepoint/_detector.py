@@ -21,6 +21,7 @@ from skvi.changepoint._assembly import (
     resolve_loss,
     resolve_models,
     resolve_prior,
+    resolve_run_length_loss,
 )
 from skvi.changepoint._columns import Pending, find_columns, labels_of
 from skvi.changepoint._interrupts import interrupts_between_rows
@@ -65,10 +66,11 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
         What parameters are for. "log" is Bayes' rule. "beta" is robust, for
         regressions (all models of real numbers but `KnownNoise`): its order is set
-        such that rows 2.75 standard deviations from their prediction have the largest
+        such that rows 2 standard deviations from their prediction have the largest
         influence, and those farther away less and less; ``BetaLoss(beta)`` sets it.
     run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
-        By what hypotheses about segments are judged; "auto" is `loss`.
+        By what hypotheses about segments are judged; "auto" is `loss`. "beta" is
+        ``BetaLoss(1.75)``: a row far from every prediction says next to nothing.
     adapt_beta : bool, default=False
         Whether the order of the run-length loss follows the stream: a step for each
         row, down the gradient of the absolute error of prediction. Needs a beta loss.
@@ -90,6 +92,11 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         for all, at a cost that grows with every row.
     min_probability : float, default=1e-7
         Less probable hypotheses are dropped.
+    threshold : float, default=0.5
+        Which changepoints of the most probable segmentation are reported: those with
+        at least so many expected changes in the 5 rows to either side. 0 reports all:
+        the most probable of very many segmentations also has changes that are needed
+        somewhere, but are not likely there or anywhere near.
     history : int, default=5000
         Number of rows that a look back goes over at least, in judging whether a row
         began a segment. Of up to twice as many rows hypotheses are kept in memory.
@@ -99,7 +106,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     changepoints_ : ndarray of int
-        First rows of all segments but the first one: the most probable segmentation.
+        First rows of all segments but the first one: the most probable segmentation,
+        as far as its changes pass the `threshold`.
     changepoint_labels_ : ndarray
         Their labels in the index of a DataFrame, such as dates.
     segment_models_ : ndarray of int
@@ -122,8 +130,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Log density, in nats, that was given to every row before it was seen.
     log_evidence_ : float
         Log density of the whole series, in nats; a lower bound where hypotheses were
-        dropped. With a robust `run_length_loss` it is a generalized evidence in the
-        units of `scaling`, which compares with none of another loss.
+        dropped. With a robust `run_length_loss` it is a generalized evidence, which
+        compares with none of another loss.
     dropped_mass_ : float
         Sum of the probabilities of all dropped hypotheses. If the models are right,
         the truth is among the dropped at most so probably.
@@ -157,6 +165,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     are normal inverse gamma distributions that minimize the expected beta loss plus
     the divergence from the prior, and hypotheses are weighed by the beta loss of
     their predictions. The most probable segmentation is that of the joint posterior.
+
+    The beta loss depends on units: it is that of densities in units of the noise of
+    the burn-in, as differences of neighboring rows show it.
 
     Of a new segment the posterior is fully optimized after each row. From 25 rows on
     it takes one step per row, and older rows keep the influence that they had when
@@ -215,6 +226,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "burn_in": [Interval(Integral, 1, None, closed="left"), None],
         "max_hypotheses": [Interval(Integral, 2, None, closed="left"), None],
         "min_probability": [Interval(Real, 0, 1, closed="left")],
+        "threshold": [Interval(Real, 0, None, closed="left")],
         "history": [Interval(Integral, 1, None, closed="left")],
         "verbose": ["verbose"],
     }
@@ -233,6 +245,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         burn_in: int | None = None,
         max_hypotheses: int | None = 200,
         min_probability: float = 1e-7,
+        threshold: float = 0.5,
         history: int = 5000,
         verbose: int = 0,
     ) -> None:
@@ -248,6 +261,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.burn_in = burn_in
         self.max_hypotheses = max_hypotheses
         self.min_probability = min_probability
+        self.threshold = threshold
         self.history = history
         self.verbose = verbose
 
@@ -336,9 +350,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.hazard_ = resolve_hazard(self.hazard)
         self.model_prior_ = resolve_prior(self.model_prior, len(self.models_))
         self.loss_function_ = resolve_loss(self.loss, self.models_)
-        judge = self.run_length_loss
-        judge = self.loss_function_ if judge == "auto" else judge
-        self.run_length_loss_ = resolve_loss(judge, self.models_)
+        self.run_length_loss_ = resolve_run_length_loss(
+            self.run_length_loss, self.loss, self.models_
+        )
         check_losses(self.loss_function_, self.run_length_loss_)
         check_adaption(self.adapt_beta, self.run_length_loss_)
         self.divergence_ = resolve_divergence(self.divergence, self.models_)

@@ -153,15 +153,15 @@ class Filter:
         if self.max_hypotheses is not None and len(weight) > self.max_hypotheses:
             excess = len(weight) - self.max_hypotheses
             drop[np.argpartition(weight, excess - 1)[:excess]] = True
-        index = np.flatnonzero(drop)
-        if not len(index):
+        if not drop.any():
             return
-        lost = float(np.exp(weight[index]).sum())
+        lost = float(np.exp(weight[drop]).sum())
         self._drop(drop)
         self.dropped_mass += lost
         self.log_evidence += np.log1p(-lost)
-        rest = np.full(len(weight) - len(index), -np.log1p(-lost))
-        self._add_to_all(rest, rest)
+        for store in self.stores:
+            store["log_weight"][...] -= np.log1p(-lost)
+            store["path"][...] -= np.log1p(-lost)
 
     def _hazards(self, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Log probabilities that segments end, and that they go on."""
@@ -197,7 +197,7 @@ class Filter:
         place = 0
         for store in self.stores:
             end = place + store.n
-            store.drop(np.flatnonzero(drop[place:end]))
+            store.drop(drop[place:end])
             place = end
 
     def collect(self) -> set[int]:

@@ -98,6 +98,7 @@ class ConjugateGroup(Group):
         self.models, self.members, self.burn_in = numbers, models, burn_in
         self.temper = temper
         self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        self._row: Row | None = None
         self._scored: Regressions | None = None
 
     def prior(self) -> State:
@@ -107,7 +108,13 @@ class ConjugateGroup(Group):
         return {name: np.stack([p[name] for p in priors]) for name in priors[0]}
 
     def _regressions(self, state: State, row: Row) -> Regressions:
-        return Regressions(state, self.design(row)[state["member"]])
+        """Predictions of a row, which are the same until hypotheses change."""
+        if row is not self._row or self._scored is None:
+            design = self.design(row)
+            if len(design) > 1:
+                design = design[state["member"]]
+            self._row, self._scored = row, Regressions(state, design)
+        return self._scored
 
     def design(self, row: Row) -> np.ndarray:
         """Regressors of all models, (n_models, G, p)."""
@@ -122,15 +129,14 @@ class ConjugateGroup(Group):
 
     def score(self, state: State, row: Row) -> np.ndarray:
         """See `Group.score`."""
-        self._scored = self._regressions(state, row)
-        return self._scored.log_density(row.values)
+        return self._regressions(state, row).log_density(row.values)
 
     def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
         """See `Group.learn`."""
-        if self._scored is not None:
-            for name, array in self._scored.learned(self.temper).items():
-                assign(state[name], array, usable)
-        self._scored = None
+        found = self._regressions(state, row).learned(self.temper)
+        for name, array in found.items():
+            assign(state[name], array, usable)
+        self._row = self._scored = None
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """See `Group.moments`."""

@@ -37,10 +37,12 @@ class Judge:
         beta - 1; None for the log loss.
     adapts : bool
         Whether it takes a step after each row.
+    noise : ndarray of shape (n_series,)
+        The beta loss is that of densities in these units: it depends on units.
     """
 
-    def __init__(self, power: float | None, adapts: bool) -> None:
-        self.power, self.adapts = power, adapts
+    def __init__(self, power: float | None, adapts: bool, noise: np.ndarray) -> None:
+        self.power, self.adapts, self.log_unit = power, adapts, np.log(noise)
 
     def __call__(
         self, filter_: Filter, row: Row, usable: np.ndarray | None
@@ -54,10 +56,13 @@ class Judge:
             density.append(score.sum(1))
             if self.power is None:
                 continue
+            score = score + self.log_unit[kept]
 
             def gain(power: float) -> np.ndarray:
-                integral = group.log_power_integral(state, 1 + power)[:, kept]  # noqa: B023
-                return beta_gain(power, score, integral).sum(1)  # noqa: B023
+                integral = group.log_power_integral(state, 1 + power)  # noqa: B023
+                integral = (integral + power * self.log_unit)[:, kept]
+                gain = beta_gain(power, score, integral)  # noqa: B023
+                return (gain - self.log_unit[kept]).sum(1)
 
             gains.append(gain(self.power))
             if self.adapts:

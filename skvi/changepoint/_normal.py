@@ -1,16 +1,13 @@
 """Noise of known size around a level."""
 
 import math
-from numbers import Real
 
 import numpy as np
 
-from skvi.changepoint.base import BurnIn, ObservationModel, Row, State
-from skvi.utils._validation import Interval, StrOptions
+from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.utils._validation import StrOptions
 
 __all__ = ["KnownNoise"]
-
-POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 class KnownNoise(ObservationModel):

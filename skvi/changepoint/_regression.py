@@ -1,11 +1,11 @@
 """Regressions with conjugate priors: constants, autoregressions, given features."""
 
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 
-from skvi.changepoint.base import BurnIn, RegressionModel, Row
-from skvi.utils._validation import Interval, StrOptions
+from skvi.changepoint.base import POSITIVE, BurnIn, RegressionModel, Row
+from skvi.utils._validation import Interval
 
 __all__ = [
     "Autoregression",
@@ -14,8 +14,6 @@ __all__ = [
     "VectorAutoregression",
 ]
 
-POSITIVE = Interval(Real, 0, None, closed="neither")
-NOISE: dict = {"noise_scale": [POSITIVE, StrOptions({"auto"})], "noise_df": [POSITIVE]}
 ORDER = [Interval(Integral, 1, None, closed="left")]
 
 
@@ -39,7 +37,10 @@ class ConstantMean(RegressionModel):
     ConstantMean(noise_scale=0.1)
     """
 
-    _parameter_constraints: dict = {"mean_scale": [POSITIVE], **NOISE}
+    _parameter_constraints: dict = {
+        "mean_scale": [POSITIVE],
+        **RegressionModel._parameter_constraints,
+    }
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Autoregression(RegressionModel):
         "order": ORDER,
         "mean_scale": [POSITIVE],
         "coef_scale": [POSITIVE],
-        **NOISE,
+        **RegressionModel._parameter_constraints,
     }
 
     def __init__(
@@ -216,7 +217,7 @@ class LinearRegression(RegressionModel):
     _parameter_constraints: dict = {
         "coef_scale": [POSITIVE],
         "mean_scale": [POSITIVE],
-        **NOISE,
+        **RegressionModel._parameter_constraints,
     }
 
     def __init__(

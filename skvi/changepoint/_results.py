@@ -19,6 +19,7 @@ class Results(BaseEstimator):
 
     _stream: Stream
     _columns: Columns
+    threshold: float
 
     def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
         raise NotImplementedError
@@ -30,7 +31,7 @@ class Results(BaseEstimator):
         raise NotImplementedError
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """Number of the segment of every row, in the most probable segmentation.
+        """Number of the segment of every row.
 
         Parameters
         ----------
@@ -183,7 +184,7 @@ class Results(BaseEstimator):
 
     @property
     def changepoints_(self) -> np.ndarray:
-        """First rows of all segments but the first, most probable segmentation."""
+        """First rows of all segments but the first."""
         return np.array([s for s, _ in self._segments()[1:]], dtype=int)
 
     @property
@@ -194,7 +195,7 @@ class Results(BaseEstimator):
 
     @property
     def segment_models_(self) -> np.ndarray:
-        """Number of the model of every segment, most probable segmentation."""
+        """Number of the model of every segment."""
         return np.array([model for _, model in self._segments()], dtype=int)
 
     @property
@@ -206,7 +207,7 @@ class Results(BaseEstimator):
     @property
     def change_probability_(self) -> np.ndarray:
         """Probability that a row is the first of a segment, given all rows."""
-        found = self._of_stream().records.smoothed()
+        found = self._of_stream().records.smoothed().copy()
         if self.first_row_ == 0 and len(found):
             found[0] = 0.0  # it begins the series; nothing changed
         return np.clip(found, 0.0, 1.0)
@@ -267,8 +268,14 @@ class Results(BaseEstimator):
         return self._of_stream().records.column("models")
 
     def _segments(self) -> list[tuple[int, int]]:
-        filter_ = self._of_stream().filter
-        return filter_.segmentation() if len(filter_.gather("path")) else [(0, 0)]
+        """First row and model of the segments that are sure enough."""
+        stream = self._of_stream()
+        if not len(stream.filter.gather("path")):
+            return [(0, 0)]
+        first, *rest = stream.filter.segmentation()
+        starts = np.array([s for s, _ in rest], dtype=int)
+        sure = stream.records.supports(starts) >= self.threshold
+        return [first, *(segment for segment, x in zip(rest, sure, strict=True) if x)]
 
     def _run_lengths(self) -> tuple[np.ndarray, np.ndarray]:
         stream = self._of_stream()

@@ -72,7 +72,8 @@ class RobustGroup(Group):
         n_passes: int = 8,
     ) -> None:
         self.models, self.members, self.burn_in = numbers, models, burn_in
-        self.power, self.temper = power, temper
+        # The loss is that of densities in units of the noise: it depends on units.
+        self.power, self.temper = power, temper * burn_in.noise[:, None] ** power
         self.n_passes = n_passes
         self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
         self.window: deque[Seen] = deque(maxlen=window)
@@ -221,7 +222,7 @@ def add_sites(
     found: Sites,
     phi: np.ndarray,
     counts: np.ndarray,
-    temper: float,
+    temper: np.ndarray,
 ) -> None:
     """Add the sites of those rows that count to natural parameters, in place."""
     weight = temper * counts

@@ -43,12 +43,12 @@ class Store:
             self.arrays[name][self.n : end] = array
         self.n = end
 
-    def drop(self, index: np.ndarray) -> None:
-        """Remove the rows of an index, which is sorted and without repetitions."""
-        end = self.n - len(index)
-        holes = index[index < end]
+    def drop(self, mask: np.ndarray) -> None:
+        """Remove the rows of a mask, (n,)."""
+        end = self.n - int(np.count_nonzero(mask))
+        holes = mask[:end].nonzero()[0]
         if len(holes):
-            movers = np.setdiff1d(np.arange(end, self.n), index, assume_unique=True)
+            movers = end + (~mask[end:]).nonzero()[0]
             for array in self.arrays.values():
                 array[holes] = array[movers]
         self.n = end

@@ -81,6 +81,7 @@ class Stream:
         filter_.prune()
         if filter_.t % COLLECT_EVERY == 0:
             kept = filter_.collect()
+            self.records.forget(kept)
             self.labels = {s: self.labels[s] for s in self.labels if s in kept}
         self._remember(mean, std, density)
         self._shift(np.where(seen, values, mean), seen)

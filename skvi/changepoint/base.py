@@ -1,10 +1,12 @@
 """What an observation model and a hazard must implement."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
 from skvi.base import Component
+from skvi.utils._validation import Interval, StrOptions
 
 __all__ = [
     "BurnIn",
@@ -16,6 +18,8 @@ __all__ = [
 ]
 
 State = dict[str, np.ndarray]
+
+POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,11 @@ class RegressionModel(SegmentModel):
     >>> detector.fit(X).changepoints_
     array([39])
     """
+
+    _parameter_constraints: dict = {
+        "noise_scale": [POSITIVE, StrOptions({"auto"})],
+        "noise_df": [POSITIVE],
+    }
 
     def __init__(
         self, noise_scale: float | str = "auto", noise_df: float = 3.0

@@ -9,6 +9,8 @@ from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._summarize import summarize
+from skvi.evidence._tempered import tempered_sides
+from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
@@ -34,6 +36,7 @@ def bound_evidence(
     normal: NormalForm | None = None,
     method: str = "auto",
     report: Report = silent,
+    max_seconds: float | None = None,
 ) -> EvidenceBounds:
     """Bound log Z of a target from below and above.
 
@@ -55,11 +58,13 @@ def bound_evidence(
         Near the posterior: where proposals start. None is the ELBO's solution for
         linear models where it needs no draws, else a normal with the moments of
         `posterior`.
-    method : {"auto", "importance", "annealing"}, default="auto"
+    method : {"auto", "importance", "annealing", "tempering"}, default="auto"
         "auto" is importance sampling where its diagnostics allow it and the result
-        is narrow, else annealing.
+        is narrow, else annealing; for targets with a symmetry group tempering.
     report : callable, default=silent
         Told what is going on, and which fraction of it is done.
+    max_seconds : float, default=None
+        For tempering: what it may take, roughly.
 
     Returns
     -------
@@ -91,6 +96,11 @@ def bound_evidence(
     """
     if target.prior is not None and not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
+    if method == "tempering" or (method == "auto" and target.symmetry is not None):
+        tempered = tempered_sides(
+            target, posterior, generator, n_draws, precision, max_seconds, report
+        )
+        return summarize_tempered(target, posterior, tempered, generator, quantity)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     found = None

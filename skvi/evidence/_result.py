@@ -48,7 +48,8 @@ class EvidenceBounds:
     ess : float
         Effective number of the draws behind the lower bound.
     khat : float
-        Larger Pareto k of the two sets of weights, as fitted. Above `khat_limit` of
+        Larger Pareto k of the two sets of weights, as fitted (by tempering: of those
+        whose variance is not finite by construction). Above `khat_limit` of
         `weights` a side is not reliable, unless its weights are nearly constant.
     reliable : bool
         Whether every diagnostic allows the statements made here. No diagnostic sees a

@@ -5,11 +5,15 @@ from typing import Any
 import numpy as np
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
-from sklearn.metrics import check_scoring
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from sklearn.utils import indexable
 
-from skvi.model_selection._batched_candidate import FittedCandidate, Queue
+from skvi.model_selection._batched_candidate import (
+    FittedCandidate,
+    Queue,
+    given_scorers,
+    scorers_of,
+)
 from skvi.model_selection._batched_fits import can_be_batched, fit_candidates
 from skvi.utils._callbacks import has_callbacks
 
@@ -139,10 +143,9 @@ class BatchedGridSearchCV(GridSearchCV):
         stand_in = FittedCandidate(self.estimator, Queue(outcomes))
         del outcomes  # the queue forgets what is scored
         own = self.get_params(deep=False)
-        inner = GridSearchCV(
-            **{**own, "estimator": stand_in, "n_jobs": None, "cv": splits}
-        )
-        inner.fit(X, y, **params)
+        own |= {"estimator": stand_in, "n_jobs": None, "cv": splits}
+        own["scoring"] = scorers_of(self.scoring, self.estimator)
+        inner = GridSearchCV(**own).fit(X, y, **params)
         self._take_over(inner, np.reshape(seconds, (len(grid), len(splits))))
         return self
 
@@ -168,6 +171,5 @@ class BatchedGridSearchCV(GridSearchCV):
         found["cv_results_"]["std_fit_time"] = seconds.std(1)
         if "best_estimator_" in found:
             found["best_estimator_"] = found["best_estimator_"].estimator
-        if self.scoring is None:
-            found["scorer_"] = check_scoring(self.estimator)
+        found["scorer_"] = given_scorers(found["scorer_"])
         vars(self).update(found)

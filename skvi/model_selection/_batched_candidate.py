@@ -1,13 +1,15 @@
 """A stand-in through which scikit-learn's search meets fits that are made already."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from sklearn.base import BaseEstimator
+from sklearn.metrics import check_scoring
 
 from skvi.model_selection._batched_fits import Outcome
 
-__all__ = ["FittedCandidate", "Queue"]
+__all__ = ["FittedCandidate", "Queue", "given_scorers", "scorers_of"]
 
 
 class Queue:
@@ -78,3 +80,65 @@ class FittedCandidate(BaseEstimator):
             raise outcome.error
         self.estimator = outcome.estimator
         return self
+
+
+class _OfEstimator:
+    """A scorer that is shown the estimator, and not what stands in for it.
+
+    Parameters
+    ----------
+    scorer : callable
+    """
+
+    def __init__(self, scorer: Any) -> None:
+        self.scorer = scorer
+        # By which searches tell whether it takes weights.
+        self.__signature__ = signature(scorer)
+
+    def __call__(self, stand_in: FittedCandidate, *data: Any, **params: Any) -> Any:
+        """Score the estimator."""
+        return self.scorer(stand_in.estimator, *data, **params)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the scorer says of itself."""
+        if name.startswith("__") or name == "scorer":
+            raise AttributeError(name)
+        return getattr(self.scorer, name)
+
+
+def scorers_of(scoring: Any, estimator: Any) -> Any:
+    """Scorers that a search of fitted candidates takes in the place of the given ones.
+
+    Parameters
+    ----------
+    scoring : str, callable, list, tuple, dict or None
+        Of the search.
+    estimator : estimator
+
+    Returns
+    -------
+    callable or dict of str to callable
+    """
+    if isinstance(scoring, Mapping):
+        pairs = scoring.items()
+    elif isinstance(scoring, (list, tuple, set)):
+        pairs = [(name, name) for name in scoring]
+    else:
+        return _OfEstimator(check_scoring(estimator, scoring))
+    return {name: _OfEstimator(check_scoring(estimator, one)) for name, one in pairs}
+
+
+def given_scorers(scorers: Any) -> Any:
+    """Return what `scorers_of` stands in for, as a search shows it.
+
+    Parameters
+    ----------
+    scorers : callable or dict of str to callable
+
+    Returns
+    -------
+    callable or dict of str to callable
+    """
+    if isinstance(scorers, Mapping):
+        return {name: scorer.scorer for name, scorer in scorers.items()}
+    return scorers.scorer

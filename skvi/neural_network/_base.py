@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from skvi._draws import Draws
-from skvi._evidence import EvidenceMixin
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
+from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
@@ -27,13 +27,8 @@ __all__ = ["BayesianNetwork", "SampledFunction"]
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
-COPIES = (
-    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
-    "copies: the bounds hold for those that draws and chains reach"
-)
 
-
-class BayesianNetwork(EvidenceMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     One mixin says what the network predicts: `_response(y)`, `_assemble(data,
@@ -124,14 +119,6 @@ class BayesianNetwork(EvidenceMixin, BaseSupervised):
     def _input_remedy(self, target):
         """Name features of another size than networks expect."""
         return unscaled_message(target.X[spread_rows(target.n_rows)].cpu().numpy())
-
-    def _bound_evidence(self, target, *options):
-        """Say, too, that a posterior of hidden units has equivalent copies."""
-        bounds = super()._bound_evidence(target, *options)
-        copies = target.predictor.log_copies
-        if not copies:
-            return bounds
-        return replace(bounds, reason=f"{bounds.reason}; {COPIES.format(copies)}")
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""

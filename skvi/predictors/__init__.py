@@ -5,6 +5,7 @@ from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
 from skvi.predictors._module import ModulePredictor
 from skvi.predictors._partial import PartialPredictor
+from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "ModulePredictor",
     "PartialPredictor",
     "Predictor",
+    "Symmetry",
 ]

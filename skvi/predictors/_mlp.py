@@ -9,7 +9,9 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.predictors._mlp_blocks import MLPBlocks
 from skvi.predictors._passes import MLPPasses
+from skvi.predictors._symmetry import Symmetry
 from skvi.predictors.base import Predictor
+from skvi.utils._device import CPU
 from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
@@ -22,6 +24,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "relu": (torch.relu, math.sqrt(2)),
     "tanh": (torch.tanh, 1.0),
 }
+# Of those the sign of a unit may change, with all of its weights.
+ODD_ACTIVATIONS = ("identity", "tanh")
 # Standard deviation of a fresh mean-field posterior, as a share of the natural scale:
 # wider starts lose units for good before the data have shaped them.
 INITIAL_SHARE = 0.01
@@ -113,13 +117,25 @@ class MLPPredictor(Predictor):
         return len(self.sizes) - 1
 
     @property
-    def log_copies(self) -> float:  # type: ignore[override]
-        """Log of the number of networks that compute the same: hidden units permuted.
+    def symmetry(self) -> Symmetry | None:
+        """Hidden units change places; with "tanh" they may change signs, too.
 
-        For "tanh" their signs may be flipped, too.
+        Scalings of "relu" units are no finite group, and change the prior.
         """
-        flip = math.log(2) if self.activation_name == "tanh" else 0.0
-        return sum(math.lgamma(size + 1) + size * flip for size in self.sizes[1:-1])
+        units = []
+        for i in range(self.n_layers - 1):
+            into, intercept, out = (
+                self._indices(name)
+                for name in (f"coef_{i}", f"intercept_{i}", f"coef_{i + 1}")
+            )
+            units.append(torch.cat([into.T, intercept[:, None], out], 1))
+        is_odd = self.activation_name in ODD_ACTIVATIONS
+        return Symmetry(tuple(units), is_odd) if units else None
+
+    def _indices(self, name: str) -> torch.Tensor:
+        """Places of a block in theta, in its shape."""
+        places = torch.arange(self.layout.size, device=CPU)
+        return places[self.layout[name].slice].reshape(self.layout[name].shape)
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
         """Random start: equal weights would keep all units of a layer equal.

@@ -5,6 +5,7 @@ from typing import Self
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.predictors._symmetry import Symmetry
 from skvi.utils._device import CPU, Movable
 from skvi.utils._sparse import Features
 
@@ -52,11 +53,18 @@ class Predictor(Movable):
     has_local_draws = False
     #: Whether f and its pullback go through buffers, as training a network does.
     has_passes = False
-    #: Log of the number of parameters that compute the same function, by permutations
-    #: and flips of signs that leave an invariant prior as it is; 0 where none is known.
-    log_copies = 0.0
     #: Parameters that are points: learnt beside the posterior, not part of theta.
     point_layout = Layout({})
+
+    @property
+    def symmetry(self) -> Symmetry | None:
+        """Finite group that leaves f unchanged; None where none is known."""
+        return None
+
+    @property
+    def log_copies(self) -> float:
+        """Log of the number of known networks that compute the same."""
+        return 0.0 if self.symmetry is None else self.symmetry.log_order
 
     @property
     def row_width(self) -> int:

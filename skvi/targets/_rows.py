@@ -183,6 +183,11 @@ class SupervisedRows(Target):
         return self._predictor.initial_normal(generator)
 
     @property
+    def symmetry(self) -> Any:
+        """That of the predictor, where theta holds nothing else."""
+        return None if self.is_extended else self.predictor.symmetry
+
+    @property
     def has_row_slopes(self) -> bool:  # type: ignore[override]
         """Whether the predictor pulls slopes back through buffers."""
         return self.predictor.has_passes

@@ -19,6 +19,7 @@ from skvi.targets._expected_loss import (
 from skvi.targets._free_energy import FreeEnergy
 from skvi.targets._rows import SupervisedRows, shift, shift_mean, weighted_sum
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
+from skvi.targets._whitened_network import WhitenedNetwork
 from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedTarget"]
@@ -135,12 +136,15 @@ class SupervisedTarget(SupervisedRows):
         return gradient
 
     def whitened(self, normal: NormalForm) -> WhitenedTarget:
-        """Whiten the design once, where that fits; see `Target.whitened`."""
+        """Whiten the design once, or use the passes of a network, where that fits."""
         one_column = self.has_design and self.predictor.n_outputs == 1
         is_small = self.n_rows * self.layout.size <= MAX_DESIGN_ELEMENTS
         is_dense = isinstance(self.X, torch.Tensor)
         if one_column and is_small and is_dense and self.loss.is_log_loss:
             return WhitenedLinear(self, normal)
+        has_own_passes = self.has_row_slopes and not self.is_extended
+        if has_own_passes and is_dense and self.loss.is_log_loss:
+            return WhitenedNetwork(self, normal)
         return super().whitened(normal)
 
     def with_design(self) -> "SupervisedTarget":

@@ -80,6 +80,11 @@ class Target(Movable):
         return FLAT if self.prior is None else self.prior
 
     @property
+    def symmetry(self) -> Any:
+        """Finite group that leaves the data's part unchanged, a `Symmetry`, or None."""
+        return None
+
+    @property
     def starts_near_fit(self) -> bool:
         """Whether chains start around the fit only, because the prior has no draws."""
         return self.prior is None

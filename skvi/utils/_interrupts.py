@@ -10,6 +10,8 @@ import torch
 
 __all__ = ["raising_interrupts"]
 
+_LEFT_OVER: list[torch.inference_mode] = []
+
 
 class _Memory:
     """Signal handler: as Python's own, but it remembers that it was called."""
@@ -28,8 +30,8 @@ def raising_interrupts() -> Iterator[None]:
     Python prints and drops what a signal handler raises inside a ``__del__``, a
     callback of a weak reference, or a callback from C. In the main thread, and
     unless the user has another handler, the signal is remembered beside it. The
-    gradient mode of torch is restored, which an exception inside its context
-    managers can leave changed.
+    gradient and the inference mode of torch are restored, which an exception inside
+    their context managers can leave changed.
 
     Yields
     ------
@@ -54,7 +56,7 @@ def raising_interrupts() -> Iterator[None]:
     ...     print("raised again")
     raised again
     """
-    memory, mode = signal.getsignal(signal.SIGINT), torch.is_grad_enabled()
+    memory, modes = signal.getsignal(signal.SIGINT), _modes()
     is_main = threading.current_thread() is threading.main_thread()
     installs = is_main and memory is signal.default_int_handler
     if installs:
@@ -64,18 +66,26 @@ def raising_interrupts() -> Iterator[None]:
         try:
             yield
         finally:  # twice: Ctrl-C may come here, too
-            _restore(installs, mode)
+            _restore(installs, modes)
     except Exception as error:
         if is_main and isinstance(memory, _Memory) and memory.came:
             raise KeyboardInterrupt from error
         raise
     finally:
-        _restore(installs, mode)
+        _restore(installs, modes)
     if is_main and isinstance(memory, _Memory) and memory.came:
         raise KeyboardInterrupt
 
 
-def _restore(installs: bool, mode: bool) -> None:
+def _modes() -> tuple[bool, bool]:
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def _restore(installs: bool, modes: tuple[bool, bool]) -> None:
     if installs:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_grad_enabled(mode)
+    if torch.is_inference_mode_enabled() != modes[1]:
+        # Kept alive: what it would restore in the end is the mode that was left over.
+        _LEFT_OVER.append(torch.inference_mode(modes[1]))
+        _LEFT_OVER[-1].__enter__()
+    torch.set_grad_enabled(modes[0])

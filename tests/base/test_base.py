@@ -55,10 +55,15 @@ def test_specifications_are_found():
 def test_specification_is_a_parameter_object(spec):
     spec.validate()
     copies = [clone(spec), pickle.loads(pickle.dumps(spec))]
-    copies.append(eval(repr(spec), {type(spec).__name__: type(spec)}))
+    copies.append(eval(repr(spec), {type(s).__name__: type(s) for s in SPECIFICATIONS}))
     for copy in copies:
         assert type(copy) is type(spec)
-        assert copy.get_params() == spec.get_params() == vars(copy)
+        # By their reprs: a list of specifications is copied with what it holds.
+        found, given, stored = (
+            {name: repr(value) for name, value in params.items()}
+            for params in (copy.get_params(), spec.get_params(), vars(copy))
+        )
+        assert found == given == stored
     assert not any(isinstance(v, torch.Tensor) for v in vars(spec).values())
 
 

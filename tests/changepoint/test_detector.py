@@ -138,6 +138,32 @@ def test_looking_back_in_blocks_is_looking_back_at_once():
     assert blocks[150] > 0.9
 
 
+def test_only_sure_changepoints_are_reported():
+    """Also of rows no longer kept. Wrong variant: P(change) of the row itself."""
+    rng = np.random.default_rng(3)
+    X = np.cumsum(0.25 * rng.standard_normal((400, 1)), axis=0)  # drifts, and
+    X = X + rng.standard_normal((400, 1))
+    X[200:] += 15.0  # jumps once
+    common = {"burn_in": 400, "scaling": (0.0, 1.0)}
+    every = BayesianChangepointDetector(threshold=0.0, **common).fit(X)
+    sure = BayesianChangepointDetector(threshold=0.9, **common).fit(X)
+    assert len(every.changepoints_) > len(sure.changepoints_) > 0
+    assert set(sure.changepoints_) < set(every.changepoints_)
+    assert np.abs(sure.changepoints_ - 200).min() <= 1
+    p = sure.change_probability_
+    expected = [c for c in every.changepoints_ if p[c - 5 : c + 6].sum() >= 0.9]
+    assert sure.changepoints_.tolist() == expected
+    assert len(sure.segment_models_) == len(sure.changepoints_) + 1
+    blocks = BayesianChangepointDetector(threshold=0.9, **common | {"burn_in": 100})
+    blocks.set_params(models=ConstantMean(noise_scale=1.0), history=60)
+    for rows in np.split(X, 8):
+        blocks.partial_fit(rows)
+    assert blocks.first_row_ > 200
+    few = blocks.changepoints_.tolist()
+    assert 200 in few
+    assert len(few) < len(blocks.set_params(threshold=0.0).changepoints_)
+
+
 def test_streams_keep_their_last_rows_only():
     detector = BayesianChangepointDetector(history=40, burn_in=50)
     for rows in np.split(series(400), 8):
@@ -369,7 +395,7 @@ def test_losses_by_name_and_object():
     a = BayesianChangepointDetector(loss=LogLoss(), run_length_loss="log").fit(X)
     assert a.log_evidence_ == BayesianChangepointDetector().fit(X).log_evidence_
     robust = BayesianChangepointDetector(loss="beta").fit(X)
-    assert robust.loss_function_.beta == pytest.approx(1 + 2.75**-2)
+    assert robust.loss_function_.beta == pytest.approx(1 + 2.0**-2)
     half = BayesianChangepointDetector(loss="beta", run_length_loss="log").fit(X)
     assert half.log_evidence_ == pytest.approx(half.log_densities_.sum(), abs=1e-4)
     assert robust.log_evidence_ != pytest.approx(robust.log_densities_.sum(), abs=1)

@@ -28,7 +28,8 @@ def never(X, model, beta, **params):
     ).fit(X)
     store = detector._stream.filter.stores[0]
     first = int(np.flatnonzero(store["start"] == 0)[0])
-    return {name: array[first] for name, array in store.view().items()}
+    state = {name: array[first] for name, array in store.view().items()}
+    return state | {"noise": detector._scaling.burn_in.noise[0]}
 
 
 def kl_of_gaussian_inverse_gamma(mean, root, a, b, mean0, root0, a0, b0):
@@ -73,7 +74,7 @@ def test_short_segments_have_the_optimal_posterior(order, beta, weight):
         root[index] = x[p:-2]
         a, b = np.exp(x[-2:])
         error, spread = y - A @ mean, ((A @ root) ** 2).sum(1)
-        gain = expected_gain(c, error, spread, a, b).sum()
+        gain = expected_gain(c, error, spread, a, b).sum() * found["noise"] ** c
         prior = (np.zeros(p), root0, a0, b0)
         return weight * kl_of_gaussian_inverse_gamma(mean, root, a, b, *prior) - gain
 

@@ -16,6 +16,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler, scale
 from skvi import _side_by_side
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import SkviWarning
+from skvi.metrics import log_predictive_density_scorer
 from skvi.model_selection import BatchedGridSearchCV
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
@@ -196,6 +197,25 @@ def test_classes_and_several_scores():
     assert list(found.feature_names_in_) == ["a", "b", "c", "d"]
 
 
+def test_scorers_see_the_estimator():
+    """Those of skvi look into pipelines; a user's function may look at anything.
+
+    Wrong variant: they get what stands in for the estimator.
+    """
+    X, y = waves(60)
+    model = make_pipeline(StandardScaler(), network())
+    grid = {"bayesianmlpregressor__divergence__weight": [0.1, 1.0]}
+    scoring = {
+        "density": log_predictive_density_scorer,
+        "r2": "r2",
+        "mine": lambda estimator, X, y: len(estimator.steps) + estimator.score(X, y),
+    }
+    found = compare(model, grid, X, y, scoring=scoring, refit="density")
+    assert found.scorer_["density"] is log_predictive_density_scorer
+    compare(model, grid, X, y, scoring="neg_mean_absolute_error")
+    compare(model, grid, X, y, scoring=lambda e, X, y: {"a": e.score(X, y)}, refit="a")
+
+
 def test_weights_and_groups():
     """Wrong variant: weights of the first rows for all folds."""
     X, y = waves()
@@ -203,6 +223,14 @@ def test_weights_and_groups():
     grid = {"divergence__weight": [0.1, 1.0]}
     params = {"sample_weight": weight, "groups": np.arange(len(y)) % 7}
     compare(network(), grid, X, y, fit_params=params, cv=GroupKFold(3))
+    for scoring in ("r2", ["r2", "neg_mean_squared_error"]):
+        options = {"cv": GroupKFold(2), "scoring": scoring, "refit": scoring == "r2"}
+        own, other = (
+            search(network(), grid, **options).fit(X, y, **params).cv_results_
+            for search in (BatchedGridSearchCV, GridSearchCV)
+        )
+        name = "mean_test_score" if scoring == "r2" else "mean_test_r2"
+        np.testing.assert_allclose(own[name], other[name], rtol=RTOL)
 
 
 def test_shuffled_folds_are_the_same_for_all():

@@ -43,7 +43,7 @@ def test_blocks_that_raise_what_was_swallowed():
     """Nested ones share their memory; other errors become the cause.
 
     Wrong variants: the outer block installs a second handler; the user's own handler
-    is replaced; torch's gradient mode stays as the exception left it.
+    is replaced; torch's gradient or inference mode stays as the exception left it.
     """
     with pytest.raises(KeyboardInterrupt):
         swallow_in_two_blocks()
@@ -72,8 +72,10 @@ def swallow_in_two_blocks():
     with raising_interrupts():
         with suppress(KeyboardInterrupt), raising_interrupts():
             torch._C._set_grad_enabled(False)
+            torch.inference_mode().__enter__()
             swallow()
         assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
 
 
 def swallow_and_fail():

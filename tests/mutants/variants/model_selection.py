@@ -138,4 +138,11 @@ VARIANTS = [
         "key = job.split",
         "transformers of the first candidate for all",
     ),
+    _v(
+        "batched-scorers-see-the-stand-in",
+        "_batched_candidate.py",
+        "return self.scorer(stand_in.estimator, *data, **params)",
+        "return self.scorer(stand_in, *data, **params)",
+        "scorers get what stands in for the estimator",
+    ),
 ]

@@ -84,7 +84,7 @@ VARIANTS = [
     ),
     _v(
         "mlp-copies-off-by-one",
-        "_mlp.py",
+        "_symmetry.py",
         "math.lgamma(size + 1) + size * flip",
         "math.lgamma(size) + size * flip",
         "(H - 1)! for H! permutations",
@@ -186,5 +186,26 @@ VARIANTS = [
         "mean[block.slice] = mean[block.slice][order]",
         "mean[block.slice] = mean[block.slice][order.sort().values]",
         "the same start for all members of an ensemble",
+    ),
+    _v(
+        "symmetry-keeps-intercepts",
+        "_mlp.py",
+        "units.append(torch.cat([into.T, intercept[:, None], out], 1))",
+        "units.append(torch.cat([into.T, out], 1))",
+        "units change places without their intercepts",
+    ),
+    _v(
+        "symmetry-flips-everything",
+        "_mlp.py",
+        "is_odd = self.activation_name in ODD_ACTIVATIONS",
+        "is_odd = True",
+        "signs of units that are not odd change",
+    ),
+    _v(
+        "orbits-of-whole-units",
+        "_symmetry.py",
+        "labels[layer] = labels[layer].amin(0).expand(layer.shape)",
+        "labels[layer] = labels[layer].amin().expand(layer.shape)",
+        "all parameters of a unit share their steps",
     ),
 ]

@@ -138,4 +138,18 @@ VARIANTS = [
         "block = block if found is None else block",
         "a decomposition of the last rows alone",
     ),
+    _v(
+        "network-slope-without-weights",
+        "_whitened_network.py",
+        "slope = slope * like_rows(weight, slope[0])",
+        "slope = slope * 1.0",
+        "rows count alike in slopes",
+    ),
+    _v(
+        "network-gradient-in-theta",
+        "_whitened_network.py",
+        "return value, self._pull_back(gradient)",
+        "return value, gradient",
+        "the gradient in theta, not in the position",
+    ),
 ]

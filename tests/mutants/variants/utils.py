@@ -359,4 +359,11 @@ VARIANTS = [
         "y, before = moved, y",
         "a row goes on while others are not done",
     ),
+    _v(
+        "inference-mode-left-over",
+        "_interrupts.py",
+        "if torch.is_inference_mode_enabled() != modes[1]:",
+        "if False:",
+        "the inference mode that Ctrl-C left switched on",
+    ),
 ]

@@ -1,0 +1,97 @@
+"""CPU seconds per row of the changepoint detector, beside a public implementation.
+
+Run as ``python benchmarks/bench_changepoint_speed.py``, with
+``bayesian_changepoint_detection`` 0.2.dev1 of PyPI installed for the comparison (its
+``online_changepoint_detection``: the same recursion with the same model, in numpy, with
+no pruning).
+
+TODO
+"""
+
+import resource
+import time
+from functools import partial
+
+import numpy as np
+
+from skvi.changepoint import BayesianChangepointDetector, VectorAutoregression
+
+
+def series(n, d=1, seed=0):
+    """Levels that change about every 500 rows, in unit noise."""
+    rng = np.random.default_rng(seed)
+    changes = np.cumsum(rng.random(n) < 1 / 500)
+    levels = 4 * rng.standard_normal((changes[-1] + 1, d))
+    return levels[changes] + rng.standard_normal((n, d))
+
+
+def curve(n=100_000, step=10_000):
+    """Time of each stretch of a long stream, memory, and the length of the state."""
+    X = series(n)
+    detector = BayesianChangepointDetector(hazard=500.0, burn_in=1000)
+    print("rows so far   ms per row   hypotheses   peak memory, MiB")
+    for start in range(0, n, step):
+        begin = time.process_time()
+        detector.partial_fit(X[start : start + step])
+        spent = (time.process_time() - begin) / step
+        kept = len(detector.run_lengths_)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"{start + step:11,d} {1e3 * spent:12.3f} {kept:12d} {peak:18.0f}")
+    print(f"changepoints found: {len(detector.changepoints_)}")
+
+
+def compare(lengths=(500, 1000, 2000, 4000)):
+    """Both on the same series."""
+    from bayesian_changepoint_detection import online_changepoint_detection as public
+
+    print("rows   ours, all kept   ours, default   public    ratios")
+    for n in lengths:
+        X = series(n)
+        times = []
+        for options in ({"max_hypotheses": None, "min_probability": 0.0}, {}):
+            begin = time.process_time()
+            BayesianChangepointDetector(
+                hazard=500.0, scaling=None, history=n, **options
+            ).fit(X)
+            times.append((time.process_time() - begin) / n * 1e3)
+        begin = time.process_time()
+        public.online_changepoint_detection(
+            X[:, 0],
+            partial(public.constant_hazard, 500),
+            public.StudentT(1.5, 1.5, 0.25, 0),
+        )
+        times.append((time.process_time() - begin) / n * 1e3)
+        print(
+            f"{n:5d} {times[0]:15.3f} {times[1]:15.3f} {times[2]:9.3f}"
+            f"    {times[2] / times[0]:.1f}, {times[2] / times[1]:.1f}"
+        )
+
+
+def vector(n=3000):
+    """A vector autoregression of 8 series and order 3, with 200 hypotheses."""
+    X = series(n, 8)
+    detector = BayesianChangepointDetector(
+        VectorAutoregression(order=3), min_probability=0.0, max_hypotheses=200
+    )
+    detector.partial_fit(X[:500])
+    begin = time.process_time()
+    detector.partial_fit(X[500:])
+    spent = (time.process_time() - begin) / (n - 500)
+    kept = len(detector.run_lengths_)
+    print(f"vector autoregression: {1e3 * spent:.2f} ms per row, {kept} kept")
+
+
+def robust(n=3000):
+    """The robust detector on one series."""
+    X = series(n)
+    detector = BayesianChangepointDetector(hazard=500.0, loss="beta", burn_in=1000)
+    begin = time.process_time()
+    detector.fit(X)
+    print(f"robust: {1e3 * (time.process_time() - begin) / n:.2f} ms per row")
+
+
+if __name__ == "__main__":
+    compare()
+    curve()
+    vector()
+    robust()

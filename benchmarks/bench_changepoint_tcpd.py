@@ -1,0 +1,173 @@
+"""The annotated series of the Turing benchmark, beside the published figures.
+
+Run as ``SKVI_DATA=/path/to/data python benchmarks/bench_changepoint_tcpd.py``; with the
+argument ``grid`` for the best of a grid, too. 32 of the 42 series: those that the data
+set itself may pass on. F1 (margin of 5 rows) and covering against five annotators each,
+as van den Burg and Williams (2020) define them; "published" is their best Bayesian
+online detector (BOCPD of the R package ocp; its default, and the best of 500 settings
+per series), "any" the best of 14 methods and all their settings, per series (their
+repository TCPDBench, ``analysis/output/scores``). No setting of the detector was chosen
+on these series.
+
+TODO
+"""
+
+import json
+import os
+import sys
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+
+from skvi.changepoint import BayesianChangepointDetector, ConstantMean
+from skvi.losses import BetaLoss
+
+DATA = Path(os.environ.get("SKVI_DATA", "data")) / "tcpd"
+NAN = np.nan
+
+#: Series -> published: default covering and F1, best ones, and best of any method.
+PUBLISHED = {
+    "bank": (0.048, 0.047, 1.000, 1.000, 1.000, 1.000),
+    "brent_spot": (0.586, 0.521, 0.667, 0.631, 0.709, 0.735),
+    "businv": (0.463, 0.270, 0.693, 0.650, 0.705, 0.650),
+    "centralia": (0.612, 0.909, 0.753, 1.000, 0.753, 1.000),
+    "children_per_woman": (0.758, 0.637, 0.834, 0.787, 0.925, 0.826),
+    "co2_canada": (0.716, 0.619, 0.773, 0.924, 0.776, 0.924),
+    "construction": (0.395, 0.634, 0.631, 0.709, 0.744, 0.709),
+    "debt_ireland": (0.584, 0.760, 0.814, 1.000, 0.859, 1.000),
+    "gdp_argentina": (0.630, 0.947, 0.737, 0.947, 0.737, 0.947),
+    "gdp_croatia": (0.642, 1.000, 0.708, 1.000, 0.783, 1.000),
+    "gdp_iran": (0.520, 0.622, 0.583, 0.862, 0.753, 0.899),
+    "gdp_japan": (0.578, 0.800, 0.802, 1.000, 0.802, 1.000),
+    "global_co2": (0.640, 0.754, 0.758, 0.929, 0.758, 0.929),
+    "homeruns": (0.526, 0.729, 0.694, 0.829, 0.694, 0.961),
+    "jfk_passengers": (0.541, 0.437, 0.842, 0.776, 0.859, 0.776),
+    "lga_passengers": (0.496, 0.630, 0.563, 0.715, 0.653, 0.892),
+    "nile": (0.888, 1.000, 0.888, 1.000, 0.888, 1.000),
+    "ozone": (0.602, 0.650, 0.741, 0.966, 0.798, 1.000),
+    "quality_control_1": (0.887, 0.800, 0.996, 1.000, 0.996, 1.000),
+    "quality_control_2": (0.927, 1.000, 0.927, 1.000, 0.927, 1.000),
+    "quality_control_3": (0.997, 1.000, 0.997, 1.000, 0.997, 1.000),
+    "quality_control_4": (0.511, 0.658, 0.673, 0.810, 0.742, 0.873),
+    "quality_control_5": (1.000, 1.000, 1.000, 1.000, 1.000, 1.000),
+    "rail_lines": (0.767, 0.846, 0.789, 0.966, 0.803, 0.966),
+    "run_log": (0.815, 1.000, 0.824, 1.000, 0.824, 1.000),
+    "seatbelts": (0.757, 0.583, 0.800, 0.683, 0.825, 0.838),
+    "shanghai_license": (0.856, 0.713, 0.929, 0.868, 0.930, 0.966),
+    "uk_coal_employ": (NAN, NAN, NAN, NAN, 0.504, 0.639),
+    "unemployment_nl": (0.495, 0.683, 0.673, 0.876, 0.673, 0.889),
+    "us_population": (0.219, 0.216, 0.737, 1.000, 0.803, 1.000),
+    "usd_isk": (0.672, 0.609, 0.875, 0.876, 0.875, 0.881),
+    "well_log": (0.776, 0.796, 0.803, 0.908, 0.864, 0.966),
+}
+
+STANDARD_GRID = {
+    "hazard": [10.0, 50.0, 200.0],
+    "mean_scale": [0.5, 2.0, 10.0],
+    "noise_scale": ["auto", 0.1, 0.3, 1.0],
+    "noise_df": [3.0, 30.0],
+}
+ROBUST_GRID = {
+    "hazard": [10.0, 100.0],
+    "mean_scale": [2.0],
+    "noise_scale": ["auto", 0.5],
+    "noise_df": [3.0],
+    "beta": [1.25],
+    "run_length_beta": [1.25, 1.75],
+}
+
+
+def load(name):
+    """Rows of a series, with NaN where missing."""
+    data = json.loads((DATA / f"{name}.json").read_text())
+    columns = [
+        [np.nan if x is None else x for x in series["raw"]] for series in data["series"]
+    ]
+    return np.array(columns, dtype=float).T
+
+
+def matched(truth, found, margin=5):
+    """How many of the true changes have a found one of their own, within the margin."""
+    left, count = set(found), 0
+    for t in sorted(truth):
+        near = sorted((abs(t - x), x) for x in left if abs(t - x) <= margin)
+        if near:
+            left.remove(near[0][1])
+            count += 1
+    return count
+
+
+def f1(annotations, found):
+    """Precision by all annotators together, recall of each on average."""
+    found = {0, *found}
+    people = [{0, *marks} for marks in annotations.values()]
+    precision = matched(set().union(*people), found) / len(found)
+    recall = np.mean([matched(marks, found) / len(marks) for marks in people])
+    return 2 * precision * recall / (precision + recall)
+
+
+def covering(annotations, found, n):
+    """Mean over annotators of how well their segments are covered."""
+
+    def segments(changes):
+        edges = [0, *sorted(set(changes) - {0}), n]
+        return [set(range(a, b)) for a, b in pairwise(edges)]
+
+    ours = segments(found)
+    scores = []
+    for marks in annotations.values():
+        best = [
+            len(s) * max(len(s & o) / len(s | o) for o in ours) for s in segments(marks)
+        ]
+        scores.append(sum(best) / n)
+    return float(np.mean(scores))
+
+
+def scores(X, annotations, **params):
+    """Covering and F1 of a detector."""
+    found = BayesianChangepointDetector(**params).fit(X).changepoints_.tolist()
+    return covering(annotations, found, len(X)), f1(annotations, found)
+
+
+def best_of(grid, X, annotations):
+    """The best covering and the best F1 of a grid, as published ones are."""
+    found = []
+    for values in product(*grid.values()):
+        p = dict(zip(grid, values, strict=True))
+        params = {"hazard": p["hazard"]}
+        if "beta" in p:
+            params["loss"] = BetaLoss(p["beta"])
+            params["run_length_loss"] = BetaLoss(p["run_length_beta"])
+        model = ConstantMean(p["mean_scale"], p["noise_scale"], p["noise_df"])
+        found.append(scores(X, annotations, models=model, **params))
+    return tuple(np.max(found, axis=0))
+
+
+def main():
+    """Print one line per series, and averages."""
+    annotations = json.loads((DATA / "annotations.json").read_text())
+    with_grid = "grid" in sys.argv
+    titles = ["published", "standard", "robust"]
+    if with_grid:
+        titles += ["best published", "best standard", "best robust", "any"]
+    print(" " * 20 + "covering, F1: " + "; ".join(titles))
+    rows = []
+    for name, published in PUBLISHED.items():
+        X, marks = load(name), annotations[name]
+        row = [*published[:2], *scores(X, marks), *scores(X, marks, loss="beta")]
+        if with_grid:
+            row += [*published[2:4], *best_of(STANDARD_GRID, X, marks)]
+            row += [*best_of(ROBUST_GRID, X, marks), *published[4:]]
+        rows.append(row)
+        print(f"{name:20s}" + " ".join(f"{x:6.3f}" for x in row), flush=True)
+    rows = np.array(rows)
+    complete = np.isfinite(rows).all(1)
+    mean = rows[complete].mean(0)
+    print(
+        f"{'mean of ' + str(complete.sum()):20s}" + " ".join(f"{x:6.3f}" for x in mean)
+    )
+
+
+if __name__ == "__main__":
+    main()

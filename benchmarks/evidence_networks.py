@@ -1,0 +1,301 @@
+"""Evidence of networks: against truths that skvi has no part in, and on real data.
+
+    python benchmarks/evidence_networks.py small    # 1 to 3 units, 20 seeds each
+    python benchmarks/evidence_networks.py search   # the number of units, 20 seeds
+    SKVI_DATA=folder python benchmarks/evidence_networks.py ten
+
+small
+    Data of 20 rows, drawn from the network's prior. The output's weights and intercept
+    are integrated out in closed form, since the model is linear in them; what is left,
+    weights into hidden units, by a product rule (one unit, or two with one feature), or
+    by the mean over draws of the prior, whose standard error is quoted. All in numpy.
+search
+    `EvidenceSearch` over 1 to 3 units, on data drawn from a network of two.
+ten
+    10 tanh units on yacht, Boston (200 rows) and two moons: two fits that differ in
+    their seed, each with other chains.
+
+Rows are appended to benchmarks/results/evidence_networks_*.csv.
+"""
+
+import argparse
+import csv
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import make_moons
+
+RESULTS = Path(__file__).parent / "results"
+NOISE, N_ROWS, SMALL_ERROR = 0.3, 20, 0.01
+SMALL = [("tanh", 1, 1), ("tanh", 2, 1), ("tanh", 3, 1)]
+SMALL += [("relu", 1, 2), ("relu", 2, 2), ("relu", 3, 2)]
+ACTIVATIONS = {"tanh": (np.tanh, 1.0), "relu": (lambda x: np.maximum(x, 0), 2**0.5)}
+
+
+# Truths: nothing here imports skvi --------------------------------------------------
+
+
+def scales(activation, n_features, units):
+    """Prior standard deviations: into units, of their intercepts, out of them."""
+    return ACTIVATIONS[activation][1] / n_features**0.5, 1.0, units**-0.5, 1.0
+
+
+def draw_network(activation, n_features, units, rng):
+    """A function, from the prior."""
+    into, intercept, out, last = scales(activation, n_features, units)
+    w = into * rng.normal(size=(n_features, units))
+    b, v = intercept * rng.normal(size=units), out * rng.normal(size=units)
+    c = last * rng.normal()
+    return lambda X: ACTIVATIONS[activation][0](X @ w + b) @ v + c
+
+
+def collapsed(gram, cross, squares, n, prior_variance, noise):
+    """Log density of y, weights of k features integrated out; batches of (k, k)."""
+    precision = np.eye(gram.shape[-1]) / prior_variance + gram / noise**2
+    _, log_det = np.linalg.slogdet(precision)
+    log_det = log_det + np.log(prior_variance).sum()
+    solved = np.linalg.solve(precision, cross[..., None])[..., 0]
+    fitted = (cross * solved).sum(-1) / noise**4
+    constant = n * np.log(2 * np.pi * noise**2)
+    return -0.5 * (constant + log_det + squares / noise**2 - fitted)
+
+
+def of_units(hidden, y, out, noise):
+    """Collapsed log density of y for hidden values (S, units, n)."""
+    ones = np.ones_like(hidden[:, :1])
+    features = np.concatenate([hidden, ones], 1)
+    variance = np.array([out**2] * hidden.shape[1] + [1.0])
+    gram, cross = features @ features.transpose(0, 2, 1), features @ y
+    return collapsed(gram, cross, y @ y, len(y), variance, noise)
+
+
+def log_mean(values, weights):
+    top = values.max()
+    return top + np.log((np.exp(values - top) * weights).sum())
+
+
+def grid(size, dimensions):
+    """Points and weights of a standard normal: the trapezoidal rule to 6 deviations."""
+    x = np.linspace(-6, 6, size)
+    p = np.exp(-0.5 * x**2)
+    mesh = np.stack(np.meshgrid(*[x] * dimensions, indexing="ij"), -1)
+    weights = np.ones(1)
+    for _ in range(dimensions):
+        weights = np.multiply.outer(weights, p / p.sum())
+    return mesh.reshape(-1, dimensions), weights.ravel()
+
+
+def truth(activation, units, X, y, noise=NOISE, n_draws=4_000_000, seed=7):
+    """Log evidence, its standard error (0.01 where possible), and how it was found."""
+    n, d = X.shape
+    act = ACTIVATIONS[activation][0]
+    into, intercept, out, _ = scales(activation, d, units)
+    width = np.array([into] * d + [intercept])
+    A = np.column_stack([X, np.ones(n)])
+    if units == 1:
+        points, weights = grid(401 if d == 1 else 121, d + 1)
+        values = [
+            of_units(act((part * width) @ A.T)[:, None], y, out, noise)
+            for part in np.array_split(points, 1 + len(points) // 20_000)
+        ]
+        return log_mean(np.concatenate(values), weights), 0.0, "product rule"
+    rng, parts = np.random.default_rng(seed), []
+    for _ in range(n_draws // 10_000):
+        w = rng.normal(size=(10_000, units, d + 1)) * width
+        parts.append(of_units(act(w @ A.T), y, out, noise))
+        if len(parts) % 40 == 0 and mean_and_error(parts)[1] < SMALL_ERROR:
+            break
+    return *mean_and_error(parts), "draws of the prior"
+
+
+def mean_and_error(parts):
+    """Log of the mean of what has these logarithms, and its standard error."""
+    values = np.concatenate(parts)
+    value = log_mean(values, np.full(len(values), 1 / len(values)))
+    return value, np.exp(values - value).std() / len(values) ** 0.5
+
+
+# Runs --------------------------------------------------------------------------------
+
+
+def done(name, *keys):
+    """What the file of results has already."""
+    path = RESULTS / f"evidence_networks_{name}.csv"
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        return {tuple(row[key] for key in keys) for row in csv.DictReader(file)}
+
+
+def write(name, row):
+    row = {"date": time.strftime("%Y-%m-%d"), "machine": "2 cores, x86_64"} | row
+    path = RESULTS / f"evidence_networks_{name}.csv"
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row)
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+    print(row, flush=True)
+
+
+def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE):
+    rng = np.random.default_rng(1000 * seed + 10 * units + d)
+    X = rng.normal(size=(n, d))
+    y = draw_network(activation, d, units, rng)(X) + noise * rng.normal(size=n)
+    return X, y
+
+
+def run_small(seeds):
+    from skvi.neural_network import BayesianMLPRegressor
+
+    known = done("small", "activation", "units", "features", "seed")
+    for seed in seeds:
+        for activation, units, d in SMALL:
+            if (activation, str(units), str(d), str(seed)) in known:
+                continue
+            X, y = small_data(activation, units, d, seed)
+            model = BayesianMLPRegressor(
+                hidden_layer_sizes=units,
+                activation=activation,
+                noise_scale=NOISE,
+                normalize_y=False,
+                max_iter=30,
+                random_state=seed,
+            ).fit(X, y)
+            begin = time.perf_counter()
+            bounds = model.evidence_bounds(X, y, random_state=seed)
+            seconds = time.perf_counter() - begin
+            value, error, how = truth(activation, units, X, y)
+            low, high = bounds.interval()
+            write(
+                "small",
+                {
+                    "activation": activation,
+                    "units": units,
+                    "features": d,
+                    "seed": seed,
+                    "truth": round(float(value), 4),
+                    "truth_se": round(float(error), 4),
+                    "how": how,
+                    "low": round(low, 4),
+                    "high": round(high, 4),
+                    "estimate": round(bounds.estimate, 4),
+                    "particles": round(bounds.table["particles"].value, 4),
+                    "reliable": bounds.reliable,
+                    "contains": bool(low - 2 * error <= value <= high + 2 * error),
+                    "seconds": round(seconds, 1),
+                },
+            )
+
+
+def run_search(seeds, units=2, n=100, noise=0.15):
+    from skvi.model_selection import EvidenceSearch
+    from skvi.neural_network import BayesianMLPRegressor
+
+    for seed in seeds:
+        if (str(seed),) in done("search", "seed"):
+            continue
+        X, y = small_data("tanh", units, 1, 500 + seed, n, noise)
+        model = BayesianMLPRegressor(
+            activation="tanh",
+            noise_scale=noise,
+            normalize_y=False,
+            max_iter=30,
+            random_state=0,
+        )
+        begin = time.perf_counter()
+        search = EvidenceSearch(
+            model,
+            {"hidden_layer_sizes": [(1,), (2,), (3,)]},
+            precision=0.3,
+            random_state=seed,
+        ).fit(X, y)
+        write(
+            "search",
+            {
+                "seed": seed,
+                "true": units,
+                "best": search.best_params_["hidden_layer_sizes"][0],
+                "decided": search.decided_,
+                "estimates": search.results_["estimate"].round(2).tolist(),
+                "reliable": search.results_["reliable"].tolist(),
+                "seconds": round(time.perf_counter() - begin, 1),
+            },
+        )
+
+
+def real_data(name):
+    if name == "moons":
+        X, y = make_moons(200, noise=0.25, random_state=0)
+    else:
+        folder = {"yacht": "yacht", "boston": "bostonHousing"}[name]
+        path = Path(os.environ["SKVI_DATA"], folder, "data.txt")
+        table = np.loadtxt(path)
+        X, y = table[:, :-1], table[:, -1]
+    if name == "boston":
+        rows = np.random.default_rng(0).permutation(len(X))[:200]
+        X, y = X[rows], y[rows]
+    return (X - X.mean(0)) / np.where(X.std(0) > 0, X.std(0), 1.0), y
+
+
+def run_ten(sets, seeds, max_seconds):
+    from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+
+    for seed in seeds:
+        for name in sets:
+            if (name, str(seed)) in done("ten", "set", "seed"):
+                continue
+            X, y = real_data(name)
+            options = {"hidden_layer_sizes": 10, "activation": "tanh"}
+            options |= {"max_iter": 100, "random_state": seed}
+            if name == "moons":
+                model = BayesianMLPClassifier(**options)
+            else:
+                noise = {"yacht": 0.1, "boston": 0.3}[name] * y.std()
+                model = BayesianMLPRegressor(noise_scale=noise, **options)
+            model.fit(X, y)
+            begin, work = time.perf_counter(), time.process_time()
+            bounds = model.evidence_bounds(
+                X, y, max_seconds=max_seconds, random_state=seed
+            )
+            low, high = bounds.interval()
+            write(
+                "ten",
+                {
+                    "set": name,
+                    "seed": seed,
+                    "elbo_of_fit": round(model.lower_bound_, 2),
+                    "low": round(low, 3),
+                    "high": round(high, 3),
+                    "width": round(high - low, 3),
+                    "particles": round(bounds.table["particles"].value, 2),
+                    "reliable": bounds.reliable,
+                    "reason": bounds.reason,
+                    "seconds": round(time.perf_counter() - begin, 1),
+                    "processor_seconds": round(time.process_time() - work, 1),
+                },
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["small", "search", "ten"])
+    parser.add_argument("--seeds", type=int, nargs="*", default=range(20))
+    parser.add_argument("--sets", nargs="*", default=["moons", "boston", "yacht"])
+    parser.add_argument("--max-seconds", type=float, default=None)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.what == "small":
+        run_small(options.seeds)
+    elif options.what == "search":
+        run_search(options.seeds)
+    else:
+        run_ten(options.sets, list(options.seeds)[:2], options.max_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Whether chains agree, judged by what symmetries leave unchanged."""
+
+from typing import cast
+
+import torch
+
+from skvi.sampling import Chains, split_rhat
+from skvi.targets import SupervisedTarget, Target
+
+__all__ = ["invariant_rhat", "invariants"]
+
+# Rows whose fitted values are compared, and iterations of each chain.
+N_ROWS, N_ITER = 16, 400
+
+
+def invariant_rhat(target: Target, chains: Chains) -> float:
+    """Largest split-R-hat over quantities that equivalent networks share.
+
+    The weights themselves would say nothing: a chain that stays in one of many
+    equivalent copies of the posterior disagrees with a chain in another one.
+
+    Parameters
+    ----------
+    target : Target
+    chains : Chains
+
+    Returns
+    -------
+    float
+        Over the log joint density, the log density of the prior, and the fitted values
+        of 16 rows.
+    """
+    thin = max(1, chains.theta.shape[1] // N_ITER)
+    theta = chains.theta[:, thin - 1 :: thin]
+    found = invariants(target, theta.flatten(0, 1))
+    values = found.reshape(*theta.shape[:2], -1)
+    log_joint = chains.log_joint[:, thin - 1 :: thin, None]
+    return split_rhat(torch.cat([log_joint, values], 2))
+
+
+@torch.no_grad()
+def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
+    """Log density of the prior and fitted values at draws.
+
+    Parameters
+    ----------
+    target : Target
+    theta : Tensor of shape (S, P)
+
+    Returns
+    -------
+    Tensor of shape (S, m)
+    """
+    found = [target.reference.log_prob(theta)[:, None]]
+    if target.has_pointwise and not target.is_extended:
+        supervised = cast(SupervisedTarget, target)
+        every = max(1, supervised.n_rows // N_ROWS)
+        X = supervised.X[::every][:N_ROWS]
+        f = supervised.predictor.forward(theta, X)
+        found.append(f.flatten(1).double())
+    elif target.symmetry is None:
+        found.append(theta)
+    return torch.cat(found, 1)

@@ -1,0 +1,132 @@
+"""Estimates of log Z from draws at all temperatures of a ladder.
+
+Between neighbors the ratio of integrals is an expectation under either of them. Each
+function sums the logarithms of all these ratios; `log_weights` has the shape (L, M, T):
+L densities, M independent systems, T draws of each.
+"""
+
+import math
+
+import torch
+
+from skvi.evidence._estimates import bridge_estimate
+from skvi.sampling import effective_sample_size, pareto_khat
+from skvi.sampling._diagnostics import khat_limit
+from skvi.utils._log_space import log_mean_exp
+
+__all__ = ["ladder_bridge", "ladder_lower", "ladder_upper", "tail_shape"]
+
+# Ratio of neighbors up to which weights have finite variances, and rounding.
+SAFE_RATIO = 2.0 * (1 + 1e-9)
+
+
+def ladder_upper(
+    log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
+) -> torch.Tensor:
+    """Upper bounds on log Z, one for each system.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (L, M, T)
+    betas : Tensor of shape (L,)
+    n_blocks : int, default=1
+        Parts of each run that are averaged over: with more of them the expectation lies
+        farther above log Z, with hardly more noise.
+
+    Returns
+    -------
+    Tensor of shape (M,)
+        In nats. By Jensen's inequality the expectation is above log Z if each draw is
+        exactly one of its density, however draws depend on each other.
+    """
+    increments = betas.diff()[:, None, None] * log_weights[1:]
+    return -_mean_of_blocks(-increments, n_blocks)
+
+
+def ladder_lower(
+    log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
+) -> torch.Tensor:
+    """Lower bounds on log Z, one for each system; see `ladder_upper`.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (L, M, T)
+    betas : Tensor of shape (L,)
+    n_blocks : int, default=1
+
+    Returns
+    -------
+    Tensor of shape (M,)
+    """
+    increments = betas.diff()[:, None, None] * log_weights[:-1]
+    return _mean_of_blocks(increments, n_blocks)
+
+
+def _mean_of_blocks(increments: torch.Tensor, n_blocks: int) -> torch.Tensor:
+    """Sum over the ladder of log mean exp, averaged over blocks of draws, (M,)."""
+    size, n_systems, n_draws = increments.shape
+    length = n_draws // n_blocks
+    used = increments[..., : length * n_blocks]
+    blocks = used.reshape(size, n_systems, n_blocks, length)
+    return log_mean_exp(blocks).mean(2).sum(0)
+
+
+def ladder_bridge(
+    log_weights: torch.Tensor, betas: torch.Tensor
+) -> tuple[float, float]:
+    """Bridge estimate of every ratio, and the error of their sum.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (L, M, T)
+    betas : Tensor of shape (L,)
+
+    Returns
+    -------
+    value, standard_error : float
+        Consistent if the chains have mixed. The error is that of the mean over systems
+        of the middle between the bounds.
+    """
+    total = 0.0
+    for k, width in enumerate(betas.diff()):
+        below, above = width * log_weights[k], width * log_weights[k + 1]
+        ess = [float(effective_sample_size(w[..., None])[0]) for w in (below, above)]
+        # Draws at both ends are correlated alike: their ratio is what counts.
+        n_above = below.numel() * max(ess[1], 1.0) / max(ess[0], 1.0)
+        total += bridge_estimate(below.flatten(), above, n_above)[0]
+    bounds = ladder_upper(log_weights, betas) + ladder_lower(log_weights, betas)
+    return total, float(bounds.std()) / 2 / math.sqrt(len(bounds))
+
+
+def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
+    """Largest Pareto k of weights behind `ladder_upper` with a variance to be doubted.
+
+    Where an inverse temperature is at most twice the one below it, the second moment of
+    the weights is an integral of another density of the path, and finite. That leaves
+    the first ratio.
+
+    Parameters
+    ----------
+    log_weights : Tensor of shape (L, M, T)
+    betas : Tensor of shape (L,)
+
+    Returns
+    -------
+    float
+        Nearly constant weights, none above twice their mean, have no tail that could
+        matter, and do not count.
+    """
+    worst = -math.inf
+    for k, width in enumerate(betas.diff()):
+        signed = (-width * log_weights[k + 1]).flatten()
+        largest = float(signed.max() - log_mean_exp(signed, 0))
+        is_constant = largest < math.log(2.0) and math.isfinite(largest)
+        if is_constant or float(betas[k + 1]) <= SAFE_RATIO * float(betas[k]):
+            continue
+        worst = max(worst, pareto_khat(signed))
+    return worst
+
+
+def tail_limit(log_weights: torch.Tensor) -> float:
+    """Largest Pareto k at which as many draws can be trusted."""
+    return khat_limit(log_weights[0].numel())

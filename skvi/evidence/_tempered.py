@@ -1,0 +1,203 @@
+"""Evidence of posteriors with many modes: from the prior to them, and back.
+
+Everything starts at a density that symmetries of the model leave unchanged, the
+prior: no copy of a mode is missed, none is counted twice, and no |G| is needed. Both
+sides come from chains at all temperatures between prior and posterior that exchange
+places. Beside them populations of particles move from the prior to the posterior;
+their estimates of Z are unbiased whatever they find, which no chain can say of itself.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from scipy.special import stdtrit
+
+from skvi.base import NormalForm
+from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._stepping import ladder_lower, ladder_upper
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors import Posterior
+from skvi.sampling import (
+    Ladder,
+    LadderDraws,
+    ReplicaExchange,
+    anneal,
+    particle_estimates,
+    tune_ladder,
+)
+from skvi.sampling._state import Report
+from skvi.targets import Target
+
+__all__ = ["TemperedSides", "tempered_sides"]
+
+# Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
+N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
+LEAST_SWEEPS = 20
+# Independent populations, particles of each, and of all of them.
+N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 16, 1024
+# Nats between each bound and log Z that are aimed for.
+DEFAULT_PRECISION = 0.25
+# Fractions of the seconds after which the warm-up ends, that the particles may take,
+# and after which the chains end.
+WARM, OF_PARTICLES, END = 0.3, 0.15, 0.92
+NORMAL_PROBABILITY = 0.977249868
+
+
+@dataclass(frozen=True, eq=False)
+class TemperedSides:
+    """Estimates of both sides, and the draws behind them.
+
+    Parameters
+    ----------
+    below, above : Tensor of shape (M,)
+        Lower and upper bounds, one for each system of chains.
+    particles : Tensor of shape (R,)
+        Independent estimates, the exponential of each of which has the expectation Z.
+    draws : LadderDraws
+    rhat : float
+        Of quantities that symmetries leave unchanged.
+    error : float
+        Standard error that was aimed for, in nats.
+    """
+
+    below: torch.Tensor
+    above: torch.Tensor
+    particles: torch.Tensor
+    draws: LadderDraws
+    rhat: float
+    error: float
+
+
+@torch.no_grad()
+def tempered_sides(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+    max_seconds: float | None,
+    report: Report,
+) -> TemperedSides:
+    """Bound log Z by exchanging chains, and from below by particles, too.
+
+    Parameters
+    ----------
+    target : Target
+        With a prior that has a matching normal.
+    posterior : Posterior
+        The fitted one: some chains start at its draws.
+    generator : torch.Generator
+    n_draws : int or None
+        Draws at each temperature; None chooses.
+    precision : float or None
+        Nats between each bound and log Z to aim for; None is 0.25.
+    max_seconds : float or None
+        To be spent at most, roughly; None is limited by the numbers of draws alone.
+    report : callable
+
+    Returns
+    -------
+    TemperedSides
+    """
+    seconds = math.inf if max_seconds is None else max_seconds
+    begin = time.monotonic()
+    error = (DEFAULT_PRECISION if precision is None else precision) / 4
+    orbits, normal = _orbits(target), _start_of_path(target)
+    pilot = tune_ladder(target, normal, generator, orbits=orbits, report=report)
+    starts = _starts(pilot.populations, pilot.ladder, posterior, generator)
+    sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
+    sampler.warm_up(N_WARMUP, begin + WARM * seconds)
+    # Everything that shapes an estimate is chosen from draws that do not enter it.
+    first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
+    n_sweeps, n_blocks = _plan(first, error, n_draws)
+    particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
+    draws = sampler.run(n_sweeps, begin + END * seconds)
+    n_blocks = min(n_blocks, draws.log_weights.shape[2] // LEAST_SWEEPS)
+    return TemperedSides(
+        ladder_lower(draws.log_weights, draws.ladder.betas, n_blocks),
+        ladder_upper(draws.log_weights, draws.ladder.betas, n_blocks),
+        particles,
+        draws,
+        invariant_rhat(target, draws.chains),
+        error if n_draws is None else math.inf,
+    )
+
+
+def _start_of_path(target: Target) -> NormalForm:
+    normal = None if target.prior is None else target.prior.matching_normal()
+    if normal is None:
+        raise IncompatibleComponentsError(
+            "method='tempering' starts from a normal that matches the prior, and "
+            "this prior has none. Use method='annealing'."
+        )
+    return normal
+
+
+def _orbits(target: Target) -> torch.Tensor | None:
+    symmetry = target.symmetry
+    return None if symmetry is None else symmetry.orbits(target.layout.size)
+
+
+def _starts(
+    populations: torch.Tensor,
+    ladder: Ladder,
+    posterior: Posterior,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
+
+    Half of them from the population that was resampled on its way, half from draws
+    of the prior that came down each for itself; the target's chain of every fourth
+    system starts at a draw of the fitted posterior.
+    """
+    half = N_SYSTEMS // 2
+    alone = anneal(ladder, N_SYSTEMS - half, generator)
+    starts = torch.cat([populations[:, :half], alone], 1).clone()
+    fitted = posterior.draw(len(range(0, N_SYSTEMS, 4)), generator).theta.double()
+    starts[-1, ::4] = ladder.normal.whiten(fitted - ladder.normal.mean)
+    return starts
+
+
+def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, int]:
+    """Sweeps that bring the error down, and blocks that each run is divided into.
+
+    With more blocks the expectations lie farther from log Z: they are to be two errors
+    away, so that the means over systems are on their sides of log Z.
+    """
+    n_pilot, betas = pilot.log_weights.shape[2], pilot.ladder.betas
+    bounds = ladder_upper, ladder_lower
+    variance = max(float(bound(pilot.log_weights, betas).var()) for bound in bounds)
+    if not math.isfinite(variance):
+        variance = math.inf
+    wanted = n_pilot * variance / (error**2 * N_SYSTEMS)
+    n_sweeps = int(min(max(wanted, MIN_SWEEPS), MAX_SWEEPS))
+    if n_draws is not None:
+        n_sweeps = max(math.ceil(n_draws / N_SYSTEMS), LEAST_SWEEPS)
+    left = variance * n_pilot / n_sweeps
+    n_blocks = 4 / math.sqrt(max(left * N_SYSTEMS, 1e-12))
+    return n_sweeps, int(min(max(n_blocks, 1), n_sweeps // LEAST_SWEEPS))
+
+
+def _particles(
+    ladder: Ladder, generator: torch.Generator, seconds: float, report: Report
+) -> torch.Tensor:
+    """Estimates of Z by independent populations, as large as there is time for."""
+    before = time.monotonic()
+    particle_estimates(ladder, 1, 2 * MIN_PARTICLES, generator)
+    each = (time.monotonic() - before) / (2 * MIN_PARTICLES)
+    n_total = min(seconds / each, MAX_PARTICLES)
+    n_particles = max(int(n_total / N_ISLANDS), MIN_PARTICLES)
+    return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)
+
+
+def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean, and an error two of which are on either side with 95 % probability.
+
+    Few values have errors that are not well known: quantiles of Student's t are wider
+    than those of the normal by what that takes.
+    """
+    n = len(values)
+    factor = float(stdtrit(n - 1, NORMAL_PROBABILITY)) / 2
+    return float(values.mean()), factor * float(values.std()) / math.sqrt(n)

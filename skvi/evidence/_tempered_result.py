@@ -1,0 +1,186 @@
+"""What the two sides of a tempered run support."""
+
+import math
+
+import torch
+
+from skvi.evidence._estimates import reverse_bound
+from skvi.evidence._fit_checks import lower_bound
+from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
+from skvi.evidence._result import REFUTED, EvidenceBounds
+from skvi.evidence._stepping import (
+    ladder_bridge,
+    tail_limit,
+    tail_shape,
+)
+from skvi.evidence._summarize import CAPPED, LEVEL, MAX_RHAT, ROUNDING
+from skvi.evidence._symmetrized import symmetrized_rows
+from skvi.evidence._table import (
+    EXPECTED,
+    IF_EXACT,
+    K_OF_Q,
+    elbo_row,
+    upper_exists,
+    upper_row,
+)
+from skvi.evidence._tempered import TemperedSides, mean_and_error
+from skvi.posteriors import Posterior
+from skvi.sampling import effective_sample_size
+from skvi.targets import Target
+
+__all__ = ["summarize_tempered"]
+
+# Nats below the chains at which particles from the prior are worth a word.
+FAR = 2.0
+IF_MIXED = (
+    "both sides are valid if the chains have mixed: they came {:.3g} times per system "
+    "from the prior to the posterior, and agree on fitted values and on the log joint "
+    "density (R-hat {:.3f})"
+)
+UNCONFIRMED = (
+    "; particles, whose bound needs no mixing, show no more than {:.4g} nats: few of "
+    "them find what the chains have found"
+)
+
+
+@torch.no_grad()
+def summarize_tempered(
+    target: Target,
+    posterior: Posterior,
+    sides: TemperedSides,
+    generator: torch.Generator,
+    quantity: str,
+) -> EvidenceBounds:
+    """Bounds, estimate, diagnostics and table of a tempered run.
+
+    Parameters
+    ----------
+    target : Target
+    posterior : Posterior
+        The fitted one; it enters rows of the table.
+    sides : TemperedSides
+    generator : torch.Generator
+    quantity : str
+
+    Returns
+    -------
+    EvidenceBounds
+    """
+    draws, betas = sides.draws, sides.draws.ladder.betas
+    below, above = mean_and_error(sides.below), mean_and_error(sides.above)
+    bridge = ladder_bridge(draws.log_weights, betas)
+    khat = tail_shape(draws.log_weights, betas)
+    elbo = elbo_row(lower_bound(target, posterior, generator))
+    reason = _why_not(sides, below, above, khat)
+    is_coarse = max(below[1], above[1]) > 1.5 * sides.error
+    valid = IF_MIXED.format(draws.round_trips, sides.rhat)
+    floor = mean_and_error(sides.particles)[0]
+    valid += UNCONFIRMED.format(floor) if floor < below[0] - FAR else ""
+    ess = effective_sample_size(draws.chains.log_joint[..., None])
+    return EvidenceBounds(
+        lower=below[0],
+        upper=above[0],
+        lower_se=below[1],
+        upper_se=above[1],
+        estimate=bridge[0],
+        gap=above[0] - below[0],
+        ess=float(ess[0]),
+        khat=khat,
+        reliable=not reason,
+        reason=reason or valid + (CAPPED if is_coarse else ""),
+        method="tempering",
+        quantity=quantity,
+        table=_table(target, posterior, sides, (below, above), bridge, elbo, generator),
+    )
+
+
+def _why_not(
+    sides: TemperedSides,
+    below: tuple[float, float],
+    above: tuple[float, float],
+    khat: float,
+) -> str:
+    """Name every diagnostic that forbids the statements, or nothing."""
+    reasons, trips = [], sides.draws.round_trips
+    values = (*below, *above)
+    if not all(math.isfinite(value) for value in values):
+        return "a side is not finite: the ladder of temperatures has a gap"
+    if not sides.rhat <= MAX_RHAT:
+        reasons.append(
+            f"the MCMC chains disagree on fitted values or on the log joint density "
+            f"(R-hat {sides.rhat:.2f}, at most {MAX_RHAT} is allowed): they need more "
+            "sweeps, which max_seconds and precision may limit"
+        )
+    if trips < 1:
+        reasons.append(
+            f"chains came only {trips:.2g} times per system from the prior to the "
+            "posterior, so that modes in which none of them started may be missing"
+        )
+    limit = tail_limit(sides.draws.log_weights)
+    if not khat <= limit:
+        reasons.append(
+            "the weights between neighboring temperatures are too heavy-tailed (Pareto "
+            f"k {khat:.2f}, at most {limit:.2f} is allowed)"
+        )
+    crossing, error = below[0] - above[0], math.hypot(below[1], above[1])
+    if crossing > REFUTED * error + ROUNDING:
+        reasons.append(f"the two sides cross by {crossing:.3g} nats")
+    floor = mean_and_error(sides.particles)
+    excess, error = floor[0] - above[0], math.hypot(floor[1], above[1])
+    if excess > REFUTED * error + ROUNDING:
+        reasons.append(
+            f"particles from the prior lie {excess:.3g} nats above the upper side: the "
+            "chains miss a part of the posterior"
+        )
+    middle = 0.5 * (sides.below + sides.above)
+    split = middle[: len(middle) // 2], middle[len(middle) // 2 :]
+    (first, first_se), (second, second_se) = (mean_and_error(part) for part in split)
+    if abs(first - second) > REFUTED * math.hypot(first_se, second_se) + ROUNDING:
+        reasons.append(
+            "chains that started in a resampled population and chains that came down "
+            f"from the prior alone differ by {abs(first - second):.3g} nats"
+        )
+    return "; ".join(reasons)
+
+
+def _table(
+    target: Target,
+    posterior: Posterior,
+    sides: TemperedSides,
+    both: tuple[tuple[float, float], tuple[float, float]],
+    bridge: tuple[float, float],
+    elbo: NamedBound,
+    generator: torch.Generator,
+) -> BoundsTable:
+    """Every number with what it certifies."""
+    draws, penalty = sides.draws, -math.log(1 - LEVEL)
+    exists = upper_exists(target)
+    symmetrized = symmetrized_rows(target, posterior, draws.chains, generator)
+    rows = {"ELBO of q": elbo}
+    rows |= {k: row for k, row in symmetrized.items() if row.direction == "lower"}
+    rows["particles"] = NamedBound(*mean_and_error(sides.particles), "lower", EXPECTED)
+    # All of R independent estimates exceed log Z + b with probability exp(-R b).
+    sure = float(sides.particles.min()) - penalty / len(sides.particles)
+    holds = "holds with 95 % probability"
+    rows["lower, 95 %"] = NamedBound(sure, 0.0, "lower", holds, holds=PROBABLE)
+    rows["tempered chains, lower"] = NamedBound(*both[0], "lower", IF_EXACT)
+    rows["bridge"] = NamedBound(
+        *bridge, "estimate", "consistent, no bound", holds=NEVER
+    )
+    rows["tempered chains, upper"] = NamedBound(*both[1], "upper", IF_EXACT)
+    of_q = _weights_of_q(posterior, sides)
+    if of_q is not None:
+        k = min(K_OF_Q, of_q.shape[1])
+        rows["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
+        rows["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
+    rows |= {k: row for k, row in symmetrized.items() if row.direction == "upper"}
+    return BoundsTable(rows)
+
+
+def _weights_of_q(posterior: Posterior, sides: TemperedSides) -> torch.Tensor | None:
+    """Log weights of q at the draws of the chains, (M, T)."""
+    if posterior.side != "exact":
+        return None
+    chains = sides.draws.chains
+    log_q = posterior.log_prob(chains.theta.flatten(0, 1))
+    return chains.log_joint - log_q.reshape(chains.log_joint.shape)

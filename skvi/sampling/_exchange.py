@@ -1,0 +1,222 @@
+"""Replica exchange: Markov chains that reach a posterior through a ladder."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+from skvi.sampling._chains import Chains
+from skvi.sampling._particles import TARGET_ACCEPTANCE, pooled_scales
+from skvi.sampling._replicas import Ladder, Replicas, n_steps_at
+from skvi.sampling._state import Report, silent
+from skvi.utils._random import rand, randn
+
+__all__ = ["LadderDraws", "ReplicaExchange"]
+
+# Rounds of exchanges after every move: they cost nothing beside it.
+N_ROUNDS = 4
+# Numbers of posterior draws that are kept, and sweeps that are always made.
+MAX_KEPT, LEAST_SWEEPS = 2**24, 20
+
+
+@dataclass(frozen=True, eq=False)
+class LadderDraws:
+    """Draws of all densities of a ladder, from systems of chains.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    log_weights : Tensor of shape (L, M, T)
+        Of M independent systems after each of T sweeps, in nats.
+    chains : Chains
+        The draws of the target, thinned where they are many.
+    round_trips : float
+        How often a replica came from r to the target, per system.
+
+    Examples
+    --------
+    See `ReplicaExchange`.
+    """
+
+    ladder: Ladder
+    log_weights: torch.Tensor
+    chains: Chains
+    round_trips: float
+
+
+class ReplicaExchange:
+    """Hamiltonian chains at all temperatures of a ladder, which exchange places.
+
+    A system is one chain for each density of the ladder. At beta = 0 every sweep draws
+    afresh, so that what arrives at the target has forgotten where the system started:
+    modes that no chain of the target could leave are left through the prior.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    starts : Tensor of shape (L, M, P)
+        Whitened positions of M systems.
+    generator : torch.Generator
+    orbits : Tensor of int of shape (P,), default=None
+        Parameters that share their steps.
+    report : callable, default=silent
+
+    References
+    ----------
+    Geyer (1991), *Markov chain Monte Carlo maximum likelihood*; Syed, Bouchard-Côté,
+    Deligiannidis and Doucet (2022), *Non-reversible parallel tempering: a scalable
+    highly parallel MCMC scheme*.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.sampling import ReplicaExchange, tune_ladder
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> far = NormalForm(torch.tensor([9.0]).double(), torch.ones(1).double())
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> pilot = tune_ladder(Bell(), far, generator)
+    >>> sampler = ReplicaExchange(pilot.ladder, pilot.populations[:, :16], generator)
+    >>> draws = sampler.warm_up(50).run(200)
+    >>> 0.9 < float(draws.chains.theta.std()) < 1.1, draws.round_trips > 1
+    (True, True)
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        ladder: Ladder,
+        starts: torch.Tensor,
+        generator: torch.Generator,
+        orbits: torch.Tensor | None = None,
+        report: Report = silent,
+    ) -> None:
+        size = ladder.normal.size
+        self.ladder, self.generator, self.report = ladder, generator, report
+        self.orbits = torch.arange(size) if orbits is None else orbits
+        self.n_systems = starts.shape[1]
+        flat = starts.reshape(-1, size)
+        self.replicas = Replicas(ladder.target, ladder.normal, flat)
+        self.betas = ladder.betas.repeat_interleave(self.n_systems)
+        # Whether a replica has been at beta = 0 since it was at the target.
+        self.is_fresh = torch.zeros(len(flat), dtype=torch.bool)
+        self.n_sweeps = self.n_trips = 0
+
+    @torch.no_grad()
+    def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
+        """Move the chains and tune their steps; `ladder` then has them.
+
+        Parameters
+        ----------
+        n_sweeps : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which half of the sweeps have to do.
+
+        Returns
+        -------
+        self
+        """
+        steps = self.ladder.steps
+        log_scales = torch.zeros_like(steps[:, 0])
+        factors = log_scales.clone()
+        mean_force = torch.zeros_like(steps)
+        for i in range(n_sweeps):
+            accepted = self._sweep()
+            force = self.replicas.squared_force(self.betas)
+            mean_force += self._by_rung(force).mean(1)
+            log_scales += (accepted - TARGET_ACCEPTANCE) * 1.5 / (i + 1) ** 0.6
+            log_scales.clamp_(max=math.log(4.0))
+            weight = (i + 1) ** -0.75
+            factors = weight * log_scales + (1 - weight) * factors
+            used = log_scales if i < n_sweeps - 1 else factors
+            now = (steps * used.exp()[:, None]).clamp(max=1.0)
+            if i == n_sweeps // 2:
+                # From here with widths that the chains themselves have found.
+                found = pooled_scales((mean_force / (i + 1))[:, None], self.orbits)
+                ratio = (now / found).log().mean(1)
+                steps, log_scales = found, ratio
+                factors, now = ratio.clone(), (found * ratio.exp()[:, None])
+            self.ladder = self.ladder.with_steps(now)
+            self.report("warm-up of tempered chains", (i + 1) / n_sweeps)
+            if i > n_sweeps // 2 and time.monotonic() > deadline:
+                break
+        return self
+
+    @torch.no_grad()
+    def run(self, n_sweeps: int, deadline: float = math.inf) -> LadderDraws:
+        """Move the chains with everything frozen, and keep their draws.
+
+        Parameters
+        ----------
+        n_sweeps : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which to stop after at least 20 sweeps.
+
+        Returns
+        -------
+        LadderDraws
+        """
+        size, n = self.ladder.normal.size, self.n_systems
+        thin = max(1, math.ceil(n_sweeps * n * size / MAX_KEPT))
+        found, kept, accepted, before = [], [], [], self.n_trips
+        for i in range(n_sweeps):
+            accepted.append(float(self._sweep()[1:].mean()))
+            found.append(self._by_rung(self.replicas.log_weights))
+            if i % thin == thin - 1:
+                kept.append(self.replicas.position[-n:])
+            self.report("tempered chains", (i + 1) / n_sweeps)
+            if i + 1 >= LEAST_SWEEPS and time.monotonic() > deadline:
+                break
+        weights, position = torch.stack(found), torch.stack(kept, 1)
+        theta = self.ladder.normal.transform(position.flatten(0, 1))
+        # The log joint density again from its weight.
+        top = weights[thin - 1 :: thin, -1].T[:, : position.shape[1]]
+        log_r = self.ladder.normal.log_prob(theta).reshape(top.shape)
+        acceptance = sum(accepted) / len(accepted)
+        chains = Chains(theta.reshape(position.shape), top + log_r, acceptance)
+        trips = (self.n_trips - before) / n
+        return LadderDraws(
+            self.ladder, weights.permute(1, 2, 0).contiguous(), chains, trips
+        )
+
+    def _by_rung(self, values: torch.Tensor) -> torch.Tensor:
+        """Values of replicas, (L, M, ...)."""
+        return values.reshape(self.ladder.size, self.n_systems, *values.shape[1:])
+
+    def _sweep(self) -> torch.Tensor:
+        """Move all, draw afresh at 0, exchange; mean acceptances, (L,)."""
+        steps = self.ladder.steps.repeat_interleave(self.n_systems, 0)
+        n_steps = n_steps_at(self.n_sweeps)
+        accepted = self.replicas.move(self.betas, steps, n_steps, self.generator)
+        first = torch.arange(self.n_systems)
+        fresh = randn(self.generator, self.n_systems, self.ladder.normal.size)
+        self.replicas.replace(first, fresh)
+        for i in range(N_ROUNDS):
+            self._exchange((self.n_sweeps + i) % 2)
+        self.n_sweeps += 1
+        return self._by_rung(accepted).mean(1)
+
+    def _exchange(self, parity: int) -> None:
+        """Offer all pairs of neighbors that begin at even, or odd, rungs a swap."""
+        n, size = self.n_systems, self.ladder.size
+        lower = torch.arange(parity, size - 1, 2)
+        weights = self._by_rung(self.replicas.log_weights)
+        widths = self.ladder.betas.diff()[lower, None]
+        gain = widths * (weights[lower] - weights[lower + 1])
+        probability = torch.nan_to_num(gain, nan=-math.inf).clamp(max=0).exp()
+        accept = rand(self.generator, len(lower), n) < probability
+        rung, system = accept.nonzero(as_tuple=True)
+        below = lower[rung] * n + system
+        order = torch.arange(size * n)
+        order[below], order[below + n] = below + n, below
+        self.replicas.take(order)
+        self.is_fresh = self.is_fresh[order]
+        self.n_trips += int(self.is_fresh[-n:].sum())
+        self.is_fresh[-n:] = False
+        self.is_fresh[:n] = True

@@ -1,0 +1,284 @@
+"""Sequential Monte Carlo along a ladder of temperatures."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.sampling._replicas import N_STEPS, Ladder, Replicas
+from skvi.sampling._state import Report, silent
+from skvi.targets import Target
+from skvi.utils._log_space import log_mean_exp
+from skvi.utils._random import rand, randn
+
+__all__ = ["LadderPilot", "anneal", "particle_estimates", "tune_ladder"]
+
+# Fraction of effective draws between neighbors, and the longest ladder.
+KEPT_FRACTION, MAX_LEVELS = 0.6, 200
+TARGET_ACCEPTANCE = 0.8
+# Moves at every level of the pilot run, and of a run that counts.
+PILOT_MOVES, N_MOVES = 2, 2
+# Weights from a rung back to the one below surely have a finite variance if inverse
+# temperatures rise by no more than this; they begin at a fraction of the first one, at
+# which the weights are nearly constant.
+RATIO = 2.0
+FIRST_RUNGS = tuple(RATIO**-k for k in (5, 4, 3, 2, 1))
+# Steps are not smaller than this fraction of the width of r.
+LEAST_SCALE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class LadderPilot:
+    """A tuned ladder, and the draws that it was tuned with.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    populations : Tensor of shape (L, n, P)
+        Whitened positions, close to draws of each density.
+
+    Examples
+    --------
+    See `tune_ladder`.
+    """
+
+    ladder: Ladder
+    populations: torch.Tensor
+
+
+@torch.no_grad()
+def tune_ladder(
+    target: Target,
+    normal: NormalForm,
+    generator: torch.Generator,
+    n_draws: int = 256,
+    orbits: torch.Tensor | None = None,
+    report: Report = silent,
+) -> LadderPilot:
+    """Choose temperatures and steps with a population of draws that is resampled.
+
+    Parameters
+    ----------
+    target : Target
+    normal : NormalForm
+        Where the ladder starts, over all P parameters.
+    generator : torch.Generator
+    n_draws : int, default=256
+        Size of the population.
+    orbits : Tensor of int of shape (P,), default=None
+        Parameters with the same number are alike, by symmetry: they share their steps.
+        None has no two of a kind.
+    report : callable, default=silent
+
+    Returns
+    -------
+    LadderPilot
+        Neighbors of the ladder keep about 60 % of draws effective.
+
+    Raises
+    ------
+    ValueError
+        The log joint density is finite at none of the draws.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.sampling import tune_ladder
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> far = NormalForm(torch.tensor([9.0]).double(), torch.ones(1).double())
+    >>> pilot = tune_ladder(Bell(), far, torch.Generator().manual_seed(0))
+    >>> pilot.ladder.size > 5, float(pilot.ladder.betas[-1])
+    (True, 1.0)
+    """
+    size = normal.size
+    orbits = torch.arange(size) if orbits is None else orbits
+    replicas = Replicas(target, normal, randn(generator, n_draws, size))
+    betas, log_step = [0.0], math.log(0.5)
+    # At 0 positions are drawn afresh, and no step is needed.
+    steps, populations = [torch.ones_like(normal.mean)], [replicas.position]
+    while betas[-1] < 1 and len(betas) < MAX_LEVELS:
+        if not bool(torch.isfinite(replicas.log_weights).any()):
+            raise ValueError(
+                "The log joint density is finite at no draw of the normal that the "
+                "path starts from. Check that the prior has support there."
+            )
+        beta = _next_beta(betas[-1], replicas.log_weights)
+        report("ladder of temperatures", 1 + math.log10(max(beta, 1e-8)) / 8)
+        increments = (beta - betas[-1]) * replicas.log_weights
+        replicas.take(_resample(increments[None], generator)[0])
+        at = replicas.position.new_full((n_draws,), beta)
+        for _ in range(PILOT_MOVES):
+            scales = pooled_scales(replicas.squared_force(at)[None], orbits)[0]
+            moved = math.exp(log_step) * scales
+            accepted = replicas.move(at, moved.expand(n_draws, -1), N_STEPS, generator)
+            log_step = min(log_step + float(accepted.mean()) - TARGET_ACCEPTANCE, 0.0)
+        betas.append(beta)
+        steps.append(math.exp(log_step) * scales)
+        populations.append(replicas.position)
+    if betas[-1] < 1:
+        betas.append(1.0)
+        steps.append(steps[-1])
+        populations.append(populations[-1])
+    first = [fraction * betas[1] for fraction in FIRST_RUNGS]
+    rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64)
+    n_first = len(FIRST_RUNGS)
+    repeated = [0, *[1] * n_first, *range(1, len(betas))]
+    ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
+    # The prior suits rungs near it.
+    drawn = [0] * (n_first + 1) + list(range(1, len(betas)))
+    return LadderPilot(ladder, torch.stack([populations[i] for i in drawn]))
+
+
+def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
+    """Widths of each coordinate given all others, from gradients at draws.
+
+    The expectation of the squared gradient of a log density is that of its curvature.
+
+    Parameters
+    ----------
+    squared_force : Tensor of shape (L, n, P)
+    orbits : Tensor of int of shape (P,)
+
+    Returns
+    -------
+    Tensor of shape (L, P)
+        At most 1, the width of r.
+    """
+    mean = squared_force.mean(1)
+    n_orbits = int(orbits.max()) + 1
+    index = orbits.expand(len(mean), -1)
+    pooled = mean.new_zeros(len(mean), n_orbits)
+    pooled = pooled.scatter_reduce(1, index, mean, "mean", include_self=False)
+    pooled = torch.nan_to_num(pooled[:, orbits], nan=1.0)
+    return pooled.clamp(min=1.0).rsqrt().clamp(min=LEAST_SCALE)
+
+
+def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
+    """Farthest beta at which the fraction of effective draws stays above a limit."""
+
+    def is_near(trial: float) -> bool:
+        w = torch.softmax((trial - beta) * log_weights, 0)
+        return float(1 / w.square().sum()) >= KEPT_FRACTION * len(w)
+
+    most = min(1.0, RATIO * beta) if beta > 0 else 1.0
+    if is_near(most):
+        return most
+    low, high = beta, most
+    for _ in range(60):
+        # Inverse temperatures span many orders of magnitude.
+        middle = math.sqrt(low * high) if low > 1e-12 else 0.1 * high
+        middle = middle if low < middle < high else (low + high) / 2
+        low, high = (middle, high) if is_near(middle) else (low, middle)
+    # The limit may be out of reach where some draws have no density at all.
+    return high if low <= beta else low
+
+
+def _resample(log_weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Systematic resampling of every row; indices of shape (R, N)."""
+    n_islands, n = log_weights.shape
+    weights = torch.nan_to_num(torch.softmax(log_weights, 1), nan=1 / n)
+    weights = weights.cumsum(1).contiguous()
+    order = torch.arange(n, dtype=torch.float64)
+    points = (order + rand(generator, n_islands, 1)) / n
+    return torch.searchsorted(weights, points).clamp(max=n - 1)
+
+
+@torch.no_grad()
+def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+    """Move draws of the normal along a ladder, each for itself.
+
+    Parameters
+    ----------
+    ladder : Ladder
+    n_draws : int
+    generator : torch.Generator
+
+    Returns
+    -------
+    Tensor of shape (L, n_draws, P)
+        Whitened positions on the way. Nothing brings those that came to a poor mode to
+        a better one: starts of chains that are farther apart than the posterior.
+
+    Examples
+    --------
+    See `tune_ladder`.
+    """
+    size = ladder.normal.size
+    replicas = Replicas(ladder.target, ladder.normal, randn(generator, n_draws, size))
+    found = [replicas.position]
+    for beta, steps in zip(ladder.betas[1:], ladder.steps[1:], strict=True):
+        at, moved = beta.expand(n_draws), steps.expand(n_draws, -1)
+        for _ in range(PILOT_MOVES):
+            replicas.move(at, moved, N_STEPS, generator)
+        found.append(replicas.position)
+    return torch.stack(found)
+
+
+@torch.no_grad()
+def particle_estimates(
+    ladder: Ladder,
+    n_islands: int,
+    n_particles: int,
+    generator: torch.Generator,
+    report: Report = silent,
+) -> torch.Tensor:
+    """Estimate log Z by populations that move from r to the target (Del Moral 2006).
+
+    Parameters
+    ----------
+    ladder : Ladder
+        Frozen: it must not depend on the draws of this run.
+    n_islands : int
+        Independent populations, R.
+    n_particles : int
+        Of each, N.
+    generator : torch.Generator
+    report : callable, default=silent
+
+    Returns
+    -------
+    Tensor of shape (R,)
+        In nats. The expectation of the exponential of each is Z, whatever the moves
+        reach: so its own expectation is below log Z, by about half its variance.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.sampling import particle_estimates, tune_ladder
+    >>> from skvi.targets import Target
+    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
+    ...     layout = Layout({"coef": (1,)})
+    ...
+    ...     def log_joint(self, theta, rows=None):
+    ...         return -0.5 * theta.square().sum(1)
+    >>> far = NormalForm(torch.tensor([3.0]).double(), torch.ones(1).double())
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> ladder = tune_ladder(Bell(), far, generator).ladder
+    >>> found = particle_estimates(ladder, 16, 128, generator)
+    >>> round(float(found.mean()), 1)
+    0.9
+    """
+    n, size = n_islands * n_particles, ladder.normal.size
+    replicas = Replicas(ladder.target, ladder.normal, randn(generator, n, size))
+    total = replicas.log_weights.new_zeros(n_islands)
+    first = torch.arange(n_islands)[:, None] * n_particles
+    widths = ladder.betas.diff()
+    for k, width in enumerate(widths):
+        report("particles from the prior to the posterior", k / len(widths))
+        increments = (width * replicas.log_weights).reshape(n_islands, n_particles)
+        total = total + log_mean_exp(increments)
+        if k == len(widths) - 1:
+            break
+        replicas.take((first + _resample(increments, generator)).flatten())
+        at, moved = ladder.betas[k + 1].expand(n), ladder.steps[k + 1].expand(n, -1)
+        for _ in range(N_MOVES):
+            replicas.move(at, moved, N_STEPS, generator)
+    return total
