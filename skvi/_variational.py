@@ -241,6 +241,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         try:
             if self.warm_start and before:
                 start = self._continue(problem, before)
+                options = replace(options, warm_up=0.0)
             else:
                 start = self._start(problem, solver)
             options = replace(options, progress=progress)

@@ -24,6 +24,9 @@ from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BayesianNetwork", "SampledFunction"]
 
+# Share of a first fit in which the divergence counts a tenth: it would switch units off
+# for good before the data have shaped them.
+WARM_UP = 0.2
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
 
@@ -73,6 +76,9 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
             return None
         size = min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
         return size if size < n_rows else None
+
+    def _solver_options(self, target):
+        return replace(super()._solver_options(target), warm_up=WARM_UP)
 
     def _initialize(self, problem):
         target, generator = problem.target, problem.generator

@@ -78,7 +78,9 @@ Prior, Posterior or dict, default="normal"
         Nats: a smaller rise of the bound is no progress. It says nothing of how far
         the optimum is.
     early_stopping : bool, default=False
-        False makes all `max_iter` epochs, with a step size that falls linearly.
+        False makes all `max_iter` epochs, with a step size that falls linearly; in
+        the first fifth of a first fit the divergence counts a tenth, so that the data
+        shape the units before the prior can switch them off.
         True stops when the bound no longer rises: the step size is halved after
         `n_iter_no_change` iterations without progress beyond the noise, five
         times; bounds often rise again after long plateaus, which this misses. No

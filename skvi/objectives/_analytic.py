@@ -117,6 +117,9 @@ class AnalyticSteps(NetworkSteps):
             torch.sum(layer.both, 2, out=layer.total)
         self.divergence.complete()
 
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        self.divergence.weigh(shares)
+
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         return self._losses(trail) + self.divergence.values(trail)
 

@@ -13,7 +13,10 @@ __all__ = ["DivergencePart", "divergence_part", "form_of"]
 
 
 class DivergencePart(Protocol):
-    """Adds the divergence to gradients, and says what it was."""
+    """Adds a share of the divergence to gradients, and says what all of it was."""
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        """Take these shares, one for each member, from now on; 1 at first."""
 
     def complete(self) -> None:
         """Complete the gradient, so far that of the loss in means and deviations.
@@ -97,17 +100,27 @@ class _Moments:
         self.precision, self.center = precision.to(dtype), center.to(dtype)
         self.pull = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
+        self.shares = self.precision, self.pull, self.minus_weight
         self.is_centred = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
+    def weigh(self, shares: Sequence[float]) -> None:
+        factor = self.precision.new_tensor(shares)[:, None]
+        self.shares = (
+            factor * self.precision,
+            factor * self.pull,
+            factor * self.minus_weight,
+        )
+
     def complete(self) -> None:
         std, slope = self.std, self.for_std
-        self.for_mean.addcmul_(self.precision, self.mean)
+        precision, pull, minus_weight = self.shares
+        self.for_mean.addcmul_(precision, self.mean)
         if not self.is_centred:
-            self.for_mean.sub_(self.pull)
-        slope.addcmul_(self.precision, std)
-        torch.addcmul(self.minus_weight, slope, std, out=slope)
+            self.for_mean.sub_(pull)
+        slope.addcmul_(precision, std)
+        torch.addcmul(minus_weight, slope, std, out=slope)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
@@ -141,8 +154,12 @@ class _Orders:
         self.has_rate = bool(self.rate.any())
         # Without a rate any number serves in its place.
         self.divisor = torch.where(self.rate == 0, 1.0, self.rate)
+        self.share = torch.ones_like(self.rate)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        self.share = self.share.new_tensor(shares)[:, None]
 
     def complete(self) -> None:
         a, variance = self.order, self.std.square()
@@ -154,8 +171,8 @@ class _Orders:
             order = _renyi(a, shift, mixed, self.std.log(), self.variance)
             weight = torch.exp(-self.rate * order)
             in_mean, in_log = weight * in_mean, weight * in_log
-        self.for_mean.add_(in_mean)
-        self.for_std.mul_(self.std).add_(in_log)
+        self.for_mean.addcmul_(self.share, in_mean)
+        self.for_std.mul_(self.std).addcmul_(self.share, in_log)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].double().split(self.size, 2)
@@ -197,15 +214,19 @@ class _ByAutograd:
         self.for_std = gradient[:, self.size : 2 * self.size]
         self.for_prior = gradient[:, n_of_loss:]
         self.found: list[torch.Tensor] = []
+        self.shares: Sequence[float] = [1.0] * len(members)
+
+    def weigh(self, shares: Sequence[float]) -> None:
+        self.shares = shares
 
     def complete(self) -> None:
         self.for_std.mul_(self.std)
         self.for_prior.zero_()
-        pairs = zip(self.members, self.params, self.gradient, strict=True)
-        self.found.append(torch.stack([self._add(*pair) for pair in pairs]))
+        each = zip(self.members, self.params, self.gradient, self.shares, strict=True)
+        self.found.append(torch.stack([self._add(*one) for one in each]))
 
     def _add(
-        self, member: Member, params: torch.Tensor, gradient: torch.Tensor
+        self, member: Member, params: torch.Tensor, gradient: torch.Tensor, share: float
     ) -> torch.Tensor:
         with torch.inference_mode(False), torch.enable_grad():
             leaf = params.clone().requires_grad_()
@@ -214,7 +235,7 @@ class _ByAutograd:
             prior = member.target.at(hyper).prior
             value = member.divergence.closed_form(q, prior)
             (own,) = torch.autograd.grad(value, leaf)
-        gradient.add_(own)
+        gradient.add_(own, alpha=share)
         return value.detach().double()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:

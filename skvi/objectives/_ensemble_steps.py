@@ -175,6 +175,16 @@ class _EnsembleSteps(Steps):
     def spans_epochs(self) -> bool:  # type: ignore[override]
         return self.inner.spans_epochs
 
+    @property
+    def weighs_divergence(self) -> bool:  # type: ignore[override]
+        return self.inner.weighs_divergence
+
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        """All components of a member take the same."""
+        self.inner.weigh_divergence(
+            [s for s in shares for _ in range(self.n_components)]
+        )
+
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         """All components of a member see the same rows."""
         self.inner.prepare([own for own in rows for _ in range(self.n_components)])
@@ -223,6 +233,14 @@ class _Separate(Steps):
     @property
     def spans_epochs(self) -> bool:  # type: ignore[override]
         return all(steps.spans_epochs for steps in self.each)
+
+    @property
+    def weighs_divergence(self) -> bool:  # type: ignore[override]
+        return all(steps.weighs_divergence for steps in self.each)
+
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        for steps, share in zip(self.each, shares, strict=True):
+            steps.weigh_divergence([share])
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         for steps, own in zip(self.each, rows, strict=True):

@@ -41,6 +41,8 @@ class NetworkSteps(Steps):
         Goes on with this one.
     """
 
+    weighs_divergence = True
+
     def __init__(
         self,
         members: Sequence[Member],

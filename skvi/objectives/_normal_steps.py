@@ -42,6 +42,10 @@ class NormalSteps(NetworkSteps):
         n_noise = members[0].posterior.as_normal().n_noise
         super().__init__(members, params, n_draws, batch_size, n_noise, noise)
         self._divergences: list[torch.Tensor] = []
+        self._share = 1.0
+
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        (self._share,) = shares
 
     def differentiate(self, step: int) -> None:
         member, noise = self.members[0], self.noise.next()[0]
@@ -59,7 +63,7 @@ class NormalSteps(NetworkSteps):
         self._pull_back(step)
         pulled = torch.cat([g[0, 0].flatten(1) for g in self.passes.gradients], 1)
         with torch.inference_mode(False):
-            slopes = pulled.clone(), torch.ones_like(divergence)
+            slopes = pulled.clone(), torch.full_like(divergence, self._share)
             (own,) = torch.autograd.grad((theta, divergence), leaf, slopes)
         self.gradient.add_(own)
         self._divergences.append(divergence.detach().double().reshape(1))

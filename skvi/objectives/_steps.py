@@ -53,8 +53,21 @@ class Steps:
     #: may be more than an epoch.
     spans_epochs = False
 
+    #: Whether gradients can hold a part of the divergence only, see `weigh_divergence`.
+    weighs_divergence = False
+
     def __init__(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
+
+    def weigh_divergence(self, shares: Sequence[float]) -> None:
+        """Let gradients, but not values, hold a share of the divergence from now on.
+
+        Parameters
+        ----------
+        shares : sequence of float
+            One for each member; 1 at first.
+        """
+        raise NotImplementedError(f"{type(self).__name__} take the whole divergence.")
 
     @property
     def max_steps(self) -> int:

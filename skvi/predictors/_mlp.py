@@ -29,6 +29,9 @@ ODD_ACTIVATIONS = ("identity", "tanh")
 # Standard deviation of a fresh mean-field posterior, as a share of the natural scale:
 # wider starts lose units for good before the data have shaped them.
 INITIAL_SHARE = 0.01
+# Means of the last layer's weights, likewise: a large random function must first be
+# unlearnt, and takes units with it.
+LAST_SHARE = 0.2
 
 
 class MLPPredictor(Predictor):
@@ -147,14 +150,16 @@ class MLPPredictor(Predictor):
         Returns
         -------
         NormalForm
-            Means of the size that keeps variances from layer to layer, 0 for
-            intercepts; narrow, so that training starts from one network.
+            Means of the size that keeps variances from layer to layer, a fifth of it
+            in the last layer, 0 for intercepts; narrow, so that training starts from
+            one network, which is nearly flat.
         """
         scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
             mean[self.layout[f"intercept_{i}"].slice] = 0
         last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
+        last *= LAST_SHARE
         for output in self.flat_outputs:
             last.view(-1, self.n_outputs)[:, output] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)

@@ -12,6 +12,8 @@ __all__ = ["Adam", "AdamStack", "Decay", "Plateau"]
 SMALLEST_SHARE = 1 / 32
 # Share of the whole fall that the last quarter of a fixed schedule may still make.
 SMALL_FALL = 0.01
+# Of the divergence, at first.
+WARM_UP_SHARE = 0.1
 # Values that tell where a fit began.
 START = 5
 
@@ -113,6 +115,8 @@ class _Schedule:
     """What all step sizes watch: whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: Share of the divergence that gradients hold.
+    share = 1.0
 
     @property
     def drifted(self) -> bool:
@@ -169,7 +173,12 @@ class Decay(_Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
     def __init__(
-        self, adam: Adam, n_observations: int, tol: float, n_terms: float = math.inf
+        self,
+        adam: Adam,
+        n_observations: int,
+        tol: float,
+        n_terms: float = math.inf,
+        warm_up: float = 0.0,
     ) -> None:
         self.adam, self.start, self.tol = adam, adam.rate, tol
         # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
@@ -177,6 +186,12 @@ class Decay(_Schedule):
         self.largest_fall = SMALL_FALL * n_terms
         self.n_observations = n_observations
         self.seen: list[torch.Tensor] = []
+        self.warm_up = warm_up * n_observations
+
+    @property
+    def share(self) -> float:  # type: ignore[override]
+        """A tenth in the stretches of the warm-up, then all of it."""
+        return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE
 
     @property
     def done(self) -> bool:

@@ -68,6 +68,7 @@ class _Stack:
         for training, params in zip(self.trainings, self.params, strict=True):
             training.params = params
         self._trail: torch.Tensor | None = None
+        self._shares = [1.0] * len(self.trainings)
         self._hyper = self.params[:, self.trainings[0].split :]
         self._floor = torch.stack([t.floor for t in self.trainings])
         self._ceiling = torch.stack([t.ceiling for t in self.trainings])
@@ -97,6 +98,7 @@ class _Stack:
             steps.prepare([training.take(count) for training in self.trainings])
             updates, states = self.adam.updates(count), trail.unbind()
             states[0].copy_(params)
+            self._weigh_divergence()
             is_near_end = self._may_reach_an_end(count)
             for k in range(count):
                 steps.differentiate(k)
@@ -107,6 +109,12 @@ class _Stack:
                 states[k + 1].copy_(params)
             values = steps.values(trail[:-1])
         return values.clone(), trail
+
+    def _weigh_divergence(self) -> None:
+        shares = [training.schedule.share for training in self.trainings]
+        if self.steps.weighs_divergence and shares != self._shares:
+            self.steps.weigh_divergence(shares)
+            self._shares = shares
 
     def _may_reach_an_end(self, n_steps: int) -> bool:
         """Whether hyperparameters could come to an end of their ranges."""

@@ -88,7 +88,7 @@ class Training:
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return Decay(self.adam, n_sweeps, options.tol, n_terms)
+            return Decay(self.adam, n_sweeps, options.tol, n_terms, options.warm_up)
         patience = PATIENCE
         if options.n_iter_no_change is not None:
             patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)

@@ -127,6 +127,11 @@ class SolverOptions:
     early_stopping : bool, default=True
         Whether the stochastic solver stops where the objective no longer falls;
         else it lets the step size fall linearly over `max_iter` iterations.
+    warm_up : float, default=0.0
+        Without early stopping, the share of `max_iter` in which the stochastic solver
+        gives the divergence a tenth of its weight, so that the data shape q before the
+        prior does. Only where it has the divergence's gradient by itself, see
+        `Steps.weighs_divergence`: that of networks and normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
@@ -150,6 +155,7 @@ class SolverOptions:
     batch_size: int | None = None
     steps_per_iter: int = 100
     early_stopping: bool = True
+    warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False
     progress: Progress = no_progress

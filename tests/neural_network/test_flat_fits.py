@@ -25,9 +25,14 @@ def wave(n=100, seed=0):
 
 
 def test_a_missed_wave_is_reported():
-    """Converged, and two thirds of the variance are left: neighbors share them."""
+    """Converged with too few units, and more than half of the variance is left.
+
+    Neighbors share it.
+    """
     X, y = wave()
-    model = BayesianMLPRegressor(n_draws=20, tol=0.5, random_state=0)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=2, n_draws=20, tol=0.5, random_state=0
+    )
     with pytest.warns(SkviWarning, match=r"KL\(weight=0.1\)") as record:
         model.fit(X, y)
     assert len(record) == 1
@@ -35,6 +40,18 @@ def test_a_missed_wave_is_reported():
     found = model.diagnostics_
     assert found["explained"] == pytest.approx(model.score(X, y), abs=1e-6)
     assert found["explained"] + found["missed"] == pytest.approx(0.97, abs=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wave_is_found(seed):
+    """From every start, where a prior that counts from the first step ends half-way.
+
+    Wrong variants: no warm-up; the whole divergence in it.
+    """
+    X, y = wave(500)
+    model = BayesianMLPRegressor(random_state=seed).fit(X, y)
+    assert model.score(X, y) > 0.9
 
 
 @pytest.mark.slow

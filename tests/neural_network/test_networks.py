@@ -18,6 +18,7 @@ from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.objectives import RenyiBound
 from skvi.priors import Laplace, Normal
+from skvi.solvers import Stochastic
 from skvi.utils._mixture import normal_mixture_quantiles
 
 quick = pytest.mark.filterwarnings(
@@ -246,6 +247,26 @@ def test_priors_by_layer():
 
 
 @quick
+def test_only_a_first_fit_warms_up(monkeypatch):
+    """Wrong variant: a second one gives up again what the prior has shaped."""
+    shares, original = [], Stochastic.solve
+
+    def solve(solver, problem, options):
+        shares.append(options.warm_up)
+        return original(solver, problem, options)
+
+    monkeypatch.setattr(Stochastic, "solve", solve)
+    X, y = np.arange(20.0)[:, None], np.arange(20.0)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=2, max_iter=1, warm_start=True, random_state=0
+    )
+    for _ in range(2):
+        with pytest.warns(ConvergenceWarning):
+            model.fit(X, y)
+    assert shares == [0.2, 0.0]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_warm_start_goes_on(fitted):
     """A second fit starts where the first ended; another layout is refused."""
     X, y = wave()

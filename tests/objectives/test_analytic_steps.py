@@ -80,15 +80,19 @@ def params_of(members):
     return torch.stack(rows).to(members[0].posterior.params.dtype)
 
 
-def reference(member, params, noise, rows):
-    """Value and gradient by automatic differentiation, in double precision."""
+def reference(member, params, noise, rows, share):
+    """Value and gradient by automatic differentiation, in double precision.
+
+    The gradient holds this share of the divergence.
+    """
     leaf, size = params.double().clone().requires_grad_(), member.target.layout.size
     mean, log_std, hyper = leaf.tensor_split([size, 2 * size])
     target, theta = member.target.at(hyper), mean + log_std.exp() * noise.double()
     loss = (target.prior.log_prob(theta) - target.log_joint(theta, rows)).mean()
     q = NormalForm(mean, log_std.exp())
-    value = loss + member.divergence.closed_form(q, target.prior)
-    return value.detach(), torch.autograd.grad(value, leaf)[0]
+    divergence = member.divergence.closed_form(q, target.prior)
+    (gradient,) = torch.autograd.grad(loss + share * divergence, leaf)
+    return (loss + divergence).detach(), gradient
 
 
 def batches_of(member, has_batches):
@@ -99,12 +103,16 @@ def batches_of(member, has_batches):
     return list(order.tensor_split(3))
 
 
-def compare(members, has_batches=True, rtol=1e-11):
+def compare(members, has_batches=True, rtol=1e-11, shares=None):
     """Three steps from different places."""
     params = params_of(members)
     rows = [batches_of(member, has_batches) for member in members]
     most = max(len(r[0]) for r in rows) if has_batches else None
     steps = AnalyticSteps(members, params, S, most)
+    if shares is None:
+        shares = [1.0] * len(members)
+    else:
+        steps.weigh_divergence(shares)
     trail, expected = [], []
     move = 0.1 * torch.randn(params.shape, generator=torch.Generator().manual_seed(9))
     with torch.inference_mode():
@@ -115,8 +123,10 @@ def compare(members, has_batches=True, rtol=1e-11):
             steps.differentiate(k)
         noise = steps.noise.block[:, k]
         found = [
-            reference(member, own, eps, r[k])
-            for member, own, eps, r in zip(members, params, noise, rows, strict=True)
+            reference(member, own, eps, r[k], share)
+            for member, own, eps, r, share in zip(
+                members, params, noise, rows, shares, strict=True
+            )
         ]
         expected.append(torch.stack([value for value, _ in found]))
         for gradient, (_, exact) in zip(steps.gradient, found, strict=True):
@@ -188,11 +198,23 @@ def test_divergences_and_priors(name, count):
     compare([make_member(s, n=30 + s, **REGULARIZERS[name]) for s in range(count)])
 
 
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_shares_of_the_divergence(name):
+    """Of each member in gradients, never in values.
+
+    Wrong variants: that of the first member for all; the entropy taken whole; values
+    with a share of the divergence.
+    """
+    members = [make_member(s, n=30 + s, **REGULARIZERS[name]) for s in range(2)]
+    compare(members, shares=[0.1, 0.7])
+
+
 def test_a_prior_with_a_mean():
     """That of a posterior of other data. Wrong variant: the center left out."""
     first = make_member(1)
     second = make_member(2, prior=first.posterior)
     compare([second], rtol=1e-9)
+    compare([second], rtol=1e-9, shares=[0.3])
 
 
 def test_offsets_and_rows_without_weights():
@@ -287,7 +309,8 @@ def test_noise_is_a_pair_of_draws_and_their_mirror_images():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("family", [FullRankNormal(), LowRankNormal(2)], ids=repr)
-def test_normals_with_correlations(family, dtype):
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_normals_with_correlations(family, dtype, share):
     """The network through buffers, the rest by automatic differentiation.
 
     Wrong variants: the divergence left out; the slopes of the noise of the step before
@@ -305,6 +328,8 @@ def test_normals_with_correlations(family, dtype):
     params, rows = params_of([member]), batches_of(member, True)
     steps = ELBO().steps([member], params, S, max(len(r) for r in rows))
     assert isinstance(steps, NormalSteps)
+    if share < 1:
+        steps.weigh_divergence([share])
     trail, expected = [], []
     steps.prepare([rows])
     for k in range(3):
@@ -318,9 +343,9 @@ def test_normals_with_correlations(family, dtype):
         )
         theta = q.transform(steps.noise.block[0, k].double())
         loss = (target.prior.log_prob(theta) - target.log_joint(theta, rows[k])).mean()
-        value = loss + member.divergence.closed_form(q, target.prior)
-        (exact,) = torch.autograd.grad(value, leaf)
-        expected.append(value.detach().reshape(1))
+        divergence = member.divergence.closed_form(q, target.prior)
+        (exact,) = torch.autograd.grad(loss + share * divergence, leaf)
+        expected.append((loss + divergence).detach().reshape(1))
         rtol = 1e-11 if dtype == torch.float64 else 2e-5
         atol = rtol * float(exact.abs().max())
         own = steps.gradient[0].double()

@@ -198,3 +198,19 @@ def test_local_draws_are_differentiable(make_normal, numeric_gradient):
     (gradient,) = torch.autograd.grad(total(leaf), leaf)
     numeric = numeric_gradient(total, start)
     torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-7)
+
+
+def test_networks_start_narrow_and_nearly_flat():
+    """Means of natural sizes, a fifth of it in the last layer, 0 for intercepts.
+
+    Wrong variants: a last layer of its natural size; the first layer as the last one.
+    """
+    predictor = MLPPredictor(200, 2, (300, 100), "tanh")
+    start = predictor.initial_normal(torch.Generator().manual_seed(0))
+    scales = predictor.layout.natural_scales()
+    mean = predictor.layout.unpack((start.mean / scales)[None])
+    std = predictor.layout.unpack((start.scale / scales)[None])
+    for i, size in enumerate([1.0, 1.0, 0.2]):
+        assert float(mean[f"coef_{i}"].std()) == pytest.approx(size, rel=0.2)
+        assert not mean[f"intercept_{i}"].any()
+        assert std[f"coef_{i}"].flatten()[0] == pytest.approx(0.01)

@@ -108,6 +108,32 @@ def test_what_is_shared_gets_the_mean_gradient():
     assert not torch.allclose(shared[0], shared[1])
 
 
+@pytest.mark.parametrize("base", [MeanFieldNormal(), LowRankNormal(2)], ids=repr)
+def test_components_take_the_share_of_their_member(base):
+    """Of the divergence. Wrong variants: the whole; that of another member."""
+    n_members = 2 if isinstance(base, MeanFieldNormal) else 1
+    problems = [ensemble_problem(base, 3, seed)[0] for seed in range(n_members)]
+    shares = [0.2, 0.6][:n_members]
+
+    def gradients(problems, shares):
+        rows = [torch.cat([p.posterior.params, p.target.hyper]) for p in problems]
+        for problem in problems:
+            problem.generator.manual_seed(0)
+        steps = make_steps(ELBO(), problems, torch.stack(rows), 4, None)
+        steps.prepare([[None] for _ in problems])
+        steps.weigh_divergence(shares)
+        steps.differentiate(0)
+        return steps.gradient.clone()
+
+    found = gradients(problems, shares)
+    for problem, share, own in zip(problems, shares, found, strict=True):
+        torch.testing.assert_close(own, gradients([problem], [share])[0])
+        whole, part = (gradients([problem], [w])[0] for w in (1.0, 0.5))
+        half = whole + (share - 1.0) / (1.0 - 0.5) * (whole - part)
+        torch.testing.assert_close(own, half)
+        assert not torch.allclose(own, whole)
+
+
 def test_one_scale_of_the_noise_in_one_stack(monkeypatch):
     """Members of a learnt noise: one target; and ensembles of a search in one stack.
 

@@ -99,12 +99,47 @@ def test_options_of_their_own():
         replace(OPTIONS, max_iter=3),
         replace(OPTIONS, max_iter=45, learning_rate=0.1),
         replace(OPTIONS, early_stopping=True, tol=1e9, n_iter_no_change=1),
-        replace(OPTIONS, max_iter=45, learning_rate=0.005),
+        replace(OPTIONS, max_iter=45, learning_rate=0.005, warm_up=0.6),
     ]
     together = solve([make_problem(seed) for seed in range(4)], options)
     assert len({found.n_iter for found in together}) > 2
     for seed, (option, found) in enumerate(zip(options, together, strict=True)):
         assert_same(found, Stochastic().solve(make_problem(seed), option))
+
+
+def test_warm_ups_end(monkeypatch):
+    """A tenth of the divergence for a share of the iterations, to each its own.
+
+    Wrong variants: shares by the block of steps, not by the stretch; a member that
+    leaves takes the shares of the others with it.
+    """
+    seen, original = [], AnalyticSteps.differentiate
+
+    def differentiate(self, step):
+        seen.append(
+            tuple(self.divergence.shares[0][:, 0] / self.divergence.precision[:, 0])
+        )
+        original(self, step)
+
+    monkeypatch.setattr(AnalyticSteps, "differentiate", differentiate)
+    # Stretches of 34 epochs of 3 steps.
+    options = [
+        replace(OPTIONS, max_iter=340, warm_up=0.3),
+        replace(OPTIONS, max_iter=68, warm_up=0.5),
+        replace(OPTIONS, max_iter=34, warm_up=0.5),
+        replace(OPTIONS, max_iter=34, warm_up=0.5, early_stopping=True),
+    ]
+    solve([make_problem(seed) for seed in range(4)], options)
+    found = torch.tensor([row[0] for row in seen]).double()
+    assert len(found) == 1020
+    expected = torch.ones(1020).double()
+    expected[:306] = 0.1
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.stack(seen[0]).double(), torch.tensor([0.1, 0.1, 1.0, 1.0]).double()
+    )
+    assert len(seen[150]) == 2
+    assert float(seen[150][1]) == 1.0
 
 
 def test_stacks_are_used(monkeypatch):

@@ -134,14 +134,21 @@ VARIANTS = [
     _v(
         "analytic-entropy-forgotten",
         "_analytic_divergence.py",
-        "torch.addcmul(self.minus_weight, slope, std, out=slope)",
+        "torch.addcmul(minus_weight, slope, std, out=slope)",
         "slope.mul_(std)",
         "the slope of the entropy left out",
     ),
     _v(
+        "entropy-taken-whole",
+        "_analytic_divergence.py",
+        "            factor * self.minus_weight,",
+        "            self.minus_weight,",
+        "a share of the divergence, but all of the entropy",
+    ),
+    _v(
         "analytic-center-forgotten",
         "_analytic_divergence.py",
-        "self.for_mean.sub_(self.pull)",
+        "self.for_mean.sub_(pull)",
         "pass",
         "a prior with its mean at 0",
     ),

@@ -132,6 +132,13 @@ VARIANTS = [
         "tanh of half the argument",
     ),
     _v(
+        "networks-start-wide",
+        "_mlp.py",
+        "last *= LAST_SHARE",
+        "last *= 1.0",
+        "a last layer that starts at its natural size",
+    ),
+    _v(
         "passes-unit-of-less-than-one",
         "_passes.py",
         '"tanh": (_tanh, _by_tanh, 20.0)',

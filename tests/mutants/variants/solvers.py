@@ -300,6 +300,13 @@ VARIANTS = [
         "the step size of the first member",
     ),
     _v(
+        "warm-up-forever",
+        "_adam.py",
+        "return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE",
+        "return WARM_UP_SHARE if self.warm_up else 1.0",
+        "the divergence never gets its whole weight",
+    ),
+    _v(
         "epoch-ends-late",
         "_training.py",
         "self._end_epoch(trail[stop].clone())",
