@@ -45,8 +45,11 @@ def test_blocks_that_raise_what_was_swallowed():
     Wrong variants: the outer block installs a second handler; the user's own handler
     is replaced; torch's gradient or inference mode stays as the exception left it.
     """
-    with pytest.raises(KeyboardInterrupt):
-        swallow_in_two_blocks()
+    for left_over in (torch.no_grad(), torch.inference_mode()):
+        modes = []
+        with pytest.raises(KeyboardInterrupt):
+            swallow_in_two_blocks(left_over, modes)
+        assert modes == [(True, False)]
     with pytest.raises(KeyboardInterrupt) as caught:
         swallow_and_fail()
     assert isinstance(caught.value.__cause__, ValueError)
@@ -68,14 +71,12 @@ def swallow():
         signal.raise_signal(signal.SIGINT)
 
 
-def swallow_in_two_blocks():
+def swallow_in_two_blocks(left_over, modes):
     with raising_interrupts():
         with suppress(KeyboardInterrupt), raising_interrupts():
-            torch._C._set_grad_enabled(False)
-            torch.inference_mode().__enter__()
+            left_over.__enter__()
             swallow()
-        assert torch.is_grad_enabled()
-        assert not torch.is_inference_mode_enabled()
+        modes.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
 
 
 def swallow_and_fail():
