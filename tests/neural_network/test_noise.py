@@ -102,7 +102,7 @@ def test_it_starts_with_constant_noise():
 
 
 def test_a_fixed_level_is_in_units_of_y():
-    """Wrong variants: one that is not divided by the unit of y; that of a later time."""
+    """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
     first = BayesianMLPRegressor(noise_scale=4.0, **options).fit(X, y)
