@@ -9,6 +9,7 @@ from skvi.base import NormalForm
 from skvi.sampling._replicas import N_STEPS, Ladder, Replicas
 from skvi.sampling._state import Report, silent
 from skvi.targets import Target
+from skvi.utils._device import CPU
 from skvi.utils._log_space import log_mean_exp
 from skvi.utils._random import rand, randn
 
@@ -100,7 +101,7 @@ def tune_ladder(
     (True, 1.0)
     """
     size = normal.size
-    orbits = torch.arange(size) if orbits is None else orbits
+    orbits = torch.arange(size, device=CPU) if orbits is None else orbits
     replicas = Replicas(target, normal, randn(generator, n_draws, size))
     betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
     # At 0 positions are drawn afresh, and no step is needed.
@@ -132,7 +133,7 @@ def tune_ladder(
     n_first = math.ceil(math.log(max(betas[1] * reach / FIRST_REACH, 1.0), RATIO))
     n_first = min(n_first, MAX_FIRST)
     first = [betas[1] * RATIO**-k for k in range(n_first, 0, -1)]
-    rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64)
+    rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64, device=CPU)
     repeated = [0, *[1] * n_first, *range(1, len(betas))]
     ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
     # The prior suits rungs near it.
@@ -195,7 +196,7 @@ def _resample(log_weights: torch.Tensor, generator: torch.Generator) -> torch.Te
     n_islands, n = log_weights.shape
     weights = torch.nan_to_num(torch.softmax(log_weights, 1), nan=1 / n)
     weights = weights.cumsum(1).contiguous()
-    order = torch.arange(n, dtype=torch.float64)
+    order = torch.arange(n, dtype=torch.float64, device=CPU)
     points = (order + rand(generator, n_islands, 1)) / n
     return torch.searchsorted(weights, points).clamp(max=n - 1)
 
@@ -279,7 +280,7 @@ def particle_estimates(
     n, size = n_islands * n_particles, ladder.normal.size
     replicas = Replicas(ladder.target, ladder.normal, randn(generator, n, size))
     total = replicas.log_weights.new_zeros(n_islands)
-    first = torch.arange(n_islands)[:, None] * n_particles
+    first = torch.arange(n_islands, device=CPU)[:, None] * n_particles
     widths = ladder.betas.diff()
     for k, width in enumerate(widths):
         report("particles from the prior to the posterior", k / len(widths))
