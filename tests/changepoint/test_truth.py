@@ -119,7 +119,9 @@ def test_all_segmentations_of_thirty_rows():
             s += length
         terms.append(term)
     assert len(terms) > 200
-    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT).fit(X)
+    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT, **ALL).fit(X)
+    best = list(compositions(n, 5))[int(np.argmax(terms))]
+    assert detector.changepoints_.tolist() == np.cumsum(best)[:-1].tolist()
     evidence = np.logaddexp.reduce(terms)
     assert detector.log_evidence_ == pytest.approx(evidence, abs=1e-10)
 
