@@ -8,7 +8,15 @@ Three seeds, so six runs with twelve changes to find, within five rows.
 The defaults are the most robust of the orders tried that find all changes and nothing
 else, with a mean error of a quarter of a row at most. Found of 12, false, mean error:
 
-TODO
+    beta    run-length beta 1.25    1.75         2.5
+    1.13    12, 0, 0.00             12, 0, 0.33  12, 0, 0.67
+    1.25    12, 0, 0.00             12, 0, 0.17  12, 0, 0.50
+    1.50    12, 2, 0.00             12, 0, 0.33
+
+    log loss: 12, 16, 0.00
+
+(22 November 2026.) So beta = 1.25, whose influence is largest 2 standard deviations
+from the prediction, and a run-length beta of 1.75.
 """
 
 import numpy as np

@@ -1,14 +1,31 @@
 """CPU seconds per row of the changepoint detector, beside a public implementation.
 
-Run as ``python benchmarks/bench_changepoint_speed.py``, with
+Run as ``python benchmarks/bench_changepoint_speed.py [part]``, with
 ``bayesian_changepoint_detection`` 0.2.dev1 of PyPI installed for the comparison (its
 ``online_changepoint_detection``: the same recursion with the same model, in numpy, with
 no pruning).
 
-TODO
+Two shared cores of a busy machine, one thread, 22 November 2026; CPU milliseconds per
+row, averaged over the series:
+
+    rows    ours, all kept   ours, default   public   ratios
+     1000            0.168           0.144    0.156   0.9, 1.1
+     4000            0.274           0.146    0.400   1.5, 2.7
+    10000            0.530           0.164    1.009   1.9, 6.2
+
+The public code grows with every row, in time and with the square in memory (800 MB at
+10,000 rows); below some thousand rows it is as fast, since ours also records
+predictions and what a look back needs.
+
+    10^5 rows in stretches of 10^4: 0.15 to 0.19 ms per row from the first stretch to
+        the last, at most 200 hypotheses, peak memory 378 MiB after the first stretch
+        and 383 MiB after the last
+    vector autoregression, 8 series, order 3, 200 hypotheses: 4.2 ms per row
+    robust detector, one series: 2.3 ms per row
 """
 
 import resource
+import sys
 import time
 from functools import partial
 
@@ -40,7 +57,7 @@ def curve(n=100_000, step=10_000):
     print(f"changepoints found: {len(detector.changepoints_)}")
 
 
-def compare(lengths=(500, 1000, 2000, 4000)):
+def compare(lengths=(1000, 4000, 10_000)):
     """Both on the same series."""
     from bayesian_changepoint_detection import online_changepoint_detection as public
 
@@ -91,7 +108,5 @@ def robust(n=3000):
 
 
 if __name__ == "__main__":
-    compare()
-    curve()
-    vector()
-    robust()
+    for part in sys.argv[1:] or ("compare", "vector", "robust", "curve"):
+        globals()[part]()

@@ -4,7 +4,10 @@ Run as ``SKVI_DATA=/path/to/data python benchmarks/bench_changepoint_well_log.py
 series has 4050 rows of nuclear magnetic response from a borehole: the levels are layers
 of rock, and single rows or bursts of up to six lie far below them. The orders of the
 losses are the defaults, fixed on the five autoregressions
-(`bench_changepoint_defaults.py`).
+(`bench_changepoint_defaults.py`). Two rules of the detector were made after a look at
+these data, so that they are no blind test of it: that the beta loss is that of
+densities in units of the noise, and that changes are reported only where they are more
+probable than not.
 
 What is true? Five people marked changes on every sixth row of the series (van den Burg
 and Williams 2020). A change counts as true where at least three of them marked one, and
@@ -12,7 +15,16 @@ as found where a changepoint lies within twelve rows, two of theirs. All other
 changepoints are false alarms, but for those where anyone marked a change: these count
 neither way.
 
-TODO
+22 November 2026, constant mean, defaults:
+
+    log loss: 47 changepoints, all 9 true ones, 27 false alarms
+    beta loss: 12 changepoints, all 9 true ones, 1 false alarm (row 1034, where a thin
+        layer seems to begin)
+
+The orders of the losses alone leave 20 changepoints in the most probable segmentation,
+8 of them false alarms: weak steps of a level that drifts, with a probability of 0.2 to
+0.5 to be there. That only changes are reported that are more probable than not
+(``threshold=0.5``) takes 7 of these away, and 5 of the 32 of the log loss.
 """
 
 import json
@@ -22,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skvi.changepoint import Autoregression, BayesianChangepointDetector, ConstantMean
+from skvi.changepoint import BayesianChangepointDetector
 
 DATA = Path(os.environ.get("SKVI_DATA", "data"))
 EVERY, MARGIN = 6, 12
@@ -55,20 +67,16 @@ def main():
     X = np.loadtxt(DATA / "well-log" / "well.txt", delimiter=",").reshape(-1, 1)
     true, anyone = marks()
     print(f"{len(true)} true changes: {true.tolist()}")
-    for name, models in {
-        "constant mean": ConstantMean(),
-        "autoregression": Autoregression(),
-    }.items():
-        for loss in ("log", "beta"):
-            begin = time.process_time()
-            detector = BayesianChangepointDetector(models, loss=loss).fit(X)
-            spent = time.process_time() - begin
-            hits, false = count(detector.changepoints_, true, anyone)
-            print(
-                f"{name}, {loss}: {len(detector.changepoints_)} changepoints, {hits} "
-                f"of {len(true)} true ones, {false} false alarms, {spent:.1f} s"
-            )
-            print("   ", detector.changepoints_.tolist())
+    for loss in ("log", "beta"):
+        begin = time.process_time()
+        detector = BayesianChangepointDetector(loss=loss).fit(X)
+        spent = time.process_time() - begin
+        hits, false = count(detector.changepoints_, true, anyone)
+        print(
+            f"{loss} loss: {len(detector.changepoints_)} changepoints, {hits} of "
+            f"{len(true)} true ones, {false} false alarms, {spent:.1f} s"
+        )
+        print("   ", detector.changepoints_.tolist())
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ def scales(activation, n_features, units):
     return ACTIVATIONS[activation][1] / n_features**0.5, 1.0, units**-0.5, 1.0
 
 
-def draw_network(activation, n_features, units, rng):
-    """A function, from the prior."""
-    into, intercept, out, last = scales(activation, n_features, units)
+def draw_network(activation, n_features, units, rng, width=1.0):
+    """A function, from the prior, all of whose scales are multiplied by a width."""
+    into, intercept, out, last = width * np.array(scales(activation, n_features, units))
     w = into * rng.normal(size=(n_features, units))
     b, v = intercept * rng.normal(size=units), out * rng.normal(size=units)
     c = last * rng.normal()
@@ -142,10 +142,11 @@ def write(name, row):
     print(row, flush=True)
 
 
-def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE):
+def small_data(activation, units, d, seed, n=N_ROWS, noise=NOISE, width=1.0):
     rng = np.random.default_rng(1000 * seed + 10 * units + d)
     X = rng.normal(size=(n, d))
-    y = draw_network(activation, d, units, rng)(X) + noise * rng.normal(size=n)
+    y = draw_network(activation, d, units, rng, width)(X)
+    y = y + noise * rng.normal(size=n)
     return X, y
 
 
@@ -192,16 +193,18 @@ def run_small(seeds):
             )
 
 
-def run_search(seeds, units=2, n=100, noise=0.15):
+def run_search(seeds, units=2, n=150, noise=0.1, width=2.0):
     from skvi.model_selection import EvidenceSearch
     from skvi.neural_network import BayesianMLPRegressor
+    from skvi.priors import Normal
 
     for seed in seeds:
         if (str(seed),) in done("search", "seed"):
             continue
-        X, y = small_data("tanh", units, 1, 500 + seed, n, noise)
+        X, y = small_data("tanh", units, 2, 500 + seed, n, noise, width)
         model = BayesianMLPRegressor(
             activation="tanh",
+            prior=Normal(width),
             noise_scale=noise,
             normalize_y=False,
             max_iter=30,

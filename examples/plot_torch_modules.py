@@ -51,10 +51,13 @@ X_train, X_test, y_train, y_test = train_test_split(
 )
 model = BayesianModuleClassifier(
     module=convolution,
-    module__width=8,
+    module__width=6,
     deterministic="1",  # the normalization
+    n_draws=2,
     max_iter=300,
     tol=20.0,
+    early_stopping=True,
+    n_iter_no_change=5,
     random_state=0,
 )
 model.fit(X_train, y_train)

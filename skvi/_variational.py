@@ -298,10 +298,12 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         numbers, message = fitted._judge_fit(target)
         diagnostics = found["diagnostics_"]
         diagnostics |= numbers
-        if not found["converged_"] or diagnostics["message"]:
-            return ConvergenceWarning
-        diagnostics["message"] = message
-        return SkviWarning
+        has_ended = found["converged_"] and not diagnostics["message"]
+        if has_ended:
+            diagnostics["message"] = message
+        if diagnostics["message"]:
+            diagnostics["message"] += fitted._input_remedy(target)
+        return SkviWarning if has_ended else ConvergenceWarning
 
     def _warn(self, message: str, category: type[Warning]) -> None:
         if message:
@@ -394,6 +396,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         Empty for models whose flat fits are usually right.
         """
         return {}, ""
+
+    def _input_remedy(self, target: Any) -> str:
+        """Add to a complaint what is wrong with the features, if anything is."""
+        return ""
 
 
 def _continued(posterior: Posterior, last: Posterior) -> Posterior:

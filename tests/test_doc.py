@@ -8,7 +8,13 @@ import pytest
 PAGES = Path(__file__).parents[1] / "doc"
 
 
-PAGES_RUN = ["extend.rst", "metrics.rst", "model_selection.rst", "predict.rst"]
+PAGES_RUN = [
+    "changepoints.rst",
+    "extend.rst",
+    "metrics.rst",
+    "model_selection.rst",
+    "predict.rst",
+]
 
 
 @pytest.mark.parametrize("page", PAGES_RUN)

@@ -42,16 +42,20 @@ DEFAULTS = [
     BayesianPoissonRegressor(),
     BayesianMLPRegressor(**CHEAP),
     BayesianMLPClassifier(**CHEAP),
-    BayesianModuleRegressor(**MODULE),
-    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05}),
     EvidenceSearch(
         BayesianLinearRegression(prior="normal", noise_scale=0.5, normalize_y=False),
         {"prior__scale": [0.5, 2.0]},
         error_score="raise",
     ),
 ]
+# The same code as that of the networks above, but for the module.
+MODULES = [
+    BayesianModuleRegressor(**MODULE),
+    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05}),
+]
 
 WITH_PARTS = [
+    BayesianModuleRegressor(deterministic="*.bias", **MODULE | {"max_iter": 2}),
     BayesianLogisticRegression(class_weight="balanced", n_jobs=1),
     BayesianLogisticRegression(
         objective=ELBO(),
@@ -180,7 +184,9 @@ def checks(estimators, chosen=None):
                 continue
             if name in failures:
                 marks.append(pytest.mark.xfail(reason=failures[name]))
-            is_network = isinstance(estimator, BayesianMLPClassifier)
+            is_network = isinstance(
+                estimator, BayesianMLPClassifier | BayesianModuleClassifier
+            )
             if is_network and name == "check_class_weight_classifiers":
                 marks.append(pytest.mark.slow)  # it sets max_iter=1000
             options = [f"{key}={value}" for key, value in check.keywords.items()]
@@ -201,6 +207,12 @@ def test_checks_that_depend_on_parts(estimator, check):
 @pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "check"), [*checks(SLOW, OF_PARTS)])
 def test_checks_of_slow_fits(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("estimator", "check"), [*checks(MODULES)])
+def test_all_checks_of_modules(estimator, check):
     check(estimator)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from skvi.changepoint._records import nearby_sums
 from skvi.plotting import _common as common
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ class ChangepointDisplay:
     """What a detector saw and found, in panels above each other.
 
     The series with its predictions and changepoints; the probability of every row to
-    begin a segment; the probabilities of how long the segment has been, as they were
-    after every row; and, where models compete, theirs.
+    begin a segment, and (light) the expected changes within 5 rows of it; the
+    probabilities of how long the segment has been, as they were after every row; and,
+    where models compete, theirs.
 
     It is recommended to use `from_estimator`.
 
@@ -211,6 +213,8 @@ class ChangepointDisplay:
 
     def _draw_changes(self, ax: "Axes") -> None:
         probability = self.detector.change_probability_[self._rows]
+        around = np.minimum(nearby_sums(self.detector.change_probability_), 1.0)
+        ax.fill_between(self._x, around[self._rows], color=common.SKY, alpha=0.5, lw=0)
         ax.vlines(self._x, 0, probability, color=common.BLUE, lw=1.5)
         ax.set(ylim=(0, 1.02), ylabel="P(change)")
 

@@ -127,8 +127,11 @@ class Filter:
             self._append(mass + self.log_prior, value + self.log_prior, self.t, tilt)
         self.t += 1
 
-    def weigh(self, gain: np.ndarray, slope: np.ndarray | None = None) -> None:
-        """Multiply probabilities by exp(gain), (K,), whose derivative is the slope."""
+    def weigh(self, gain: np.ndarray, slope: np.ndarray | None = None) -> float:
+        """Multiply probabilities by exp(gain), (K,), whose derivative is the slope.
+
+        Returns the log of their total.
+        """
         total = log_sum(self.gather("log_weight") + gain)
         if not np.isfinite(total):
             raise ValueError(
@@ -145,6 +148,7 @@ class Filter:
             for store in self.stores:
                 store["tilt"][...] = tilt[place : place + store.n]
                 place += store.n
+        return total
 
     def prune(self) -> None:
         """Drop hypotheses that are too many or too improbable."""

@@ -7,7 +7,7 @@ import numpy as np
 from skvi.changepoint._filter import Posterior
 from skvi.changepoint.base import Hazard
 
-__all__ = ["Records"]
+__all__ = ["Records", "nearby_sums"]
 
 # Rows to either side that count as the same place.
 AROUND = 5

@@ -103,8 +103,11 @@ class Stream:
         """Judge hypotheses by a row, let them learn from it; log density of the row."""
         filter_, everything = self.filter, bool(usable.all())
         judgement = self.judge(filter_, row, None if everything else usable)
-        total = log_sum(filter_.gather("log_weight") + judgement.density)
-        filter_.weigh(judgement.gain, judgement.slope)
+        if self.judge.power is None:
+            total = filter_.weigh(judgement.density)
+        else:
+            total = log_sum(filter_.gather("log_weight") + judgement.density)
+            filter_.weigh(judgement.gain, judgement.slope)
         for group, store in zip(filter_.groups, filter_.stores, strict=True):
             group.learn(store.view(), row, None if everything else usable)
         return total

@@ -99,11 +99,10 @@ def ladder_bridge(
 
 
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
-    """Largest Pareto k of weights behind `ladder_upper` with a variance to be doubted.
+    """Largest Pareto k of weights behind both bounds whose variance may be infinite.
 
     Where an inverse temperature is at most twice the one below it, the second moment of
-    the weights is an integral of another density of the path, and finite. That leaves
-    the first ratio.
+    the weights back to that is an integral of another density of the path, and finite.
 
     Parameters
     ----------
@@ -118,12 +117,13 @@ def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     """
     worst = -math.inf
     for k, width in enumerate(betas.diff()):
-        signed = (-width * log_weights[k + 1]).flatten()
-        largest = float(signed.max() - log_mean_exp(signed, 0))
-        is_constant = largest < math.log(2.0) and math.isfinite(largest)
-        if is_constant or float(betas[k + 1]) <= SAFE_RATIO * float(betas[k]):
-            continue
-        worst = max(worst, pareto_khat(signed))
+        sides = [width * log_weights[k].flatten()]
+        if float(betas[k + 1]) > SAFE_RATIO * float(betas[k]):
+            sides.append(-width * log_weights[k + 1].flatten())
+        for signed in sides:
+            largest = float(signed.max() - log_mean_exp(signed, 0))
+            if not largest < math.log(2.0):
+                worst = max(worst, pareto_khat(signed))
     return worst
 
 

@@ -20,6 +20,7 @@ from skvi.posteriors import Posterior
 from skvi.predictors import Symmetry
 from skvi.sampling import Chains
 from skvi.targets import Target
+from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["log_permanent", "symmetrized_log_prob", "symmetrized_rows"]
@@ -108,7 +109,7 @@ def symmetrized_log_prob(
         or columns.
     """
     (units,) = symmetry.units
-    is_rest = torch.ones(normal.size, dtype=torch.bool)
+    is_rest = torch.ones(normal.size, dtype=torch.bool, device=CPU)
     is_rest[units.flatten()] = False
     mean, std = normal.mean, normal.scale
     rest = _log_normal(theta[:, is_rest], mean[is_rest], std[is_rest]).sum(1)
@@ -132,7 +133,7 @@ def _best_assignment(terms: torch.Tensor) -> torch.Tensor:
     """Largest sum of one entry of each row and column, (S,)."""
     values = np.nan_to_num(terms.numpy(), neginf=-1e300)
     best = [v[linear_sum_assignment(v, maximize=True)].sum() for v in values]
-    return torch.tensor(best, dtype=terms.dtype)
+    return torch.tensor(best, dtype=terms.dtype, device=CPU)
 
 
 def log_permanent(terms: torch.Tensor) -> torch.Tensor:
@@ -158,8 +159,8 @@ def log_permanent(terms: torch.Tensor) -> torch.Tensor:
     n = terms.shape[1]
     found = terms.new_full((len(terms), 2**n), -math.inf)
     found[:, 0] = 0.0
-    sets = torch.arange(2**n)
-    members = (sets[:, None] >> torch.arange(n)) & 1
+    sets = torch.arange(2**n, device=CPU)
+    members = (sets[:, None] >> torch.arange(n, device=CPU)) & 1
     sizes = members.sum(1)
     for row in range(n):
         chosen = sets[sizes == row + 1]

@@ -13,7 +13,7 @@ from skvi._draws import Draws
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
-from skvi.neural_network._flatness import spread_rows
+from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
 from skvi.solvers import State
@@ -121,6 +121,10 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
             weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones are no floats
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
+
+    def _input_remedy(self, target):
+        """Name features of another size than networks expect."""
+        return unscaled_message(target.X[spread_rows(target.n_rows)].cpu().numpy())
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` in the place of the fit's."""

@@ -15,6 +15,7 @@ __all__ = [
     "missed_variance",
     "remedies",
     "spread_rows",
+    "unscaled_message",
 ]
 
 # A gain that chance gives to ten parameters is none, nor is one below a tenth.
@@ -23,6 +24,8 @@ CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
 MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
 # Layers below are small, and priors of more weight worth lowering.
 SMALL_LAYER, LOW_WEIGHT = 10, 0.1
+# Root mean squares of the largest feature that are far from that of standardized ones.
+LARGE_INPUT, SMALL_INPUT = 10.0, 0.1
 # Squares of larger numbers, and sums of them, are no floats.
 LARGEST = 1e140
 # Rows on which a fit is judged.
@@ -62,6 +65,30 @@ def remedies(
     if isinstance(divergence, KL) and divergence.weight > LOW_WEIGHT:
         found.append(f"divergence=KL(weight={LOW_WEIGHT})")
     return " or ".join([*found, "more rows"])
+
+
+def unscaled_message(X: np.ndarray) -> str:
+    """Say that features are far from the size that networks expect, about 1.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, ...)
+
+    Returns
+    -------
+    str
+        Empty where the sizes are fine; to be put behind a complaint.
+    """
+    columns = np.abs(X.reshape(len(X), -1)).astype(np.float64)
+    largest = np.maximum(columns.max(0), 1e-300)
+    sizes = largest * np.sqrt(((columns / largest) ** 2).mean(0))
+    sizes = sizes[columns.max(0) > 0]
+    if not len(sizes) or (sizes.max() < LARGE_INPUT and sizes.max() > SMALL_INPUT):
+        return ""
+    return (
+        f"; the features have sizes from {sizes.min():.2g} to {sizes.max():.2g}, and "
+        "networks expect about 1: standardize them first, as StandardScaler does"
+    )
 
 
 def explained_variance(

@@ -10,6 +10,7 @@ from skvi.sampling._chains import Chains
 from skvi.sampling._particles import TARGET_ACCEPTANCE, pooled_scales
 from skvi.sampling._replicas import Ladder, Replicas, n_steps_at
 from skvi.sampling._state import Report, silent
+from skvi.utils._device import CPU
 from skvi.utils._random import rand, randn
 
 __all__ = ["LadderDraws", "ReplicaExchange"]
@@ -99,13 +100,13 @@ class ReplicaExchange:
     ) -> None:
         size = ladder.normal.size
         self.ladder, self.generator, self.report = ladder, generator, report
-        self.orbits = torch.arange(size) if orbits is None else orbits
+        self.orbits = torch.arange(size, device=CPU) if orbits is None else orbits
         self.n_systems = starts.shape[1]
         flat = starts.reshape(-1, size)
         self.replicas = Replicas(ladder.target, ladder.normal, flat)
         self.betas = ladder.betas.repeat_interleave(self.n_systems)
         # Whether a replica has been at beta = 0 since it was at the target.
-        self.is_fresh = torch.zeros(len(flat), dtype=torch.bool)
+        self.is_fresh = torch.zeros(len(flat), dtype=torch.bool, device=CPU)
         self.n_sweeps = self.n_trips = 0
 
     @torch.no_grad()
@@ -194,7 +195,7 @@ class ReplicaExchange:
         steps = self.ladder.steps.repeat_interleave(self.n_systems, 0)
         n_steps = n_steps_at(self.n_sweeps)
         accepted = self.replicas.move(self.betas, steps, n_steps, self.generator)
-        first = torch.arange(self.n_systems)
+        first = torch.arange(self.n_systems, device=CPU)
         fresh = randn(self.generator, self.n_systems, self.ladder.normal.size)
         self.replicas.replace(first, fresh)
         for i in range(N_ROUNDS):
@@ -205,7 +206,7 @@ class ReplicaExchange:
     def _exchange(self, parity: int) -> None:
         """Offer all pairs of neighbors that begin at even, or odd, rungs a swap."""
         n, size = self.n_systems, self.ladder.size
-        lower = torch.arange(parity, size - 1, 2)
+        lower = torch.arange(parity, size - 1, 2, device=CPU)
         weights = self._by_rung(self.replicas.log_weights)
         widths = self.ladder.betas.diff()[lower, None]
         gain = widths * (weights[lower] - weights[lower + 1])
@@ -213,7 +214,7 @@ class ReplicaExchange:
         accept = rand(self.generator, len(lower), n) < probability
         rung, system = accept.nonzero(as_tuple=True)
         below = lower[rung] * n + system
-        order = torch.arange(size * n)
+        order = torch.arange(size * n, device=CPU)
         order[below], order[below + n] = below + n, below
         self.replicas.take(order)
         self.is_fresh = self.is_fresh[order]

@@ -9,6 +9,7 @@ from skvi.base import NormalForm
 from skvi.sampling._replicas import N_STEPS, Ladder, Replicas
 from skvi.sampling._state import Report, silent
 from skvi.targets import Target
+from skvi.utils._device import CPU
 from skvi.utils._log_space import log_mean_exp
 from skvi.utils._random import rand, randn
 
@@ -17,13 +18,14 @@ __all__ = ["LadderPilot", "anneal", "particle_estimates", "tune_ladder"]
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8
+# Draws of the population that are kept at every level.
+N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
 # Weights from a rung back to the one below surely have a finite variance if inverse
-# temperatures rise by no more than this; they begin at a fraction of the first one, at
-# which the weights are nearly constant.
-RATIO = 2.0
-FIRST_RUNGS = tuple(RATIO**-k for k in (5, 4, 3, 2, 1))
+# temperatures rise by no more than this. The first one is so small that weights are
+# nearly constant there: no draw of the pilot is farther from the middle, in nats.
+RATIO, FIRST_REACH, MAX_FIRST = 2.0, 0.1, 12
 # Steps are not smaller than this fraction of the width of r.
 LEAST_SCALE = 1e-6
 
@@ -35,8 +37,9 @@ class LadderPilot:
     Parameters
     ----------
     ladder : Ladder
-    populations : Tensor of shape (L, n, P)
-        Whitened positions, close to draws of each density.
+    populations : Tensor of shape (L, m, P)
+        Whitened positions, close to draws of each density: about 32 of the population,
+        far apart in it, for neighbors stem from the same draw.
 
     Examples
     --------
@@ -98,11 +101,12 @@ def tune_ladder(
     (True, 1.0)
     """
     size = normal.size
-    orbits = torch.arange(size) if orbits is None else orbits
+    orbits = torch.arange(size, device=CPU) if orbits is None else orbits
     replicas = Replicas(target, normal, randn(generator, n_draws, size))
-    betas, log_step = [0.0], math.log(0.5)
+    betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
     # At 0 positions are drawn afresh, and no step is needed.
-    steps, populations = [torch.ones_like(normal.mean)], [replicas.position]
+    every = max(1, n_draws // N_KEPT)
+    steps, kept = [torch.ones_like(normal.mean)], [replicas.position[::every]]
     while betas[-1] < 1 and len(betas) < MAX_LEVELS:
         if not bool(torch.isfinite(replicas.log_weights).any()):
             raise ValueError(
@@ -121,19 +125,20 @@ def tune_ladder(
             log_step = min(log_step + float(accepted.mean()) - TARGET_ACCEPTANCE, 0.0)
         betas.append(beta)
         steps.append(math.exp(log_step) * scales)
-        populations.append(replicas.position)
+        kept.append(replicas.position[::every])
     if betas[-1] < 1:
         betas.append(1.0)
         steps.append(steps[-1])
-        populations.append(populations[-1])
-    first = [fraction * betas[1] for fraction in FIRST_RUNGS]
-    rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64)
-    n_first = len(FIRST_RUNGS)
+        kept.append(kept[-1])
+    n_first = math.ceil(math.log(max(betas[1] * reach / FIRST_REACH, 1.0), RATIO))
+    n_first = min(n_first, MAX_FIRST)
+    first = [betas[1] * RATIO**-k for k in range(n_first, 0, -1)]
+    rungs = torch.tensor([0.0, *first, *betas[1:]], dtype=torch.float64, device=CPU)
     repeated = [0, *[1] * n_first, *range(1, len(betas))]
     ladder = Ladder(target, normal, rungs, torch.stack([steps[i] for i in repeated]))
     # The prior suits rungs near it.
     drawn = [0] * (n_first + 1) + list(range(1, len(betas)))
-    return LadderPilot(ladder, torch.stack([populations[i] for i in drawn]))
+    return LadderPilot(ladder, torch.stack([kept[i] for i in drawn]))
 
 
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
@@ -158,6 +163,12 @@ def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Te
     pooled = pooled.scatter_reduce(1, index, mean, "mean", include_self=False)
     pooled = torch.nan_to_num(pooled[:, orbits], nan=1.0)
     return pooled.clamp(min=1.0).rsqrt().clamp(min=LEAST_SCALE)
+
+
+def _reach(log_weights: torch.Tensor) -> float:
+    """Distance of the lowest log weight from their middle, in nats."""
+    finite = log_weights[torch.isfinite(log_weights)]
+    return float(finite.median() - finite.min()) if len(finite) else 0.0
 
 
 def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
@@ -185,7 +196,7 @@ def _resample(log_weights: torch.Tensor, generator: torch.Generator) -> torch.Te
     n_islands, n = log_weights.shape
     weights = torch.nan_to_num(torch.softmax(log_weights, 1), nan=1 / n)
     weights = weights.cumsum(1).contiguous()
-    order = torch.arange(n, dtype=torch.float64)
+    order = torch.arange(n, dtype=torch.float64, device=CPU)
     points = (order + rand(generator, n_islands, 1)) / n
     return torch.searchsorted(weights, points).clamp(max=n - 1)
 
@@ -269,7 +280,7 @@ def particle_estimates(
     n, size = n_islands * n_particles, ladder.normal.size
     replicas = Replicas(ladder.target, ladder.normal, randn(generator, n, size))
     total = replicas.log_weights.new_zeros(n_islands)
-    first = torch.arange(n_islands)[:, None] * n_particles
+    first = torch.arange(n_islands, device=CPU)[:, None] * n_particles
     widths = ladder.betas.diff()
     for k, width in enumerate(widths):
         report("particles from the prior to the posterior", k / len(widths))

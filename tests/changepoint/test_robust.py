@@ -143,7 +143,9 @@ def test_five_autoregressions(seed):
     """
     X = five_autoregressions(seed=seed)
     X[[100, 300, 301, 500], [0, 1, 1, 0]] += [20.0, -30.0, 25.0, 40.0]
-    found = BayesianChangepointDetector(Autoregression(), loss="beta").fit(X)
+    found = BayesianChangepointDetector(
+        Autoregression(), loss="beta", max_hypotheses=12
+    ).fit(X)
     assert len(found.changepoints_) == 2
     assert np.abs(found.changepoints_ - [200, 400]).max() <= 3
 

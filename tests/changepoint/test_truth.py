@@ -119,7 +119,9 @@ def test_all_segmentations_of_thirty_rows():
             s += length
         terms.append(term)
     assert len(terms) > 200
-    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT).fit(X)
+    detector = BayesianChangepointDetector(models, hazard=hazard, **EXACT, **ALL).fit(X)
+    best = list(compositions(n, 5))[int(np.argmax(terms))]
+    assert detector.changepoints_.tolist() == np.cumsum(best)[:-1].tolist()
     evidence = np.logaddexp.reduce(terms)
     assert detector.log_evidence_ == pytest.approx(evidence, abs=1e-10)
 
@@ -187,7 +189,7 @@ def test_probabilities_are_calibrated(kind):
     rng = np.random.default_rng(0)
     model = PoissonCounts(2.0) if kind == "counts" else ConstantMean(2.0, 0.5)
     found, truth = [], []
-    for _ in range(25):
+    for _ in range(20):
         X, changes = simulate(kind, 150, 1 / 20, rng)
         detector = BayesianChangepointDetector(model, hazard=20.0, scaling=None)
         found.append(detector.fit(X).change_probability_)
@@ -233,12 +235,12 @@ def test_moments_of_counts(model):
     values = np.arange(0 if model.support == "binary" else 400)
     values = np.array([0.0, 1.0]) if model.support == "binary" else values * 1.0
     p = []
-    for y in values[:60]:
+    for y in values[:40]:
         longer = BayesianChangepointDetector(model, burn_in=30, **EXACT).fit(
             np.vstack([X, [[y]]])
         )
         p.append(np.exp(longer.log_evidence_ - before))
-    p, values = np.array(p), values[:60]
+    p, values = np.array(p), values[:40]
     assert p.sum() == pytest.approx(1, abs=1e-9)
     assert mean[0] == pytest.approx(p @ values, abs=1e-8)
     assert std[0] ** 2 == pytest.approx(p @ (values - mean[0]) ** 2, abs=1e-7)
@@ -253,8 +255,8 @@ def test_moments_of_real_numbers(model):
     X = 0.5 * rng.standard_normal((12, 1))
     detector = BayesianChangepointDetector(model, **EXACT).fit(X)
     mean, std = detector.predict_next(return_std=True)
-    x, w = np.polynomial.legendre.leggauss(100)
-    x, w = 15 * x, 15 * w
+    x, w = np.polynomial.legendre.leggauss(90)
+    x, w = 14 * x, 14 * w
     p = [
         np.exp(
             BayesianChangepointDetector(model, **EXACT)
@@ -266,5 +268,5 @@ def test_moments_of_real_numbers(model):
     ]
     p = w * np.array(p)
     assert p.sum() == pytest.approx(1, abs=1e-7)
-    assert mean[0] == pytest.approx(p @ x, abs=1e-7)
-    assert std[0] ** 2 == pytest.approx(p @ (x - mean[0]) ** 2, abs=1e-6)
+    assert mean[0] == pytest.approx(p @ x, abs=1e-6)
+    assert std[0] ** 2 == pytest.approx(p @ (x - mean[0]) ** 2, abs=1e-5)

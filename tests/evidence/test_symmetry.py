@@ -11,7 +11,12 @@ from benchmarks.evidence_networks import NOISE, small_data, truth
 from skvi.base import NormalForm
 from skvi.evidence import _symmetrized, _tempered
 from skvi.evidence._agreement import invariant_rhat
-from skvi.evidence._stepping import ladder_bridge, ladder_lower, ladder_upper
+from skvi.evidence._stepping import (
+    ladder_bridge,
+    ladder_lower,
+    ladder_upper,
+    tail_shape,
+)
 from skvi.evidence._symmetrized import symmetrized_log_prob, symmetrized_rows
 from skvi.evidence._tempered import TemperedSides
 from skvi.evidence._tempered_result import _why_not
@@ -236,3 +241,18 @@ def test_seconds_are_a_limit_of_tempering_alone():
         model.evidence_bounds(X, y, method="annealing", max_seconds=10)
     bounds = model.evidence_bounds(X, y, max_seconds=1e-3, random_state=0)
     assert bounds.method == "tempering"
+
+
+def test_tails_that_matter():
+    """Weights with a variance by construction are not asked; others are, on both sides.
+
+    Wrong variants: every ratio is asked for the weights back; the lower side is not.
+    """
+    uniform = torch.linspace(0.0005, 0.9995, 4000, dtype=torch.float64)
+    heavy = -0.9 * uniform.log().reshape(1, 4, 1000)  # Pareto k 0.9 in units of a width
+    flat, step = torch.zeros_like(heavy), torch.tensor([0.5, 1.0]).double()
+    wide = torch.tensor([0.4, 1.0]).double()
+    back, up = torch.cat([flat, -heavy / 0.5]), torch.cat([heavy / 0.5, flat])
+    assert tail_shape(back, step) == -math.inf
+    assert tail_shape(back, wide) > 0.7
+    assert tail_shape(up, step) > 0.7

@@ -1,5 +1,7 @@
 """A network that is as good as a constant says so, and what to do."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from skvi.neural_network._flatness import (
     flat_message,
     missed_message,
     missed_variance,
+    unscaled_message,
 )
 
 
@@ -159,3 +162,21 @@ def test_huge_weights_are_only_relative():
     model = BayesianMLPRegressor(hidden_layer_sizes=(), max_iter=2, random_state=0)
     model.fit(X, y, sample_weight=np.full(30, 1e200))
     assert model.diagnostics_["explained"] == pytest.approx(model.score(X, y))
+
+
+@pytest.mark.parametrize("size", [300.0, 1e-3])
+def test_features_of_another_size(size):
+    """The remedy is named, and works. Wrong variant: only features that are large."""
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    y = X[:, 0] + X[:, 1] ** 2
+    model = BayesianMLPRegressor(max_iter=40, random_state=0)
+    with pytest.warns(UserWarning, match="standardize them first") as record:
+        model.fit(X * size, y)
+    assert len(record) == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scaled = BayesianMLPRegressor(max_iter=40, random_state=0).fit(X, y)
+    assert all("standardize" not in str(w.message) for w in caught)
+    assert scaled.score(X, y) > max(model.score(X * size, y), 0.8) + 0.02
+    assert unscaled_message(1e200 * X)
+    assert unscaled_message(np.zeros((5, 2))) == ""

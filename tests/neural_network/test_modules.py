@@ -234,3 +234,15 @@ def test_members_of_an_ensemble_start_elsewhere():
     ).fit(X, y)
     means = model.sample_posterior(300, random_state=0)["first.weight"]
     assert means.std(0).max() > 0.1
+
+
+def test_warm_start_goes_on():
+    """Points included. Wrong variant: points that start anew."""
+    X, y = wave()
+    settings = {**FAST, "max_iter": 30, "learning_rate": 0.03}
+    model = BayesianModuleRegressor(module=Net, deterministic="*.bias", **settings)
+    cold = model.fit(X, y).loss_curve_[0]
+    end, point = model.loss_curve_[-1], model.point_["first.bias"]
+    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-6).fit(X, y)
+    assert abs(model.loss_curve_[0] - end) < 0.2 * (cold - end)
+    assert np.allclose(model.point_["first.bias"], point, atol=1e-4)

@@ -102,7 +102,7 @@ def test_it_starts_with_constant_noise():
 
 
 def test_a_fixed_level_is_in_units_of_y():
-    """Wrong variant: a given level that is not divided by the unit of y."""
+    """Wrong variants: not divided by the unit of y; that of a later time."""
     X, y = make_data(60, 0)
     options = {**SETTINGS, "max_iter": 3, "hidden_layer_sizes": 3}
     first = BayesianMLPRegressor(noise_scale=4.0, **options).fit(X, y)
@@ -111,6 +111,8 @@ def test_a_fixed_level_is_in_units_of_y():
     assert math.isclose(other.lower_bound_, first.lower_bound_ - shift, rel_tol=1e-6)
     assert np.allclose(other._drawn().stds(X), 10 * first._drawn().stds(X))
     assert other.noise_scale_ == 40.0
+    before = first._drawn().stds(X)
+    assert np.array_equal(first.set_params(noise_scale=8.0)._drawn().stds(X), before)
 
 
 def test_heavy_tails():

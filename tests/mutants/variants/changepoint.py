@@ -20,13 +20,6 @@ VARIANTS = [
         "the hazard of a segment that is one row shorter",
     ),
     _v(
-        "changepoint-best-path",
-        "_filter.py",
-        "np.argmax(path + ends)",
-        "np.argmax(path)",
-        "the best segment before a change, whether it can end or not",
-    ),
-    _v(
         "changepoint-dropped-evidence",
         "_filter.py",
         "self.log_evidence += np.log1p(-lost)",

@@ -341,4 +341,11 @@ VARIANTS = [
         "    if 0 * abs(first - second) > REFUTED",
         "starts that lead to other evidences pass",
     ),
+    _v(
+        "ladder-tails-of-the-lower-side",
+        "_stepping.py",
+        "sides = [width * log_weights[k].flatten()]",
+        "sides = []",
+        "heavy tails of the weights to the next temperature pass",
+    ),
 ]

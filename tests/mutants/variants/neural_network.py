@@ -129,4 +129,11 @@ VARIANTS = [
         "for name in layout\n                if name == pattern",
         "patterns that are taken for names",
     ),
+    _v(
+        "only-large-features",
+        "_flatness.py",
+        "(sizes.max() < LARGE_INPUT and sizes.max() > SMALL_INPUT)",
+        "sizes.max() < LARGE_INPUT",
+        "features that are too small are not named",
+    ),
 ]
