@@ -26,13 +26,14 @@ A peer that is not installed is left out (pip install numpyro).
 processes ran beside (load 2 to 5), so that shares mean more than times:
 
 - steps, 1,000 / 9,000 / 45,000 rows: 95 / 93 / 99 us, in double precision 143 / 144 /
-  152; torch and Adam 191 / 193 / 197 (ours is 0.48 to 0.50 of it), with fused Adam 137 to
-  140 (0.68 to 0.71); NumPyro 234 / 348 / 278 us (0.27 to 0.40).
+  152; torch and Adam 191 / 193 / 197 (ours is 0.48 to 0.50 of it), with fused Adam 137
+  to 140 (0.68 to 0.71); NumPyro 234 / 348 / 278 us (0.27 to 0.40).
 - elbo: 1,000 rows, 100 epochs 0.18 s and -787 nats, NumPyro 0.45 s and -798 (2 s with
-  compilation); 9,000 rows, 22 epochs 0.40 s and -4290, NumPyro 0.83 s (2.5 s) and -4324;
-  11 epochs 0.25 s and -4438, 0.52 s and -4683. NumPyro has the starts that ours had
-  before its last layer started small and the divergence was warmed up: then both reached
-  -4512 (mean of six) from the same starts, which differ by up to 270 nats.
+  compilation), 200 epochs 0.31 s and -780, 0.64 s and -770; 9,000 rows, 22 epochs
+  0.40 s and -4290, 0.83 s (2.5 s) and -4324; 11 epochs 0.25 s and -4438, 0.52 s and
+  -4683. The guide starts as our posteriors did before their last layer started small
+  and they warmed up: then both had about -4510 (mean of six) from the same starts, which
+  differ by up to 270 nats.
 - members: 2, 4 and 8 take 1.6, 2.9 and 5.4 times as long as one on one thread: three
   quarters of a step are arithmetic. Two threads make of that 1.8, 2.8 and 4.6, where a
   single member takes 1.7 times as long, and beside busy processes they wait for each
