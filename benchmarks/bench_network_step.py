@@ -32,7 +32,7 @@ processes ran beside (load 2 to 5), so that shares mean more than times:
   compilation), 200 epochs 0.31 s and -780, 0.64 s and -770; 9,000 rows, 22 epochs
   0.40 s and -4290, 0.83 s (2.5 s) and -4324; 11 epochs 0.25 s and -4438, 0.52 s and
   -4683. The guide starts as our posteriors did before their last layer started small
-  and they warmed up: then both had about -4510 (mean of six) from the same starts, which
+  and they warmed up: then both had -4510 (mean of six) from the same starts, which
   differ by up to 270 nats.
 - members: 2, 4 and 8 take 1.6, 2.9 and 5.4 times as long as one on one thread: three
   quarters of a step are arithmetic. Two threads make of that 1.8, 2.8 and 4.6, where a
