@@ -40,8 +40,8 @@ y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
 parts = {
     "hidden_layer_sizes": (20, 20),
     "divergence": KL(weight=0.1),
-    "learning_rate": 0.02,
-    "max_iter": 500,
+    "learning_rate": 0.01,
+    "max_iter": 800,
     "tol": 10.0,
     "random_state": 0,
 }
