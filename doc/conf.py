@@ -16,6 +16,8 @@ templates_path = ["_templates"]
 
 autodoc_typehints = "none"  # numpydoc states the types, with shapes
 numpydoc_show_class_members = False  # the class template lists them
+# Terms of scikit-learn's glossary, in docstrings that are inherited from it.
+suppress_warnings = ["ref.term"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "skvi"

@@ -64,7 +64,7 @@ Prior, Posterior or dict, default="normal"
         training mode.
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learnt as points by type-II maximum likelihood:
-        names ("conv1.weight"), layers ("norm") or patterns ("*.bias").
+        names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic"}, default="auto"

@@ -63,7 +63,7 @@ Prior, Posterior or dict, default="normal"
         training mode.
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learnt as points by type-II maximum likelihood:
-        names ("conv1.weight"), layers ("norm") or patterns ("*.bias").
+        names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     noise : {"constant", "heteroscedastic"}, default="constant"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
