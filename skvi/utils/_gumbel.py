@@ -173,9 +173,9 @@ def _series(rest: torch.Tensor, logs: list[torch.Tensor]) -> list[torch.Tensor]:
     back = rest @ bent
     slope = 0.5 * d * (pull.square() + turn) + c * back
     third = 2 * (d * pull * turn).sum(1) + 0.5 * (d * ((rest * squared) @ d)).sum(1)
-    third += 2 * (pull * slope).sum(1) + (bent * back).sum(1)
+    third = third + 2 * (pull * slope).sum(1) + (bent * back).sum(1)
     for j, row in enumerate(rest.unbind(1)):
         near = row[..., None] * c
-        third += c[:, j] * (near * (rest @ near)).sum(1)
+        third = third + c[:, j] * (near * (rest @ near)).sum(1)
     # Far in the left tail, where nothing is left to integrate, terms may grow.
     return [first, second, torch.clamp(third / 6, -second.abs(), second.abs())]

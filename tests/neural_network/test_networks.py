@@ -273,9 +273,10 @@ def test_warm_start_goes_on(fitted):
     model = BayesianMLPRegressor(hidden_layer_sizes=5, max_iter=30, random_state=0)
     cold = model.fit(X, y).loss_curve_[0]
     end, noise = model.loss_curve_[-1], model.noise_scale_
-    model.set_params(warm_start=True, max_iter=1).fit(X, y)
-    assert abs(model.loss_curve_[0] - end) < 0.2 * (cold - end)
-    assert abs(math.log(model.noise_scale_ / noise)) < 0.3
+    # Steps so short that what moved is the start.
+    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-4).fit(X, y)
+    assert abs(model.loss_curve_[0] - end) < 0.1 * (cold - end)
+    assert abs(math.log(model.noise_scale_ / noise)) < 0.01
     with pytest.raises(ValueError, match="warm_start"):
         model.set_params(hidden_layer_sizes=3).fit(X, y)
 
