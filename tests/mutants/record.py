@@ -16,7 +16,7 @@ from tests.mutants.session import ROOT, in_child, run_pytest
 
 CACHE = Path(__file__).parent / ".cache"
 DOCTESTS = "skvi"
-FILE_SECONDS = 3600
+TEST_SECONDS, MOST_TRIALS = 300, 3
 
 
 def _digest(paths: list[Path], text: str = "") -> str:
@@ -49,7 +49,7 @@ class _Recorder:
         self.failed, self.skipped = set(), set()
 
     def pytest_runtest_logstart(self, nodeid):
-        signal.alarm(FILE_SECONDS)
+        signal.alarm(TEST_SECONDS)
         self.cov.switch_context(nodeid)
 
     def pytest_runtest_logreport(self, report):
@@ -101,8 +101,12 @@ def record(tree: Path, say: Callable[[str], None]) -> None:
     for i, (name, key) in enumerate(missing.items(), 1):
         say(f"recording {i} of {len(missing)}: {name}")
         log = CACHE / f"{key}.log"
-        in_child(tree, log, lambda name=name, key=key: _record(name, _path(key)))
-        if not _path(key).exists():
+        # A signal that a test sends may come while coverage holds its lock, for good.
+        for _ in range(MOST_TRIALS):
+            in_child(tree, log, lambda name=name, key=key: _record(name, _path(key)))
+            if _path(key).exists():
+                break
+        else:
             raise RuntimeError(f"recording {name} failed: see {log}")
 
 
