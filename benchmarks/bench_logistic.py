@@ -12,11 +12,10 @@ their ratios is quoted, of wall time and of processor time, which says more besi
 busy processes. Memory is the peak of the resident set above what the process held
 before the fit, data included, sampled every 2 ms.
 
-Measured 2026-11-22 on two shared cores of an AMD EPYC (load 9), processor time, median
-of five processes: breast cancer with a full-rank posterior 3.96 [3.94, 4.18]
-alternating and 5.03 [5.01, 5.15] in loops; the version before it, right after, 4.07
-[3.97, 4.40] and 6.06 [5.64, 6.87]. That one had 4.03 [3.83, 4.29] and 5.71 [5.61, 6.18]
-with nothing else on the machine. 200,000 x 100 with one thread: 1.5.
+Measured 2026-11-22 on two cores of an AMD EPYC with nothing else on the machine,
+processor time, median of five processes: breast cancer with a full-rank posterior 3.71
+[3.63, 3.77] alternating and 4.84 [4.76, 4.97] in loops, in a second run 3.61 [3.60,
+3.74] and 5.19 [4.99, 5.39]. 200,000 x 100 with one thread: 1.5.
 """
 
 import argparse

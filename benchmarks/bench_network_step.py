@@ -35,9 +35,9 @@ processes ran beside (load 2 to 5), so that shares mean more than times:
   and they warmed up: then both had -4510 (mean of six) from the same starts, which
   differ by up to 270 nats.
 - members: 2, 4 and 8 take 1.6, 2.9 and 5.4 times as long as one on one thread: three
-  quarters of a step are arithmetic. Two threads make of that 1.8, 2.8 and 4.6, where a
-  single member takes 1.7 times as long, and beside busy processes they wait for each
-  other: a step of eight took 2 to 20 ms in place of 0.5.
+  quarters of a step are arithmetic. With nothing else on the machine two threads make
+  of that 1.4, 2.3 and 4.2; beside busy processes they wait for each other, and a step
+  of eight took 2 to 20 ms in place of 0.5.
 - noise: 4 draws of activations are as noisy as 5 pairs of weights in the means, and six
   times less so in the deviations, but their gradient takes longer than our whole step;
   10 draws take twice as long again.
