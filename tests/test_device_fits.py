@@ -14,7 +14,11 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    BayesianModuleRegressor,
+)
 from skvi.priors import Normal
 from skvi.utils import _device
 from skvi.utils._device import CPU
@@ -51,6 +55,10 @@ NOISY = {
     "network": (BayesianMLPRegressor(**SMALL), NUMBERS),
     "network-classes": (BayesianMLPClassifier(**SMALL), CLASSES),
     "network-weights": (BayesianMLPClassifier(objective="iwelbo", **SMALL), LABELS),
+    "module-with-points": (
+        BayesianModuleRegressor(deterministic="*.bias", max_iter=2),
+        NUMBERS,
+    ),
 }
 CASES = EXACT | NOISY
 SLOW = {"lbfgs", "alternating", "empirical-bayes", "precisions", "moments"}

@@ -73,7 +73,7 @@ class PartialPredictor(Predictor):
         start = self.predictor.initial_normal(torch.Generator().manual_seed(SEED))
         if start is None:
             return super().initial_point()
-        return start.mean[self._fixed].double()
+        return start.mean[self._fixed.to(start.mean.device)].double()
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
         """Where theta starts; see `Predictor.initial_normal`."""

@@ -215,4 +215,11 @@ VARIANTS = [
         "labels[layer] = labels[layer].amin().expand(layer.shape)",
         "all parameters of a unit share their steps",
     ),
+    _v(
+        "points-of-another-device",
+        "_partial.py",
+        "start.mean[self._fixed.to(start.mean.device)]",
+        "start.mean[self._fixed]",
+        "positions on the device of the fit, and the start on that of its generator",
+    ),
 ]
