@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import cycle
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
@@ -22,6 +20,7 @@ from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
 from skvi._registry import SHORTHANDS
 from skvi._resolution import ResolutionMixin
+from skvi._warm_start import continued_state
 from skvi.divergences import Divergence
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import Loss
@@ -46,7 +45,7 @@ from skvi.utils._random import generator_on, make_generator
 from skvi.utils._validation import Interval, StrOptions
 from skvi.utils._warnings import warn_user
 
-__all__ = ["BaseVariational", "at_last_scales"]
+__all__ = ["BaseVariational"]
 
 
 class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
@@ -315,23 +314,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
 
     def _continue(self, problem: Problem, before: dict[str, Any]) -> State:
         """Where the last fit ended, as a start."""
-        target, posterior = problem.target, problem.posterior
-        last = before["posterior_"].layout
-        same_classes = np.array_equal(
-            before.get("classes_", ()), getattr(self, "classes_", ())
-        )
-        if dict(last) != dict(target.layout) or not same_classes:
-            raise ValueError(
-                f"warm_start=True continues from a fit with {last}; these data and "
-                f"parameters need {target.layout}, or have other classes. Use the "
-                "same features, classes and sizes, or warm_start=False."
-            )
-        # Components of a mixture go on with those of the last fit, in turn.
-        ends = before["posterior_"].components
-        pairs = zip(posterior.components, cycle(ends))
-        posterior = posterior.with_components([_continued(*pair) for pair in pairs])
-        posterior = posterior.at(posterior.params.to(self._posterior_dtype(target)))
-        return State(posterior, at_last_scales(target, before))
+        classes = getattr(self, "classes_", ())
+        state = continued_state(problem, before, classes)
+        posterior = state.posterior
+        dtype = self._posterior_dtype(problem.target)
+        return State(posterior.at(posterior.params.to(dtype)), state.target)
 
     def _posterior_dtype(self, target: Any) -> torch.dtype:
         return torch.float64
@@ -400,19 +387,3 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _input_remedy(self, target: Any) -> str:
         """Add to a complaint what is wrong with the features, if anything is."""
         return ""
-
-
-def _continued(posterior: Posterior, last: Posterior) -> Posterior:
-    """Posterior where the last one ended, as far as its family can be there."""
-    normal = last.as_normal()
-    if normal is not None:
-        return posterior.near(normal)
-    if len(last.params) != len(posterior.params):
-        return posterior
-    return posterior.at(last.params.clone().to(posterior.params.device))
-
-
-def at_last_scales(target: Any, before: dict[str, Any]) -> Any:
-    """Target at what the last fit learnt, where it learns as many scales."""
-    hyper = torch.from_numpy(before["_hyper"].copy()).to(target.hyper.device)
-    return target.at(hyper) if len(hyper) == len(target.hyper) else target

@@ -30,7 +30,14 @@ LAYERS = [
     ["skvi.evidence"],
     ["skvi.plotting", "skvi.metrics"],
     # glue
-    ["skvi._registry", "skvi._progress", "skvi._outcome", "skvi._model", "skvi._draws"],
+    [
+        "skvi._registry",
+        "skvi._progress",
+        "skvi._outcome",
+        "skvi._model",
+        "skvi._draws",
+        "skvi._warm_start",
+    ],
     ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],

@@ -13,7 +13,7 @@ from skvi._regressors import (
     noise_in,
     units_of,
 )
-from skvi._variational import at_last_scales
+from skvi._warm_start import at_last_scales
 from skvi.base import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood

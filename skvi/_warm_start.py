@@ -1,0 +1,80 @@
+"""Where a second fit starts: at the end of the first."""
+
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from skvi.posteriors import Posterior
+from skvi.solvers import Problem, State
+from skvi.targets import Target
+
+__all__ = ["at_last_scales", "continued_state"]
+
+
+def continued_state(
+    problem: Problem, before: dict[str, Any], classes: ArrayLike
+) -> State:
+    """State in which the last fit ended, as far as the family can be there.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of the next fit.
+    before : dict
+        "posterior_", "_hyper" and, of a classifier, "classes_" of the last one.
+    classes : array-like
+        Of the next fit; empty where there are none.
+
+    Returns
+    -------
+    State
+
+    Raises
+    ------
+    ValueError
+        The last fit had other parameters or classes.
+    """
+    target, posterior = problem.target, problem.posterior
+    last = before["posterior_"].layout
+    same_classes = np.array_equal(before.get("classes_", ()), classes)
+    if dict(last) != dict(target.layout) or not same_classes:
+        raise ValueError(
+            f"warm_start=True continues from a fit with {last}; these data and "
+            f"parameters need {target.layout}, or have other classes. Use the "
+            "same features, classes and sizes, or warm_start=False."
+        )
+    # Components of a mixture go on with those of the last fit, in turn.
+    ends = before["posterior_"].components
+    pairs = zip(posterior.components, cycle(ends))
+    posterior = posterior.with_components([_continued(*pair) for pair in pairs])
+    return State(posterior, at_last_scales(target, before))
+
+
+def _continued(posterior: Posterior, last: Posterior) -> Posterior:
+    """Posterior where the last one ended, as far as its family can be there."""
+    normal = last.as_normal()
+    if normal is not None:
+        return posterior.near(normal)
+    if len(last.params) != len(posterior.params):
+        return posterior
+    return posterior.at(last.params.clone().to(posterior.params.device))
+
+
+def at_last_scales(target: Target, before: dict[str, Any]) -> Target:
+    """Target at what the last fit learnt, where it learns as many scales.
+
+    Parameters
+    ----------
+    target : Target
+    before : dict
+        "_hyper" of the last fit.
+
+    Returns
+    -------
+    Target
+    """
+    hyper = torch.from_numpy(before["_hyper"].copy()).to(target.hyper.device)
+    return target.at(hyper) if len(hyper) == len(target.hyper) else target
