@@ -234,10 +234,10 @@ def add_sites(
 
 
 def without_outliers(found: Sites) -> Sites:
-    """Sites that bend the wrong way say nothing of the coefficients."""
-    bends = found.precision > 0
+    """Sites of negative precision say nothing of the coefficients."""
+    valid = found.precision > 0
     return Sites(
-        *(np.where(bends, x, 0) for x in (found.precision, found.shift, found.const)),
+        *(np.where(valid, x, 0) for x in (found.precision, found.shift, found.const)),
         found.shape,
     )
 

@@ -13,7 +13,7 @@ __all__ = ["Divergence", "DivergenceTerms", "MomentForm", "OrderForm"]
 
 @dataclass(frozen=True, eq=False)
 class MomentForm:
-    """A divergence of factorised normals that is linear in second moments and entropy.
+    """A divergence of factorized normals that is linear in second moments and entropy.
 
     ``D = sum(precision * (std^2 + (mean - center)^2) / 2 - weight * log(std))
     + constant``
@@ -42,7 +42,7 @@ class MomentForm:
 
 @dataclass(frozen=True, eq=False)
 class OrderForm:
-    """A divergence of factorised normals that is made of Rényi divergences.
+    """A divergence of factorized normals that is made of Rényi divergences.
 
     With the Rényi divergence R of every coordinate, in the scaling of `Renyi`, D is the
     sum of R, or of ``(1 - exp(-rate R)) / rate`` where there is a rate.
@@ -223,7 +223,7 @@ class Divergence(Component):
         raise NotImplementedError
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
-        """Constants of D(q || prior) for a factorised normal q.
+        """Constants of D(q || prior) for a factorized normal q.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class Divergence(Component):
         return None
 
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
-        """Constants of D(q || prior) for a factorised normal q, by Rényi divergences.
+        """Constants of D(q || prior) for a factorized normal q, by Rényi divergences.
 
         Parameters
         ----------

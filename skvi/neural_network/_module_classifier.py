@@ -29,7 +29,7 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``.
+        generalized posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model finds impossible, such as wrong ones. A callable
@@ -114,17 +114,17 @@ Prior, Posterior or dict, default="normal"
     classes_ : ndarray of shape (K,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimised: an estimate from draws. In expectation it
+        the data, whatever was optimized: an estimate from draws. In expectation it
         bounds log p(D), with log loss and without weights.
     lower_bound_se_ : float
         Its standard error.
     objective_value_ : float
-        What was optimised, in nats: the average over the last 100 steps or more.
+        What was optimized, in nats: the average over the last 100 steps or more.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
         steps. What the posterior moves during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity in every iteration.
+        The minimized quantity in every iteration.
     n_iter_ : int
     converged_ : bool
         Whether the bound was level at the end: its last quarter of iterations rose
@@ -241,7 +241,7 @@ Prior, Posterior or dict, default="normal"
         Parameters
         ----------
         X : array-like of shape (n, ...)
-            Best standardised. float32 is kept, everything else becomes float64.
+            Best standardized. float32 is kept, everything else becomes float64.
         y : array-like of shape (n,)
             Two or more classes, of any type.
         sample_weight : array-like of shape (n,), default=None
