@@ -21,6 +21,7 @@ from skvi.changepoint._regression import (
 )
 from skvi.changepoint._robust import RobustGroup
 from skvi.changepoint._scaling import Scaling, measure
+from skvi.changepoint._single_regressor import SingleRegressorGroup
 from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import (
     BurnIn,
@@ -53,6 +54,8 @@ INFLUENCE_PEAK = 2.0
 # The largest order of the run-length loss, of those tried on the five autoregressions
 # (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
 RUN_LENGTH_BETA = 1.75
+
+SINGLE = "single regressor"
 
 MODELS = {
     "constant_mean": ConstantMean,
@@ -205,24 +208,36 @@ def require_regressions(
             )
 
 
+def kind_of(model: RegressionModel, burn_in: BurnIn, power: float | None) -> str:
+    """By which arithmetic a regression is computed; all are alike if robust."""
+    if power is not None:
+        return "robust"
+    if model.shares_design:
+        return "shared"
+    return SINGLE if len(model.coefficient_prior(burn_in)[0]) == 1 else "separate"
+
+
 def make_groups(
     models: Sequence[SegmentModel], burn_in: BurnIn, temper: float, power: float | None
 ) -> list[Group]:
     """Put models of one kind together."""
     groups: list[Group] = []
-    for shared in (False, True) if power is None else (None,):
-        chosen = [
-            (i, model)
-            for i, model in enumerate(models)
-            if isinstance(model, RegressionModel)
-            and shared in (None, model.shares_design)
-        ]
-        if chosen:
-            numbers, members = zip(*chosen, strict=True)
-            if power is None:
-                groups.append(ConjugateGroup(numbers, members, burn_in, temper))
-            else:
-                groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+    regressions = [
+        (i, model)
+        for i, model in enumerate(models)
+        if isinstance(model, RegressionModel)
+    ]
+    for kind in sorted({kind_of(model, burn_in, power) for _, model in regressions}):
+        numbers, members = zip(
+            *(x for x in regressions if kind_of(x[1], burn_in, power) == kind),
+            strict=True,
+        )
+        if power is not None:
+            groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+        elif kind == SINGLE:
+            groups.append(SingleRegressorGroup(numbers, members, burn_in, temper))
+        else:
+            groups.append(ConjugateGroup(numbers, members, burn_in, temper))
     for i, model in enumerate(models):
         if isinstance(model, ObservationModel):
             groups.append(SingleModel(i, model, burn_in))
@@ -253,8 +268,9 @@ def make_stream(
     """Put a stream together, before its first row."""
     power, run_length_power = powers
     groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
+    first = max(model.order for model in models)
     filter_ = Filter(
-        groups, hazard, model_prior, max_hypotheses, min_probability, adapts
+        groups, hazard, model_prior, max_hypotheses, min_probability, first, adapts
     )
     records = Records(hazard, history, n_kept)
     judge = Judge(run_length_power, adapts, scaling.burn_in.noise)

@@ -49,8 +49,6 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     square = direction * direction
     after = 1 + np.cumsum(square, axis=-1)
     before = after - square
-    if factor.shape[-1] == 1:
-        return factor / np.sqrt(after)[..., None]
     scaled = direction[..., None] * factor
     earlier = np.cumsum(scaled, axis=-2) - scaled
     correction = (direction / before)[..., None] * earlier
@@ -71,13 +69,9 @@ class Regressions:
 
     def __init__(self, state: State, design: np.ndarray) -> None:
         self.state = state
-        if design.shape[-1] == 1 and np.all(design == 1):
-            self.direction = state["factor"][..., 0]
-            self.fit = state["mean"][..., 0]
-        else:
-            column = design[..., None]
-            self.direction = (state["factor"] @ column)[..., 0]
-            self.fit = (state["mean"] @ column)[..., 0]
+        column = design[..., None]
+        self.direction = (state["factor"] @ column)[..., 0]
+        self.fit = (state["mean"] @ column)[..., 0]
         self.spread = (self.direction * self.direction).sum(-1)[..., None]
 
     def log_density(self, values: np.ndarray) -> np.ndarray:

@@ -384,14 +384,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         series, features = self._columns.split(X, self.models_[0].support)
         told = time.monotonic()
         with interrupts_between_rows() as interrupt:
-            for i in range(len(X)):
-                stream.push(
-                    series[i], features[i], labels if labels is None else labels[i]
-                )
-                if interrupt.came:
-                    break
+            i = 0
+            while i < len(X) and not interrupt.came:
+                rest = labels if labels is None else labels[i:]
+                i += stream.push(series[i:], features[i:], rest)
                 if self.verbose and time.monotonic() - told > SECONDS_BETWEEN_LINES:
                     told = time.monotonic()
                     name = type(self).__name__
-                    print(f"[{name}] row {i + 1} of {len(X)}", flush=True)  # noqa: T201
+                    print(f"[{name}] row {i} of {len(X)}", flush=True)  # noqa: T201
         return self

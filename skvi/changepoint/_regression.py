@@ -14,6 +14,7 @@ __all__ = [
     "VectorAutoregression",
 ]
 
+ONE = np.ones((1, 1))
 ORDER = [Interval(Integral, 1, None, closed="left")]
 
 
@@ -53,7 +54,7 @@ class ConstantMean(RegressionModel):
 
     def regressors(self, row: Row) -> np.ndarray:
         """1; see `RegressionModel.regressors`."""
-        return np.ones((1, 1))
+        return ONE
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
         """Of the level; see `RegressionModel.coefficient_prior`."""
@@ -181,7 +182,9 @@ class VectorAutoregression(Autoregression):
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """All series or none; see `SegmentModel.usable`."""
-        return np.full(observed.shape[1], bool(observed.all()))
+        return np.broadcast_to(
+            observed.all((1, 2))[:, None], (len(observed), observed.shape[2])
+        )
 
 
 class LinearRegression(RegressionModel):
@@ -243,4 +246,4 @@ class LinearRegression(RegressionModel):
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Nothing where a feature is missing; see `SegmentModel.usable`."""
-        return observed.all(0) & bool(np.isfinite(features).all())
+        return observed.all(1) & np.isfinite(features).all(1, keepdims=True)

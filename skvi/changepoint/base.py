@@ -110,21 +110,21 @@ class SegmentModel(Component):
     shares_design = False
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Which series of a row the model can predict and learn from.
+        """Which series of some rows the model can predict and learn from.
 
         Parameters
         ----------
-        observed : bool ndarray of shape (order + 1, n_series)
-            Which values are there: of the row itself, then of those before it.
-        features : ndarray of shape (n_features,)
-            Given features of the row.
+        observed : bool ndarray of shape (n_rows, order + 1, n_series)
+            Which values are there: of each row itself, then of those before it.
+        features : ndarray of shape (n_rows, n_features)
+            Given features of the rows.
 
         Returns
         -------
-        bool ndarray of shape (n_series,)
+        bool ndarray of shape (n_rows, n_series)
             By default those whose values are there, with all `order` before them.
         """
-        return observed.all(0)
+        return observed.all(1)
 
 
 class RegressionModel(SegmentModel):

@@ -185,7 +185,7 @@ def test_streams_keep_their_last_rows_only():
     assert detector.first_row_ == 360
     assert detector.change_probability_.shape == (40,)
     assert detector.changepoints_.tolist() == [200]
-    assert len(detector._stream.records.posteriors) <= 80
+    assert len(detector._stream.records.posteriors()) <= 80
 
 
 def test_dates_are_kept():
@@ -237,9 +237,10 @@ def test_interrupts_keep_the_rows_so_far():
     detector.set_params(models=Slow())
     with pytest.raises(KeyboardInterrupt):
         detector.fit(X)
-    assert detector.n_rows_seen_ == 131
+    n = detector.n_rows_seen_  # with those that were computed together with it
+    assert 131 <= n <= 162
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    detector.partial_fit(X[131:])
+    detector.partial_fit(X[n:])
     expected = BayesianChangepointDetector(burn_in=50).fit(X)
     assert detector.log_evidence_ == expected.log_evidence_
     assert np.array_equal(detector.changepoints_, expected.changepoints_)
@@ -248,8 +249,8 @@ def test_interrupts_keep_the_rows_so_far():
 def test_long_fits_report(capsys, monkeypatch):
     clock = iter(np.arange(0.0, 1e4, 0.6))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    BayesianChangepointDetector(verbose=1).fit(series(10))
-    assert "row 2 of 10" in capsys.readouterr().out
+    BayesianChangepointDetector(verbose=1).fit(series(100))
+    assert "row 64 of 100" in capsys.readouterr().out
 
 
 # --- hard series ----------------------------------------------------------------------

@@ -26,9 +26,9 @@ def never(X, model, beta, **params):
     detector = BayesianChangepointDetector(
         model, hazard=1e12, loss=BetaLoss(beta), **EXACT | params
     ).fit(X)
-    store = detector._stream.filter.stores[0]
-    first = int(np.flatnonzero(store["start"] == 0)[0])
-    state = {name: array[first] for name, array in store.view().items()}
+    found = detector._stream.filter.states[0]
+    first = int(np.flatnonzero(found["start"] == 0)[0])
+    state = {name: array[first] for name, array in found.items()}
     return state | {"noise": detector._scaling.burn_in.noise[0]}
 
 
