@@ -327,4 +327,11 @@ VARIANTS = [
         "return sizes[0]",
         "buffers for the batches of the first member of a stack",
     ),
+    _v(
+        "averaged-start-stays",
+        "_mode.py",
+        "precision = torch.lerp(precision, aim, AVERAGE_SHARE)",
+        "precision = torch.lerp(precision, aim, 0.0)",
+        "a start with the curvature of the mode",
+    ),
 ]
