@@ -315,4 +315,18 @@ VARIANTS = [
         "pass",
         "the second phase of a fit in a stack starts where the first one did",
     ),
+    _v(
+        "identity-of-some-rows",
+        "_identity.py",
+        "    array = np.asanyarray(array)\n",
+        "    array = np.asanyarray(array)[:32]\n",
+        "a fit is the same where the first rows are",
+    ),
+    _v(
+        "identity-without-components",
+        "_identity.py",
+        "return f\"{_name(type(value))}({', '.join(parts)})\"",
+        "return _name(type(value))",
+        "a component is the same whatever its parameters are",
+    ),
 ]
