@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
+from skvi._side_by_side import can_pose
 from skvi.neural_network import (
     BayesianMLPClassifier,
     BayesianMLPRegressor,
@@ -237,7 +238,21 @@ def test_the_interval_is_that_between_writes(tmp_path, monkeypatch):
     }
 
 
+def test_iterations_are_counted_on(tmp_path, monkeypatch, capsys):
+    """Wrong variant: the first line after a checkpoint is of iteration 1."""
+    path = tmp_path / "fit.npz"
+    fit_until(4, MLP, path, monkeypatch)
+    fit(MLP, path, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert "iteration 1/15" not in lines[0]
+    assert "iteration 15/15" in lines[-2]
+    assert "15 iterations" in lines[-1]
+
+
 def test_a_stack_has_no_checkpoint():
+    """And fits that want one are none of its members."""
+    assert can_pose(MLP)
+    assert not can_pose(clone(MLP).set_params(checkpoint_path="fit.npz"))
     options = [type("Options", (), {"checkpoint": 1})] * 2
     with pytest.raises(ValueError, match="single member"):
         Stochastic().solve_members([None, None], options)

@@ -329,4 +329,18 @@ VARIANTS = [
         "return _name(type(value))",
         "a component is the same whatever its parameters are",
     ),
+    _v(
+        "progress-from-one",
+        "_variational.py",
+        "progress.n_iter = checkpoint.n_iter",
+        "pass",
+        "a fit that goes on counts its iterations from one",
+    ),
+    _v(
+        "checkpoint-in-a-stack",
+        "_side_by_side.py",
+        'return estimator.get_params(deep=False).get("checkpoint_path") is None',
+        "return True",
+        "a fit that wants a checkpoint is a member of a stack, which writes none",
+    ),
 ]
