@@ -11,6 +11,7 @@ from skvi.changepoint._filter import Filter
 from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
 from skvi.changepoint._hazards import ConstantHazard
 from skvi.changepoint._judge import Judge
+from skvi.changepoint._levels import LevelGroup
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._records import Records
 from skvi.changepoint._regression import (
@@ -21,7 +22,6 @@ from skvi.changepoint._regression import (
 )
 from skvi.changepoint._robust import RobustGroup
 from skvi.changepoint._scaling import Scaling, measure
-from skvi.changepoint._single_regressor import SingleRegressorGroup
 from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import (
     BurnIn,
@@ -55,7 +55,7 @@ INFLUENCE_PEAK = 2.0
 # (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
 RUN_LENGTH_BETA = 1.75
 
-SINGLE = "single regressor"
+LEVEL = "level"
 
 MODELS = {
     "constant_mean": ConstantMean,
@@ -208,13 +208,13 @@ def require_regressions(
             )
 
 
-def kind_of(model: RegressionModel, burn_in: BurnIn, power: float | None) -> str:
+def kind_of(model: RegressionModel, power: float | None) -> str:
     """By which arithmetic a regression is computed; all are alike if robust."""
     if power is not None:
         return "robust"
     if model.shares_design:
         return "shared"
-    return SINGLE if len(model.coefficient_prior(burn_in)[0]) == 1 else "separate"
+    return LEVEL if model.is_level else "separate"
 
 
 def make_groups(
@@ -227,15 +227,15 @@ def make_groups(
         for i, model in enumerate(models)
         if isinstance(model, RegressionModel)
     ]
-    for kind in sorted({kind_of(model, burn_in, power) for _, model in regressions}):
+    for kind in sorted({kind_of(model, power) for _, model in regressions}):
         numbers, members = zip(
-            *(x for x in regressions if kind_of(x[1], burn_in, power) == kind),
+            *(x for x in regressions if kind_of(x[1], power) == kind),
             strict=True,
         )
         if power is not None:
             groups.append(RobustGroup(numbers, members, burn_in, power, temper))
-        elif kind == SINGLE:
-            groups.append(SingleRegressorGroup(numbers, members, burn_in, temper))
+        elif kind == LEVEL:
+            groups.append(LevelGroup(numbers, members, burn_in, temper))
         else:
             groups.append(ConjugateGroup(numbers, members, burn_in, temper))
     for i, model in enumerate(models):

@@ -17,7 +17,7 @@ import numpy as np
 
 from skvi.changepoint._blocks import Block, Posterior
 from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint.base import Hazard, Row
+from skvi.changepoint.base import Hazard, Window
 
 __all__ = ["Filter", "Passed"]
 
@@ -76,6 +76,7 @@ class Filter:
             self.log_prior = np.log(model_prior)
         self.max_hypotheses = math.inf if max_hypotheses is None else max_hypotheses
         self.min_probability = min_probability
+        self._prunes = min_probability > 0 or max_hypotheses is not None
         self.n_rows = min(group.rows_at_once for group in groups)
         self.fresh = [group.fresh(self.n_rows) for group in groups]
         self.states = [{n: a[:0] for n, a in state.items()} for state in self.fresh]
@@ -162,7 +163,7 @@ class Filter:
 
     # --- rows -------------------------------------------------------------------------
 
-    def read(self, rows: Sequence[Row], usable: np.ndarray) -> list[Reading]:
+    def read(self, rows: Window, usable: np.ndarray) -> list[Reading]:
         """What each group's hypotheses make of rows, none beyond the block."""
         j = np.arange(self.t, self.t + len(rows)) - self.block.first
         return [
@@ -219,11 +220,29 @@ class Filter:
         new = np.arange(n)[:, None], places
         moves = gain + stays
         moves[new] = gain[new]
-        sums = np.empty(n)
-        for i, row in enumerate(places.tolist()):
-            self._branch(leaves[i] if leaves.ndim else leaves, row, i)
-            self.weights += moves[i]
-            sums[i], total[i] = self._weigh(posterior[i], i, judged[i])
+        sums, weights, weight = np.empty(n), self.weights, self.weights[0]
+        prior = self.log_prior.tolist()
+        for i, (row, move, p) in enumerate(
+            zip(places.tolist(), moves, posterior, strict=True)
+        ):
+            self._branch(leaves[i] if leaves.ndim else float(leaves), row, prior, i)
+            weights += move
+            top = weight.item(weight.argmax())
+            if not math.isfinite(top):
+                raise ValueError(
+                    f"Row {self.t + i} is impossible under every model of the detector "
+                    "(its log density is not finite). Add a model that can produce "
+                    "such values, or mark the row as missing (NaN)."
+                )
+            np.subtract(weight, top, out=p)
+            np.exp(p, out=p)
+            sums[i] = size = float(np.add.reduce(p))
+            if judged[i]:
+                after = top + math.log(size)
+                total[i] = after - self.log_total
+                self.log_total = after
+            if self._prunes:
+                sums[i] = self._prune(p, size)
         posterior /= sums[:, None]
         predictive = self._predictive(before, posterior[:-1], ends)
         if slope is not None:
@@ -232,48 +251,27 @@ class Filter:
         self.t += n
         return Passed(predictive, posterior, total)
 
-    def _branch(self, leaves: np.ndarray, places: list[int], i: int) -> None:
+    def _branch(
+        self, leaves: np.ndarray | float, places: list[int], prior: list[float], i: int
+    ) -> None:
         """Let segments begin, in row i of those that are coming."""
         weight, path = self.weights
-        if not self.n_alive:
-            mass = value = 0.0
-        else:
-            leaving = path
-            if leaves.ndim:
-                mass, leaving = log_sum(weight + leaves), path + leaves
+        mass = value = 0.0
+        if self.n_alive:
+            if isinstance(leaves, float):
+                best = int(path.argmax())
+                mass, value = self.log_total + leaves, path.item(best) + leaves
             else:
-                mass = self.log_total + leaves
-            if mass == -np.inf:
+                leaving = path + leaves
+                mass, best = log_sum(weight + leaves), int(leaving.argmax())
+                value = leaving.item(best)
+            if mass == -math.inf:
                 return
-            best = leaving.argmax()
-            value = leaving[best] if leaves.ndim else path[best] + leaves
-            origin = int(self.block.start[best]), int(self.block.model[best])
-            self.parents[self.t + i] = origin
-        for place, prior in zip(places, self.log_prior, strict=True):
-            weight[place], path[place] = mass + prior, value + prior
+            block = self.block
+            self.parents[self.t + i] = block.start.item(best), block.model.item(best)
+        for place, log_prior in zip(places, prior, strict=True):
+            weight[place], path[place] = mass + log_prior, value + log_prior
         self.n_alive += len(places)
-
-    def _weigh(
-        self, probability: np.ndarray, i: int, judged: bool
-    ) -> tuple[float, float]:
-        """Write probabilities after a row, times some number: this, and the log total.
-
-        The log total is that of what the row multiplied their sum by.
-        """
-        weight = self.weights[0]
-        top = float(np.maximum.reduce(weight))
-        if not math.isfinite(top):
-            raise ValueError(
-                f"Row {self.t + i} is impossible under every model of the detector "
-                "(its log density is not finite). Add a model that can produce such "
-                "values, or mark the row as missing (NaN)."
-            )
-        np.subtract(weight, top, out=probability)
-        np.exp(probability, out=probability)
-        size = float(np.add.reduce(probability))
-        gained = top + math.log(size) - self.log_total if judged else 0.0
-        self.log_total += gained
-        return self._prune(probability, size), gained
 
     def _prune(self, probability: np.ndarray, size: float) -> float:
         """Drop hypotheses that are too many or too improbable; the sum of the others.
@@ -282,8 +280,6 @@ class Filter:
         """
         n = len(probability)
         crowded = self.n_alive > self.max_hypotheses
-        if not (crowded or self.min_probability):
-            return size
         few = probability < self.min_probability * size
         if not crowded and np.count_nonzero(few) <= n - self.n_alive:
             return size

@@ -12,6 +12,7 @@ from skvi.changepoint.base import (
     RegressionModel,
     Row,
     State,
+    Window,
 )
 
 __all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
@@ -71,7 +72,7 @@ class Group:
         }
 
     def read(
-        self, state: State, rows: Sequence[Row], usable: np.ndarray, born: np.ndarray
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
     ) -> Reading:
         """Read rows one after the other, and take each into the state, in place.
 
@@ -79,7 +80,7 @@ class Group:
         ----------
         state : dict
             Name -> array of shape (K, ...).
-        rows : sequence of Row
+        rows : Window
             R of them.
         usable : bool ndarray of shape (R, n_series)
             Series that are not stay as they are.

@@ -14,7 +14,6 @@ __all__ = [
     "VectorAutoregression",
 ]
 
-ONE = np.ones((1, 1))
 ORDER = [Interval(Integral, 1, None, closed="left")]
 
 
@@ -52,9 +51,14 @@ class ConstantMean(RegressionModel):
         super().__init__(noise_scale, noise_df)
         self.mean_scale = mean_scale
 
+    @property
+    def is_level(self) -> bool:
+        """Not in a class that has other regressors."""
+        return type(self).regressors is ConstantMean.regressors
+
     def regressors(self, row: Row) -> np.ndarray:
         """1; see `RegressionModel.regressors`."""
-        return ONE
+        return np.ones((1, 1))
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
         """Of the level; see `RegressionModel.coefficient_prior`."""

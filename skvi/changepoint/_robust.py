@@ -20,7 +20,7 @@ from skvi.changepoint import _student
 from skvi.changepoint._beta import Sites, sites
 from skvi.changepoint._conjugate import noise_of
 from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint.base import BurnIn, RegressionModel, Row, State
+from skvi.changepoint.base import BurnIn, RegressionModel, Row, State, Window
 
 __all__ = ["RobustGroup"]
 
@@ -133,7 +133,7 @@ class RobustGroup(Group):
         return fit, spread
 
     def read(
-        self, state: State, rows: Sequence[Row], usable: np.ndarray, born: np.ndarray
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
     ) -> "RobustReading":
         """See `Group.read`."""
         reading = RobustReading.empty(len(rows), usable.shape[1], len(state["member"]))

@@ -10,7 +10,7 @@ from skvi.changepoint._filter import Filter, Passed
 from skvi.changepoint._judge import Judge, Judgement, predict
 from skvi.changepoint._records import Records
 from skvi.changepoint._scaling import Scaling
-from skvi.changepoint.base import Row, SegmentModel
+from skvi.changepoint.base import SegmentModel, Window
 
 __all__ = ["Stream"]
 
@@ -19,7 +19,7 @@ __all__ = ["Stream"]
 COLLECT_EVERY = 1000
 # Rows are computed together up to so many pairs of a row and a hypothesis: more would
 # not fit into fast memory.
-MOST_PAIRS = 2**15
+MOST_PAIRS = 2**16
 
 
 class Stream:
@@ -90,7 +90,7 @@ class Stream:
         if self.judge.adapts:
             weight = filter_.predictive()
             means = np.concatenate([r.mean[0] for r in readings], axis=-1)
-            self.judge.adapt(weight[0], filter_.tilt, means, rows[0].values, usable[0])
+            self.judge.adapt(weight[0], filter_.tilt, means, rows.values[0], usable[0])
         judgement = self.judge(readings, usable)
         passed = filter_.advance(judgement.gain, usable.any(1), judgement.slope)
         mean, std = predict(readings, passed.predictive)
@@ -104,8 +104,9 @@ class Stream:
         filter_.t = max(filter_.t, self.order)
         filter_.make_room()
         nothing = np.zeros((1, scaling.burn_in.n_series), bool)
-        row = Row(np.zeros(nothing.shape[1]), self.past[::-1], features, filter_.t)
-        readings = filter_.read([row], nothing)
+        past = np.concatenate([self.past, np.zeros(nothing.shape)])
+        row = Window(np.zeros(nothing.shape), past, features[None], filter_.t)
+        readings = filter_.read(row, nothing)
         mean, std = predict(readings, filter_.predictive())
         return scaling.location + scaling.scale * mean[0], scaling.scale * std[0]
 
@@ -125,11 +126,12 @@ class Stream:
 
     def _rows(
         self, values: np.ndarray, seen: np.ndarray, features: np.ndarray
-    ) -> tuple[list[Row], np.ndarray]:
+    ) -> tuple[Window, np.ndarray]:
         """Rows as models see them, and which of their values all models can judge."""
-        order, index, n = self.order, self.filter.t, len(values)
         observed = np.concatenate([self.observed, seen])
-        windows = np.lib.stride_tricks.sliding_window_view(observed, order + 1, axis=0)
+        windows = np.lib.stride_tricks.sliding_window_view(
+            observed, self.order + 1, axis=0
+        )
         windows = np.swapaxes(windows, 1, 2)[:, ::-1]
         usable = seen
         for model in self.models:
@@ -138,11 +140,7 @@ class Stream:
             usable = usable & usable.all(1, keepdims=True)
         past = np.concatenate([self.past, values])
         known = np.where(usable, values, 0.0)
-        rows = [
-            Row(known[i], past[i : i + order][::-1], features[i], index + i)
-            for i in range(n)
-        ]
-        return rows, usable
+        return Window(known, past, features, self.filter.t), usable
 
     def _densities(
         self, judgement: Judgement, passed: Passed, usable: np.ndarray
@@ -182,13 +180,13 @@ class Stream:
         if n_models > 1:
             of = [np.where(block.model == m, p, 0.0).sum(1) for m in range(n_models)]
             models = np.stack(of, -1)
-        index = np.arange(filter_.t - len(p), filter_.t)[:, None]
+        index = np.arange(filter_.t - len(p), filter_.t)
         rows = {
             "mean": scaling.location + scaling.scale * mean,
             "std": scaling.scale * std,
             "log_density": density,
             "models": models,
-            "run_length": np.einsum("rk,rk->r", p, (index - block.start) * 1.0),
+            "run_length": index - np.einsum("rk,k->r", p, 1.0 * block.start),
         }
         self.records.add(block, rows)
         if filter_.t >= self.next_collection and filter_.t == block.end:

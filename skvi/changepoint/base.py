@@ -1,5 +1,6 @@
 """What an observation model and a hazard must implement."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 
@@ -79,6 +80,37 @@ class Row:
     past: np.ndarray
     features: np.ndarray
     index: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows that follow each other, made one by one where somebody asks for them.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, n_series)
+    past : ndarray of shape (order + n_rows, n_series)
+        Those before the first one, the latest last, and the rows themselves.
+    features : ndarray of shape (n_rows, n_features)
+    index : int
+        Number of the first row.
+    """
+
+    values: np.ndarray
+    past: np.ndarray
+    features: np.ndarray
+    index: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Row]:
+        order = len(self.past) - len(self.values)
+        for i, (values, features) in enumerate(
+            zip(self.values, self.features, strict=True)
+        ):
+            past = self.past[i : i + order][::-1]
+            yield Row(values, past, features, self.index + i)
 
 
 class SegmentModel(Component):
@@ -171,6 +203,8 @@ class RegressionModel(SegmentModel):
     array([39])
     """
 
+    # Whether the only regressor is 1, so that nobody has to ask for it.
+    is_level = False
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "noise_df": [POSITIVE],

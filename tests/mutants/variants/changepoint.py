@@ -48,10 +48,10 @@ VARIANTS = [
         "predictions without the uncertainty of the coefficients",
     ),
     _v(
-        "changepoint-one-regressor-width",
-        "_single_regressor.py",
-        "widening += 1\n",
-        "widening += 0.9\n",
+        "changepoint-level-width",
+        "_levels.py",
+        "        precision += 1\n        np.divide(half,",
+        "        precision += 0.9\n        np.divide(half,",
         "predictions of a level that are too narrow",
     ),
     _v(
