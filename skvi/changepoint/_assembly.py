@@ -18,6 +18,7 @@ from skvi.changepoint._regression import (
     Autoregression,
     ConstantMean,
     LinearRegression,
+    LinearTrend,
     VectorAutoregression,
 )
 from skvi.changepoint._robust import RobustGroup
@@ -65,6 +66,7 @@ MODELS = {
     "autoregression": Autoregression,
     "vector_autoregression": VectorAutoregression,
     "linear_regression": LinearRegression,
+    "linear_trend": LinearTrend,
 }
 
 
@@ -144,7 +146,13 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
         loss.validate()
         found = clone(loss)
     if isinstance(found, BetaLoss):
-        require_regressions(f"loss={found!r}", 'loss="log"', models)
+        for model in models:
+            if not isinstance(model, RegressionModel):
+                raise IncompatibleComponentsError(
+                    f"loss={found!r} and {type(model).__name__} cannot be combined: "
+                    "the posterior that minimizes the beta loss is known for "
+                    f"regressions only. {model.instead_of_beta}"
+                )
     return found
 
 
@@ -190,22 +198,14 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
     if isinstance(divergence, str):
         return KL()
     divergence.validate()
-    if divergence.weight != 1:
-        require_regressions(f"divergence={divergence!r}", "weight=1", models)
-    return clone(divergence)
-
-
-def require_regressions(
-    part: str, instead: str, models: Sequence[SegmentModel]
-) -> None:
-    """Only regressions know what a row of less weight teaches."""
     for model in models:
-        if not isinstance(model, RegressionModel):
+        if divergence.weight != 1 and not model.takes_parts:
             raise IncompatibleComponentsError(
-                f"{part} and {type(model).__name__} cannot be combined: the model has "
-                f"no update by a part of a row. Use {instead}, or regressions, such as "
-                "ConstantMean."
+                f"divergence={divergence!r} and {type(model).__name__} cannot be "
+                "combined: the model does not say what a part of a row teaches. Use "
+                "weight=1, or give the model an update_part and takes_parts = True."
             )
+    return clone(divergence)
 
 
 def kind_of(model: RegressionModel, power: float | None) -> str:
@@ -240,7 +240,7 @@ def make_groups(
             groups.append(ConjugateGroup(numbers, members, burn_in, temper))
     for i, model in enumerate(models):
         if isinstance(model, ObservationModel):
-            groups.append(SingleModel(i, model, burn_in))
+            groups.append(SingleModel(i, model, burn_in, temper))
     return groups
 
 

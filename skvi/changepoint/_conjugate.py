@@ -7,12 +7,14 @@ factor of V^-1 is what is kept: V = factor^T factor. A row changes it by a matri
 rank one.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from skvi.changepoint._student import log_student
-from skvi.changepoint.base import BurnIn, RegressionModel, State
+from skvi.changepoint.base import BurnIn, RegressionModel, Row, State
 
-__all__ = ["Regressions", "downdate", "noise_of", "prior_of"]
+__all__ = ["Designs", "Regressions", "downdate", "noise_of", "prior_of"]
 
 
 def noise_of(model: RegressionModel, burn_in: BurnIn) -> np.ndarray:
@@ -37,6 +39,46 @@ def prior_of(model: RegressionModel, burn_in: BurnIn, p: int) -> State:
     shape = np.full((len(sets), 1), model.noise_df / 2)
     rate = shape * (noise**2).reshape(len(sets), -1)
     return {"factor": factor, "mean": means, "shape": shape, "rate": rate}
+
+
+class Designs:
+    """Regressors of several models side by side; shorter ones are padded with zeros.
+
+    Parameters
+    ----------
+    models : sequence of RegressionModel
+    burn_in : BurnIn
+    """
+
+    def __init__(self, models: Sequence[RegressionModel], burn_in: BurnIn) -> None:
+        self.models = models
+        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        nobody = np.zeros(0, int)
+        aged = [model.segment_regressors(nobody).shape[-1] for model in models]
+        # Places of the regressors that depend on the segment's age.
+        self.aged = [slice(p - q, p) for p, q in zip(self.sizes, aged, strict=True)]
+        self.any_aged = any(aged)
+
+    def of_row(self, row: Row, n_sets: int) -> np.ndarray:
+        """Those that all hypotheses of a model share: (n_models, n_sets, p)."""
+        found = np.zeros((len(self.models), n_sets, max(self.sizes)))
+        for place, model in zip(found, self.models, strict=True):
+            part = model.regressors(row)
+            place[:, : part.shape[1]] = part
+        return found
+
+    def of_hypotheses(
+        self, design: np.ndarray, member: np.ndarray, age: np.ndarray
+    ) -> np.ndarray:
+        """Those of hypotheses, (K or 1, n_sets, ..., p), by their ages, (K, ...)."""
+        if len(design) == 1 and not self.any_aged:
+            return design
+        found = design[member]
+        for i, (model, place) in enumerate(zip(self.models, self.aged, strict=True)):
+            if place.stop > place.start:
+                of = member == i
+                found[of, ..., place] = model.segment_regressors(age[of])[:, None]
+        return found
 
 
 def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:

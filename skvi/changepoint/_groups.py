@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._conjugate import Regressions, prior_of
+from skvi.changepoint._conjugate import Designs, Regressions, prior_of
 from skvi.changepoint.base import (
     BurnIn,
     ObservationModel,
@@ -103,9 +103,11 @@ class Group:
 class SingleModel(Group):
     """One model with its own arithmetic."""
 
-    def __init__(self, number: int, model: ObservationModel, burn_in: BurnIn) -> None:
+    def __init__(
+        self, number: int, model: ObservationModel, burn_in: BurnIn, temper: float = 1.0
+    ) -> None:
         self.models = [number]
-        self.model, self.burn_in = model, burn_in
+        self.model, self.burn_in, self.temper = model, burn_in, temper
 
     def prior(self) -> State:
         """See `Group.prior`."""
@@ -116,7 +118,12 @@ class SingleModel(Group):
         """See `Group.read_one`."""
         density = self.model.log_predictive(state, row)
         mean, variance = self.model.moments(state, row)
-        for name, array in self.model.update(state, row).items():
+        learned = (
+            self.model.update(state, row)
+            if self.temper == 1
+            else self.model.update_part(state, row, self.temper)
+        )
+        for name, array in learned.items():
             assign(state[name], array, usable)
         return density, mean, variance
 
@@ -143,30 +150,22 @@ class ConjugateGroup(Group):
     ) -> None:
         self.models, self.members, self.burn_in = numbers, models, burn_in
         self.temper = temper
-        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        self.designs = Designs(models, burn_in)
+        self.n_sets = 1 if models[0].shares_design else burn_in.n_series
 
     def prior(self) -> State:
         """See `Group.prior`."""
-        size = max(self.sizes)
+        size = max(self.designs.sizes)
         priors = [prior_of(model, self.burn_in, size) for model in self.members]
         return {name: np.stack([p[name] for p in priors]) for name in priors[0]}
 
-    def design(self, row: Row) -> np.ndarray:
-        """Regressors of all models, (n_models, G, p)."""
-        parts = [model.regressors(row) for model in self.members]
-        if len(parts) == 1:
-            return parts[0][None]
-        sets = max(len(part) for part in parts)
-        found = np.zeros((len(parts), sets, max(self.sizes)))
-        for place, part in zip(found, parts, strict=True):
-            place[:, : part.shape[1]] = part
-        return found
-
     def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
         """See `Group.read_one`."""
-        design = self.design(row)
-        if len(design) > 1:
-            design = design[state["member"]]
+        design = self.designs.of_hypotheses(
+            self.designs.of_row(row, self.n_sets),
+            state["member"],
+            row.index - state["start"],
+        )
         found = Regressions(state, design)
         density, moments = found.log_density(row.values), found.moments()
         if usable.any():

@@ -18,9 +18,9 @@ import numpy as np
 
 from skvi.changepoint import _student
 from skvi.changepoint._beta import Sites, sites
-from skvi.changepoint._conjugate import noise_of
+from skvi.changepoint._conjugate import Designs, noise_of
 from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint.base import BurnIn, RegressionModel, Row, State, Window
+from skvi.changepoint.base import BurnIn, RegressionModel, State, Window
 
 __all__ = ["RobustGroup"]
 
@@ -97,12 +97,12 @@ class RobustGroup(Group):
         # The loss is that of densities in units of the noise: it depends on units.
         self.power, self.temper = power, temper * burn_in.noise[:, None] ** power
         self.n_passes = n_passes
-        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        self.designs = Designs(models, burn_in)
         self.window: deque[Seen] = deque(maxlen=window)
 
     def prior(self) -> State:
         """See `Group.prior`."""
-        n, p = self.burn_in.n_series, max(self.sizes)
+        n, p = self.burn_in.n_series, max(self.designs.sizes)
         parts = []
         for model in self.members:
             noise = noise_of(model, self.burn_in)
@@ -117,20 +117,10 @@ class RobustGroup(Group):
         state = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         return state | {f"frozen_{name}": state[name].copy() for name in NATURAL}
 
-    def design(self, row: Row) -> np.ndarray:
-        """Regressors of all models, (n_models, n_series, p)."""
-        n = self.burn_in.n_series
-        found = np.zeros((len(self.members), n, max(self.sizes)))
-        for place, model in zip(found, self.members, strict=True):
-            part = model.regressors(row)
-            place[:, : part.shape[1]] = part
-        return found
-
     def _fit(self, state: State, design: np.ndarray) -> tuple[np.ndarray, ...]:
-        phi = design[state["member"]] if len(design) > 1 else design
-        fit = (phi * state["mean"]).sum(-1)
-        spread = quadratic(state["cov"], np.broadcast_to(phi, state["mean"].shape))
-        return fit, spread
+        fit = (design * state["mean"]).sum(-1)
+        full = np.broadcast_to(design, state["mean"].shape)
+        return fit, quadratic(state["cov"], full)
 
     def read(
         self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
@@ -139,8 +129,11 @@ class RobustGroup(Group):
         reading = RobustReading.empty(len(rows), usable.shape[1], len(state["member"]))
         for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
             part = {name: array[:n] for name, array in state.items()}
-            design = self.design(row)
-            fit, spread = self._fit(part, design)
+            design = self.designs.of_row(row, usable.shape[1])
+            age = row.index - part["start"]
+            fit, spread = self._fit(
+                part, self.designs.of_hypotheses(design, part["member"], age)
+            )
             reading.shape[i, :, :n], reading.rate[i, :, :n] = part["a"].T, part["b"].T
             reading.spread[i, :, :n], reading.mean[i, :, :n] = spread.T, fit.T
             reading.log_density[i, :, :n] = _student.log_student(
@@ -160,7 +153,9 @@ class RobustGroup(Group):
 
     def _freeze(self, state: State, oldest: Seen) -> None:
         """Keep the sites of a row that leaves the window, as they are now."""
-        phi = np.broadcast_to(oldest.design[state["member"]], state["mean"].shape)
+        age = oldest.index - state["start"]
+        phi = self.designs.of_hypotheses(oldest.design, state["member"], age)
+        phi = np.broadcast_to(phi, state["mean"].shape)
         part = _take(state, slice(None))
         found = self._sites(part, phi[:, :, None], oldest.values[:, None])
         found = without_outliers(found)
@@ -189,7 +184,9 @@ class RobustGroup(Group):
             part = _take(state, active)
             counts = (index >= part["start"][:, None])[:, None] & usable
             shape = (*part["mean"].shape[:2], len(rows), design.shape[-1])
-            phi = np.broadcast_to(design[part["member"]], shape)
+            age = index - part["start"][:, None]
+            phi = self.designs.of_hypotheses(design, part["member"], age)
+            phi = np.broadcast_to(phi, shape)
             found = self._sites(part, phi, values)
             target = {name: part[f"frozen_{name}"].copy() for name in NATURAL}
             add_sites(target, "", found, phi, counts, self.temper)

@@ -140,6 +140,10 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
+    # Whether a row can count for less than a row: `KL(weight=...)` asks for it.
+    takes_parts = False
+    # What to do instead of asking for a beta loss, where there is none.
+    instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Which series of some rows the model can predict and learn from.
@@ -203,6 +207,7 @@ class RegressionModel(SegmentModel):
     array([39])
     """
 
+    takes_parts = True
     # Whether the only regressor is 1, so that nobody has to ask for it.
     is_level = False
     _parameter_constraints: dict = {
@@ -216,6 +221,21 @@ class RegressionModel(SegmentModel):
         self.noise_scale = noise_scale
         self.noise_df = noise_df
 
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Regressors that depend on how long the segment has been, such as a trend.
+
+        Parameters
+        ----------
+        age : int ndarray of any shape
+            Number of rows of the segment before the row.
+
+        Returns
+        -------
+        ndarray of shape (*age.shape, q)
+            They come after those of `regressors`. None by default: q = 0.
+        """
+        return np.zeros((*age.shape, 0))
+
     def regressors(self, row: Row) -> np.ndarray:
         """Regressors of a row.
 
@@ -226,7 +246,8 @@ class RegressionModel(SegmentModel):
 
         Returns
         -------
-        ndarray of shape (n_series, p) or (1, p)
+        ndarray of shape (n_series, p - q) or (1, p - q)
+            All but the q `segment_regressors`.
         """
         raise NotImplementedError
 
@@ -331,6 +352,27 @@ class ObservationModel(SegmentModel):
         state : dict
             Name -> array of shape (K, n_series, ...).
         row : Row
+
+        Returns
+        -------
+        dict
+            Name -> array of the same shape.
+        """
+        raise NotImplementedError
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """State with a row taken in that counts for so much of one.
+
+        Only asked for, in place of `update`, under ``KL(weight=...)``, and of models
+        with ``takes_parts = True``.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+        weight : float
+            Power of the row's likelihood.
 
         Returns
         -------
