@@ -7,7 +7,7 @@ import numpy as np
 from skvi.changepoint._blocks import Block, Posterior
 from skvi.changepoint.base import Hazard
 
-__all__ = ["Records", "nearby_sums"]
+__all__ = ["AROUND", "Records", "nearby_sums"]
 
 # Rows to either side that count as the same place.
 AROUND = 5

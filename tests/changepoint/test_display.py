@@ -38,6 +38,11 @@ def test_panels():
     assert display.axes_[0].get_title() == "a jump"
     lines = [line for line in display.axes_[0].lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in lines] == detector.changepoints_.tolist()
+    texts = [[t.get_text() for t in ax.get_legend().texts] for ax in display.axes_[:2]]
+    assert texts == [
+        ["90 % prediction", "changepoint"],
+        ["within 5 rows", "at the row"],
+    ]
     image, top = display._image()
     lengths = image.argmax(0) * top / len(image) + 1
     assert lengths[39] == pytest.approx(40, abs=2)  # rows of the first segment
