@@ -12,12 +12,11 @@ from skvi.changepoint._regression import (
     LinearTrend,
     VectorAutoregression,
 )
+from skvi.changepoint._rows import BurnIn, Row
 from skvi.changepoint.base import (
-    BurnIn,
     Hazard,
     ObservationModel,
     RegressionModel,
-    Row,
     SegmentModel,
 )
 

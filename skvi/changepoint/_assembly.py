@@ -22,10 +22,10 @@ from skvi.changepoint._regression import (
     VectorAutoregression,
 )
 from skvi.changepoint._robust import RobustGroup
+from skvi.changepoint._rows import BurnIn
 from skvi.changepoint._scaling import Scaling, measure
 from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import (
-    BurnIn,
     Hazard,
     ObservationModel,
     RegressionModel,
@@ -52,6 +52,8 @@ __all__ = [
 
 # Standard deviations from the prediction at which a row has the largest influence.
 INFLUENCE_PEAK = 2.0
+# Beyond it the arithmetic overflows.
+LARGEST_BETA = 10.0
 # The largest order of the run-length loss, of those tried on the five autoregressions
 # (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
 RUN_LENGTH_BETA = 1.75
@@ -146,6 +148,12 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
         loss.validate()
         found = clone(loss)
     if isinstance(found, BetaLoss):
+        if found.beta > LARGEST_BETA:
+            raise ValueError(
+                f"loss={found!r}: under so large an order no row teaches anything. A "
+                "row has its largest influence at 1 / sqrt(beta - 1) standard "
+                "deviations from its prediction: use a beta between 1 and 2."
+            )
         for model in models:
             if not isinstance(model, RegressionModel):
                 raise IncompatibleComponentsError(

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from skvi.changepoint._rows import BurnIn, Row, State
 from skvi.changepoint._student import log_student
-from skvi.changepoint.base import BurnIn, RegressionModel, Row, State
+from skvi.changepoint.base import RegressionModel
 
 __all__ = ["Designs", "Regressions", "downdate", "noise_of", "prior_of"]
 

@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.special import gammaln
 
-from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.changepoint._rows import BurnIn, Row, State
+from skvi.changepoint.base import POSITIVE, ObservationModel
 
 __all__ = ["BernoulliTrials", "PoissonCounts"]
 

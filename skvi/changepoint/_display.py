@@ -179,7 +179,7 @@ class ChangepointDisplay:
             self._draw_models(self.axes_[3])
         self.axes_[0].set_title(name or "")
         self.axes_[-1].set_xlabel("row" if self.index is None else "")
-        for ax in self.axes_:
+        for ax in self.axes_ if len(X) > 1 else ():
             ax.set_xlim(self._x[0], self._x[-1])
         return self
 

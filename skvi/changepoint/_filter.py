@@ -17,7 +17,8 @@ import numpy as np
 
 from skvi.changepoint._blocks import Block, Posterior
 from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint.base import Hazard, Window
+from skvi.changepoint._rows import Window
+from skvi.changepoint.base import Hazard
 
 __all__ = ["Filter", "Passed"]
 
@@ -286,6 +287,7 @@ class Filter:
         if crowded:
             excess = n - int(self.max_hypotheses)
             few[self.weights[0].argpartition(excess - 1)[:excess]] = True
+        few[probability.argmax()] = False
         places = few.nonzero()[0]
         lost = float(probability[places].sum()) / size
         probability[places] = 0.0

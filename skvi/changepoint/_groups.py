@@ -6,14 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from skvi.changepoint._conjugate import Designs, Regressions, prior_of
-from skvi.changepoint.base import (
-    BurnIn,
-    ObservationModel,
-    RegressionModel,
-    Row,
-    State,
-    Window,
-)
+from skvi.changepoint._rows import BurnIn, Row, State, Window
+from skvi.changepoint.base import ObservationModel, RegressionModel
 
 __all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
 

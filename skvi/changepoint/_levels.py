@@ -11,8 +11,9 @@ import numpy as np
 
 from skvi.changepoint._conjugate import noise_of
 from skvi.changepoint._groups import Group, Reading
+from skvi.changepoint._rows import BurnIn, State, Window
 from skvi.changepoint._student import GammaRatios
-from skvi.changepoint.base import BurnIn, RegressionModel, State, Window
+from skvi.changepoint.base import RegressionModel
 
 __all__ = ["LevelGroup"]
 

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.changepoint._rows import BurnIn, Row, State
+from skvi.changepoint.base import POSITIVE, ObservationModel
 from skvi.utils._validation import StrOptions
 
 __all__ = ["KnownNoise"]

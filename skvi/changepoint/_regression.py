@@ -4,7 +4,8 @@ from numbers import Integral
 
 import numpy as np
 
-from skvi.changepoint.base import POSITIVE, BurnIn, RegressionModel, Row
+from skvi.changepoint._rows import BurnIn, Row
+from skvi.changepoint.base import POSITIVE, RegressionModel
 from skvi.utils._validation import Interval
 
 __all__ = [

@@ -20,7 +20,8 @@ from skvi.changepoint import _student
 from skvi.changepoint._beta import Sites, sites
 from skvi.changepoint._conjugate import Designs, noise_of
 from skvi.changepoint._groups import Group, Reading
-from skvi.changepoint.base import BurnIn, RegressionModel, State, Window
+from skvi.changepoint._rows import BurnIn, State, Window
+from skvi.changepoint.base import RegressionModel
 
 __all__ = ["RobustGroup"]
 

@@ -9,8 +9,9 @@ import numpy as np
 from skvi.changepoint._filter import Filter, Passed
 from skvi.changepoint._judge import Judge, Judgement, predict
 from skvi.changepoint._records import Records
+from skvi.changepoint._rows import Window
 from skvi.changepoint._scaling import Scaling
-from skvi.changepoint.base import SegmentModel, Window
+from skvi.changepoint.base import SegmentModel
 
 __all__ = ["Stream"]
 

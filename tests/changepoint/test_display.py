@@ -63,6 +63,12 @@ def test_dates_and_the_end_of_a_stream():
         ChangepointDisplay.from_estimator(detector, X)
 
 
+def test_one_row_is_drawn(recwarn):
+    X = jump(1)
+    ChangepointDisplay.from_estimator(BayesianChangepointDetector().fit(X), X)
+    assert not recwarn
+
+
 def test_long_series_share_pixels():
     X = np.random.default_rng(0).standard_normal((2500, 1))
     detector = BayesianChangepointDetector(max_hypotheses=20).fit(X)

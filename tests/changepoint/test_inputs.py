@@ -77,6 +77,14 @@ def test_missing_rows():
     assert nothing.changepoints_.size == 0
 
 
+def test_the_most_probable_hypothesis_is_never_dropped():
+    """However large the probability that is asked for."""
+    X = jump(60)
+    found = BayesianChangepointDetector(hazard=2.0, min_probability=0.9).fit(X)
+    assert len(found.run_lengths_) == 1
+    assert np.isfinite(found.log_evidence_)
+
+
 def test_a_beta_that_is_too_large_finds_nothing_but_is_right():
     """Every row is an outlier to it; posteriors stay valid."""
     X = jump()
@@ -128,6 +136,8 @@ def test_wrong_shapes_in_mid_stream():
         ({"hazard": 0.5}, [[0.0]], "hazard"),
         ({"models": ConstantMean(noise_scale=-1.0)}, [[0.0]], "noise_scale"),
         ({}, [[1e200]], "1e100"),
+        ({"loss": BetaLoss(50.0)}, [[0.0]], "between 1 and 2"),
+        ({"loss": "beta", "run_length_loss": BetaLoss(50.0)}, [[0.0]], "between 1"),
     ],
 )
 def test_what_is_refused(params, X, message):
