@@ -37,6 +37,7 @@ LAYERS = [
         "skvi._model",
         "skvi._draws",
         "skvi._warm_start",
+        "skvi._identity",
     ],
     ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
     ["skvi._variational", "skvi._classes"],

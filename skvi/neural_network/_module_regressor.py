@@ -82,16 +82,19 @@ Prior, Posterior or dict, default="normal"
         comparable only with others of the same normalization (``plug_in`` says so).
         A posterior that is given as `prior` brings the units of its own fit, which are
         then used.
-    solver : {"auto", "stochastic"}, default="auto"
-        Both are Adam on fresh draws.
+    solver : {"auto", "stochastic", "ivon"}, default="auto"
+        "stochastic", which "auto" takes, is Adam on fresh draws. "ivon" is for
+        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
+        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
+        fixed prior scales it comes as far, with scales to learn not.
     n_draws : int, default=4
         Draws of the weights per gradient step.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
         most 512; all rows for objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
-        First step size of Adam; "auto" is 0.05, less for noisy objectives: 0.01
-        for those that weigh draws, 0.005 for score gradients.
+        First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
+        for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.
@@ -110,6 +113,16 @@ Prior, Posterior or dict, default="normal"
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
+    checkpoint_path : str or path-like, default=None
+        A file in which `fit` notes how far it is. A fit that ended before its time,
+        whatever ended it, goes on from there where it is started again with the same
+        parameters and data, and comes to the same end as if nothing had been, bit for
+        bit on the same machine; a finished one is not trained again. With other
+        parameters or data the file is refused; so is any `random_state` but an int.
+        It is a ``.npz`` archive without pickles, and stays when the fit is over.
+    checkpoint_interval : float, default=60.0
+        Seconds between two writes of that file: what may be lost. 0 writes it after
+        every few steps.
     device : str, default="auto"
         Where `fit` and the predictions work: "cpu", "cuda", "cuda:1" or another one
         that torch knows and that has double precision. "auto" is "cuda" where there is
@@ -223,6 +236,8 @@ Prior, Posterior or dict, default="normal"
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
+        checkpoint_path=None,
+        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -250,6 +265,8 @@ Prior, Posterior or dict, default="normal"
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
+        self.checkpoint_path = checkpoint_path
+        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

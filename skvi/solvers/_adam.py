@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -135,6 +136,16 @@ class _Schedule:
     def drifted(self) -> bool:
         """Whether the end is above the lowest average by more than noise."""
         return self.rise > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that it has seen, but not the step size, which is the optimizer's."""
+        return {
+            name: value for name, value in vars(self).items() if name != "optimizer"
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was."""
+        vars(self).update(state)
 
     def _watch(self, values: torch.Tensor) -> tuple[float, float]:
         """Mean of these values and its standard error."""

@@ -51,6 +51,8 @@ class _Stack:
                 _most_rows(self.trainings),
             )
             self._stack_optimizers()
+            for training in self.trainings:
+                training.go_on(self.steps)
 
     def _stack_optimizers(self) -> None:
         optimizers = [training.optimizer for training in self.trainings]
@@ -82,6 +84,7 @@ class _Stack:
         is_finite = bool(torch.isfinite(values).all() & torch.isfinite(trail[-1]).all())
         for m, training in enumerate(self.trainings):
             training.record(values[:, m], trail[:, m], is_finite)
+            training.save(self.steps)
         self._drop()
         return bool(self.trainings)
 

@@ -11,6 +11,7 @@ from skvi.solvers._adam import Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
+from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -29,7 +30,7 @@ MAX_GAIN = 1.0
 END_MARGIN = math.log(3.0)
 
 
-class Training:
+class Training(Resumable):
     """One member: what it trains, how far it is, and what comes of it.
 
     Parameters
@@ -77,6 +78,7 @@ class Training:
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
         self._end: EpochEnd | None = None
+        self.resume()
 
     @property
     def batch_size(self) -> int | None:
@@ -99,7 +101,9 @@ class Training:
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return Decay(self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up)
+            return Decay(
+                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
+            )
         patience = PATIENCE
         if options.n_iter_no_change is not None:
             patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
