@@ -138,10 +138,9 @@ class _Schedule:
         return self.rise > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that it has seen, but not the step size, which is the optimizer's."""
-        return {
-            name: value for name, value in vars(self).items() if name != "optimizer"
-        }
+        """Everything that it has seen, but not the step size: the optimizer has it."""
+        found = vars(self)
+        return {name: found[name] for name in found if name != "optimizer"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another one was."""

@@ -33,7 +33,7 @@ import torch
 from skvi.solvers._adam import Adam, AdamStack
 from skvi.solvers._optimizer import Numbers, Optimizer
 
-__all__ = ["IvonSteps", "IvonStack"]
+__all__ = ["IvonStack", "IvonSteps"]
 
 # Of the gradients in the means.
 MOMENTUM = 0.9

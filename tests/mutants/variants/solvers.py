@@ -23,7 +23,7 @@ VARIANTS = [
         "ivon-units",
         "_ivon.py",
         "self.mean.addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)",
-        "self.mean.addcmul_(variance.sqrt_().mul_(self.first), next(sizes), value=-1.0)",
+        "self.mean.addcmul_(variance.sqrt_() * self.first, next(sizes), value=-1.0)",
         "steps of the means in units of the deviation",
     ),
     _v(
