@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Adam", "AdamStack", "Decay", "Plateau"]
+__all__ = ["Adam", "AdamStack", "Decay", "Plateau", "Schedule"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
@@ -121,10 +121,12 @@ def _update(
     return update
 
 
-class _Schedule:
+class Schedule:
     """What all step sizes watch: whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: What to say where it is not done.
+    unfinished = "the objective was still falling"
     #: Share of the divergence that gradients hold.
     share = 1.0
 
@@ -135,7 +137,11 @@ class _Schedule:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that it has seen, but not the step size, which is Adam's."""
-        return {name: value for name, value in vars(self).items() if name != "adam"}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("adam", "validation")
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another one was."""
@@ -159,7 +165,7 @@ class _Schedule:
         return mean, error
 
 
-class Plateau(_Schedule):
+class Plateau(Schedule):
     """Halves the step size where the objective does not fall by more than noise."""
 
     def __init__(self, adam: Adam, patience: int, tol: float) -> None:
@@ -187,7 +193,7 @@ class Plateau(_Schedule):
             self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
 
 
-class Decay(_Schedule):
+class Decay(Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
     def __init__(

@@ -152,4 +152,18 @@ VARIANTS = [
         "return value, gradient",
         "the gradient in theta, not in the position",
     ),
+    _v(
+        "held-out-without-weights",
+        "_rows.py",
+        "total += float(weighted_sum(log_p[None], part.weight))",
+        "total += float(log_p.sum())",
+        "the score of held-out rows without their weights",
+    ),
+    _v(
+        "held-out-mean-of-logs",
+        "_rows.py",
+        "log_p = torch.logsumexp(-self._losses(theta, part).double(), 0)",
+        "log_p = -self._losses(theta, part).double().mean(0) + math.log(n_draws)",
+        "the mean of log densities over draws",
+    ),
 ]
