@@ -328,6 +328,13 @@ VARIANTS = [
         "buffers for the batches of the first member of a stack",
     ),
     _v(
+        "averaged-start-stays",
+        "_mode.py",
+        "precision = torch.lerp(precision, aim, AVERAGE_SHARE)",
+        "precision = torch.lerp(precision, aim, 0.0)",
+        "a start with the curvature of the mode",
+    ),
+    _v(
         "checkpoint-without-dealt-rows",
         "_resumable.py",
         '    "_rows",\n',

@@ -166,4 +166,11 @@ VARIANTS = [
         "log_p = -self._losses(theta, part).double().mean(0) + math.log(n_draws)",
         "the mean of log densities over draws",
     ),
+    _v(
+        "rough-integrals-at-the-mean",
+        "_expected_loss.py",
+        "f = torch.addcmul(mean, nodes[:, None], spread)\n    with torch",
+        "f = torch.addcmul(mean, 0 * nodes[:, None], spread)\n    with torch",
+        "the loss at the mean in the place of its mean over five nodes",
+    ),
 ]
