@@ -50,7 +50,7 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
-        "solver": [StrOptions({"auto", "stochastic"})],
+        "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
@@ -58,7 +58,6 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         "checkpoint_path": [None, str, PathLike],
         "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
-    _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
 

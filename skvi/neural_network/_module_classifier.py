@@ -67,16 +67,19 @@ Prior, Posterior or dict, default="normal"
         names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
-    solver : {"auto", "stochastic"}, default="auto"
-        Both are Adam on fresh draws.
+    solver : {"auto", "stochastic", "ivon"}, default="auto"
+        "stochastic", which "auto" takes, is Adam on fresh draws. "ivon" is for
+        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
+        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
+        fixed prior scales it comes as far, with scales to learn not.
     n_draws : int, default=4
         Draws of the weights per gradient step.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and
         at most 512; all rows for objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
-        First step size of Adam; "auto" is 0.05, less for noisy objectives: 0.01
-        for those that weigh draws, 0.005 for score gradients.
+        First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
+        for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.

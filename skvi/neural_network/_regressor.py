@@ -82,8 +82,11 @@ Prior, Posterior or dict, default="normal"
         hidden layer and a target in the hundreds.
         A posterior that is given as `prior` brings the units of its own fit, which are
         then used.
-    solver : {"auto", "stochastic"}, default="auto"
-        Both are Adam on fresh draws.
+    solver : {"auto", "stochastic", "ivon"}, default="auto"
+        "stochastic", which "auto" takes, is Adam on fresh draws. "ivon" is for
+        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
+        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
+        fixed prior scales it comes as far, with scales to learn not.
     n_draws : int, default=10
         Draws per gradient step: with hidden layers pairs of weights, on either side of
         the mean.
@@ -91,8 +94,8 @@ Prior, Posterior or dict, default="normal"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
         most 512; all rows for objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
-        First step size of Adam; "auto" is 0.05, less for noisy objectives: 0.01
-        for those that weigh draws, 0.005 for score gradients.
+        First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
+        for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.

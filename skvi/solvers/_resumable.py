@@ -1,9 +1,10 @@
 """Trainings that go on where those of another process were."""
 
 from skvi.objectives._steps import Steps
-from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._adam import Decay, Plateau
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._epochs import EpochEnd
+from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
@@ -35,7 +36,7 @@ class Resumable:
 
     problem: Problem
     options: SolverOptions
-    adam: Adam
+    optimizer: Optimizer
     schedule: Plateau | Decay | Patience
     validation: Validation | None
     _end: EpochEnd | None
@@ -62,7 +63,7 @@ class Resumable:
         end = self._end
         own = {
             "end": None if end is None else {n: getattr(end, n) for n in END},
-            "adam": self.adam.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
         if self.validation is not None:
@@ -82,7 +83,7 @@ class Resumable:
         own = to_device(self._found["own"], self.problem.posterior.params.device)
         vars(self).update({name: own[name] for name in CHANGING})
         self._end = None if own["end"] is None else EpochEnd(**own["end"])
-        self.adam.load_state_dict(own["adam"])
+        self.optimizer.load_state_dict(own["optimizer"])
         self.schedule.load_state_dict(own["schedule"])
         if self.validation is not None:
             self.validation.load_state_dict(own["validation"])

@@ -1,15 +1,16 @@
 """What one member of a stochastic fit goes through: schedule, averages, its end."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
-from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._adam import Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
+from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers._validation import Patience, Validation
@@ -37,10 +38,20 @@ class Training(Resumable):
     ----------
     problem : Problem
     options : SolverOptions
+    solver : str
+        Name of who trains it.
+    make_optimizer : callable
+        From the problem, and its parameters and those of the target in one vector.
     """
 
-    def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolverOptions,
+        solver: str,
+        make_optimizer: Callable[[Problem, torch.Tensor], Optimizer],
+    ) -> None:
+        self.problem, self.options, self.solver = problem, options, solver
         self.split = len(problem.posterior.params)
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
@@ -50,7 +61,7 @@ class Training(Resumable):
         self.floor = torch.minimum(low.to(dtype), hyper)
         self.ceiling = torch.maximum(high.to(dtype), hyper)
         self.start = self.params.clone()
-        self.adam = Adam(self.params, options.learning_rate)
+        self.optimizer = make_optimizer(problem, self.params)
         batches = 1
         if options.batch_size is not None:
             batches = math.ceil(problem.target.n_rows / options.batch_size)
@@ -94,12 +105,14 @@ class Training(Resumable):
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return Decay(self.adam, n_sweeps, options.tol, n_terms, options.warm_up)
+            return Decay(
+                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
+            )
         patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
         if self.validation is not None:
             return Patience(self.validation, patience)
         n_sweeps = math.ceil(patience / self.epochs_per_sweep)
-        return Plateau(self.adam, n_sweeps, options.tol)
+        return Plateau(self.optimizer, n_sweeps, options.tol)
 
     # --- steps ------------------------------------------------------------------------
 
@@ -266,7 +279,7 @@ class Training(Resumable):
     ) -> Solution:
         unit = f"sweep of {self.steps} gradient steps"
         return Solution(
-            solver="stochastic",
+            solver=self.solver,
             state=self._at(params.clone()).state,
             value=value,
             value_se=value_se,

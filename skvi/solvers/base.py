@@ -120,8 +120,9 @@ class SolverOptions:
         for the stochastic solver, the smallest fall that counts as one.
     n_draws : int, default=10
         Draws of q per stochastic gradient step.
-    learning_rate : float, default=0.05
-        Step size of the stochastic solver.
+    learning_rate : float, default=None
+        First step size of a stochastic solver; None is its own, `Stochastic.rate`,
+        times the share that the objective can take.
     batch_size : int, default=None
         Rows per gradient step of the stochastic solver; None is all rows.
     steps_per_iter : int, default=100
@@ -161,7 +162,7 @@ class SolverOptions:
     max_iter: int = 100
     tol: float = 1e-5
     n_draws: int = 10
-    learning_rate: float = 0.05
+    learning_rate: float | None = None
     batch_size: int | None = None
     steps_per_iter: int = 100
     early_stopping: bool = True

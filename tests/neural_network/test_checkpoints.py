@@ -57,6 +57,16 @@ FITS = {
     "low rank": (BayesianMLPRegressor(posterior="low_rank", max_iter=15, **SMALL), 3),
     # A start that another objective finds, and then autograd.
     "two phases": (BayesianMLPRegressor(objective="iwelbo", max_iter=2, **SMALL), 2, 4),
+    "natural gradients": (
+        BayesianMLPRegressor(solver="ivon", batch_size=13, max_iter=15, **SMALL),
+        2,
+    ),
+    "natural gradients of an ensemble": (
+        BayesianMLPClassifier(
+            solver="ivon", posterior=Ensemble(n_members=2), max_iter=15, **SMALL
+        ),
+        3,
+    ),
     "classes": (BayesianMLPClassifier(prior="laplace", max_iter=9, **SMALL), 3),
     "module": (
         BayesianModuleRegressor(deterministic="1.bias", max_iter=2, random_state=0),

@@ -55,13 +55,6 @@ VARIANTS = [
         "the deviation of the target without weights",
     ),
     _v(
-        "learning-rate-share",
-        "_variational.py",
-        "rate = self._default_learning_rate * self.objective_.rate_share",
-        "rate = self._default_learning_rate / self.objective_.rate_share",
-        "objectives with noisy gradients get longer steps",
-    ),
-    _v(
         "plug-in-forgotten",
         "_evidence.py",
         "plug_in=target.learnt + ",

@@ -6,6 +6,48 @@ _v = variants_of("solvers/")
 
 VARIANTS = [
     _v(
+        "learning-rate-share",
+        "_stochastic.py",
+        "rate = self.rate * problem.objective.rate_share",
+        "rate = self.rate / problem.objective.rate_share",
+        "objectives with noisy gradients get longer steps",
+    ),
+    _v(
+        "ivon-second-order",
+        "_ivon.py",
+        "growth = torch.addcmul(x, x, x, value=0.5, out=self.square).log1p_()",
+        "growth = torch.log1p(x, out=self.square)",
+        "precisions move to the curvature along a line, and may end below zero",
+    ),
+    _v(
+        "ivon-units",
+        "_ivon.py",
+        "addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)",
+        "addcmul_(variance.sqrt_().mul_(self.first), next(sizes), value=-1.0)",
+        "steps of the means in units of the deviation",
+    ),
+    _v(
+        "ivon-momentum-uncorrected",
+        "_ivon.py",
+        "return [scale / (1 - MOMENTUM ** (self.count + k)) for k in counts]",
+        "return [scale for k in counts]",
+        "momentum that starts at 0 is not corrected",
+    ),
+    _v(
+        "ivon-weight",
+        "_ivon.py",
+        "scale, counts = self.rate / self.weight, range(1, n_steps + 1)",
+        "scale, counts = self.rate, range(1, n_steps + 1)",
+        "the weight of the entropy is left out of the curvature",
+    ),
+    _v(
+        "ivon-points-forgotten",
+        "_ivon.py",
+        "return super().state_dict() | points",
+        "return super().state_dict()",
+        "a checkpoint without what Adam knows of the point parameters",
+    ),
+    _v(
         "conjugate-expected-log",
         "_conjugate.py",
         "self.shift = float(digamma(a)) - math.log(a)",
