@@ -16,6 +16,7 @@ from skvi.targets import SupervisedTarget, Target
 __all__ = ["Problem", "Progress", "Solver", "SolverOptions"]
 
 Progress = Callable[[float, Callable[[], State]], bool]
+Score = Callable[[State], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +140,11 @@ class SolverOptions:
         size; None is 300 gradient steps.
     warm_start : bool, default=False
         Whether the posterior's own state is the start.
+    score : callable, default=None
+        Of a `State`, such as its log predictive density of rows that are held out, a
+        number in nats per row. The stochastic solver then scores the state after every
+        iteration, and returns the one with the largest score; with `early_stopping` it
+        stops where the score no longer rises.
     progress : callable, default=no_progress
         Called after every iteration with the minimized quantity in nats and a
         function that returns the `State` as it is then; returns whether to stop.
@@ -163,6 +169,7 @@ class SolverOptions:
     warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False
+    score: Score | None = None
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None
 
