@@ -5,9 +5,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KL, Renyi
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -39,7 +39,7 @@ MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
 DEFAULTS = [
     BayesianLogisticRegression(),
     BayesianLinearRegression(),
-    BayesianPoissonRegressor(),
+    BayesianCountRegressor(),
     BayesianMLPRegressor(**CHEAP),
     BayesianMLPClassifier(**CHEAP),
     EvidenceSearch(
@@ -93,8 +93,8 @@ WITH_PARTS = [
         tol=1e-9,
     ),
     # The checks' targets are no counts: log loss only.
-    BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
-    BayesianPoissonRegressor(
+    BayesianCountRegressor(posterior="mean_field", prior="laplace"),
+    BayesianCountRegressor(
         divergence=KL(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         n_jobs=1,
@@ -126,7 +126,7 @@ SLOW = [
     BayesianLogisticRegression(
         divergence="renyi", loss="beta", posterior="mean_field", tol=1e-9
     ),
-    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
+    BayesianCountRegressor(objective="eubo", posterior="mean_field"),
     EvidenceSearch(
         BayesianLogisticRegression(posterior="mean_field"),
         {"fit_intercept": [True, False]},

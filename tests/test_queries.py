@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.evidence import EvidenceBounds
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
@@ -25,7 +25,7 @@ ESTIMATORS = [
     BayesianLinearRegression(noise_scale="learn", prior=Normal(), fit_intercept=False),
     BayesianLogisticRegression(class_weight="balanced"),
     BayesianLogisticRegression(prior=Normal(2.0)),
-    BayesianPoissonRegressor(),
+    BayesianCountRegressor(),
     BayesianMLPRegressor(**QUICK),
     BayesianMLPRegressor(noise_scale=0.7, **QUICK),
     BayesianMLPClassifier(class_weight={0: 2.0, 1: 1.0}, **QUICK),
@@ -71,7 +71,7 @@ def fitted(request):
     model = clone(request.param).set_params(random_state=0)
     if is_classifier(model):
         y = (f > 0).astype(int)
-    elif isinstance(model, BayesianPoissonRegressor):
+    elif isinstance(model, BayesianCountRegressor):
         y = rng.poisson(np.exp(f))
     else:
         y = 50 + 10 * f

@@ -6,9 +6,9 @@ import skops.io
 from sklearn.base import is_classifier
 
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
@@ -21,7 +21,7 @@ ESTIMATORS = [
     BayesianLogisticRegression(
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
     ),
-    BayesianPoissonRegressor(posterior="low_rank"),
+    BayesianCountRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK),
     BayesianMLPClassifier(**NETWORK, activation="tanh"),
 ]

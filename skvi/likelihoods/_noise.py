@@ -35,6 +35,8 @@ class NoiseLikelihood(Likelihood):
         ]
     }
 
+    is_location = True
+    gamma_block = ("noise_precision", -0.5)
     noise_scale: float | str
     _bound_scale: torch.Tensor | None = None
 

@@ -5,6 +5,8 @@ from numbers import Real
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from skvi._registry import NOISES
+from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
@@ -201,6 +203,7 @@ Divergence, default="kl"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn", "hyperprior"}),
@@ -217,6 +220,7 @@ Divergence, default="kl"
         prior="hierarchical",
         intercept_prior=None,
         fit_intercept=True,
+        likelihood="gaussian",
         noise_scale="hyperprior",
         normalize_y=True,
         solver="auto",
@@ -238,6 +242,7 @@ Divergence, default="kl"
         self.prior = prior
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
+        self.likelihood = likelihood
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver
