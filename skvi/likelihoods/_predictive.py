@@ -10,7 +10,10 @@ __all__ = ["Predictive"]
 class Predictive:
     """Mixin: a subclass implements what is asked of it, by predictions of targets."""
 
-    length_scale: float
+    @property
+    def length_scale(self) -> float:
+        """Distance in f over which the log density bends."""
+        raise NotImplementedError
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of y given f.

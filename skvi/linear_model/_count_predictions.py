@@ -45,7 +45,7 @@ class CountPredictionMixin:
             numbers = self._own_numbers(theta)
             return DrawnMixture(likelihood, numbers, equal, draws, X, offset)
         mean, std, _ = self._log_rate(X, exposure)
-        numbers, log_w = None, torch.zeros(1, dtype=torch.float64)
+        numbers, log_w = None, torch.zeros_like(mean[:1])
         if (name := self._own_block()) is not None:
             inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
             numbers = -likelihood.gamma_block[1] * inverse.log()

@@ -1,4 +1,4 @@
-"""Bayesian Poisson regression."""
+"""Bayesian regression of counts."""
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -27,13 +27,13 @@ __all__ = ["BayesianCountRegressor"]
 
 
 class BayesianCountRegressor(CountPredictionMixin, RegressorMixin, BayesianLinearModel):
-    """Poisson regression with a posterior over its coefficients.
+    """Regression of counts with a posterior over its coefficients.
 
-    A count y_i is Poisson with rate ``exposure_i * exp(x_i' coef + intercept)``. Where
-    `sklearn.linear_model.PoissonRegressor` returns one vector of coefficients, this
-    estimator returns a distribution: coefficients with standard deviations, rates and
-    counts with intervals, and bounds on the evidence, by which models can be compared
-    without a validation set.
+    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson or
+    negative binomial. Where `sklearn.linear_model.PoissonRegressor` returns one vector
+    of coefficients, this estimator returns a distribution: coefficients with standard
+    deviations, rates and counts with intervals, and bounds on the evidence, by which
+    models can be compared without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
     fit is deterministic and takes milliseconds on small data.
@@ -72,6 +72,15 @@ Divergence, default="kl"
         rate per unit of exposure, so that large counts need a wide one, such as
         ``Normal(scale=10.0)``.
     fit_intercept : bool, default=True
+    likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
+        Distribution of a count given its mean. Real counts mostly vary more than
+        "poisson" allows, whose intervals are then too narrow. "negative_binomial" has
+        the variance mean + dispersion * mean ** 2, with an unknown dispersion under an
+        exponential prior of mean 1, which predictions average over and the evidence
+        integrates. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
+        dispersion="learn" plugs in the value of largest ELBO (type-II maximum
+        likelihood: an evidence is then conditioned on it, and optimistic). Another
+        `Likelihood` of counts with one parameter, such as your own, is taken as it is.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
         "auto" takes the most exact one that can solve the combination.
@@ -114,6 +123,9 @@ default="auto"
     coef_, coef_std_ : ndarray of shape (d,)
         Posterior means and standard deviations.
     intercept_, intercept_std_ : float
+    dispersion_ : float
+        Only with negative binomial counts: posterior mean of the dispersion, or the
+        value that was given or learnt.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimised. It bounds log p(D) only for counts, with log
@@ -151,11 +163,13 @@ default="auto"
     ``sample_weight=exposure``: the posterior is that of the counts with `exposure`. The
     log mass is then continued by the Gamma function and is the density of nothing, so
     that `evidence_bounds` and `predict_log_density` refuse, `lower_bound_` is no bound
-    of an evidence, and losses other than "log" are refused.
+    of an evidence, and losses other than "log" are refused. Negative binomial rates
+    with weights are not counts with exposure.
 
     Under the normal posterior f is normal: the mean rate is ``exp(m + v / 2)``, and the
-    predictive distribution is a Poisson mixture over a lognormal rate. Its standard
-    deviation, quantiles and log mass are exact or integrals in one dimension.
+    predictive distribution is a mixture over a lognormal rate and the dispersion. Its
+    standard deviation, quantiles and log mass are exact or integrals in one dimension,
+    or two.
 
     Examples
     --------

@@ -27,6 +27,7 @@ from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
 from skvi.solvers import NaturalGradient, State
+from skvi.utils._device import CPU
 from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._threads import limit_threads
 
@@ -316,7 +317,7 @@ class GaussianRegression(
         """Noise of draws, (S, n), in units of y, which theta has the scales of."""
         scale = torch.as_tensor(self._noise_draws(theta)).reshape(-1, 1)
         noise = self._model.likelihood.at_scale(scale)
-        zero = torch.zeros(*shape, 1, dtype=torch.float64)
+        zero = torch.zeros(*shape, 1, dtype=torch.float64, device=CPU)
         return noise.sample(zero, generator)
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
 
 class RegressionPredictionMixin:
-    """Mixin: what a normal posterior of coefficients predicts, with normal noise."""
+    """Mixin: what a posterior of coefficients predicts, with noise."""
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of the target.
@@ -33,7 +33,8 @@ class RegressionPredictionMixin:
         mean : ndarray of shape (n,) or (n, K)
         std : ndarray of shape (n,) or (n, K)
             Only with ``return_std=True``. Infinite where the noise has a hyperprior
-            and fewer than three rows to learn from.
+            and fewer than three rows to learn from, and for Student-t noise of at most
+            two degrees of freedom.
         cov : ndarray of shape (n, n) or (n, n, K)
             Only with ``return_cov=True``.
 
