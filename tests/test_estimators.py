@@ -4,6 +4,7 @@ import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KL, Renyi
+from skvi.likelihoods import NegativeBinomialLikelihood, StudentTLikelihood
 from skvi.linear_model import (
     BayesianCountRegressor,
     BayesianLinearRegression,
@@ -71,6 +72,10 @@ WITH_PARTS = [
         prior={"coef": Laplace(), "intercept": Normal()},
     ),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
+    BayesianLinearRegression(likelihood="student_t"),
+    BayesianLinearRegression(
+        likelihood=StudentTLikelihood(df=3.0), prior="normal", noise_scale="learn"
+    ),
     BayesianLinearRegression(noise_scale=0.5, prior="laplace", tol=1e-9),
     BayesianLinearRegression(noise_scale="learn", prior="normal"),
     BayesianLinearRegression(loss="beta", noise_scale=1.0, prior="normal"),
@@ -93,6 +98,8 @@ WITH_PARTS = [
         tol=1e-9,
     ),
     # The checks' targets are no counts: log loss only.
+    BayesianCountRegressor(likelihood="negative_binomial"),
+    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
     BayesianCountRegressor(posterior="mean_field", prior="laplace"),
     BayesianCountRegressor(
         divergence=KL(weight=0.5),

@@ -26,6 +26,7 @@ ESTIMATORS = [
     BayesianLogisticRegression(class_weight="balanced"),
     BayesianLogisticRegression(prior=Normal(2.0)),
     BayesianCountRegressor(),
+    BayesianCountRegressor(likelihood="negative_binomial"),
     BayesianMLPRegressor(**QUICK),
     BayesianMLPRegressor(noise_scale=0.7, **QUICK),
     BayesianMLPClassifier(class_weight={0: 2.0, 1: 1.0}, **QUICK),
@@ -42,6 +43,7 @@ OTHERS = {
     "hidden_layer_sizes": [(2, 2)],
     "activation": ["tanh"],
     "likelihood": ["student_t", "gaussian"],
+    "likelihood of counts": ["negative_binomial", "poisson"],
     "noise": ["heteroscedastic"],
     "noise_scale": [0.1],
     "normalize_y": [False],
@@ -108,8 +110,10 @@ def state(model):
 
 def others(model):
     """Every parameter with another value than the one it has."""
+    counts = isinstance(model, BayesianCountRegressor)
+    names = {"likelihood": "likelihood of counts"} if counts else {}
     return {
-        name: next(v for v in OTHERS[name] if v != value)
+        name: next(v for v in OTHERS[names.get(name, name)] if v != value)
         for name, value in model.get_params(deep=False).items()
         if name != "verbose"
     }

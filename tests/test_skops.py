@@ -17,6 +17,8 @@ ESTIMATORS = [
     BayesianLinearRegression(),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(prior="laplace", noise_scale=1.0, loss="beta"),
+    BayesianLinearRegression(likelihood="student_t"),
+    BayesianCountRegressor(likelihood="negative_binomial"),
     BayesianLogisticRegression(),
     BayesianLogisticRegression(
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"

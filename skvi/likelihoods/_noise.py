@@ -170,7 +170,7 @@ class NoiseLikelihood(Likelihood):
     @property
     def length_scale(self) -> float:
         """The scale of the noise."""
-        return float(self._scale)
+        return float(self._scale.detach())
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Return f itself, (S, n)."""

@@ -283,10 +283,7 @@ default="auto"
         model = self._generalized_linear(data, counts, likelihood)
         if likelihood.gamma_prior is None:
             return model
-        name, gamma = (
-            likelihood.gamma_block[0],
-            GammaHyperprior(*likelihood.gamma_prior),
-        )
+        name, gamma = likelihood.gamma_block[0], likelihood.gamma_prior
         family, blocks = self.posterior_family_, list(model.predictor.layout)
         self.posterior_family_ = with_positive_blocks(family, blocks)
         return CountModel.extending(model, name, GammaHyperprior(*gamma))

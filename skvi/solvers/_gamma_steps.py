@@ -169,8 +169,9 @@ class AveragedLoss(Movable):
     def __init__(
         self, target: HierarchicalTarget, hyper: torch.Tensor, weights: torch.Tensor
     ) -> None:
-        self.loss, self.likelihood = target.loss, target._likelihood
-        self.hyper, self.weights = hyper, weights
+        self.loss, self.weights = target.loss, weights
+        # Not where it is used: there tensors may be of no use to derivatives.
+        self.bound = [target._likelihood.bind(number.reshape(1)) for number in hyper]
 
     def expected(
         self,
@@ -182,8 +183,7 @@ class AveragedLoss(Movable):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Expected loss and its derivatives, averaged; see `Loss.expected`."""
         parts = []
-        for hyper, weight in zip(self.hyper, self.weights, strict=True):
-            bound = self.likelihood.bind(hyper.reshape(1))
+        for bound, weight in zip(self.bound, self.weights, strict=True):
             found = self.loss.expected(bound, mean, spread, y, refine)
             parts.append([weight * value for value in found])
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
