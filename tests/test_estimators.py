@@ -74,7 +74,7 @@ WITH_PARTS = [
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(likelihood="student_t"),
     BayesianLinearRegression(
-        likelihood=StudentTLikelihood(df=3.0), prior="normal", noise_scale="learn"
+        likelihood=StudentTLikelihood(df=3.0), noise_scale=0.5, tol=1e-9
     ),
     BayesianLinearRegression(noise_scale=0.5, prior="laplace", tol=1e-9),
     BayesianLinearRegression(noise_scale="learn", prior="normal"),

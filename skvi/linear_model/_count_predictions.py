@@ -110,8 +110,8 @@ class CountPredictionMixin:
             the mean rate (Poisson noise), and for negative binomial counts the mean
             of dispersion times squared rate.
         """
-        alpha = self._mean_overdispersion()
-        if self._is_drawn() or alpha is None:
+        is_drawn, alpha = self._is_drawn(), self._mean_overdispersion()
+        if is_drawn or alpha is None:
             X = self._check_X(X)
             mean, std = self._mixture(X, exposure).moments().T.astype(X.dtype)
             return (mean, std) if return_std else mean
