@@ -80,10 +80,13 @@ def can_pose(estimator: Any) -> bool:
     Returns
     -------
     bool
-        False also where somebody asks to be told of every iteration.
+        False also where somebody asks to be told of every iteration, or for a
+        checkpoint, which is of one fit.
     """
     known = isinstance(estimator, BaseSupervised) and estimator._fits_in_stacks
-    return known and not (has_callbacks(estimator) or estimator.verbose)
+    if not known or has_callbacks(estimator) or estimator.verbose:
+        return False
+    return estimator.get_params(deep=False).get("checkpoint_path") is None
 
 
 def pose(

@@ -29,6 +29,7 @@ from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import (
     SOLVERS,
+    CheckpointFile,
     PhaseInterrupted,
     Problem,
     Solution,
@@ -142,7 +143,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             any where there is none yet.
         """
         problem, solver = self._pose(target)
-        solution, progress = self._run(problem, solver, before, data)
+        file = self._checkpoint_file(target, problem, before)
+        solution, progress = self._run(problem, solver, before, data, file)
         solution = self._refine(problem, solution)
         solution, found = self._attributes(problem, solution)
         vars(self).update(found)  # at once: fitted, or not at all
@@ -180,13 +182,23 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         )
         return problem, self._choose_solver(problem)
 
-    def _start(self, problem: Problem, solver: Solver) -> State | None:
+    def _checkpoint_file(
+        self, target: Any, problem: Problem, before: dict[str, Any]
+    ) -> CheckpointFile | None:
+        """Where the fit writes how far it is; None is nowhere."""
+        return None
+
+    def _start(
+        self, problem: Problem, solver: Solver, file: CheckpointFile | None
+    ) -> State | None:
         """Find where a first fit starts; None is the problem's own state."""
         start = self._begin(problem, solver)
         first = None if start is None else self._first_phase(problem.at(start))
         if first is None:
             return start
-        found = Stochastic().solve(*first)
+        task, options = first
+        checkpoint = None if file is None else file.at("start")
+        found = Stochastic().solve(task, replace(options, checkpoint=checkpoint))
         found.raise_interrupt()
         return found.state
 
@@ -211,7 +223,12 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return 0.0
 
     def _run(
-        self, problem: Problem, solver: Solver, before: dict[str, Any], data: dict
+        self,
+        problem: Problem,
+        solver: Solver,
+        before: dict[str, Any],
+        data: dict,
+        file: CheckpointFile | None = None,
     ) -> tuple[Solution, FitProgress]:
         """Find a start and solve; after Ctrl-C with what the phase that it hit found.
 
@@ -223,6 +240,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             As in `_solve`.
         data : dict
             As in `_solve`.
+        file : CheckpointFile, default=None
 
         Returns
         -------
@@ -242,8 +260,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 start = self._continue(problem, before)
                 options = replace(options, warm_up=0.0)
             else:
-                start = self._start(problem, solver)
-            options = replace(options, progress=progress)
+                start = self._start(problem, solver, file)
+            checkpoint = None if file is None else file.at("main")
+            if checkpoint is not None:
+                progress.n_iter = checkpoint.n_iter
+            options = replace(options, progress=progress, checkpoint=checkpoint)
             if start is None:
                 return solver.solve(problem, options), progress
             options = replace(options, warm_start=True)

@@ -37,6 +37,7 @@ LAYERS = [
         "skvi._model",
         "skvi._draws",
         "skvi._warm_start",
+        "skvi._identity",
     ],
     [
         "skvi._parameters",

@@ -58,6 +58,8 @@ OTHERS = {
     "n_iter_no_change": [1],
     "warm_start": [True],
     "n_predict_draws": [2],
+    "checkpoint_path": ["fit.npz"],
+    "checkpoint_interval": [1.0],
     "n_jobs": [1],
     "device": ["cpu"],
     "verbose": [False],

@@ -30,6 +30,7 @@ INFERENCE = frozenset(
         "warm_start",
         "n_predict_draws",
         "checkpoint_path",
+        "checkpoint_interval",
         "device",
         "n_jobs",
         "verbose",

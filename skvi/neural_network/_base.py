@@ -4,19 +4,21 @@ import math
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
+from os import PathLike
 
 import numpy as np
 import torch
 
 from skvi._draws import Draws
+from skvi._identity import identity_of
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
-from skvi.solvers import State
+from skvi.solvers import CheckpointFile, State
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import device_or_cpu
 from skvi.utils._random import make_generator
@@ -46,6 +48,8 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         "early_stopping": ["boolean"],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
+        "checkpoint_path": [None, str, PathLike],
+        "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
     _default_learning_rate = 0.05
     _steps_per_iter = STEPS_PER_EPOCH
@@ -79,6 +83,23 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
 
     def _solver_options(self, target):
         return replace(super()._solver_options(target), warm_up=WARM_UP)
+
+    def _checkpoint_file(self, target, problem, before):
+        """The file of `checkpoint_path`; it is refused where it is of another fit."""
+        if self.checkpoint_path is None:
+            return None
+        if not isinstance(self.random_state, Integral):
+            raise ValueError(
+                "A fit that another process can go on with needs an int as "
+                f"random_state. Got {self.random_state!r} with checkpoint_path="
+                f"{self.checkpoint_path!r}: use random_state=0, for example."
+            )
+        last = before["posterior_"].params if self.warm_start and before else None
+        rows = target.rows
+        data = {"X": rows.X, "y": rows.y, "weights": rows.weight, "warm start": last}
+        identity = identity_of(self, data)
+        identity["device"] = str(problem.posterior.params.device)
+        return CheckpointFile(self.checkpoint_path, self.checkpoint_interval, identity)
 
     def _initialize(self, problem):
         target, generator = problem.target, problem.generator

@@ -95,6 +95,16 @@ Prior, Posterior or dict, default="normal"
         Whether a second fit starts at the posterior of the first.
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
+    checkpoint_path : str or path-like, default=None
+        A file in which `fit` notes how far it is. A fit that ended before its time,
+        whatever ended it, goes on from there where it is started again with the same
+        parameters and data, and comes to the same end as if nothing had been, bit for
+        bit on the same machine; a finished one is not trained again. With other
+        parameters or data the file is refused; so is any `random_state` but an int.
+        It is a ``.npz`` archive without pickles, and stays when the fit is over.
+    checkpoint_interval : float, default=60.0
+        Seconds between two writes of that file: what may be lost. 0 writes it after
+        every few steps.
     device : str, default="auto"
         Where `fit` and the predictions work: "cpu", "cuda", "cuda:1" or another one
         that torch knows and that has double precision. "auto" is "cuda" where there is
@@ -204,6 +214,8 @@ Prior, Posterior or dict, default="normal"
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
+        checkpoint_path=None,
+        checkpoint_interval=60.0,
         device="auto",
         verbose=0,
         random_state=None,
@@ -228,6 +240,8 @@ Prior, Posterior or dict, default="normal"
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws
+        self.checkpoint_path = checkpoint_path
+        self.checkpoint_interval = checkpoint_interval
         self.device = device
         self.verbose = verbose
         self.random_state = random_state

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 
-from skvi.objectives._steps import Member, Rows, Steps
+from skvi.objectives._steps import Member, Rows, Source, Steps
 from skvi.utils._random import spawn
 
 __all__ = ["estimate", "make_steps", "stack_structure"]
@@ -168,6 +168,10 @@ class _EnsembleSteps(Steps):
         return torch.cat([own, shared], -1).flatten(-3, -2)
 
     @property
+    def sources(self) -> list[Source]:
+        return self.inner.sources
+
+    @property
     def max_steps(self) -> int:
         return self.inner.max_steps
 
@@ -225,6 +229,10 @@ class _Separate(Steps):
             objective.steps([member], params[m : m + 1], n_draws, batch_size)
             for m, member in enumerate(members)
         ]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [source for steps in self.each for source in steps.sources]
 
     @property
     def max_steps(self) -> int:

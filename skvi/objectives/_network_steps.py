@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.objectives._batches import MemberBatches
-from skvi.objectives._steps import Member, Rows, Steps
+from skvi.objectives._steps import Member, Rows, Source, Steps
 from skvi.utils._random import NoiseStream
 from skvi.utils._row_pass import RowBuffers
 
@@ -68,6 +68,10 @@ class NetworkSteps(Steps):
         hyper = (x[:, self._noise_scale] for x in (params, self.gradient))
         buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
         self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)
+
+    @property
+    def sources(self) -> list[Source]:
+        return [self.noise]
 
     @property
     def max_steps(self) -> int:

@@ -5,7 +5,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-__all__ = ["Member", "Rows", "Steps", "SurrogateSteps"]
+__all__ = ["Member", "Rows", "Source", "Steps", "SurrogateSteps"]
 
 #: Rows of one minibatch; None is all rows.
 Rows = torch.Tensor | None
@@ -32,6 +32,16 @@ class Member(Protocol):
     @property
     def generator(self) -> Any:
         """Source of all its draws, torch.Generator."""
+
+
+class Source(Protocol):
+    """Where draws come from: a generator of torch, or a stream of noise."""
+
+    def get_state(self) -> Any:
+        """Where it is: tensors and numbers."""
+
+    def set_state(self, state: Any) -> None:
+        """Go on from there."""
 
 
 class Steps:
@@ -68,6 +78,14 @@ class Steps:
             One for each member; 1 at first.
         """
         raise NotImplementedError(f"{type(self).__name__} take the whole divergence.")
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where draws come from, in an order that is the same for equal members.
+
+        With `params` it is all that steps know of the ones before: for checkpoints.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement sources.")
 
     @property
     def max_steps(self) -> int:
@@ -136,6 +154,10 @@ class SurrogateSteps(Steps):
         self.objective, self.members, self.n_draws = objective, list(members), n_draws
         self._rows: Sequence[Sequence[Rows]] = []
         self._values: list[torch.Tensor] = []
+
+    @property
+    def sources(self) -> list[Source]:
+        return [member.generator for member in self.members]
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         self._rows, self._values = rows, []

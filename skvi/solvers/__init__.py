@@ -3,6 +3,7 @@
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.solvers._alternating import Alternating
 from skvi.solvers._chain_starts import dispersed_starts
+from skvi.solvers._checkpoint import Checkpoint, CheckpointFile
 from skvi.solvers._coordinate_ascent import CoordinateAscent
 from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._moment_matching import MomentMatching, fit_proposal_normal
@@ -22,6 +23,8 @@ __all__ = [
     "INTERRUPTED",
     "SOLVERS",
     "Alternating",
+    "Checkpoint",
+    "CheckpointFile",
     "CoordinateAscent",
     "EmpiricalBayes",
     "MomentMatching",

@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -32,6 +33,15 @@ class Adam:
     def __init__(self, params: torch.Tensor, rate: float) -> None:
         self.rate, self.count = rate, 0
         self.first, self.second = params.new_zeros(2, *params.shape)
+
+    def state_dict(self) -> dict[str, torch.Tensor | float | int]:
+        """Everything that changes: a copy."""
+        numbers = {"rate": self.rate, "count": self.count}
+        return numbers | {"first": self.first.clone(), "second": self.second.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was."""
+        vars(self).update(state)
 
 
 class AdamStack:
@@ -122,6 +132,14 @@ class _Schedule:
     def drifted(self) -> bool:
         """Whether the end is above the lowest average by more than noise."""
         return self.rise > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that it has seen, but not the step size, which is Adam's."""
+        return {name: value for name, value in vars(self).items() if name != "adam"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another one was."""
+        vars(self).update(state)
 
     def _watch(self, values: torch.Tensor) -> tuple[float, float]:
         """Mean of these values and its standard error."""

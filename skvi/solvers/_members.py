@@ -55,6 +55,8 @@ class _Stack:
                 _most_rows(self.trainings),
             )
             self._stack_adams()
+            for training in self.trainings:
+                training.go_on(self.steps)
 
     def _stack_adams(self) -> None:
         adams = [training.adam for training in self.trainings]
@@ -85,6 +87,7 @@ class _Stack:
         is_finite = bool(torch.isfinite(values).all() & torch.isfinite(trail[-1]).all())
         for m, training in enumerate(self.trainings):
             training.record(values[:, m], trail[:, m], is_finite)
+            training.save(self.steps)
         self._drop()
         return bool(self.trainings)
 

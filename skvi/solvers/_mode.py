@@ -9,6 +9,8 @@ from skvi.targets import SupervisedTarget
 
 # The mode is only a starting point: this close, in nats, is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
+# Whole steps of the precision alternate around where they go.
+AVERAGE_SHARE = 0.7
 
 
 def find_mode(
@@ -65,6 +67,49 @@ def find_mode(
     return theta, curvature
 
 
+def average_curvature(
+    target: SupervisedTarget,
+    prior: NormalForm,
+    mean: torch.Tensor,
+    precision: torch.Tensor,
+    n_iter: int = 2,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move from the mode towards the best normal, with rough integrals.
+
+    A step costs a third of one with the full rule, which it often saves.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a predictor that is linear in theta, and one output.
+    prior : NormalForm
+        Diagonal.
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    n_iter : int, default=2
+
+    Returns
+    -------
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    """
+    predictor, X = target.predictor, target.X
+    for _ in range(n_iter):
+        scale = scale_of(precision)
+        if scale is None:
+            break
+        terms = target.rough_loss_terms(NormalForm(mean, scale))
+        _, slope, curvature = terms
+        deviation = (mean - prior.mean) / prior.variance
+        gradient = predictor.pull_back(X, slope) + deviation
+        gram = predictor.gram(X, convex_part(target, curvature))
+        aim = add(gram, 1 / prior.variance)
+        step = torch.cholesky_solve(gradient[:, None], factorize(aim))[:, 0]
+        mean = mean - step
+        precision = torch.lerp(precision, aim, AVERAGE_SHARE)
+    return mean, precision
+
+
 def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tensor:
     """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
     if curvature.ndim == 1:
@@ -87,6 +132,19 @@ def add(matrix: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     out = matrix.clone()
     out.diagonal().add_(other)
     return out
+
+
+def scale_of(precision: torch.Tensor) -> torch.Tensor | None:
+    """Standard deviations, or the lower Cholesky factor of the inverse."""
+    if precision.ndim == 1:
+        return precision.rsqrt() if bool((precision > 0).all()) else None
+    # The factor of the matrix in reverse order gives a lower factor of the inverse.
+    factor, info = torch.linalg.cholesky_ex(precision.flip((0, 1)))
+    if int(info):
+        return None
+    upper = factor.flip((0, 1)).T
+    identity = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
+    return torch.linalg.solve_triangular(upper, identity, upper=False)
 
 
 def factorize(matrix: torch.Tensor) -> torch.Tensor:

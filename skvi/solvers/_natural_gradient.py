@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, find_mode
+from skvi.solvers._mode import SINGULAR, add, average_curvature, find_mode
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -126,7 +126,10 @@ class _Iteration(Run):
             gram = target.predictor.gram_diagonal(target.X, curvature)
         else:
             gram = target.predictor.gram(target.X, curvature)
-        point = point_at(self.problem, mean, add(gram, 1 / prior.variance))
+        precision = add(gram, 1 / prior.variance)
+        if precision.ndim == 2 and curvature.ndim == 1:
+            mean, precision = average_curvature(target, prior, mean, precision)
+        point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)
         return point

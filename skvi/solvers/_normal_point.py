@@ -14,6 +14,7 @@ from skvi.solvers._mode import (
     clip_eigenvalues,
     convex_part,
     factorize,
+    scale_of,
     solve_newton,
 )
 from skvi.solvers.base import Problem
@@ -165,7 +166,7 @@ def point_at(
     problem: Problem, mean: torch.Tensor, precision: torch.Tensor
 ) -> NormalPoint:
     """Point of that mean and precision; `NOWHERE` if the latter is not positive."""
-    scale = _scale_of(precision)
+    scale = scale_of(precision)
     if scale is None:
         return NOWHERE
     return NormalPoint(problem, NormalForm(mean, scale), precision)
@@ -179,16 +180,3 @@ def singularity(point: NormalPoint) -> float:
     product = scale.T @ (point.precision @ scale)
     identity = torch.eye(len(scale), dtype=scale.dtype, device=scale.device)
     return float((product - identity).abs().max())
-
-
-def _scale_of(precision: torch.Tensor) -> torch.Tensor | None:
-    """Standard deviations, or the lower Cholesky factor of the inverse."""
-    if precision.ndim == 1:
-        return precision.rsqrt() if bool((precision > 0).all()) else None
-    # The factor of the matrix in reverse order gives a lower factor of the inverse.
-    factor, info = torch.linalg.cholesky_ex(precision.flip((0, 1)))
-    if int(info):
-        return None
-    upper = factor.flip((0, 1)).T
-    identity = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
-    return torch.linalg.solve_triangular(upper, identity, upper=False)

@@ -78,6 +78,8 @@ class Stochastic(Solver):
         list of Solution
             See `solve`. After Ctrl-C all that were not done are interrupted.
         """
+        if len(problems) > 1 and any(option.checkpoint for option in options):
+            raise ValueError("A checkpoint is of a single member.")
         members = [
             Training(problem, option)
             for problem, option in zip(problems, options, strict=True)

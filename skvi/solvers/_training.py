@@ -10,6 +10,7 @@ from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._adam import Adam, Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
+from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -28,7 +29,7 @@ MAX_GAIN = 1.0
 END_MARGIN = math.log(3.0)
 
 
-class Training:
+class Training(Resumable):
     """One member: what it trains, how far it is, and what comes of it.
 
     Parameters
@@ -66,6 +67,7 @@ class Training:
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
         self._end: EpochEnd | None = None
+        self.resume()
 
     @property
     def batch_size(self) -> int | None:

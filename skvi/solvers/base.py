@@ -9,6 +9,7 @@ import torch
 from skvi.divergences import Divergence
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
+from skvi.solvers._checkpoint import Checkpoint
 from skvi.solvers._solution import Solution, State
 from skvi.targets import SupervisedTarget, Target
 
@@ -140,6 +141,9 @@ class SolverOptions:
     progress : callable, default=no_progress
         Called after every iteration with the minimized quantity in nats and a
         function that returns the `State` as it is then; returns whether to stop.
+    checkpoint : Checkpoint, default=None
+        Where the stochastic solver writes how far it is, and goes on from. For a
+        single member only.
 
     Examples
     --------
@@ -159,6 +163,7 @@ class SolverOptions:
     n_iter_no_change: int | None = None
     warm_start: bool = False
     progress: Progress = no_progress
+    checkpoint: Checkpoint | None = None
 
 
 class Solver:

@@ -1,9 +1,9 @@
 """Supervised learning: losses of a predictor on data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from skvi.base import NormalForm, Rows
 from skvi.targets._expected_loss import (
     ExpectedLoss,
+    expect_roughly,
     gather,
     hyper_path,
     spread_of,
@@ -293,7 +294,30 @@ class SupervisedTarget(SupervisedRows):
             mean, variance = self.predictor.moments(part.X, normal)
             return mean, spread_of(variance)
 
-        return self._row_terms(of_rows, refine)
+        return self._row_terms(of_rows, partial(self.loss.expected, refine=refine))
+
+    def rough_loss_terms(
+        self, normal: NormalForm
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `expected_loss_terms` with five nodes a row, however wide it is.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            Over theta; the predictor must be linear in it, and have one output.
+
+        Returns
+        -------
+        value : Tensor
+            A scalar in nats, summed over the data.
+        slope, curvature : Tensor of shape (n,)
+        """
+
+        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+            mean, variance = self.predictor.moments(part.X, normal)
+            return mean, variance.sqrt()
+
+        return self._row_terms(of_rows, partial(expect_roughly, self.loss))
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -317,12 +341,12 @@ class SupervisedTarget(SupervisedRows):
             f = self.predictor.project(part.X, theta[:, None])[..., 0]
             return f, torch.zeros_like(f if f.ndim == 1 else torch.diag_embed(f))
 
-        return self._row_terms(of_rows, 1)
+        return self._row_terms(of_rows, self.loss.expected)
 
     def _row_terms(
         self,
         of_rows: Callable[[Rows], tuple[torch.Tensor, torch.Tensor]],
-        refine: int,
+        integrate: Callable[..., Sequence[torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Value and weighted derivatives, from mean and spread of f of some rows."""
         likelihood, values = self.likelihood, []
@@ -331,8 +355,8 @@ class SupervisedTarget(SupervisedRows):
             for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
                 part = self.rows.take(chunk)
                 mean, spread = of_rows(part)
-                value, *terms = self.loss.expected(
-                    likelihood, shift_mean(mean, part), spread, part.y, refine
+                value, *terms = integrate(
+                    likelihood, shift_mean(mean, part), spread, part.y
                 )
                 w = part.weight
                 if w is not None:

@@ -1,6 +1,7 @@
 """Seeds: scikit-learn's `random_state` on one side, torch generators on the other."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,6 +82,7 @@ class NoiseStream:
         # Seeded by the members' generators: it must not matter what else these draw
         # between the steps.
         self.generators, self.position = [spawn(g, 1)[0] for g in generators], steps
+        self._before: list[torch.Tensor] = []  # of the generators, when they filled it
         shape = len(generators), steps, n_draws, size
         device = self.generators[0].device
         self.block = torch.empty(shape, dtype=dtype, device=device)
@@ -91,18 +93,38 @@ class NoiseStream:
     def next(self) -> torch.Tensor:
         """Noise of one step, (M, S, P): a buffer, for this step only."""
         if self.position == len(self.steps):
-            n_first = self._single.shape[1]
-            n_second = self.block.shape[2] - n_first
-            for block, generator in zip(self.block, self.generators, strict=True):
-                first = self._single.normal_(generator=generator)
-                block[:, :n_first] = first
-                torch.neg(block[:, :n_second], out=block[:, n_first:])
+            self._fill()
             self.position = 0
         self.position += 1
         return self.steps[self.position - 1]
 
+    def _fill(self) -> None:
+        self._before = [generator.get_state() for generator in self.generators]
+        n_first = self._single.shape[1]
+        n_second = self.block.shape[2] - n_first
+        for block, generator in zip(self.block, self.generators, strict=True):
+            first = self._single.normal_(generator=generator)
+            block[:, :n_first] = first
+            torch.neg(block[:, :n_second], out=block[:, n_first:])
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the stream is, without its noise, which is drawn again from there."""
+        if self.position < len(self.steps):
+            return {"generators": self._before, "position": self.position}
+        now = [generator.get_state() for generator in self.generators]
+        return {"generators": now, "position": self.position}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from where a stream of the same shape was."""
+        for generator, before in zip(self.generators, state["generators"], strict=True):
+            generator.set_state(before)
+        self.position = state["position"]
+        if self.position < len(self.steps):
+            self._fill()
+
     def keep(self, members: Sequence[int]) -> None:
         """Go on with some of the members only."""
         self.generators = [self.generators[m] for m in members]
+        self._before = [self._before[m] for m in members if self._before]
         self.block = self.block[list(members)]
         self.steps = self.block.unbind(1)

@@ -104,12 +104,16 @@ def test_order_of_annealed_bounds():
     X = rng.standard_normal((25, 1))
     y = (X[:, 0] + rng.logistic(size=25) > 0.3).astype(int)
     model = BayesianLogisticRegression(prior=Normal(4.0)).fit(X, y)
-    bounds = model.evidence_bounds(X, y, method="annealing", random_state=0)
     names = ["ELBO", "IW-ELBO", "IW-EUBO", "EUBO"]
-    values = [bounds.table[f"annealed {name}"].value for name in names]
-    assert values == sorted(values)
-    assert values[0] < bounds.estimate - 0.001
-    assert values[3] > bounds.estimate + 0.001
+    rows = []
+    for seed in range(6):  # of one the gaps are hardly larger than its errors
+        bounds = model.evidence_bounds(X, y, method="annealing", random_state=seed)
+        values = [bounds.table[f"annealed {name}"].value for name in names]
+        rows.append(np.array(values) - bounds.estimate)
+    gaps = np.mean(rows, 0)
+    assert list(gaps) == sorted(gaps)
+    assert gaps[0] < -0.001
+    assert gaps[3] > 0.001
 
 
 def test_rows_of_q_against_closed_forms(tables):

@@ -329,4 +329,32 @@ VARIANTS = [
         "pass",
         "the second phase of a fit in a stack starts where the first one did",
     ),
+    _v(
+        "identity-of-some-rows",
+        "_identity.py",
+        "    array = np.asanyarray(array)\n",
+        "    array = np.asanyarray(array)[:32]\n",
+        "a fit is the same where the first rows are",
+    ),
+    _v(
+        "identity-without-components",
+        "_identity.py",
+        "return f\"{_name(type(value))}({', '.join(parts)})\"",
+        "return _name(type(value))",
+        "a component is the same whatever its parameters are",
+    ),
+    _v(
+        "progress-from-one",
+        "_variational.py",
+        "progress.n_iter = checkpoint.n_iter",
+        "pass",
+        "a fit that goes on counts its iterations from one",
+    ),
+    _v(
+        "checkpoint-in-a-stack",
+        "_side_by_side.py",
+        'return estimator.get_params(deep=False).get("checkpoint_path") is None',
+        "return True",
+        "a fit that wants a checkpoint is a member of a stack, which writes none",
+    ),
 ]

@@ -366,4 +366,11 @@ VARIANTS = [
         "if False:",
         "the inference mode that Ctrl-C left switched on",
     ),
+    _v(
+        "stream-from-a-new-block",
+        "_random.py",
+        '        self.position = state["position"]\n        if',
+        "        if",
+        "a stream that goes on begins with a new block of noise",
+    ),
 ]

@@ -1,0 +1,134 @@
+"""What makes a fit another one: its parameters, data and device, as short texts."""
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import joblib
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+
+from skvi.posteriors import Posterior
+
+__all__ = ["describe", "digest", "identity_of"]
+
+# Parameters that change nothing of the training.
+FREE = frozenset({"verbose", "checkpoint_path", "checkpoint_interval"})
+# Bytes that are read at once.
+CHUNK = 2**24
+
+
+def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, str]:
+    """Texts that are the same for two fits if these come to the same end.
+
+    Parameters
+    ----------
+    estimator : estimator
+    data : mapping of str
+        Arrays by name, or None.
+
+    Returns
+    -------
+    dict of str to str
+        By the names of what they describe, in all processes the same.
+    """
+    params = estimator.get_params(deep=False)
+    return {
+        "estimator": _name(type(estimator)),
+        **{k: describe(v) for k, v in sorted(params.items()) if k not in FREE},
+        **{k: "none" if v is None else digest(v) for k, v in data.items()},
+    }
+
+
+def describe(value: Any) -> str:
+    """A text that equal values share, in every process.
+
+    Parameters
+    ----------
+    value : object
+        A parameter of an estimator.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from skvi._identity import describe
+    >>> from skvi.priors import Normal
+    >>> describe(Normal(2.0)), describe((20, 20)), describe([20, 20])
+    ('skvi.priors._normal.Normal(scale=2.0)', '[20, 20]', '[20, 20]')
+    """
+    if value is None or isinstance(value, str | bytes | bool | int | float):
+        return repr(value)
+    if isinstance(value, np.generic):
+        return describe(value.item())
+    if isinstance(value, Mapping):
+        parts = (f"{k}: {describe(v)}" for k, v in value.items())
+        return "{" + ", ".join(sorted(parts)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(describe(part) for part in value) + "]"
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return f"array {digest(value)}"
+    return _describe_object(value)
+
+
+def _describe_object(value: Any) -> str:
+    if isinstance(value, type):
+        return _name(value)
+    if isinstance(value, torch.nn.Module):
+        numbers = describe(value.state_dict())
+        return f"{value!r} at {hashlib.sha256(numbers.encode()).hexdigest()}"
+    if isinstance(value, Posterior):
+        return f"{value!r} at {digest(value.params)}"
+    if isinstance(value, BaseEstimator):
+        params = value.get_params(deep=False)
+        parts = (f"{k}={describe(v)}" for k, v in sorted(params.items()))
+        return f"{_name(type(value))}({', '.join(parts)})"
+    if inspect.isfunction(value):  # by what it does
+        own = describe(value.__defaults__)
+        own += describe([cell.cell_contents for cell in value.__closure__ or ()])
+        return f"{_name(value)} {_digest_of_code(value.__code__)} {own}"
+    return f"{_name(type(value))} {joblib.hash(value)}"
+
+
+def _digest_of_code(code: Any) -> str:
+    text = f"{code.co_code!r} {code.co_names!r}"
+    for part in code.co_consts:
+        text += _digest_of_code(part) if inspect.iscode(part) else repr(part)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def digest(array: np.ndarray | torch.Tensor) -> str:
+    """Checksum of all numbers of an array, their type and shape.
+
+    Parameters
+    ----------
+    array : ndarray or Tensor
+
+    Returns
+    -------
+    str
+        It starts with the shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi._identity import digest
+    >>> digest(np.ones((3, 2)))
+    '(3, 2) float64 961e76f1c44f5ce8'
+    """
+    if isinstance(array, torch.Tensor):
+        array = array.detach().cpu().numpy()
+    array = np.asanyarray(array)
+    found = hashlib.sha256()
+    rows = max(1, CHUNK // max(array[:1].nbytes, 1)) if array.ndim else 1
+    for chunk in np.array_split(array, range(rows, len(array), rows)):
+        found.update(np.ascontiguousarray(chunk).data)
+    return f"{array.shape} {array.dtype} {found.hexdigest()[:16]}"

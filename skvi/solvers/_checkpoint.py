@@ -1,0 +1,204 @@
+"""How far a long fit is, in a file: from there another process goes on."""
+
+import json
+import os
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Checkpoint", "CheckpointFile", "Tree"]
+
+#: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
+Tree = Any
+
+# Of the layout of the file.
+FORMAT = 1
+# The entry with everything but tensors, which it names by their own entries.
+HEADER, TENSOR = "header", "tensor"
+
+
+class CheckpointFile:
+    """The file of one fit, which may have several phases.
+
+    It is a ``.npz`` archive of numpy, of arrays and a header in JSON: reading it runs
+    no code. It is replaced at once, so that it is whole whenever the process ends.
+
+    Parameters
+    ----------
+    path : str or path-like
+    interval : float
+        Seconds between two writes, at least.
+    identity : mapping of str to str
+        What makes the fit another one: parameters, data, device.
+
+    Raises
+    ------
+    ValueError
+        There is a file that is none of these, or of another fit.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skvi.solvers import CheckpointFile
+    >>> path = tempfile.mkdtemp() + "/fit.npz"
+    >>> CheckpointFile(path, 60.0, {"max_iter": "200"}).at("main").save({"n": 3})
+    >>> CheckpointFile(path, 60.0, {"max_iter": "200"}).at("main").state
+    {'n': 3}
+    >>> CheckpointFile(path, 60.0, {"max_iter": "300"})
+    Traceback (most recent call last):
+    ...
+    ValueError: checkpoint_path='...fit.npz' is of another fit: max_iter was 200, ...
+    """
+
+    def __init__(
+        self, path: str | os.PathLike, interval: float, identity: Mapping[str, str]
+    ) -> None:
+        self.path, self.interval = Path(path), interval
+        self.identity = dict(identity)
+        self.phases: dict[str, Tree] = self._read() if self.path.exists() else {}
+        self.last_write = time.monotonic()
+
+    def at(self, phase: str) -> "Checkpoint":
+        """What a phase of the fit sees of the file.
+
+        Parameters
+        ----------
+        phase : str
+
+        Returns
+        -------
+        Checkpoint
+        """
+        return Checkpoint(self, phase)
+
+    def write(self, phase: str, state: Tree) -> None:
+        """Replace the file by one with this state of a phase.
+
+        Parameters
+        ----------
+        phase : str
+        state : Tree
+        """
+        self.phases[phase] = state
+        tree = {"identity": self.identity, "phases": self.phases}
+        arrays: dict[str, np.ndarray] = {}
+        header = json.dumps({"format": FORMAT, "tree": _take_apart(tree, arrays)})
+        other = self.path.with_name(self.path.name + ".tmp")
+        with open(other, "wb") as file:
+            np.savez(file, header=np.array(header), **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(other, self.path)
+        self.last_write = time.monotonic()
+
+    def _read(self) -> dict[str, Tree]:
+        remedy = "Remove the file, or give another checkpoint_path."
+        name = f"checkpoint_path={str(self.path)!r}"
+        try:
+            with open(self.path, "rb") as file:
+                arrays = np.load(file, allow_pickle=False)
+                header = json.loads(str(arrays[HEADER]))
+                known = header["format"] == FORMAT
+                tree = _put_together(header["tree"], arrays) if known else None
+        except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+            text = f"{name} is a file, but no checkpoint of skvi. {remedy}"
+            raise ValueError(text) from error
+        if tree is None:
+            raise ValueError(f"{name} is of another version of skvi. {remedy}")
+        others = _differences(tree["identity"], self.identity)
+        if others:
+            raise ValueError(
+                f"{name} is of another fit: {others}. Use the parameters and data of "
+                "that fit to go on with it; for a new one remove the file, or give "
+                "another checkpoint_path."
+            )
+        return tree["phases"]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What one phase of a fit sees of its file.
+
+    Parameters
+    ----------
+    file : CheckpointFile
+    phase : str
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from skvi.solvers import CheckpointFile
+    >>> file = CheckpointFile(tempfile.mkdtemp() + "/fit.npz", 60.0, {})
+    >>> checkpoint = file.at("main")
+    >>> checkpoint.is_due, checkpoint.n_iter
+    (False, 0)
+    """
+
+    file: CheckpointFile
+    phase: str
+
+    @property
+    def state(self) -> Tree | None:
+        """Where the phase was when it was written last; None if it never was."""
+        return self.file.phases.get(self.phase)
+
+    @property
+    def n_iter(self) -> int:
+        """Iterations that were made until then."""
+        return 0 if self.state is None else len(self.state["own"]["history"])
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so many seconds have gone by since the last write."""
+        return time.monotonic() - self.file.last_write >= self.file.interval
+
+    def save(self, state: Tree) -> None:
+        """Write where the phase is.
+
+        Parameters
+        ----------
+        state : Tree
+        """
+        self.file.write(self.phase, state)
+
+
+def _take_apart(tree: Tree, arrays: dict[str, np.ndarray]) -> Tree:
+    """What JSON can hold; tensors move into arrays."""
+    if isinstance(tree, torch.Tensor):
+        name = f"{TENSOR}{len(arrays)}"
+        arrays[name] = tree.detach().cpu().numpy()
+        return {TENSOR: name}
+    if isinstance(tree, dict):
+        return {key: _take_apart(value, arrays) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_take_apart(value, arrays) for value in tree]
+    return tree
+
+
+def _put_together(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
+    if isinstance(tree, dict):
+        if set(tree) == {TENSOR}:
+            return torch.from_numpy(arrays[tree[TENSOR]])
+        return {key: _put_together(value, arrays) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_put_together(value, arrays) for value in tree]
+    return tree
+
+
+def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Name what differs, with both values where they are short."""
+    names = [n for n in {**now, **before} if before.get(n) != now.get(n)]
+
+    def one(name: str) -> str:
+        values = before.get(name, "unknown"), now.get(name, "unknown")
+        if max(map(len, values)) > 60:
+            return f"{name} is another one"
+        return f"{name} was {values[0]}, and is {values[1]}"
+
+    return "; ".join(one(name) for name in names)

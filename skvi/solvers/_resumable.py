@@ -1,0 +1,101 @@
+"""Trainings that go on where those of another process were."""
+
+from skvi.objectives._steps import Steps
+from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._checkpoint import Tree
+from skvi.solvers._epochs import EpochEnd
+from skvi.solvers.base import Problem, SolverOptions
+from skvi.utils._device import to_device
+
+__all__ = ["Resumable"]
+
+# What changes from step to step, beside what has a state of its own.
+CHANGING = (
+    "params",
+    "start",
+    "history",
+    "message",
+    "stopped",
+    "_rows",
+    "_epoch",
+    "_n_of_epoch",
+    "_sweep",
+    "_total",
+)
+END = ("total", "last", "values", "length")
+
+
+class Resumable:
+    """Part of `Training`: everything that changes, to a checkpoint and back.
+
+    Numbers are stored bit by bit and sources of draws with their states, so that what
+    follows is what would have followed.
+    """
+
+    problem: Problem
+    options: SolverOptions
+    adam: Adam
+    schedule: Plateau | Decay
+    _end: EpochEnd | None
+    _found: Tree | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are no more steps to make."""
+        raise NotImplementedError
+
+    def save(self, steps: Steps) -> None:
+        """Write a checkpoint where there is one to write, and it is time or the end.
+
+        Parameters
+        ----------
+        steps : Steps
+            Those that make its steps, between two blocks of them.
+        """
+        checkpoint = self.options.checkpoint
+        if checkpoint is not None and (checkpoint.is_due or self.is_done):
+            checkpoint.save(self._state(steps))
+
+    def _state(self, steps: Steps) -> Tree:
+        end = self._end
+        own = {
+            "end": None if end is None else {n: getattr(end, n) for n in END},
+            "adam": self.adam.state_dict(),
+            "schedule": self.schedule.state_dict(),
+        }
+        return {
+            "own": own | {name: getattr(self, name) for name in CHANGING},
+            "sources": [source.get_state() for source in steps.sources],
+            "generator": self.problem.source_of_draws.get_state(),
+        }
+
+    def resume(self) -> None:
+        """Take over what the checkpoint has, if it has anything."""
+        checkpoint = self.options.checkpoint
+        if checkpoint is None or checkpoint.state is None:
+            return
+        self._found = checkpoint.state
+        own = to_device(self._found["own"], self.problem.posterior.params.device)
+        vars(self).update({name: own[name] for name in CHANGING})
+        self._end = None if own["end"] is None else EpochEnd(**own["end"])
+        self.adam.load_state_dict(own["adam"])
+        self.schedule.load_state_dict(own["schedule"])
+        self._set_generator(self._found)
+
+    def go_on(self, steps: Steps) -> None:
+        """Bring new steps to where those of the checkpoint were; else begin one.
+
+        Parameters
+        ----------
+        steps : Steps
+        """
+        if self._found is None:
+            if self.options.checkpoint is not None:  # where it cannot, say so now
+                self.options.checkpoint.save(self._state(steps))
+            return
+        for source, state in zip(steps.sources, self._found["sources"], strict=True):
+            source.set_state(state)
+        self._set_generator(self._found)  # the new steps took seeds from it
+
+    def _set_generator(self, state: Tree) -> None:
+        self.problem.source_of_draws.set_state(state["generator"])
