@@ -99,6 +99,9 @@ class _Iteration(Run):
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
         target = problem.objective.training_target(problem.target).with_design()
+        if target.hyper.shape[0]:
+            with torch.inference_mode(False):  # for derivatives of likelihoods
+                target = target.frozen()
         self.problem = replace(problem, target=target)
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)

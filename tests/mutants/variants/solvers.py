@@ -323,8 +323,8 @@ VARIANTS = [
     _v(
         "states-of-inference-mode",
         "_natural_gradient.py",
-        "with torch.inference_mode(False):",
-        "with torch.no_grad():",
+        "with torch.inference_mode(False):  # for graphs",
+        "with torch.no_grad():  # for graphs",
         "the posterior that is found cannot be part of a graph",
     ),
     _v(
