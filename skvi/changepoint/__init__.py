@@ -9,6 +9,7 @@ from skvi.changepoint._regression import (
     Autoregression,
     ConstantMean,
     LinearRegression,
+    LinearTrend,
     VectorAutoregression,
 )
 from skvi.changepoint.base import (
@@ -31,6 +32,7 @@ __all__ = [
     "Hazard",
     "KnownNoise",
     "LinearRegression",
+    "LinearTrend",
     "ObservationModel",
     "PoissonCounts",
     "RegressionModel",

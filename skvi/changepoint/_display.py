@@ -234,7 +234,7 @@ class ChangepointDisplay:
     def _image(self) -> tuple[np.ndarray, int]:
         """Largest probability of the run lengths and rows that share a pixel."""
         records = self.detector._stream.records
-        posteriors = list(records.posteriors)[-len(self._x) :]
+        posteriors = records.posteriors()[-len(self._x) :]
         offset = len(self._x) - len(posteriors)
         n = self.detector.n_rows_seen_
         lengths = [

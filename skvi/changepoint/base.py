@@ -1,5 +1,6 @@
 """What an observation model and a hazard must implement."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 
@@ -81,6 +82,37 @@ class Row:
     index: int
 
 
+@dataclass(frozen=True)
+class Window:
+    """Rows that follow each other, made one by one where somebody asks for them.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, n_series)
+    past : ndarray of shape (order + n_rows, n_series)
+        Those before the first one, the latest last, and the rows themselves.
+    features : ndarray of shape (n_rows, n_features)
+    index : int
+        Number of the first row.
+    """
+
+    values: np.ndarray
+    past: np.ndarray
+    features: np.ndarray
+    index: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Row]:
+        order = len(self.past) - len(self.values)
+        for i, (values, features) in enumerate(
+            zip(self.values, self.features, strict=True)
+        ):
+            past = self.past[i : i + order][::-1]
+            yield Row(values, past, features, self.index + i)
+
+
 class SegmentModel(Component):
     """How the rows of one segment are distributed: what all models share.
 
@@ -108,23 +140,27 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
+    # Whether a row can count for less than a row: `KL(weight=...)` asks for it.
+    takes_parts = False
+    # What to do instead of asking for a beta loss, where there is none.
+    instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Which series of a row the model can predict and learn from.
+        """Which series of some rows the model can predict and learn from.
 
         Parameters
         ----------
-        observed : bool ndarray of shape (order + 1, n_series)
-            Which values are there: of the row itself, then of those before it.
-        features : ndarray of shape (n_features,)
-            Given features of the row.
+        observed : bool ndarray of shape (n_rows, order + 1, n_series)
+            Which values are there: of each row itself, then of those before it.
+        features : ndarray of shape (n_rows, n_features)
+            Given features of the rows.
 
         Returns
         -------
-        bool ndarray of shape (n_series,)
+        bool ndarray of shape (n_rows, n_series)
             By default those whose values are there, with all `order` before them.
         """
-        return observed.all(0)
+        return observed.all(1)
 
 
 class RegressionModel(SegmentModel):
@@ -171,6 +207,9 @@ class RegressionModel(SegmentModel):
     array([39])
     """
 
+    takes_parts = True
+    # Whether the only regressor is 1, so that nobody has to ask for it.
+    is_level = False
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "noise_df": [POSITIVE],
@@ -182,6 +221,21 @@ class RegressionModel(SegmentModel):
         self.noise_scale = noise_scale
         self.noise_df = noise_df
 
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Regressors that depend on how long the segment has been, such as a trend.
+
+        Parameters
+        ----------
+        age : int ndarray of any shape
+            Number of rows of the segment before the row.
+
+        Returns
+        -------
+        ndarray of shape (*age.shape, q)
+            They come after those of `regressors`. None by default: q = 0.
+        """
+        return np.zeros((*age.shape, 0))
+
     def regressors(self, row: Row) -> np.ndarray:
         """Regressors of a row.
 
@@ -192,7 +246,8 @@ class RegressionModel(SegmentModel):
 
         Returns
         -------
-        ndarray of shape (n_series, p) or (1, p)
+        ndarray of shape (n_series, p - q) or (1, p - q)
+            All but the q `segment_regressors`.
         """
         raise NotImplementedError
 
@@ -297,6 +352,27 @@ class ObservationModel(SegmentModel):
         state : dict
             Name -> array of shape (K, n_series, ...).
         row : Row
+
+        Returns
+        -------
+        dict
+            Name -> array of the same shape.
+        """
+        raise NotImplementedError
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """State with a row taken in that counts for so much of one.
+
+        Only asked for, in place of `update`, under ``KL(weight=...)``, and of models
+        with ``takes_parts = True``.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+        weight : float
+            Power of the row's likelihood.
 
         Returns
         -------
