@@ -14,9 +14,9 @@ from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
 from skvi.divergences import KL, FDivergence
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.objectives import ELBO
 from skvi.priors import Normal
@@ -62,7 +62,7 @@ MODELS = {
     "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", absolute),
     "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", absolute),
     "linear": (BayesianLinearRegression(), "real", absolute),
-    "poisson": (BayesianPoissonRegressor(), "count", _absolute_log),
+    "poisson": (BayesianCountRegressor(), "count", _absolute_log),
 }
 #: Axis -> name -> value. A part that is registered is walked over.
 AXES = {
@@ -145,7 +145,7 @@ def solvers_of(name, **values):
 
 def outcome(name, solver, quick=True, **values):
     """Fit one combination; return (what came of it, faults, model or None)."""
-    few = {"max_iter": 2} if quick and solver == "stochastic" else {}
+    few = {"max_iter": 2} if quick and solver in ("stochastic", "ivon") else {}
     mixin = _Quick if quick else None
     model, X, y = model_of(name, mixin, solver=solver, **few, **values)
     with warnings.catch_warnings(record=True) as caught:
@@ -300,7 +300,7 @@ class Evaluation:
 def faults_of_optimum(model, X, y):
     """What is wrong with an optimum that a fit claims."""
     found = Evaluation(model, X, y)
-    noisy = model.diagnostics_["solver"] in ("stochastic", "moment_matching")
+    noisy = model.diagnostics_["solver"] in ("stochastic", "ivon", "moment_matching")
     fault = found.better_neighbour(NOISY if noisy else EXACT)
     faults = [fault] if fault else []
     if noisy or found.objective.kind != "expectation":

@@ -6,6 +6,48 @@ _v = variants_of("solvers/")
 
 VARIANTS = [
     _v(
+        "learning-rate-share",
+        "_stochastic.py",
+        "rate = self.rate * problem.objective.rate_share",
+        "rate = self.rate / problem.objective.rate_share",
+        "objectives with noisy gradients get longer steps",
+    ),
+    _v(
+        "ivon-second-order",
+        "_ivon.py",
+        "growth = torch.addcmul(x, x, x, value=0.5, out=self.square).log1p_()",
+        "growth = torch.log1p(x, out=self.square)",
+        "precisions move to the curvature along a line, and may end below zero",
+    ),
+    _v(
+        "ivon-units",
+        "_ivon.py",
+        "self.mean.addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)",
+        "self.mean.addcmul_(variance.sqrt_() * self.first, next(sizes), value=-1.0)",
+        "steps of the means in units of the deviation",
+    ),
+    _v(
+        "ivon-momentum-uncorrected",
+        "_ivon.py",
+        "return [scale / (1 - MOMENTUM ** (self.count + k)) for k in counts]",
+        "return [scale for k in counts]",
+        "momentum that starts at 0 is not corrected",
+    ),
+    _v(
+        "ivon-weight",
+        "_ivon.py",
+        "scale, counts = self.rate / self.weight, range(1, n_steps + 1)",
+        "scale, counts = self.rate, range(1, n_steps + 1)",
+        "the weight of the entropy is left out of the curvature",
+    ),
+    _v(
+        "ivon-points-forgotten",
+        "_ivon.py",
+        "return super().state_dict() | points",
+        "return super().state_dict()",
+        "a checkpoint without what Adam knows of the point parameters",
+    ),
+    _v(
         "conjugate-expected-log",
         "_conjugate.py",
         "self.shift = float(digamma(a)) - math.log(a)",
@@ -281,8 +323,8 @@ VARIANTS = [
     _v(
         "states-of-inference-mode",
         "_natural_gradient.py",
-        "with torch.inference_mode(False):",
-        "with torch.no_grad():",
+        "with torch.inference_mode(False):  # for graphs",
+        "with torch.no_grad():  # for graphs",
         "the posterior that is found cannot be part of a graph",
     ),
     _v(
@@ -375,5 +417,47 @@ VARIANTS = [
         "names = [n for n in {**now, **before} if before.get(n) != now.get(n)]",
         "names = [n for n in now if n not in before]",
         "parameters are compared by their names",
+    ),
+    _v(
+        "validation-last-state",
+        "_training.py",
+        "self._end = replace(end, score=score) if is_best else self._end",
+        "self._end = replace(end, score=score)",
+        "the last state is kept, whatever its score",
+    ),
+    _v(
+        "validation-of-the-warm-up",
+        "_training.py",
+        "counts = self.schedule.share == 1.0",
+        "counts = True",
+        "a state that was trained for a tenth of the divergence may be the best",
+    ),
+    _v(
+        "validation-interrupted-by-bound",
+        "_training.py",
+        "        elif self.validation is not None:",
+        "        elif False:",
+        "after Ctrl-C the bound decides, and not the score",
+    ),
+    _v(
+        "validation-stops-late",
+        "_training.py",
+        "while start < end and not (self.stopped or self.schedule.done):",
+        "while start < end and not self.stopped:",
+        "steps that were made beyond the end are counted",
+    ),
+    _v(
+        "validation-without-tol",
+        "_validation.py",
+        "rises = score > self.mark + self.tol",
+        "rises = score > self.mark",
+        "any rise of the score is progress",
+    ),
+    _v(
+        "checkpoint-without-scores",
+        "_resumable.py",
+        'self.validation.load_state_dict(own["validation"])',
+        "pass",
+        "a fit that goes on has forgotten the scores",
     ),
 ]
