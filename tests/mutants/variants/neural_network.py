@@ -143,4 +143,32 @@ VARIANTS = [
         "stratify=None",
         "rare classes may be missing on one side of the split",
     ),
+    _v(
+        "first-prior-for-every-batch",
+        "_stream.py",
+        "self._stream.posterior if self._continues else super()._resolve_prior()",
+        "super()._resolve_prior()",
+        "every batch has the prior of the first one",
+    ),
+    _v(
+        "noise-of-every-batch",
+        "_stream.py",
+        "if self._continues and learnt:",
+        "if False:",
+        "a batch learns the noise from its own rows alone",
+    ),
+    _v(
+        "bad-batch-destroys",
+        "_stream.py",
+        "vars(self).update(before)",
+        "pass",
+        "a batch that is refused leaves an estimator that is not fitted",
+    ),
+    _v(
+        "batch-compared-with-a-constant",
+        "_base.py",
+        "if self._continues or not self.loss_function_.is_log_loss:",
+        "if not self.loss_function_.is_log_loss:",
+        "a batch without a signal is taken for a bad fit",
+    ),
 ]
