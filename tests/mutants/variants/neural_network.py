@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "network-noise-not-in-units",
         "_regression.py",
-        "self._likelihood(noise_in(units, self.noise_scale), response)",
-        "self._likelihood(self.noise_scale, response)",
+        "self._likelihood(noise_in(units, self._noise_to_fix()), response)",
+        "self._likelihood(self._noise_to_fix(), response)",
         "a given noise that is not divided by the unit of y",
     ),
     _v(
@@ -170,5 +170,12 @@ VARIANTS = [
         "if self._continues or not self.loss_function_.is_log_loss:",
         "if not self.loss_function_.is_log_loss:",
         "a batch without a signal is taken for a bad fit",
+    ),
+    _v(
+        "fixed-noise-of-several-targets",
+        "_regression.py",
+        "        if n_learnt:\n",
+        "        if True:\n",
+        "the scale of noise that is fixed is looked for in what was learnt",
     ),
 ]
