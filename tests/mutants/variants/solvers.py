@@ -22,8 +22,8 @@ VARIANTS = [
     _v(
         "ivon-units",
         "_ivon.py",
-        "addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)",
-        "addcmul_(variance.sqrt_().mul_(self.first), next(sizes), value=-1.0)",
+        "self.mean.addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)",
+        "self.mean.addcmul_(variance.sqrt_() * self.first, next(sizes), value=-1.0)",
         "steps of the means in units of the deviation",
     ),
     _v(
@@ -323,8 +323,8 @@ VARIANTS = [
     _v(
         "states-of-inference-mode",
         "_natural_gradient.py",
-        "with torch.inference_mode(False):",
-        "with torch.no_grad():",
+        "with torch.inference_mode(False):  # for graphs",
+        "with torch.no_grad():  # for graphs",
         "the posterior that is found cannot be part of a graph",
     ),
     _v(

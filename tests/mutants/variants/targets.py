@@ -85,8 +85,8 @@ VARIANTS = [
     _v(
         "noise-precision-for-scale",
         "_hierarchical.py",
-        "bind(-0.5 * log_precision[None])",
-        "bind(-log_precision[None])",
+        "bind(power * theta",
+        "bind(2 * power * theta",
         "the variance of the noise for its scale",
     ),
     _v(
