@@ -83,6 +83,9 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _steps_per_iter = 100
+    #: Whether the next fit goes on with the posterior of the last, whatever
+    #: `warm_start` says.
+    _continues = False
 
     @classmethod
     @cache
@@ -255,7 +258,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         n_iter = solver.count_iterations(problem, options)
         progress = FitProgress(self, data, n_iter)
         try:
-            if self.warm_start and before:
+            if before and (self.warm_start or self._continues):
                 start = self._continue(problem, before)
                 options = replace(options, warm_up=0.0)
             else:
