@@ -184,12 +184,16 @@ class Filter:
     ) -> np.ndarray:
         """The same at the next R rows: from (K,) before, and (R - 1, K) inside."""
         n, j = len(posterior) + 1, self.t - self.block.first
-        found = np.empty((n, len(before)))
-        found[0], found[1:] = before, posterior
-        ended = np.broadcast_to(ends, n) if not ends.ndim else (found * ends).sum(1)
+        found, ended = np.empty((n, len(before))), np.full(n, float(ends.flat[0]))
+        if ends.ndim:
+            found[0], found[1:] = before, posterior
+            ended[:] = (found * ends).sum(1)
+            found *= 1 - ends
+        else:
+            np.multiply(before, 1 - ends, out=found[0])
+            np.multiply(posterior, 1 - ends, out=found[1:])
         if self.t == self.first:
-            ended = np.concatenate([[1.0], ended[1:]])
-        found *= 1 - ends
+            ended[0] = 1.0
         places = self.block.places[j : j + n]
         found[np.arange(n)[:, None], places] = ended[:, None] * self.model_prior
         return found

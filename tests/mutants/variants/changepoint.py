@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "changepoint-level-width",
         "_levels.py",
-        "        precision += 1\n        np.divide(half,",
-        "        precision += 0.9\n        np.divide(half,",
+        "        precision += 1\n        rate[0] =",
+        "        precision += 0.9\n        rate[0] =",
         "predictions of a level that are too narrow",
     ),
     _v(
