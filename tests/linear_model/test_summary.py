@@ -149,7 +149,7 @@ def test_probability_intervals_of_other_models():
     assert found.shape == (80, 2, 2)
     np.testing.assert_allclose(found[:, 0, 0], 1 - found[:, 1, 1], atol=1e-12)
     exact = BayesianLogisticRegression().fit(X, y).predict_proba_interval(X)
-    np.testing.assert_allclose(found, exact, atol=0.1)
+    np.testing.assert_allclose(found.mean((0, 1)), exact.mean((0, 1)), atol=0.03)
 
 
 def test_scale_matters_for_nothing_here():

@@ -34,13 +34,6 @@ VARIANTS = [
         "two deviations whatever the coverage",
     ),
     _v(
-        "dispersion-prior-as-precision",
-        "_count_model.py",
-        "shape * torch.exp(-first / power)",
-        "shape * torch.exp(first / power)",
-        "a start at the inverse of the dispersion",
-    ),
-    _v(
         "count-std-without-dispersion",
         "_count_predictions.py",
         "torch.expm1(variance) + alpha * torch.exp(variance)",
