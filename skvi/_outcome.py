@@ -9,7 +9,14 @@ import torch
 from skvi.evidence import BOUND_DRAWS, judge_existence, lower_bound, weight_diagnostics
 from skvi.objectives._ensemble_steps import estimate
 from skvi.posteriors import Posterior
-from skvi.solvers import INTERRUPTED, Problem, Solution, State
+from skvi.solvers import (
+    INTERRUPTED,
+    SOLVERS,
+    Problem,
+    Solution,
+    State,
+    Stochastic,
+)
 from skvi.solvers._solution import Ending
 from skvi.targets import Target
 
@@ -107,7 +114,7 @@ def describe_fit(
         "bound_exists": None,
         "message": solution.message,
     }
-    return {
+    found = {
         "n_iter_": solution.n_iter,
         "loss_curve_": np.asarray(solution.history),
         "objective_value_": objective_value,
@@ -117,13 +124,17 @@ def describe_fit(
         "converged_": solution.converged,
         "diagnostics_": diagnostics,
     }
+    if solution.scores:
+        found["validation_scores_"] = np.asarray(solution.scores)
+        found["best_validation_score_"] = solution.score
+    return found
 
 
 def _bound_draws(solution: Solution, n_draws: int) -> int:
     """Draws for the final ELBO: a tenth of what a stochastic fit took."""
     if solution.interrupted:
         return FEW_DRAWS
-    if solution.solver != "stochastic":
+    if not issubclass(SOLVERS[solution.solver], Stochastic):
         return BOUND_DRAWS
     return min(max(solution.n_iter * n_draws // 2, 50), BOUND_DRAWS)
 

@@ -25,6 +25,9 @@ BOUND_DRAWS = 100
 STACK_ELEMENTS, DEVICE_ELEMENTS = 2**17, 2**25
 
 
+_Task = tuple[Stochastic, Problem, SolverOptions]
+
+
 @dataclass(eq=False)
 class PosedFit:
     """A fit that has its data and its start, and waits for a solver.
@@ -36,6 +39,7 @@ class PosedFit:
     problem : Problem
         At its start.
     options : SolverOptions
+    solver : Stochastic
     first : (Problem, SolverOptions) or None
         To be solved before, for a better start.
     seconds : float
@@ -45,6 +49,7 @@ class PosedFit:
     estimator: BaseSupervised
     problem: Problem
     options: SolverOptions
+    solver: Stochastic
     first: tuple[Problem, SolverOptions] | None
     seconds: float
 
@@ -117,7 +122,7 @@ def pose(
     target, _ = estimator._make_target(X, y, sample_weight)
     with limit_threads(estimator._work(target)):
         problem, solver = estimator._pose(target)
-        if solver.name != Stochastic.name:
+        if not isinstance(solver, Stochastic):
             return None
         state = estimator._begin(problem, solver)
     options, first = estimator._solver_options(target), None
@@ -127,7 +132,8 @@ def pose(
     phases = [problem] if first is None else [first[0], problem]
     if all(stack_structure(p.objective, p) is None for p in phases):
         return None
-    return PosedFit(estimator, problem, options, first, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return PosedFit(estimator, problem, options, solver, first, seconds)
 
 
 def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
@@ -145,25 +151,24 @@ def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
     """
     with raising_interrupts():
         beginners = [fit for fit in fits if fit.first is not None]
-        firsts = [fit.first for fit in beginners if fit.first is not None]
+        firsts = [(Stochastic(), *fit.first) for fit in beginners if fit.first]
         for fit, solution in zip(beginners, _solve(beginners, firsts), strict=True):
             fit.problem = fit.problem.at(solution.state)
-        solutions = _solve(fits, [(fit.problem, fit.options) for fit in fits])
+        tasks = [(fit.solver, fit.problem, fit.options) for fit in fits]
+        solutions = _solve(fits, tasks)
         for fit, solution in zip(fits, solutions, strict=True):
             with limit_threads(fit.work):
                 fit.keep(solution)
 
 
-def _solve(
-    fits: Sequence[PosedFit], tasks: Sequence[tuple[Problem, SolverOptions]]
-) -> list[Solution]:
+def _solve(fits: Sequence[PosedFit], tasks: Sequence[_Task]) -> list[Solution]:
     """Solve a task of each fit, in stacks; the fits count the seconds."""
     solutions: dict[int, Solution] = {}
     for stack in _stacks(tasks):
         start = time.perf_counter()
         with limit_threads(sum(fits[i].work for i in stack)):
-            problems, options = zip(*(tasks[i] for i in stack), strict=True)
-            found = Stochastic().solve_members(problems, options)
+            solvers, problems, options = zip(*(tasks[i] for i in stack), strict=True)
+            found = solvers[0].solve_members(problems, options)
         if any(solution.interrupted for solution in found):
             raise KeyboardInterrupt
         seconds = (time.perf_counter() - start) / len(stack)
@@ -173,27 +178,30 @@ def _solve(
     return [solutions[i] for i in range(len(tasks))]
 
 
-def _stacks(tasks: Sequence[tuple[Problem, SolverOptions]]) -> list[list[int]]:
+def _stacks(tasks: Sequence[_Task]) -> list[list[int]]:
     """Tasks that share a structure, in parts that are not too large."""
     groups: dict[Hashable, list[int]] = {}
     for i, task in enumerate(tasks):
         groups.setdefault(_structure(*task) or i, []).append(i)
     stacks = []
     for group in groups.values():
-        largest = max(_n_elements(*tasks[i]) for i in group)
-        on_cpu = tasks[group[0]][0].posterior.params.device == CPU
+        largest = max(_n_elements(*tasks[i][1:]) for i in group)
+        on_cpu = tasks[group[0]][1].posterior.params.device == CPU
         limit = STACK_ELEMENTS if on_cpu else DEVICE_ELEMENTS
         n_parts = -(-len(group) // max(1, limit // largest))
         stacks += [group[part::n_parts] for part in range(n_parts)]
     return stacks
 
 
-def _structure(problem: Problem, options: SolverOptions) -> Hashable | None:
+def _structure(
+    solver: Stochastic, problem: Problem, options: SolverOptions
+) -> Hashable | None:
     """What members must share to be in one stack; None where they cannot."""
     found = stack_structure(problem.objective, problem)
     if found is None:
         return None
-    return repr(problem.objective), found, options.n_draws, options.batch_size
+    sizes = options.n_draws, options.batch_size
+    return solver.name, repr(problem.objective), found, sizes
 
 
 def _n_elements(problem: Problem, options: SolverOptions) -> int:

@@ -82,7 +82,6 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "n_jobs": [Integral, None],
         "random_state": ["random_state"],
     }
-    _default_learning_rate = 0.05
     _steps_per_iter = 100
 
     @classmethod
@@ -356,14 +355,15 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         """Return the solver; rows in batches are for the stochastic one."""
         if self._batch_size(problem.target.n_rows) is None:
             return choose_solver(problem, self.solver)()
-        if self.solver not in ("auto", "stochastic"):
+        name = "stochastic" if self.solver == "auto" else self.solver
+        if not issubclass(SOLVERS[name], Stochastic):
             choose_solver(problem, self.solver)  # says what else is in the way
             raise IncompatibleComponentsError(
                 f"solver={self.solver!r} uses all rows in every iteration; got "
                 f"batch_size={self.batch_size!r}. Use batch_size='auto', or "
                 "solver='stochastic'."
             )
-        return choose_solver(problem, "stochastic")()
+        return choose_solver(problem, name)()
 
     def _batch_size(self, n_rows: int) -> int | None:
         """Rows per gradient step, or None for all of them."""
@@ -372,9 +372,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return int(self.batch_size)
 
     def _solver_options(self, target: Any) -> SolverOptions:
-        rate = self.learning_rate
-        if rate == "auto":
-            rate = self._default_learning_rate * self.objective_.rate_share
+        rate = None if self.learning_rate == "auto" else self.learning_rate
         return SolverOptions(
             max_iter=self.max_iter,
             tol=self.tol,

@@ -55,6 +55,7 @@ OTHERS = {
     "max_iter": [1],
     "tol": [10.0],
     "early_stopping": [True],
+    "validation_fraction": [0.2],
     "n_iter_no_change": [1],
     "warm_start": [True],
     "n_predict_draws": [2],

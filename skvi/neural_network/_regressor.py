@@ -82,8 +82,11 @@ Prior, Posterior or dict, default="normal"
         hidden layer and a target in the hundreds.
         A posterior that is given as `prior` brings the units of its own fit, which are
         then used.
-    solver : {"auto", "stochastic"}, default="auto"
-        Both are Adam on fresh draws.
+    solver : {"auto", "stochastic", "ivon"}, default="auto"
+        "stochastic", which "auto" takes, is Adam on fresh draws. "ivon" is for
+        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
+        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
+        fixed prior scales it comes as far, with scales to learn not.
     n_draws : int, default=10
         Draws per gradient step: with hidden layers pairs of weights, on either side of
         the mean.
@@ -91,8 +94,8 @@ Prior, Posterior or dict, default="normal"
         Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
         most 512; all rows for objectives that minibatches would bias.
     learning_rate : float or "auto", default="auto"
-        First step size of Adam; "auto" is 0.05, less for noisy objectives: 0.01
-        for those that weigh draws, 0.005 for score gradients.
+        First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
+        for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
     max_iter : int, default=200
         Largest number of epochs, visits of every row; without minibatches an
         iteration is 16 gradient steps.
@@ -106,7 +109,18 @@ Prior, Posterior or dict, default="normal"
         True stops when the bound no longer rises: the step size is halved after
         `n_iter_no_change` iterations without progress beyond the noise, five
         times; bounds often rise again after long plateaus, which this misses. No
-        data are held out: the bound itself guards against overfitting.
+        data need be held out: the bound itself guards against overfitting. With
+        `validation_fraction` True stops, as scikit-learn's networks do, when the score
+        has not risen by `tol` for `n_iter_no_change` epochs; the bound of what it
+        returns may then be far from its optimum still.
+    validation_fraction : float, default=None
+        Part of the rows that is held out of the fit, drawn by `random_state`. The
+        state after every epoch is scored by its mean log predictive density of
+        these rows, and the one with the best score is what the fit returns, whether or
+        not it stops early (but none of the first fifth, in which the divergence counts
+        a tenth). Everything else is of the rows that were trained on: the posterior,
+        `lower_bound_`, the units of `normalize_y`, and `evidence_bounds`, which takes
+        all rows and leaves the same ones out. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
     warm_start : bool, default=False
@@ -153,6 +167,12 @@ Prior, Posterior or dict, default="normal"
     loss_curve_ : ndarray of shape (n_iter,)
         The minimised quantity in every iteration.
     n_iter_ : int
+    validation_scores_ : ndarray of shape (n_iter_,) or None
+        Mean log predictive density of the rows that are held out, in nats per row,
+        weighted as in the fit, after every iteration, from up to 20 draws; None without
+        `validation_fraction`.
+    best_validation_score_ : float or None
+        That of the fitted posterior.
     converged_ : bool
         Whether the bound was level at the end: its last quarter of iterations rose
         by no more than 1 % of the whole, or than the noise.
@@ -231,6 +251,7 @@ Prior, Posterior or dict, default="normal"
         max_iter=200,
         tol=1e-3,
         early_stopping=False,
+        validation_fraction=None,
         n_iter_no_change=20,
         warm_start=False,
         n_predict_draws=100,
@@ -259,6 +280,7 @@ Prior, Posterior or dict, default="normal"
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
         self.n_predict_draws = n_predict_draws

@@ -15,7 +15,7 @@ from skvi.solvers._solution import (
     Solution,
     State,
 )
-from skvi.solvers._stochastic import Stochastic
+from skvi.solvers._stochastic import Ivon, Stochastic
 from skvi.solvers._wide_start import choose_start, likelihood_normal, solve_from_best
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
@@ -27,6 +27,7 @@ __all__ = [
     "CheckpointFile",
     "CoordinateAscent",
     "EmpiricalBayes",
+    "Ivon",
     "MomentMatching",
     "NaturalGradient",
     "PhaseInterrupted",
@@ -56,6 +57,7 @@ SOLVERS: dict[str, type[Solver]] = {
         Alternating,
         MomentMatching,
         Stochastic,
+        Ivon,
     )
 }
 

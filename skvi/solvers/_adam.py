@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["Adam", "AdamStack", "Decay", "Plateau"]
+from skvi.solvers._optimizer import Optimizer
+
+__all__ = ["Adam", "AdamStack", "Decay", "Plateau", "Schedule"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
@@ -19,7 +21,7 @@ WARM_UP_SHARE = 0.1
 START = 5
 
 
-class Adam:
+class Adam(Optimizer):
     """What Kingma and Ba's (2014) algorithm knows of one flat vector.
 
     Parameters
@@ -30,18 +32,19 @@ class Adam:
         Step size, which schedules change.
     """
 
+    moments = ("first", "second")
+    longest_step = 3.2  # 0.1 / sqrt(0.001)
+
     def __init__(self, params: torch.Tensor, rate: float) -> None:
-        self.rate, self.count = rate, 0
+        super().__init__(rate)
         self.first, self.second = params.new_zeros(2, *params.shape)
 
-    def state_dict(self) -> dict[str, torch.Tensor | float | int]:
-        """Everything that changes: a copy."""
-        numbers = {"rate": self.rate, "count": self.count}
-        return numbers | {"first": self.first.clone(), "second": self.second.clone()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was."""
-        vars(self).update(state)
+    @classmethod
+    def stack(
+        cls, members: Sequence["Adam"], params: torch.Tensor, gradients: torch.Tensor
+    ) -> "AdamStack":
+        """Steps of several vectors; see `Optimizer.stack`."""
+        return AdamStack(members, params, gradients)
 
 
 class AdamStack:
@@ -80,7 +83,8 @@ class AdamStack:
         for m, adam in enumerate(self.adams):
             groups[adam.rate, adam.count].append(m)
             adam.count += n_steps
-        if len(groups) == 1:
+        # Windows of longer rows are no block for a fused operation.
+        if len(groups) == 1 and self.matrices[0].is_contiguous():
             return [
                 _update([[matrix] for matrix in self.matrices], *next(iter(groups)))
             ]
@@ -121,10 +125,12 @@ def _update(
     return update
 
 
-class _Schedule:
+class Schedule:
     """What all step sizes watch: whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: What to say where it is not done.
+    unfinished = "the objective was still falling"
     #: Share of the divergence that gradients hold.
     share = 1.0
 
@@ -134,8 +140,12 @@ class _Schedule:
         return self.rise > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that it has seen, but not the step size, which is Adam's."""
-        return {name: value for name, value in vars(self).items() if name != "adam"}
+        """Everything that it has seen; the step size is the optimizer's."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("optimizer", "validation")
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another one was."""
@@ -159,17 +169,17 @@ class _Schedule:
         return mean, error
 
 
-class Plateau(_Schedule):
+class Plateau(Schedule):
     """Halves the step size where the objective does not fall by more than noise."""
 
-    def __init__(self, adam: Adam, patience: int, tol: float) -> None:
-        self.adam, self.smallest = adam, adam.rate * SMALLEST_SHARE
+    def __init__(self, optimizer: Optimizer, patience: int, tol: float) -> None:
+        self.optimizer, self.smallest = optimizer, optimizer.rate * SMALLEST_SHARE
         self.patience, self.tol = max(patience, 1), tol
         self.best, self.best_error, self.waited = math.inf, 0.0, 0
 
     @property
     def done(self) -> bool:
-        return self.adam.rate < self.smallest
+        return self.optimizer.rate < self.smallest
 
     @property
     def converged(self) -> bool:
@@ -184,21 +194,22 @@ class Plateau(_Schedule):
         if mean < self.best:
             self.best, self.best_error = mean, error
         if self.waited >= self.patience:
-            self.adam.rate, self.waited, self.best = self.adam.rate / 2, 0, mean
+            self.optimizer.rate /= 2
+            self.waited, self.best = 0, mean
 
 
-class Decay(_Schedule):
+class Decay(Schedule):
     """Lets the step size fall linearly over a fixed number of observations."""
 
     def __init__(
         self,
-        adam: Adam,
+        optimizer: Optimizer,
         n_observations: int,
         tol: float,
         n_terms: float = math.inf,
         warm_up: float = 0.0,
     ) -> None:
-        self.adam, self.start, self.tol = adam, adam.rate, tol
+        self.optimizer, self.start, self.tol = optimizer, optimizer.rate, tol
         # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
         # too: never more than 0.01 nats for each row and parameter.
         self.largest_fall = SMALL_FALL * n_terms
@@ -233,4 +244,4 @@ class Decay(_Schedule):
         self._watch(values)
         self.seen.append(values)
         left = 1 - len(self.seen) / self.n_observations
-        self.adam.rate = self.start * max(left, SMALLEST_SHARE)
+        self.optimizer.rate = self.start * max(left, SMALLEST_SHARE)

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from skvi.objectives._ensemble_steps import make_steps
-from skvi.solvers._adam import AdamStack
 from skvi.solvers._training import Training
 
 __all__ = ["train"]
-
-# No step of Adam is longer, in units of its step size: 0.1 / sqrt(0.001).
-LONGEST_STEP = 3.2
 
 
 def train(trainings: Sequence[Training]) -> None:
@@ -54,13 +50,14 @@ class _Stack:
                 first.options.n_draws,
                 _most_rows(self.trainings),
             )
-            self._stack_adams()
+            self._stack_optimizers()
             for training in self.trainings:
                 training.go_on(self.steps)
 
-    def _stack_adams(self) -> None:
-        adams = [training.adam for training in self.trainings]
-        self.adam = AdamStack(adams, self.params, self.steps.gradient)
+    def _stack_optimizers(self) -> None:
+        optimizers = [training.optimizer for training in self.trainings]
+        stack = type(optimizers[0]).stack
+        self.optimizer = stack(optimizers, self.params, self.steps.gradient)
 
     def _gather(self) -> None:
         """Move the members' parameters into one matrix."""
@@ -99,7 +96,7 @@ class _Stack:
         trail = self._trail[: count + 1]
         with torch.inference_mode():
             steps.prepare([training.take(count) for training in self.trainings])
-            updates, states = self.adam.updates(count), trail.unbind()
+            updates, states = self.optimizer.updates(count), trail.unbind()
             states[0].copy_(params)
             self._weigh_divergence()
             is_near_end = self._may_reach_an_end(count)
@@ -123,9 +120,10 @@ class _Stack:
         """Whether hyperparameters could come to an end of their ranges."""
         if not self._hyper.shape[1]:
             return False
-        rate = max(training.adam.rate for training in self.trainings)
+        optimizers = [training.optimizer for training in self.trainings]
+        longest = max(o.longest_step * o.rate for o in optimizers)
         room = torch.minimum(self._hyper - self._floor, self._ceiling - self._hyper)
-        return bool(room.min() <= n_steps * LONGEST_STEP * rate)
+        return bool(room.min() <= n_steps * longest)
 
     def _drop(self) -> None:
         """Go on without the members that are done."""
@@ -138,7 +136,7 @@ class _Stack:
         self._gather()
         if left:
             self.steps = self.steps.keep(left, self.params)
-            self._stack_adams()
+            self._stack_optimizers()
 
 
 def _most_rows(trainings: Sequence[Training]) -> int | None:

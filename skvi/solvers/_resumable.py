@@ -1,9 +1,11 @@
 """Trainings that go on where those of another process were."""
 
 from skvi.objectives._steps import Steps
-from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._adam import Decay, Plateau
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._epochs import EpochEnd
+from skvi.solvers._optimizer import Optimizer
+from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
 
@@ -22,7 +24,7 @@ CHANGING = (
     "_sweep",
     "_total",
 )
-END = ("total", "last", "values", "length")
+END = ("total", "last", "values", "length", "score")
 
 
 class Resumable:
@@ -34,8 +36,9 @@ class Resumable:
 
     problem: Problem
     options: SolverOptions
-    adam: Adam
-    schedule: Plateau | Decay
+    optimizer: Optimizer
+    schedule: Plateau | Decay | Patience
+    validation: Validation | None
     _end: EpochEnd | None
     _found: Tree | None = None
 
@@ -60,9 +63,11 @@ class Resumable:
         end = self._end
         own = {
             "end": None if end is None else {n: getattr(end, n) for n in END},
-            "adam": self.adam.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
+        if self.validation is not None:
+            own["validation"] = self.validation.state_dict()
         return {
             "own": own | {name: getattr(self, name) for name in CHANGING},
             "sources": [source.get_state() for source in steps.sources],
@@ -78,8 +83,10 @@ class Resumable:
         own = to_device(self._found["own"], self.problem.posterior.params.device)
         vars(self).update({name: own[name] for name in CHANGING})
         self._end = None if own["end"] is None else EpochEnd(**own["end"])
-        self.adam.load_state_dict(own["adam"])
+        self.optimizer.load_state_dict(own["optimizer"])
         self.schedule.load_state_dict(own["schedule"])
+        if self.validation is not None:
+            self.validation.load_state_dict(own["validation"])
         self._set_generator(self._found)
 
     def go_on(self, steps: Steps) -> None:

@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 
+import torch
+
+from skvi.solvers._adam import Adam
+from skvi.solvers._ivon import IvonSteps
 from skvi.solvers._members import train
+from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._solution import Solution
 from skvi.solvers._training import Training
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
-__all__ = ["Stochastic"]
+__all__ = ["Ivon", "Stochastic"]
 
 
 class Stochastic(Solver):
@@ -36,6 +41,25 @@ class Stochastic(Solver):
     """
 
     name = "stochastic"
+
+    #: First step size where `SolverOptions` give none.
+    rate = 0.05
+
+    def _train(self, problem: Problem, options: SolverOptions) -> Training:
+        """What one member goes through."""
+        rate = options.learning_rate
+        if rate is None:
+            rate = self.rate * problem.objective.rate_share
+
+        def make(problem: Problem, params: torch.Tensor) -> Optimizer:
+            return self._optimizer(problem, params, rate)
+
+        return Training(problem, options, self.name, make)
+
+    @staticmethod
+    def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
+        """What makes the steps of a member."""
+        return Adam(params, rate)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
@@ -81,7 +105,7 @@ class Stochastic(Solver):
         if len(problems) > 1 and any(option.checkpoint for option in options):
             raise ValueError("A checkpoint is of a single member.")
         members = [
-            Training(problem, option)
+            self._train(problem, option)
             for problem, option in zip(problems, options, strict=True)
         ]
         try:
@@ -89,3 +113,51 @@ class Stochastic(Solver):
         except KeyboardInterrupt:
             pass
         return [member.solution or member.cut_short() for member in members]
+
+
+class Ivon(Stochastic):
+    """Stochastic natural gradients for mean-field normals (IVON).
+
+    As `Stochastic`, but the means step by a share `learning_rate` of a Newton step,
+    with a curvature that the draws bring along, and the precisions move towards that
+    curvature: natural gradients of q at the cost of Adam. Steps do not change with the
+    units of a parameter. Means of 0.2 and three hundredths of that for precisions suit
+    networks of all sizes and data that were tried; the point parameters of the target
+    take steps of Adam, a tenth as large.
+
+    References
+    ----------
+    Shen et al. (2024), *Variational learning is effective for large deep networks*.
+
+    Examples
+    --------
+    >>> from skvi.solvers import Ivon
+    >>> Ivon.name
+    'ivon'
+    """
+
+    name = "ivon"
+    rate = 0.2
+
+    @staticmethod
+    def missing(problem: Problem) -> str:
+        """Say what the problem lacks; see `Solver.missing`."""
+        if not problem.posterior.components[0].is_mean_field:
+            return "it needs posterior='mean_field', or an ensemble of such"
+        if problem.objective.rate_share < 1:
+            return (
+                f"the gradients of {problem.objective!r} are too noisy for a curvature"
+            )
+        return ""
+
+    @staticmethod
+    def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
+        """What makes the steps of a member."""
+        components = problem.posterior.components
+        return IvonSteps(
+            params,
+            rate,
+            n_params=problem.target.layout.size,
+            n_components=len(components),
+            weight=problem.divergence.kl_weight or 1.0,
+        )

@@ -1,17 +1,19 @@
 """What one member of a stochastic fit goes through: schedule, averages, its end."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
-from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._adam import Decay, Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
+from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
+from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 
 __all__ = ["Training"]
@@ -36,10 +38,20 @@ class Training(Resumable):
     ----------
     problem : Problem
     options : SolverOptions
+    solver : str
+        Name of who trains it.
+    make_optimizer : callable
+        From the problem, and its parameters and those of the target in one vector.
     """
 
-    def __init__(self, problem: Problem, options: SolverOptions) -> None:
-        self.problem, self.options = problem, options
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolverOptions,
+        solver: str,
+        make_optimizer: Callable[[Problem, torch.Tensor], Optimizer],
+    ) -> None:
+        self.problem, self.options, self.solver = problem, options, solver
         self.split = len(problem.posterior.params)
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
@@ -49,13 +61,16 @@ class Training(Resumable):
         self.floor = torch.minimum(low.to(dtype), hyper)
         self.ceiling = torch.maximum(high.to(dtype), hyper)
         self.start = self.params.clone()
-        self.adam = Adam(self.params, options.learning_rate)
+        self.optimizer = make_optimizer(problem, self.params)
         batches = 1
         if options.batch_size is not None:
             batches = math.ceil(problem.target.n_rows / options.batch_size)
         self.has_batches = batches > 1
         self.steps = batches if self.has_batches else options.steps_per_iter
         self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / self.steps)
+        self.validation: Validation | None = None
+        if options.score is not None:
+            self.validation = Validation(options.score, options.tol)
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.message, self.stopped = "", False
@@ -85,16 +100,19 @@ class Training(Resumable):
         sizes = options.n_draws, options.batch_size, self.has_batches
         return repr(self.problem.objective), found, sizes
 
-    def _schedule(self) -> Plateau | Decay:
+    def _schedule(self) -> Plateau | Decay | Patience:
         options = self.options
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return Decay(self.adam, n_sweeps, options.tol, n_terms, options.warm_up)
-        patience = PATIENCE
-        if options.n_iter_no_change is not None:
-            patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
-        return Plateau(self.adam, patience, options.tol)
+            return Decay(
+                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
+            )
+        patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
+        if self.validation is not None:
+            return Patience(self.validation, patience)
+        n_sweeps = math.ceil(patience / self.epochs_per_sweep)
+        return Plateau(self.optimizer, n_sweeps, options.tol)
 
     # --- steps ------------------------------------------------------------------------
 
@@ -144,7 +162,7 @@ class Training(Resumable):
             is_finite = bool(finite.all())
             end = end if is_finite else int(finite.long().argmin())
         start = 0
-        while start < end and not self.stopped:
+        while start < end and not (self.stopped or self.schedule.done):
             stop = min(end, start + self.steps - self._n_of_epoch)
             self._epoch.append(values[start:stop])
             self._n_of_epoch += stop - start
@@ -152,7 +170,7 @@ class Training(Resumable):
             if self._n_of_epoch == self.steps:
                 self._end_epoch(trail[stop].clone())
             start = stop
-        if not (is_finite or self.stopped):
+        if not (is_finite or self.stopped or self.schedule.done):
             self.message = _non_finite(self._at(trail[end].clone()))
 
     def _end_epoch(self, last: torch.Tensor) -> None:
@@ -160,7 +178,12 @@ class Training(Resumable):
         self._epoch, self._n_of_epoch = [], 0
         self._sweep.append(values)
         end = EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
-        self._end = end
+        if self.validation is None:
+            self._end = end
+        else:
+            counts = self.schedule.share == 1.0
+            score, is_best = self.validation.judge(self._at(end.state).state, counts)
+            self._end = replace(end, score=score) if is_best else self._end
         self.history.append(float(values.mean()))
         self.stopped = self.options.progress(
             self.history[-1], lambda: self._at(end.state).state
@@ -198,7 +221,7 @@ class Training(Resumable):
             )
         if not self.schedule.converged and not message:
             message = (
-                "the objective was still falling after max_iter="
+                f"{self.schedule.unfinished} after max_iter="
                 f"{self.options.max_iter} iterations of {self.steps} gradient steps; "
                 "increase max_iter"
             )
@@ -234,6 +257,10 @@ class Training(Resumable):
         if self._end is None:  # the first stretch is not over
             state = self.params.clone()
             state[self.split :].clamp_(self.floor, self.ceiling)
+        elif self.validation is not None:
+            return self._solution(
+                Ending.INTERRUPTED, INTERRUPTED, state, *self._value()
+            )
         first, value = self._value_at(self.start), self._value_at(state)
         error = math.nan
         if value < first and self._end is not None:
@@ -252,7 +279,7 @@ class Training(Resumable):
     ) -> Solution:
         unit = f"sweep of {self.steps} gradient steps"
         return Solution(
-            solver="stochastic",
+            solver=self.solver,
             state=self._at(params.clone()).state,
             value=value,
             value_se=value_se,
@@ -260,6 +287,8 @@ class Training(Resumable):
             n_iter=len(self.history),
             ending=ending,
             message=message,
+            scores=[] if self.validation is None else self.validation.scores,
+            score=None if self._end is None else self._end.score,
             diagnostics={"unit": "epoch" if self.has_batches else unit},
         )
 

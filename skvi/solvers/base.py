@@ -16,6 +16,7 @@ from skvi.targets import SupervisedTarget, Target
 __all__ = ["Problem", "Progress", "Solver", "SolverOptions"]
 
 Progress = Callable[[float, Callable[[], State]], bool]
+Score = Callable[[State], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +120,9 @@ class SolverOptions:
         for the stochastic solver, the smallest fall that counts as one.
     n_draws : int, default=10
         Draws of q per stochastic gradient step.
-    learning_rate : float, default=0.05
-        Step size of the stochastic solver.
+    learning_rate : float, default=None
+        First step size of a stochastic solver; None is its own, `Stochastic.rate`,
+        times the share that the objective can take.
     batch_size : int, default=None
         Rows per gradient step of the stochastic solver; None is all rows.
     steps_per_iter : int, default=100
@@ -138,6 +140,11 @@ class SolverOptions:
         size; None is 300 gradient steps.
     warm_start : bool, default=False
         Whether the posterior's own state is the start.
+    score : callable, default=None
+        Of a `State`, such as its log predictive density of rows that are held out, a
+        number in nats per row. The stochastic solver then scores the state after every
+        iteration, and returns the one with the largest score; with `early_stopping` it
+        stops where the score no longer rises.
     progress : callable, default=no_progress
         Called after every iteration with the minimized quantity in nats and a
         function that returns the `State` as it is then; returns whether to stop.
@@ -155,13 +162,14 @@ class SolverOptions:
     max_iter: int = 100
     tol: float = 1e-5
     n_draws: int = 10
-    learning_rate: float = 0.05
+    learning_rate: float | None = None
     batch_size: int | None = None
     steps_per_iter: int = 100
     early_stopping: bool = True
     warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False
+    score: Score | None = None
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None
 

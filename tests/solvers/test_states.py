@@ -7,7 +7,7 @@ from skvi.divergences import KL
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss, Loss
 from skvi.objectives import ELBO, EUBO, RenyiBound
-from skvi.posteriors import FullRankNormal, LowRankNormal, Product
+from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal
 from skvi.solvers import SOLVERS, MomentMatching, Problem, SolverOptions
@@ -44,6 +44,7 @@ def make_cases():
         "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
         "moment_matching": (make_target(), RenyiBound(0.5), full),
         "stochastic": (learnt, ELBO("reparam"), full),
+        "ivon": (learnt, ELBO("reparam"), MeanFieldNormal()),
     }
 
 

@@ -55,13 +55,6 @@ VARIANTS = [
         "the deviation of the target without weights",
     ),
     _v(
-        "learning-rate-share",
-        "_variational.py",
-        "rate = self._default_learning_rate * self.objective_.rate_share",
-        "rate = self._default_learning_rate / self.objective_.rate_share",
-        "objectives with noisy gradients get longer steps",
-    ),
-    _v(
         "plug-in-forgotten",
         "_evidence.py",
         "plug_in=target.learnt + ",
@@ -356,5 +349,26 @@ VARIANTS = [
         'return estimator.get_params(deep=False).get("checkpoint_path") is None',
         "return True",
         "a fit that wants a checkpoint is a member of a stack, which writes none",
+    ),
+    _v(
+        "held-out-loss-of-the-fit",
+        "_model.py",
+        "judge = replace(self, loss=LogLoss())",
+        "judge = self",
+        "states are scored by the loss of the fit, without the units of y",
+    ),
+    _v(
+        "units-of-held-out-rows",
+        "_supervised.py",
+        "data = self._hold_out(data)\n        model = self._assemble(data, response)",
+        "model = self._assemble(data, response)\n        data = self._hold_out(data)",
+        "location and scale of y are those of all rows",
+    ),
+    _v(
+        "evidence-of-held-out-rows",
+        "_evidence.py",
+        "return self._trained_rows(data)",
+        "return data",
+        "the evidence of rows that the fit has not seen",
     ),
 ]

@@ -153,6 +153,20 @@ VARIANTS = [
         "the gradient in theta, not in the position",
     ),
     _v(
+        "held-out-without-weights",
+        "_rows.py",
+        "total += float(weighted_sum(log_p[None], part.weight))",
+        "total += float(log_p.sum())",
+        "the score of held-out rows without their weights",
+    ),
+    _v(
+        "held-out-mean-of-logs",
+        "_rows.py",
+        "log_p = torch.logsumexp(-self._losses(theta, part).double(), 0)",
+        "log_p = -self._losses(theta, part).double().mean(0) + math.log(n_draws)",
+        "the mean of log densities over draws",
+    ),
+    _v(
         "rough-integrals-at-the-mean",
         "_expected_loss.py",
         "f = torch.addcmul(mean, nodes[:, None], spread)\n    with torch",

@@ -1,0 +1,169 @@
+r"""Natural gradients of factorized normals from draws, at the cost of Adam: IVON.
+
+Shen et al. (2024), *Variational learning is effective for large deep networks*,
+algorithm 1. What is minimized is a function L(m, r) of the means m and of the logs r
+of the standard deviations of q. Its gradient in r holds the curvature H that the
+paper estimates by a reparametrized product of gradient and noise:
+
+.. math:: \frac{\partial L}{\partial r} = \sigma^2 H - w
+
+with w the weight of the entropy of q, prior and learnt scales included in H. The
+optimum has the precision H / w. The paper moves the precision by a share b towards it,
+with a term of second order that keeps it positive (its line 5), and the mean along
+momentum in units of the variance (line 6). In our coordinates, with x = b g_r / w,
+
+.. math::
+    \frac{1}{\sigma^2} \leftarrow \frac{1}{\sigma^2}
+        \Bigl(1 - b + b \frac{\sigma^2 H}{w}
+        + \frac{1}{2} \frac{b^2 (\sigma^2 H - w)^2}{w^2} \Bigr)
+        = \frac{1}{\sigma^2} \Bigl(1 + x + \frac{x^2}{2}\Bigr)
+    \qquad
+    m \leftarrow m - \frac{a}{w} \sigma^2 \bar g_m
+
+The factor is at least 1/2, whatever the gradient. The paper leaves the prior out of
+the momentum; here it is in, which changes nothing at small steps. Both steps do not
+change with the units of theta: no feature is too large, and no layer too wide, for a
+step size that suits another one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from skvi.solvers._adam import Adam, AdamStack
+from skvi.solvers._optimizer import Numbers, Optimizer
+
+__all__ = ["IvonStack", "IvonSteps"]
+
+# Of the gradients in the means.
+MOMENTUM = 0.9
+# Steps of precisions and of point parameters, as shares of that of the means.
+PRECISION_SHARE, POINT_SHARE = 0.03, 0.1
+
+
+class IvonSteps(Optimizer):
+    """What IVON knows of one member: K mean-field normals and point parameters.
+
+    Point parameters, such as the noise and the scales of priors, take steps of Adam.
+
+    Parameters
+    ----------
+    params : Tensor of shape (V,)
+        Means and log standard deviations of each normal, then the point parameters.
+    rate : float
+        Share of a Newton step that the means make.
+    n_params : int
+        P, of theta.
+    n_components : int, default=1
+        K.
+    weight : float, default=1.0
+        Of the entropy of q in what is minimized.
+    """
+
+    moments = ("first",)
+    longest_step = POINT_SHARE * Adam.longest_step
+
+    def __init__(
+        self,
+        params: torch.Tensor,
+        rate: float,
+        n_params: int,
+        n_components: int = 1,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__(rate)
+        self.n_params, self.n_components = n_params, n_components
+        self.weight = weight
+        self.first = params.new_zeros(n_components, n_params)
+        self.points = Adam(params[self.split :], POINT_SHARE * rate)
+
+    @property
+    def split(self) -> int:
+        """Number of variational parameters."""
+        return 2 * self.n_components * self.n_params
+
+    @classmethod
+    def stack(
+        cls,
+        members: Sequence["IvonSteps"],
+        params: torch.Tensor,
+        gradients: torch.Tensor,
+    ) -> "IvonStack":
+        """Steps of several vectors; see `Optimizer.stack`."""
+        return IvonStack(members, params, gradients)
+
+    def sizes(self, n_steps: int) -> list[float]:
+        """Next steps of the means, corrected for momentum that starts at 0."""
+        scale, counts = self.rate / self.weight, range(1, n_steps + 1)
+        return [scale / (1 - MOMENTUM ** (self.count + k)) for k in counts]
+
+    def state_dict(self) -> Numbers:
+        """Everything that changes: a copy; see `Optimizer.state_dict`."""
+        points = {f"points_{k}": v for k, v in self.points.state_dict().items()}
+        return super().state_dict() | points
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
+        """Go on where another one was; see `Optimizer.load_state_dict`."""
+        points = {k: v for k, v in state.items() if k.startswith("points_")}
+        super().load_state_dict({k: v for k, v in state.items() if k not in points})
+        self.points.load_state_dict(
+            {name.removeprefix("points_"): v for name, v in points.items()}
+        )
+
+
+class IvonStack:
+    """Steps of several members, in place.
+
+    Parameters
+    ----------
+    members : sequence of IvonSteps
+        Of M vectors with the same P and K; what they know moves into the stack.
+    params, gradients : Tensor of shape (M, V)
+    """
+
+    def __init__(
+        self,
+        members: Sequence[IvonSteps],
+        params: torch.Tensor,
+        gradients: torch.Tensor,
+    ) -> None:
+        self.members, one = members, members[0]
+        shape, split = (one.n_components, 2, one.n_params), one.split
+        # Of shape (M, K, P) each.
+        self.mean, self.log_std = params[:, :split].unflatten(1, shape).unbind(2)
+        self.slopes = gradients[:, :split].unflatten(1, shape).unbind(2)
+        self.first = torch.stack([member.first for member in members])
+        for member, first in zip(members, self.first, strict=True):
+            member.first = first
+        self.room, self.square = torch.empty_like(self.first), self.first.clone()
+        self.points = AdamStack(
+            [member.points for member in members],
+            params[:, split:],
+            gradients[:, split:],
+        )
+
+    def updates(self, n_steps: int) -> list[Callable[[], None]]:
+        """Prepare steps; see `OptimizerStack.updates`."""
+        like, members = self.first, self.members
+        sizes = iter(
+            like.new_tensor([member.sizes(n_steps) for member in members])
+            .T[..., None, None]
+            .unbind()
+        )
+        pace = like.new_tensor(
+            [PRECISION_SHARE * member.rate / member.weight for member in members]
+        )[:, None, None]
+        for member in members:
+            member.count += n_steps
+            member.points.rate = POINT_SHARE * member.rate
+
+        def update() -> None:
+            in_mean, in_log_std = self.slopes
+            self.first.lerp_(in_mean, 1 - MOMENTUM)
+            x = torch.mul(in_log_std, pace, out=self.room)
+            growth = torch.addcmul(x, x, x, value=0.5, out=self.square).log1p_()
+            self.log_std.sub_(growth, alpha=0.5)
+            variance = torch.mul(self.log_std, 2.0, out=self.room).exp_()
+            self.mean.addcmul_(variance.mul_(self.first), next(sizes), value=-1.0)
+
+        return [update, *self.points.updates(n_steps)]
