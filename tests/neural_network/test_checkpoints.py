@@ -105,10 +105,9 @@ def fit_until(number, model, path, monkeypatch, **params):
         if len(count) == number:
             raise Killed
 
-    monkeypatch.setattr(CheckpointFile, "write", counted)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(CheckpointFile, "write", counted)
         fit(model, path, **params)
-    monkeypatch.undo()
 
 
 def assert_same(model, other):
@@ -222,15 +221,14 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     fit_until(3, MLP, path, monkeypatch)
     before, sizes = path.read_bytes(), []
 
-    def stop(file, *arrays, **named):
+    def end(file, *arrays, **named):
         file.write(b"half")
         sizes.append(path.stat().st_size)
         raise Killed
 
-    monkeypatch.setattr(np, "savez", stop)
-    with pytest.raises(Killed):
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(np, "savez", end)
         fit(MLP, path)
-    monkeypatch.undo()
     assert path.read_bytes() == before
     assert sizes == [len(before)]
     assert_same(fit(MLP, path), fit(MLP))
