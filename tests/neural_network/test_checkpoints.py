@@ -105,9 +105,10 @@ def fit_until(number, model, path, monkeypatch, **params):
         if len(count) == number:
             raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(CheckpointFile, "write", counted)
-        fit(model, path, **params)
+        with pytest.raises(Killed):
+            fit(model, path, **params)
 
 
 def assert_same(model, other):
@@ -226,9 +227,10 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
         sizes.append(path.stat().st_size)
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(np, "savez", end)
-        fit(MLP, path)
+        with pytest.raises(Killed):
+            fit(MLP, path)
     assert path.read_bytes() == before
     assert sizes == [len(before)]
     assert_same(fit(MLP, path), fit(MLP))
