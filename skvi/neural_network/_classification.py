@@ -54,7 +54,8 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         `lower_bound_` and `evidence_bounds` are those of the last batch given the ones
         before: of log p(batch) under the posterior that was its prior. Summed over the
         batches they estimate the evidence of all rows, but bound it in neither
-        direction, since that posterior is an approximation.
+        direction, since that posterior is an approximation. A factorized one forgets:
+        let every batch look like all the rows.
         """
         return self._partial_fit(X, y, sample_weight, self._labels(classes))
 

@@ -109,7 +109,8 @@ class NetworkRegressorMixin(
         `lower_bound_` and `evidence_bounds` are those of the last batch given the ones
         before: of log p(batch) under the posterior that was its prior. Summed over the
         batches they estimate the evidence of all rows, but bound it in neither
-        direction, since that posterior is an approximation.
+        direction, since that posterior is an approximation. A factorized one forgets:
+        let every batch look like all the rows.
         """
         return self._partial_fit(X, y, sample_weight)
 

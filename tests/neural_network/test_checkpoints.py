@@ -105,10 +105,10 @@ def fit_until(number, model, path, monkeypatch, **params):
         if len(count) == number:
             raise Killed
 
-    monkeypatch.setattr(CheckpointFile, "write", counted)
-    with pytest.raises(Killed):
-        fit(model, path, **params)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFile, "write", counted)
+        with pytest.raises(Killed):
+            fit(model, path, **params)
 
 
 def assert_same(model, other):
@@ -222,15 +222,15 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     fit_until(3, MLP, path, monkeypatch)
     before, sizes = path.read_bytes(), []
 
-    def stop(file, *arrays, **named):
+    def end(file, *arrays, **named):
         file.write(b"half")
         sizes.append(path.stat().st_size)
         raise Killed
 
-    monkeypatch.setattr(np, "savez", stop)
-    with pytest.raises(Killed):
-        fit(MLP, path)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", end)
+        with pytest.raises(Killed):
+            fit(MLP, path)
     assert path.read_bytes() == before
     assert sizes == [len(before)]
     assert_same(fit(MLP, path), fit(MLP))
