@@ -234,25 +234,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     ) -> tuple[Solution, FitProgress]:
         """Find a start and solve; after Ctrl-C with what the phase that it hit found.
 
-        Parameters
-        ----------
-        problem : Problem
-        solver : Solver
-        before : dict
-            As in `_solve`.
-        data : dict
-            As in `_solve`.
-        file : CheckpointFile, default=None
-
-        Returns
-        -------
-        solution : Solution
-        progress : FitProgress
-
-        Raises
-        ------
-        KeyboardInterrupt
-            There is nothing to keep yet.
+        Raises KeyboardInterrupt where there is nothing to keep yet.
         """
         start, options = None, self._solver_options(problem.target)
         n_iter = solver.count_iterations(problem, options)
