@@ -9,8 +9,9 @@ from skvi.priors import Laplace, Normal
 
 __all__ = ["unscaled_message"]
 
-# Ratio of the largest range to the smallest one that is worth a word.
-MAX_RATIO = 1000.0
+# Ratio of the largest range to that of the smallest tenth of the features that is worth
+# a word: a few rare ones, as among sparse features, are none.
+MAX_RATIO, SMALL = 1000.0, 0.1
 # Rows that are looked at, evenly spread.
 MAX_ROWS = 2000
 
@@ -41,10 +42,13 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
         ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()
     ranges = np.asarray(ends[0], dtype=np.float64) - ends[1]
     ranges = ranges[ranges > 0]
-    if not len(ranges) or ranges.max() < MAX_RATIO * ranges.min():
+    if not len(ranges):
+        return ""
+    small, large = np.quantile(ranges, [SMALL, 1.0], method="inverted_cdf")
+    if large < MAX_RATIO * small:
         return ""
     return (
-        f"the features have ranges from {ranges.min():.2g} to {ranges.max():.2g}, "
+        f"the features have ranges from {ranges.min():.2g} to {large:.2g}, "
         f"which no single scale of their coefficients suits, and prior={prior!r} has "
         f"the scale 1: standardize them, with make_pipeline(StandardScaler(), {name}"
         "(...)), or give prior='ard', which finds a scale for each"
