@@ -210,7 +210,8 @@ class Filter:
         judged : bool ndarray of shape (R,)
             Rows that are not say nothing.
         slope : ndarray of shape (1, K), default=None
-            Derivative of the gain, if the filter follows tilts: for a single row.
+            Derivative of the gain, if the filter follows tilts: for a single row, after
+            `branch_tilt`.
         """
         n, block = len(gain), self.block
         j = self.t - block.first
@@ -219,8 +220,6 @@ class Filter:
             leaves, stays = np.log(ends), np.log1p(-ends)
         posterior, total = block.probability[j : j + n], np.zeros(n)
         before, places = self.current(), block.places[j : j + n]
-        if slope is not None:
-            self._branch_tilt(before, ends)
         # What is old goes on, too; what is still to come weighs nothing anyway.
         new = np.arange(n)[:, None], places
         moves = gain + stays
@@ -301,8 +300,9 @@ class Filter:
         self.log_total += math.log1p(-lost)
         return size * (1 - lost)
 
-    def _branch_tilt(self, before: np.ndarray, ends: np.ndarray) -> None:
+    def branch_tilt(self) -> None:
         """Derivative of the log weight of the segments that begin in the next row."""
+        before, ends = self.current(), self._hazards(1)
         leaving = before * (ends[0] if ends.ndim else ends)
         total = leaving.sum()
         places = self.block.places[self.t - self.block.first]

@@ -76,6 +76,20 @@ VARIANTS = [
         "the constant of long segments stays that of the end of the table",
     ),
     _v(
+        "changepoint-moments-alias",
+        "_groups.py",
+        "mean, variance = map(np.array, self.model.moments(state, row))",
+        "mean, variance = self.model.moments(state, row)",
+        "predictions of known noise that have seen the row",
+    ),
+    _v(
+        "changepoint-new-tilt",
+        "_stream.py",
+        "            filter_.branch_tilt()\n",
+        "",
+        "the order adapts without the slope of the segments that begin",
+    ),
+    _v(
         "changepoint-missing",
         "_stream.py",
         "usable = usable & model.usable(windows[:, : model.order + 1], features)",
