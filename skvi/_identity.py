@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -89,6 +90,8 @@ def _describe_object(value: Any) -> str:
         params = value.get_params(deep=False)
         parts = (f"{k}={describe(v)}" for k, v in sorted(params.items()))
         return f"{_name(type(value))}({', '.join(parts)})"
+    if isinstance(value, partial):
+        return describe([value.func, value.args, value.keywords])
     if inspect.isfunction(value):  # by what it does
         own = describe(value.__defaults__)
         own += describe([cell.cell_contents for cell in value.__closure__ or ()])
