@@ -3,6 +3,8 @@
 import hashlib
 import inspect
 from collections.abc import Mapping
+from functools import partial
+from types import CodeType
 from typing import Any
 
 import joblib
@@ -77,16 +79,19 @@ def describe(value: Any) -> str:
 
 def _describe_object(value: Any) -> str:
     if isinstance(value, type):
-        return _name(value)
+        return _describe_class(value)
     if isinstance(value, torch.nn.Module):
         numbers = describe(value.state_dict())
-        return f"{value!r} at {hashlib.sha256(numbers.encode()).hexdigest()}"
+        kinds = describe([type(part) for part in value.modules()])
+        return f"{value!r} of {_digest_of_text(kinds)} at {_digest_of_text(numbers)}"
     if isinstance(value, Posterior):
         return f"{value!r} at {digest(value.params)}"
     if isinstance(value, BaseEstimator):
         params = value.get_params(deep=False)
         parts = (f"{k}={describe(v)}" for k, v in sorted(params.items()))
         return f"{_name(type(value))}({', '.join(parts)})"
+    if isinstance(value, partial):
+        return describe([value.func, value.args, value.keywords])
     if inspect.isfunction(value):  # by what it does
         own = describe(value.__defaults__)
         own += describe([cell.cell_contents for cell in value.__closure__ or ()])
@@ -94,10 +99,26 @@ def _describe_object(value: Any) -> str:
     return f"{_name(type(value))} {joblib.hash(value)}"
 
 
-def _digest_of_code(code: Any) -> str:
+def _describe_class(value: type) -> str:
+    """Its name; for a module also what it does."""
+    if not issubclass(value, torch.nn.Module):
+        return _name(value)
+    methods = (part for part in vars(value).values() if inspect.isfunction(part))
+    codes = " ".join(_digest_of_code(method.__code__) for method in methods)
+    return f"{_name(value)} {_digest_of_text(codes)}"
+
+
+def _digest_of_code(code: CodeType) -> str:
     text = f"{code.co_code!r} {code.co_names!r}"
     for part in code.co_consts:
-        text += _digest_of_code(part) if inspect.iscode(part) else repr(part)
+        if isinstance(part, frozenset):  # in another order in another process
+            text += repr(sorted(map(repr, part)))
+        else:
+            text += _digest_of_code(part) if inspect.iscode(part) else repr(part)
+    return _digest_of_text(text)
+
+
+def _digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -188,6 +188,47 @@ def test_other_fits_are_refused(tmp_path):
         model.set_params(**params).fit(X, y)
 
 
+def test_other_functions_and_modules_are_refused(tmp_path):
+    """Of the same name. Wrong variant: they are described by their names."""
+
+    def parts(power):
+        class Net(torch.nn.Module):
+            def __init__(self, n_features, n_outputs):
+                super().__init__()
+                self.last = torch.nn.Linear(n_features, n_outputs)
+
+            if power == 1:
+
+                def forward(self, X):
+                    return self.last(X)
+
+            else:
+
+                def forward(self, X):
+                    return self.last(X**2)
+
+        def loss(f, y):
+            return (f - y).abs() ** power
+
+        return Net, loss
+
+    (net, loss), (other_net, other_loss), path = parts(1), parts(2), tmp_path / "a.npz"
+    model = BayesianModuleRegressor(
+        module=net, loss=loss, noise_scale=1.0, max_iter=1, random_state=0
+    )
+    expected = fit(model, path)
+    assert_same(fit(model.set_params(module=parts(1)[0]), path), expected)
+    with pytest.raises(ValueError, match="fit: module is another one"):
+        fit(model, path, module=other_net)
+    with pytest.raises(ValueError, match="fit: loss is another one"):
+        fit(model, path, loss=other_loss)
+    torch.manual_seed(0)
+    made, path = net(2, 1), tmp_path / "b.npz"
+    fit(model, path, module=made)
+    with pytest.raises(ValueError, match="fit: module is another one"):
+        fit(model, path, module=net(2, 1))
+
+
 def test_a_warm_start_is_another_fit(tmp_path):
     model = fit(MLP, tmp_path / "fit.npz", warm_start=True)
     with pytest.raises(ValueError, match="warm start was none, and is"):

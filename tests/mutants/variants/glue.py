@@ -392,4 +392,11 @@ VARIANTS = [
         "return self",
         "a batch must have rows of two classes",
     ),
+    _v(
+        "identity-of-names",
+        "_identity.py",
+        '    return f"{_name(value)} {_digest_of_text(codes)}"',
+        "    return _name(value)",
+        "a module is the same whatever its methods do",
+    ),
 ]
