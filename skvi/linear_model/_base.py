@@ -17,7 +17,7 @@ from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
-from skvi.posteriors import MeanFieldNormal
+from skvi.posteriors import MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import build_prior
 from skvi.solvers import (
@@ -159,7 +159,10 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         predictor = LinearPredictor(
             data.X.shape[1], likelihood.n_outputs, self.fit_intercept
         )
-        prior = build_prior(self.prior_, predictor.layout)
+        prior = self.prior_
+        if isinstance(prior, Posterior):
+            prior = prior.real_part()
+        prior = build_prior(prior, predictor.layout)
         loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(response, predictor, likelihood, loss, prior, dtype)
 

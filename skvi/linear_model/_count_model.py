@@ -19,7 +19,13 @@ from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
 
-__all__ = ["CountModel", "Counts", "check_likelihood", "start_at_moments"]
+__all__ = [
+    "CountModel",
+    "Counts",
+    "check_likelihood",
+    "log_exposure",
+    "start_at_moments",
+]
 
 # Above it not every integer is a float.
 MAX_COUNT = 2.0**53
@@ -117,6 +123,23 @@ class CountModel(Model):
             is_centred=False,
             offset=None if data.offset is None else as_tensor(data.offset),
         )
+
+
+def log_exposure(exposure: Any, n_rows: int) -> np.ndarray:
+    """Logarithms of positive exposures, one for each row, or one for all of them."""
+    if np.ndim(exposure) == 0:
+        exposure = np.full(n_rows, exposure)
+    exposure = check_array(
+        exposure, ensure_2d=False, dtype=np.float64, input_name="exposure"
+    )
+    exposure = column_or_1d(exposure)
+    if len(exposure) != n_rows or not (exposure > 0).all():
+        raise ValueError(
+            f"exposure must have one positive number for each of the {n_rows} "
+            f"rows. Got {len(exposure)} numbers, the smallest "
+            f"{exposure.min():.6g}. Leave out rows that were never exposed."
+        )
+    return np.log(exposure)
 
 
 def check_likelihood(likelihood: Likelihood) -> None:

@@ -1,10 +1,9 @@
 """Bayesian regression of counts."""
 
-import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi._registry import COUNTS
+from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
@@ -16,9 +15,11 @@ from skvi.linear_model._count_model import (
     CountModel,
     Counts,
     check_likelihood,
+    log_exposure,
     start_at_moments,
 )
 from skvi.linear_model._count_predictions import CountPredictionMixin
+from skvi.posteriors import Posterior
 from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
@@ -79,7 +80,8 @@ Divergence, default="kl"
         exponential prior of mean 1, which predictions average over and the evidence
         integrates. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
         dispersion="learn" plugs in the value of largest ELBO (type-II maximum
-        likelihood: an evidence is then conditioned on it, and optimistic). Another
+        likelihood: an evidence is then conditioned on it, and optimistic). An unknown
+        dispersion goes with ``loss="log"``. Another
         `Likelihood` of counts with one parameter, such as your own, is taken as it is.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
@@ -284,6 +286,14 @@ default="auto"
         if likelihood.gamma_prior is None:
             return model
         name, gamma = likelihood.gamma_block[0], likelihood.gamma_prior
+        if not self.loss_function_.is_log_loss:
+            raise IncompatibleComponentsError(
+                f"loss={self.loss_function_!r} goes with a {name} that is given: use "
+                "NegativeBinomialLikelihood(dispersion=0.5), or loss='log'."
+            )
+        prior = self.prior_
+        if isinstance(prior, Posterior) and name in prior.layout:
+            gamma = map(float, prior.part(name).as_gamma())
         family, blocks = self.posterior_family_, list(model.predictor.layout)
         self.posterior_family_ = with_positive_blocks(family, blocks)
         return CountModel.extending(model, name, GammaHyperprior(*gamma))
@@ -305,21 +315,7 @@ default="auto"
         return super()._bound_evidence(target, generator, *options, **limits)
 
     def _check_exposure(self, X, exposure):
-        if exposure is None:
-            return None
-        if np.ndim(exposure) == 0:
-            exposure = np.full(X.shape[0], exposure)
-        exposure = check_array(
-            exposure, ensure_2d=False, dtype=np.float64, input_name="exposure"
-        )
-        exposure = column_or_1d(exposure)
-        if len(exposure) != X.shape[0] or not (exposure > 0).all():
-            raise ValueError(
-                f"exposure must have one positive number for each of the {X.shape[0]} "
-                f"rows. Got {len(exposure)} numbers, the smallest "
-                f"{exposure.min():.6g}. Leave out rows that were never exposed."
-            )
-        return np.log(exposure)
+        return None if exposure is None else log_exposure(exposure, X.shape[0])
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)

@@ -370,9 +370,24 @@ def test_grid_over_strings_and_objects():
     assert model.fit(X, y).predict(X[:1], return_std=True)[1] == np.inf
 
 
+def test_yesterdays_posterior_is_todays_prior():
+    """Its dispersion, too. Wrong variant: that one starts from its first prior."""
+    X, y = overdispersed(400, rate=1.0)
+    model = BayesianCountRegressor(likelihood="negative_binomial")
+    first = clone(model).fit(X[:200], y[:200])
+    second = clone(model).set_params(prior=first.posterior_).fit(X[200:], y[200:])
+    whole = clone(model).fit(X, y)
+    np.testing.assert_allclose(second.coef_, whole.coef_, atol=0.01)
+    assert second.dispersion_ == pytest.approx(whole.dispersion_, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (
+            BayesianCountRegressor(likelihood="negative_binomial", loss="beta"),
+            "dispersion=0.5",
+        ),
         (BayesianLinearRegression(likelihood="poisson"), "student_t"),
         (BayesianLinearRegression(likelihood=GaussianLikelihood(2.0)), "noise_scale"),
         (BayesianCountRegressor(likelihood="student_t"), "negative_binomial"),

@@ -56,7 +56,7 @@ VARIANTS = [
     ),
     _v(
         "exposure-without-log",
-        "_counts.py",
+        "_count_model.py",
         "return np.log(exposure)",
         "return exposure",
         "the exposure as an offset, not its logarithm",
