@@ -12,10 +12,12 @@ import torch
 
 from skvi._draws import Draws
 from skvi._identity import identity_of
+from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows, unscaled_message
+from skvi.neural_network._layerwise import layerwise_prior
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
 from skvi.solvers import CheckpointFile, State
@@ -30,7 +32,9 @@ __all__ = ["BayesianNetwork", "SampledFunction"]
 # for good before the data have shaped them.
 WARM_UP = 0.2
 # Gradient steps in an epoch of small data, and the largest minibatch.
-STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
+STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
+# Rows of which each step takes all.
+FEW_ROWS = 200
 
 
 class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
@@ -44,6 +48,10 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
+        "prior": [
+            StrOptions({"auto", *SHORTHANDS["prior"]}),
+            *BaseSupervised._parameter_constraints["prior"][1:],
+        ],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
@@ -65,11 +73,26 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
 
     def _build_prior(self, layout):
         """Prior of all parameters, without one of intercepts where there are none."""
+        if self._learns_scales:
+            self.prior_ = layerwise_prior(layout, self.prior_)
+            return build_prior(self.prior_, layout)
         prior, roles = self.prior_, {block.role for block in layout.values()}
         is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
         if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
             prior = {"coef": prior["coef"]}
         return build_prior(prior, layout)
+
+    @property
+    def _learns_scales(self):
+        return isinstance(self.prior, str) and self.prior == "auto"
+
+    def _resolve_prior(self):
+        """Resolve it; "auto" waits for the layers, with the prior of intercepts."""
+        if not self._learns_scales:
+            return super()._resolve_prior()
+        if self.intercept_prior is None:
+            return {}
+        return {"intercept": self._resolve("intercept_prior")}
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""
@@ -77,8 +100,9 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
             return super()._batch_size(n_rows)
         if self.objective_.kind == "weights":
             return None
-        size = min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
-        return size if size < n_rows else None
+        if n_rows <= FEW_ROWS:
+            return None
+        return min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
 
     def _solver_options(self, target):
         return replace(super()._solver_options(target), warm_up=WARM_UP)

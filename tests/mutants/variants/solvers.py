@@ -343,8 +343,8 @@ VARIANTS = [
     ),
     _v(
         "warm-up-forever",
-        "_adam.py",
-        "return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE",
+        "_stable_decay.py",
+        "return WARM_UP_SHARE if len(self.seen) < self.warm_up else 1.0",
         "return WARM_UP_SHARE if self.warm_up else 1.0",
         "the divergence never gets its whole weight",
     ),
