@@ -38,6 +38,7 @@ from skvi.changepoint import BayesianChangepointDetector
 
 DATA = Path(os.environ.get("SKVI_DATA", "data"))
 EVERY, MARGIN = 6, 12
+THRESHOLDS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 def marks():
@@ -71,12 +72,15 @@ def main():
         begin = time.process_time()
         detector = BayesianChangepointDetector(loss=loss).fit(X)
         spent = time.process_time() - begin
-        hits, false = count(detector.changepoints_, true, anyone)
-        print(
-            f"{loss} loss: {len(detector.changepoints_)} changepoints, {hits} of "
-            f"{len(true)} true ones, {false} false alarms, {spent:.1f} s"
-        )
-        print("   ", detector.changepoints_.tolist())
+        print(f"{loss} loss, {spent:.1f} s")
+        for threshold in THRESHOLDS:
+            found = detector.set_params(threshold=threshold).changepoints_
+            hits, false = count(found, true, anyone)
+            print(
+                f"    threshold {threshold:.2f}: {len(found)} changepoints, {hits} of "
+                f"{len(true)} true ones, {false} false alarms"
+            )
+        print("   ", detector.set_params(threshold=0.5).changepoints_.tolist())
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from sklearn.preprocessing import StandardScaler
 from skvi.divergences import KL, Renyi
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import EUBO, AlphaEnergy, ChiBound, RenyiBound
+from skvi.posteriors import Ensemble
 from skvi.priors import Normal
 
 SETS = (
@@ -140,7 +141,27 @@ def as_in_the_papers(name, n_features, **parameters):
 
 def objective(**parameters):
     """One of the objectives on the network of the papers."""
-    return lambda name, d: as_in_the_papers(name, d, **parameters)
+    return lambda name, X: as_in_the_papers(name, X.shape[1], **parameters)
+
+
+def ensemble(likelihood, weight):
+    """Eight deep networks with noise of their own, trained for 8,000 steps."""
+
+    def build(name, X):
+        steps = 16_000 if name == HUGE else 8_000
+        return BayesianMLPRegressor(
+            hidden_layer_sizes=(50, 50),
+            noise="heteroscedastic",
+            likelihood=likelihood,
+            posterior=Ensemble("mean_field", n_members=8),
+            divergence=KL(weight=weight),
+            batch_size=100,
+            n_draws=2,
+            learning_rate=0.01,
+            max_iter=math.ceil(steps / math.ceil(len(X) / 100)),
+        )
+
+    return build
 
 
 SETTINGS = {
@@ -153,8 +174,10 @@ SETTINGS = {
     "gvi renyi 0.5": objective(divergence=Renyi(0.5)),
     "gvi renyi 1.5": objective(divergence=Renyi(1.5)),
     "kl 0.3": objective(divergence=KL(weight=0.3)),
-    "defaults": lambda name, d: BayesianMLPRegressor(),
+    "defaults": lambda name, X: BayesianMLPRegressor(),
 }
+for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
+    SETTINGS[f"ensemble {likelihood} {weight}"] = ensemble(likelihood, weight)
 
 
 class GaussianPeer:
@@ -218,7 +241,7 @@ def runs(options):
             if setting in PEERS:
                 model = PEERS[setting]()
             else:
-                model = SETTINGS[setting](name, X.shape[1])
+                model = SETTINGS[setting](name, X[train])
                 model.set_params(random_state=split)
             yield (name, setting, split), fit_and_score(model, X, y, train, test)
 

@@ -39,21 +39,24 @@ from skvi.changepoint import (
 N_STATIONS = 8  # of 29, evenly spaced, so that the script takes seconds
 
 
+PATH = Path(os.environ.get("SKVI_DATA", "")) / "london-air-pollution"
+PATH = PATH / "london_2h_29stations.csv.gz"
+
+
 def air():
     """Daily means of the stations, by date."""
-    folder = Path(os.environ.get("SKVI_DATA", "")) / "london-air-pollution"
-    path = folder / "london_2h_29stations.csv.gz"
     days = pd.date_range("2002-08-17", periods=366, freq="D", name="day")
-    if path.exists():
-        hours = pd.read_csv(path).drop(columns="t")
+    if PATH.exists():
+        hours = pd.read_csv(PATH).drop(columns="t")
         daily = hours.to_numpy().reshape(366, 12, -1).mean(1)
         return pd.DataFrame(daily, index=days, columns=hours.columns)
     rng = np.random.default_rng(0)
-    common = np.zeros(366)
+    daily = np.full((366, 29), 50.0)
     for t in range(1, 366):
-        common[t] = 0.6 * common[t - 1] + rng.standard_normal()
-    daily = 50 + 10 * (common[:, None] + 0.7 * rng.standard_normal((366, 29)))
-    daily[184:] += 15
+        # What is left from yesterday, at the station and elsewhere.
+        level = 50 if t < 184 else 65
+        rest = 0.3 * daily[t - 1] + 0.3 * daily[t - 1].mean() - 0.6 * level
+        daily[t] = level + rest + 10 * rng.standard_normal(29)
     return pd.DataFrame(daily, index=days).add_prefix("station ")
 
 
@@ -77,7 +80,9 @@ for loss in ("log", "beta"):
     print("    present model:", models[int(detector.model_posterior_.argmax())])
 
 display = ChangepointDisplay.from_estimator(
-    found["beta"], X, name="air of London, robust detector"
+    found["beta"],
+    X,
+    name=("" if PATH.exists() else "simulated ") + "air of London, robust detector",
 )
 charge = pd.Timestamp("2003-02-17")
 display.axes_[0].axvline(charge, color="0.4", lw=1.5, ls=":")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 from sklearn.utils import gen_batches
 from torch.nn.functional import logsigmoid
 
@@ -20,7 +19,6 @@ from skvi.utils._sparse import Features, SparseRows, as_rows
 from skvi.utils._threads import limit_threads
 
 __all__ = [
-    "CountDraws",
     "Draws",
     "NormalDraws",
     "average_log_probabilities",
@@ -150,54 +148,6 @@ class NormalDraws(Draws):
             return torch.logsumexp(values, 0) - constant
 
         return self.by_rows(X, of_block, y)
-
-
-class CountDraws(Draws):
-    """Log rates drawn from a posterior: a mixture of Poisson distributions."""
-
-    def moments(self, X: Any, offset: np.ndarray) -> np.ndarray:
-        """Mean and standard deviation of a new count, (n_samples, 2)."""
-
-        def of_block(f: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-            rate = torch.exp(f[..., 0] + offset)
-            mean = rate.mean(0)
-            variance = (rate - mean).square_().sum(0) / (len(f) - 1)
-            return torch.stack([mean, (mean + variance).sqrt()], 1)
-
-        return self.by_rows(X, of_block, offset)
-
-    def quantiles(self, X: Any, levels: np.ndarray, offset: np.ndarray) -> np.ndarray:
-        """Smallest counts that are reached with these probabilities."""
-
-        def of_block(f: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-            rate = torch.exp(f[..., 0] + offset)
-            # A mixture's quantile is at most the largest of its components.
-            largest = stats.poisson.ppf(levels.max(), rate.amax(0).numpy())
-            return torch.stack([_smallest(rate, q, largest) for q in levels], 1)
-
-        return self.by_rows(X, of_block, offset)
-
-    def log_mass(self, X: Any, y: np.ndarray, offset: np.ndarray) -> np.ndarray:
-        """Log probability of counts, (n_samples,), in nats."""
-
-        def of_block(
-            f: torch.Tensor, y: torch.Tensor, offset: torch.Tensor
-        ) -> torch.Tensor:
-            f = f[..., 0] + offset
-            values = torch.logsumexp(y * f - f.exp(), 0) - math.log(len(f))
-            return values - torch.lgamma(y + 1)
-
-        return self.by_rows(X, of_block, y, offset)
-
-
-def _smallest(rate: torch.Tensor, level: float, largest: np.ndarray) -> torch.Tensor:
-    """Smallest counts whose probability not to be exceeded is at least a level."""
-    low, high = torch.full_like(rate[0], -1.0), torch.from_numpy(largest)
-    while bool((high - low > 1).any()):
-        middle = torch.floor((low + high) / 2)
-        below = torch.special.gammaincc(middle + 1, rate).mean(0) < level
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return high
 
 
 def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:

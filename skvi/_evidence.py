@@ -162,6 +162,10 @@ class EvidenceMixin:
                 f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
                 "are others. For other data use predict_log_density."
             )
+        return self._trained_rows(data)
+
+    def _trained_rows(self, data):
+        """Those of the fit's rows that it trained on: all of them by default."""
         return data
 
     def _bound_evidence(

@@ -1,6 +1,6 @@
 """What a fit fixes: how data become a target, and in which units it works."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
 from skvi.base import Rows, Units
+from skvi.losses import LogLoss
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
@@ -125,6 +126,8 @@ class TrainingData:
         Added to the linear predictor, such as the log of an exposure.
     fingerprint : tuple of int
         Checksum of all that was given.
+    held_out : TrainingData, default=None
+        Rows that the fit is judged by, and does not see.
     """
 
     X: Any
@@ -132,6 +135,7 @@ class TrainingData:
     weight: np.ndarray | None
     offset: np.ndarray | None
     fingerprint: tuple[int, ...]
+    held_out: "TrainingData | None" = None
 
     @classmethod
     def gather(
@@ -167,6 +171,26 @@ class TrainingData:
                 X, targets, weight = X[keep], targets[keep], weight[keep]
                 offset = None if offset is None else offset[keep]
         return cls(X, targets, weight, offset, fingerprint)
+
+    def hold_out(self, rows: np.ndarray) -> "TrainingData":
+        """Take rows out, to judge a fit of the others by.
+
+        Parameters
+        ----------
+        rows : ndarray of int
+
+        Returns
+        -------
+        TrainingData
+            The others; these are its `held_out`.
+        """
+        rest = np.setdiff1d(np.arange(len(self.y)), rows)
+        return replace(self._take(rest), held_out=self._take(rows))
+
+    def _take(self, rows: np.ndarray) -> "TrainingData":
+        columns = (self.X, self.y, self.weight, self.offset)
+        taken = (None if column is None else column[rows] for column in columns)
+        return TrainingData(*taken, self.fingerprint)
 
     @property
     def is_weighted(self) -> bool:
@@ -218,7 +242,7 @@ class Model:
         -------
         Target
         """
-        return SupervisedTarget(
+        target = SupervisedTarget(
             self.predictor,
             self.likelihood,
             self.loss,
@@ -227,6 +251,10 @@ class Model:
             *self._columns(data),
             None if data.offset is None else as_tensor(data.offset),
         )
+        if data.held_out is None:
+            return target
+        judge = replace(self, loss=LogLoss())
+        return target.with_held_out(judge.target(data.held_out))
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
         """Predictor and likelihood at what a fit learnt beside the posterior.

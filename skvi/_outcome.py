@@ -114,7 +114,7 @@ def describe_fit(
         "bound_exists": None,
         "message": solution.message,
     }
-    return {
+    found = {
         "n_iter_": solution.n_iter,
         "loss_curve_": np.asarray(solution.history),
         "objective_value_": objective_value,
@@ -124,6 +124,10 @@ def describe_fit(
         "converged_": solution.converged,
         "diagnostics_": diagnostics,
     }
+    if solution.scores:
+        found["validation_scores_"] = np.asarray(solution.scores)
+        found["best_validation_score_"] = solution.score
+    return found
 
 
 def _bound_draws(solution: Solution, n_draws: int) -> int:

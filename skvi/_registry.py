@@ -1,5 +1,7 @@
 """Names of parts: the one place that knows every concrete class."""
 
+from functools import partial
+
 from skvi.divergences import (
     KL,
     AlphaDivergence,
@@ -8,7 +10,12 @@ from skvi.divergences import (
     Jeffreys,
     Renyi,
 )
-from skvi.likelihoods import GaussianLikelihood, StudentTLikelihood
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    NegativeBinomialLikelihood,
+    PoissonLikelihood,
+    StudentTLikelihood,
+)
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
 from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
@@ -54,14 +61,18 @@ PRIORS = {
     "horseshoe": Horseshoe,
     "log_uniform": LogUniform,
 }
-#: Noise of a continuous target.
+#: Noise of a continuous target, and counts.
 NOISES = {"gaussian": GaussianLikelihood, "student_t": StudentTLikelihood}
+COUNTS = {
+    "poisson": PoissonLikelihood,
+    "negative_binomial": partial(NegativeBinomialLikelihood, "hyperprior"),
+}
 
 #: Constructor parameter -> shorthand -> class.
 SHORTHANDS = {
     "objective": OBJECTIVES,
     "divergence": DIVERGENCES,
-    "likelihood": NOISES,
+    "likelihood": NOISES | COUNTS,
     "loss": LOSSES,
     "posterior": POSTERIORS,
     "prior": PRIORS,

@@ -3,8 +3,10 @@
 from numbers import Real
 
 import numpy as np
+from sklearn.base import clone
 
 from skvi.base import Units
+from skvi.likelihoods import NoiseLikelihood
 from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
@@ -17,6 +19,7 @@ __all__ = [
     "names_of_units",
     "noise_in",
     "units_of",
+    "with_noise_scale",
 ]
 
 # Squares of larger targets, or of the inverses of smaller ones, are no floats.
@@ -101,6 +104,35 @@ def names_of_units(centred: bool) -> tuple[str, ...]:
 def noise_in(units: Units, noise_scale: float | str) -> float | str:
     """Scale of the noise in the units of a fit; "learn" where it is not a number."""
     return "learn" if isinstance(noise_scale, str) else noise_scale / units.y_scale
+
+
+def with_noise_scale(
+    given: NoiseLikelihood, scale: float | str, owner: str
+) -> NoiseLikelihood:
+    """Copy of a shape of noise with the scale that an estimator sets.
+
+    Parameters
+    ----------
+    given : NoiseLikelihood
+    scale : float or "learn"
+    owner : str
+        Name of the estimator, for the message.
+
+    Returns
+    -------
+    NoiseLikelihood
+
+    Raises
+    ------
+    ValueError
+        The shape has a scale of its own.
+    """
+    if given.noise_scale != type(given)().noise_scale:
+        raise ValueError(
+            f"likelihood={given!r} has a noise_scale, which the estimator sets. "
+            f"Give noise_scale={given.noise_scale!r} to {owner}."
+        )
+    return clone(given).set_params(noise_scale=scale)
 
 
 class StandardizedTargetMixin:

@@ -47,6 +47,7 @@ class BaseSupervised(BaseVariational):
         sample_weight = self._check_weights(X, sample_weight)
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        data = self._hold_out(data)
         model = self._assemble(data, response)
         self.loss_function_.check(model.likelihood)
         target = model.target(data)
@@ -54,6 +55,10 @@ class BaseSupervised(BaseVariational):
         self._model, self._fingerprint = model, data.fingerprint
         self._had_weights = sample_weight is not None
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
+
+    def _hold_out(self, data):
+        """Rows of the fit, with those that it is judged by; all of them by default."""
+        return data
 
     def _response(self, y):
         """Return what the targets are: numbers, by default."""

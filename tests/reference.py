@@ -235,7 +235,8 @@ def sample_chains(problem, n_chains, n_warmup, n_iter, seed, widen=1.3):
 
     All chains move together, on ellipses of a normal around the mode; every move is
     exact whatever that normal is, so that there is nothing to tune. Half of the
-    chains start in the prior.
+    chains start in the prior, or, where the problem has no scale of it, in a normal
+    three times as wide.
     """
     rng = np.random.default_rng(seed)
     mode, root = problem.mode()
@@ -246,8 +247,11 @@ def sample_chains(problem, n_chains, n_warmup, n_iter, seed, widen=1.3):
         return problem.log_joint(mode + eps @ root.T) + 0.5 * (eps**2).sum(1)
 
     eps = rng.standard_normal((n_chains, size))
-    prior = problem.scale * rng.standard_normal((n_chains // 2, size))
-    eps[::2] = np.linalg.solve(root, (prior - mode).T).T
+    if problem.scale is None:
+        eps[::2] *= 3.0
+    else:
+        prior = problem.scale * rng.standard_normal((n_chains // 2, size))
+        eps[::2] = np.linalg.solve(root, (prior - mode).T).T
     current, kept = log_ratio(eps), []
     for i in range(n_warmup + n_iter):
         nu = rng.standard_normal(eps.shape)

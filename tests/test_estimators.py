@@ -4,10 +4,11 @@ import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.divergences import KL, Renyi
+from skvi.likelihoods import NegativeBinomialLikelihood, StudentTLikelihood
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -39,7 +40,7 @@ MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
 DEFAULTS = [
     BayesianLogisticRegression(),
     BayesianLinearRegression(),
-    BayesianPoissonRegressor(),
+    BayesianCountRegressor(),
     BayesianMLPRegressor(**CHEAP),
     BayesianMLPClassifier(**CHEAP),
     EvidenceSearch(
@@ -71,6 +72,10 @@ WITH_PARTS = [
         prior={"coef": Laplace(), "intercept": Normal()},
     ),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
+    BayesianLinearRegression(likelihood="student_t"),
+    BayesianLinearRegression(
+        likelihood=StudentTLikelihood(df=3.0), noise_scale=0.5, tol=1e-9
+    ),
     BayesianLinearRegression(noise_scale=0.5, prior="laplace", tol=1e-9),
     BayesianLinearRegression(noise_scale="learn", prior="normal"),
     BayesianLinearRegression(loss="beta", noise_scale=1.0, prior="normal"),
@@ -93,8 +98,10 @@ WITH_PARTS = [
         tol=1e-9,
     ),
     # The checks' targets are no counts: log loss only.
-    BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
-    BayesianPoissonRegressor(
+    BayesianCountRegressor(likelihood="negative_binomial"),
+    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
+    BayesianCountRegressor(posterior="mean_field", prior="laplace"),
+    BayesianCountRegressor(
         divergence=KL(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         n_jobs=1,
@@ -126,7 +133,7 @@ SLOW = [
     BayesianLogisticRegression(
         divergence="renyi", loss="beta", posterior="mean_field", tol=1e-9
     ),
-    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
+    BayesianCountRegressor(objective="eubo", posterior="mean_field"),
     EvidenceSearch(
         BayesianLogisticRegression(posterior="mean_field"),
         {"fit_intercept": [True, False]},

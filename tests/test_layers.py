@@ -39,7 +39,12 @@ LAYERS = [
         "skvi._warm_start",
         "skvi._identity",
     ],
-    ["skvi._parameters", "skvi._resolution", "skvi._noisy_draws"],
+    [
+        "skvi._parameters",
+        "skvi._resolution",
+        "skvi._noisy_draws",
+        "skvi._likelihood_mixture",
+    ],
     ["skvi._variational", "skvi._classes"],
     ["skvi._supervised", "skvi._evidence", "skvi.testing", "skvi._regressors"],
     ["skvi._side_by_side"],

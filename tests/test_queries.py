@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.evidence import EvidenceBounds
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
+    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
-    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
@@ -25,7 +25,8 @@ ESTIMATORS = [
     BayesianLinearRegression(noise_scale="learn", prior=Normal(), fit_intercept=False),
     BayesianLogisticRegression(class_weight="balanced"),
     BayesianLogisticRegression(prior=Normal(2.0)),
-    BayesianPoissonRegressor(),
+    BayesianCountRegressor(),
+    BayesianCountRegressor(likelihood="negative_binomial"),
     BayesianMLPRegressor(**QUICK),
     BayesianMLPRegressor(noise_scale=0.7, **QUICK),
     BayesianMLPClassifier(class_weight={0: 2.0, 1: 1.0}, **QUICK),
@@ -42,6 +43,7 @@ OTHERS = {
     "hidden_layer_sizes": [(2, 2)],
     "activation": ["tanh"],
     "likelihood": ["student_t", "gaussian"],
+    "likelihood of counts": ["negative_binomial", "poisson"],
     "noise": ["heteroscedastic"],
     "noise_scale": [0.1],
     "normalize_y": [False],
@@ -53,6 +55,7 @@ OTHERS = {
     "max_iter": [1],
     "tol": [10.0],
     "early_stopping": [True],
+    "validation_fraction": [0.2],
     "n_iter_no_change": [1],
     "warm_start": [True],
     "n_predict_draws": [2],
@@ -73,7 +76,7 @@ def fitted(request):
     model = clone(request.param).set_params(random_state=0)
     if is_classifier(model):
         y = (f > 0).astype(int)
-    elif isinstance(model, BayesianPoissonRegressor):
+    elif isinstance(model, BayesianCountRegressor):
         y = rng.poisson(np.exp(f))
     else:
         y = 50 + 10 * f
@@ -110,8 +113,10 @@ def state(model):
 
 def others(model):
     """Every parameter with another value than the one it has."""
+    counts = isinstance(model, BayesianCountRegressor)
+    names = {"likelihood": "likelihood of counts"} if counts else {}
     return {
-        name: next(v for v in OTHERS[name] if v != value)
+        name: next(v for v in OTHERS[names.get(name, name)] if v != value)
         for name, value in model.get_params(deep=False).items()
         if name != "verbose"
     }

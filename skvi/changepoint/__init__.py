@@ -9,14 +9,14 @@ from skvi.changepoint._regression import (
     Autoregression,
     ConstantMean,
     LinearRegression,
+    LinearTrend,
     VectorAutoregression,
 )
+from skvi.changepoint._rows import BurnIn, Row
 from skvi.changepoint.base import (
-    BurnIn,
     Hazard,
     ObservationModel,
     RegressionModel,
-    Row,
     SegmentModel,
 )
 
@@ -31,6 +31,7 @@ __all__ = [
     "Hazard",
     "KnownNoise",
     "LinearRegression",
+    "LinearTrend",
     "ObservationModel",
     "PoissonCounts",
     "RegressionModel",

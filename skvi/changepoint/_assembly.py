@@ -11,19 +11,21 @@ from skvi.changepoint._filter import Filter
 from skvi.changepoint._groups import ConjugateGroup, Group, SingleModel
 from skvi.changepoint._hazards import ConstantHazard
 from skvi.changepoint._judge import Judge
+from skvi.changepoint._levels import LevelGroup
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._records import Records
 from skvi.changepoint._regression import (
     Autoregression,
     ConstantMean,
     LinearRegression,
+    LinearTrend,
     VectorAutoregression,
 )
 from skvi.changepoint._robust import RobustGroup
+from skvi.changepoint._rows import BurnIn
 from skvi.changepoint._scaling import Scaling, measure
 from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import (
-    BurnIn,
     Hazard,
     ObservationModel,
     RegressionModel,
@@ -50,9 +52,13 @@ __all__ = [
 
 # Standard deviations from the prediction at which a row has the largest influence.
 INFLUENCE_PEAK = 2.0
+# Beyond it the arithmetic overflows.
+LARGEST_BETA = 10.0
 # The largest order of the run-length loss, of those tried on the five autoregressions
 # (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
 RUN_LENGTH_BETA = 1.75
+
+LEVEL = "level"
 
 MODELS = {
     "constant_mean": ConstantMean,
@@ -62,6 +68,7 @@ MODELS = {
     "autoregression": Autoregression,
     "vector_autoregression": VectorAutoregression,
     "linear_regression": LinearRegression,
+    "linear_trend": LinearTrend,
 }
 
 
@@ -141,7 +148,19 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
         loss.validate()
         found = clone(loss)
     if isinstance(found, BetaLoss):
-        require_regressions(f"loss={found!r}", 'loss="log"', models)
+        if found.beta > LARGEST_BETA:
+            raise ValueError(
+                f"loss={found!r}: under so large an order no row teaches anything. A "
+                "row has its largest influence at 1 / sqrt(beta - 1) standard "
+                "deviations from its prediction: use a beta between 1 and 2."
+            )
+        for model in models:
+            if not isinstance(model, RegressionModel):
+                raise IncompatibleComponentsError(
+                    f"loss={found!r} and {type(model).__name__} cannot be combined: "
+                    "the posterior that minimizes the beta loss is known for "
+                    f"regressions only. {model.instead_of_beta}"
+                )
     return found
 
 
@@ -187,22 +206,23 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
     if isinstance(divergence, str):
         return KL()
     divergence.validate()
-    if divergence.weight != 1:
-        require_regressions(f"divergence={divergence!r}", "weight=1", models)
+    for model in models:
+        if divergence.weight != 1 and not model.takes_parts:
+            raise IncompatibleComponentsError(
+                f"divergence={divergence!r} and {type(model).__name__} cannot be "
+                "combined: the model does not say what a part of a row teaches. Use "
+                "weight=1, or give the model an update_part and takes_parts = True."
+            )
     return clone(divergence)
 
 
-def require_regressions(
-    part: str, instead: str, models: Sequence[SegmentModel]
-) -> None:
-    """Only regressions know what a row of less weight teaches."""
-    for model in models:
-        if not isinstance(model, RegressionModel):
-            raise IncompatibleComponentsError(
-                f"{part} and {type(model).__name__} cannot be combined: the model has "
-                f"no update by a part of a row. Use {instead}, or regressions, such as "
-                "ConstantMean."
-            )
+def kind_of(model: RegressionModel, power: float | None) -> str:
+    """By which arithmetic a regression is computed; all are alike if robust."""
+    if power is not None:
+        return "robust"
+    if model.shares_design:
+        return "shared"
+    return LEVEL if model.is_level else "separate"
 
 
 def make_groups(
@@ -210,22 +230,25 @@ def make_groups(
 ) -> list[Group]:
     """Put models of one kind together."""
     groups: list[Group] = []
-    for shared in (False, True) if power is None else (None,):
-        chosen = [
-            (i, model)
-            for i, model in enumerate(models)
-            if isinstance(model, RegressionModel)
-            and shared in (None, model.shares_design)
-        ]
-        if chosen:
-            numbers, members = zip(*chosen, strict=True)
-            if power is None:
-                groups.append(ConjugateGroup(numbers, members, burn_in, temper))
-            else:
-                groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+    regressions = [
+        (i, model)
+        for i, model in enumerate(models)
+        if isinstance(model, RegressionModel)
+    ]
+    for kind in sorted({kind_of(model, power) for _, model in regressions}):
+        numbers, members = zip(
+            *(x for x in regressions if kind_of(x[1], power) == kind),
+            strict=True,
+        )
+        if power is not None:
+            groups.append(RobustGroup(numbers, members, burn_in, power, temper))
+        elif kind == LEVEL:
+            groups.append(LevelGroup(numbers, members, burn_in, temper))
+        else:
+            groups.append(ConjugateGroup(numbers, members, burn_in, temper))
     for i, model in enumerate(models):
         if isinstance(model, ObservationModel):
-            groups.append(SingleModel(i, model, burn_in))
+            groups.append(SingleModel(i, model, burn_in, temper))
     return groups
 
 
@@ -253,8 +276,9 @@ def make_stream(
     """Put a stream together, before its first row."""
     power, run_length_power = powers
     groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
+    first = max(model.order for model in models)
     filter_ = Filter(
-        groups, hazard, model_prior, max_hypotheses, min_probability, adapts
+        groups, hazard, model_prior, max_hypotheses, min_probability, first, adapts
     )
     records = Records(hazard, history, n_kept)
     judge = Judge(run_length_power, adapts, scaling.burn_in.noise)

@@ -7,12 +7,15 @@ factor of V^-1 is what is kept: V = factor^T factor. A row changes it by a matri
 rank one.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from skvi.changepoint._rows import BurnIn, Row, State
 from skvi.changepoint._student import log_student
-from skvi.changepoint.base import BurnIn, RegressionModel, State
+from skvi.changepoint.base import RegressionModel
 
-__all__ = ["Regressions", "downdate", "noise_of", "prior_of"]
+__all__ = ["Designs", "Regressions", "downdate", "noise_of", "prior_of"]
 
 
 def noise_of(model: RegressionModel, burn_in: BurnIn) -> np.ndarray:
@@ -39,6 +42,46 @@ def prior_of(model: RegressionModel, burn_in: BurnIn, p: int) -> State:
     return {"factor": factor, "mean": means, "shape": shape, "rate": rate}
 
 
+class Designs:
+    """Regressors of several models side by side; shorter ones are padded with zeros.
+
+    Parameters
+    ----------
+    models : sequence of RegressionModel
+    burn_in : BurnIn
+    """
+
+    def __init__(self, models: Sequence[RegressionModel], burn_in: BurnIn) -> None:
+        self.models = models
+        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        nobody = np.zeros(0, int)
+        aged = [model.segment_regressors(nobody).shape[-1] for model in models]
+        # Places of the regressors that depend on the segment's age.
+        self.aged = [slice(p - q, p) for p, q in zip(self.sizes, aged, strict=True)]
+        self.any_aged = any(aged)
+
+    def of_row(self, row: Row, n_sets: int) -> np.ndarray:
+        """Those that all hypotheses of a model share: (n_models, n_sets, p)."""
+        found = np.zeros((len(self.models), n_sets, max(self.sizes)))
+        for place, model in zip(found, self.models, strict=True):
+            part = model.regressors(row)
+            place[:, : part.shape[1]] = part
+        return found
+
+    def of_hypotheses(
+        self, design: np.ndarray, member: np.ndarray, age: np.ndarray
+    ) -> np.ndarray:
+        """Those of hypotheses, (K or 1, n_sets, ..., p), by their ages, (K, ...)."""
+        if len(design) == 1 and not self.any_aged:
+            return design
+        found = design[member]
+        for i, (model, place) in enumerate(zip(self.models, self.aged, strict=True)):
+            if place.stop > place.start:
+                of = member == i
+                found[of, ..., place] = model.segment_regressors(age[of])[:, None]
+        return found
+
+
 def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Factor of the inverse after a row: (F^T F)^-1 + phi phi^T, with direction F phi.
 
@@ -49,8 +92,6 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     square = direction * direction
     after = 1 + np.cumsum(square, axis=-1)
     before = after - square
-    if factor.shape[-1] == 1:
-        return factor / np.sqrt(after)[..., None]
     scaled = direction[..., None] * factor
     earlier = np.cumsum(scaled, axis=-2) - scaled
     correction = (direction / before)[..., None] * earlier
@@ -71,13 +112,9 @@ class Regressions:
 
     def __init__(self, state: State, design: np.ndarray) -> None:
         self.state = state
-        if design.shape[-1] == 1 and np.all(design == 1):
-            self.direction = state["factor"][..., 0]
-            self.fit = state["mean"][..., 0]
-        else:
-            column = design[..., None]
-            self.direction = (state["factor"] @ column)[..., 0]
-            self.fit = (state["mean"] @ column)[..., 0]
+        column = design[..., None]
+        self.direction = (state["factor"] @ column)[..., 0]
+        self.fit = (state["mean"] @ column)[..., 0]
         self.spread = (self.direction * self.direction).sum(-1)[..., None]
 
     def log_density(self, values: np.ndarray) -> np.ndarray:

@@ -3,7 +3,8 @@
 import numpy as np
 from scipy.special import gammaln
 
-from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.changepoint._rows import BurnIn, Row, State
+from skvi.changepoint.base import POSITIVE, ObservationModel
 
 __all__ = ["BernoulliTrials", "PoissonCounts"]
 
@@ -28,6 +29,11 @@ class PoissonCounts(ObservationModel):
     """
 
     support = "count"
+    takes_parts = True
+    instead_of_beta = (
+        'Use loss="log", or ConstantMean for 2 * sqrt(X + 3 / 8), whose noise is '
+        "about 1 whatever the rate."
+    )
     _parameter_constraints: dict = {"shape": [POSITIVE]}
 
     def __init__(self, shape: float = 1.0) -> None:
@@ -51,7 +57,14 @@ class PoissonCounts(ObservationModel):
 
     def update(self, state: State, row: Row) -> State:
         """One more count; see `ObservationModel.update`."""
-        return {"shape": state["shape"] + row.values, "rate": state["rate"] + 1}
+        return self.update_part(state, row, 1.0)
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """A part of one; see `ObservationModel.update_part`."""
+        return {
+            "shape": state["shape"] + weight * row.values,
+            "rate": state["rate"] + weight,
+        }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
         """Of the negative binomial; see `ObservationModel.moments`."""
@@ -78,6 +91,10 @@ class BernoulliTrials(ObservationModel):
     """
 
     support = "binary"
+    takes_parts = True
+    instead_of_beta = (
+        'Use loss="log": of zeros and ones none lies far from what is expected.'
+    )
     _parameter_constraints: dict = {"ones": [POSITIVE], "zeros": [POSITIVE]}
 
     def __init__(self, ones: float = 1.0, zeros: float = 1.0) -> None:
@@ -96,9 +113,13 @@ class BernoulliTrials(ObservationModel):
 
     def update(self, state: State, row: Row) -> State:
         """One more row; see `ObservationModel.update`."""
+        return self.update_part(state, row, 1.0)
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """A part of one; see `ObservationModel.update_part`."""
         return {
-            "ones": state["ones"] + row.values,
-            "zeros": state["zeros"] + 1 - row.values,
+            "ones": state["ones"] + weight * row.values,
+            "zeros": state["zeros"] + weight * (1 - row.values),
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:

@@ -58,8 +58,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     models : str, SegmentModel or list of them, default="constant_mean"
         What rows of a segment may follow; several compete in every segment.
         "constant_mean", "known_noise", "autoregression", "vector_autoregression",
-        "linear_regression", "poisson" and "bernoulli" are the classes of this module
-        with their defaults.
+        "linear_regression", "linear_trend", "poisson" and "bernoulli" are the classes
+        of this module with their defaults.
     hazard : float or Hazard, default=100.0
         Mean number of rows of a segment, before any is seen. Or how likely a segment
         is to end, by its length.
@@ -75,7 +75,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Whether the order of the run-length loss follows the stream: a step for each
         row, down the gradient of the absolute error of prediction. Needs a beta loss.
     divergence : {"kl"} or KL, default="kl"
-        ``KL(weight=w)`` lets rows count 1/w in what they teach; regressions only.
+        ``KL(weight=w)`` lets rows count 1/w in what they teach.
     model_prior : array-like of shape (n_models,), default=None
         Probabilities of the models at the start of a segment; None: all equal.
     feature_columns : list of int or str, default=None
@@ -384,14 +384,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         series, features = self._columns.split(X, self.models_[0].support)
         told = time.monotonic()
         with interrupts_between_rows() as interrupt:
-            for i in range(len(X)):
-                stream.push(
-                    series[i], features[i], labels if labels is None else labels[i]
-                )
-                if interrupt.came:
-                    break
+            i = 0
+            while i < len(X) and not interrupt.came:
+                rest = labels if labels is None else labels[i:]
+                i += stream.push(series[i:], features[i:], rest)
                 if self.verbose and time.monotonic() - told > SECONDS_BETWEEN_LINES:
                     told = time.monotonic()
                     name = type(self).__name__
-                    print(f"[{name}] row {i + 1} of {len(X)}", flush=True)  # noqa: T201
+                    print(f"[{name}] row {i} of {len(X)}", flush=True)  # noqa: T201
         return self

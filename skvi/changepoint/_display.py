@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.changepoint._records import nearby_sums
+from skvi.changepoint._records import AROUND, nearby_sums
 from skvi.plotting import _common as common
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ COLORS = (common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORA
 PIXELS_WIDE, PIXELS_HIGH = 800, 200
 # Less probable run lengths are white.
 FAINTEST = 1e-4
-# Rows between two labels of models are drawn as lines up to so many models.
+# Series that are drawn; more hide each other.
 MOST_SERIES = 5
 
 
@@ -27,9 +27,10 @@ class ChangepointDisplay:
     """What a detector saw and found, in panels above each other.
 
     The series with its predictions and changepoints; the probability of every row to
-    begin a segment, and (light) the expected changes within 5 rows of it; the
-    probabilities of how long the segment has been, as they were after every row; and,
-    where models compete, theirs.
+    begin a segment, and (light) the expected changes within 5 rows of it, at most 1;
+    the probabilities of how long the segment has been, as they were after every row, in
+    gray on a logarithmic scale from 0.0001 (white) to 1 (black); and, where models
+    compete, theirs.
 
     It is recommended to use `from_estimator`.
 
@@ -178,7 +179,7 @@ class ChangepointDisplay:
             self._draw_models(self.axes_[3])
         self.axes_[0].set_title(name or "")
         self.axes_[-1].set_xlabel("row" if self.index is None else "")
-        for ax in self.axes_:
+        for ax in self.axes_ if len(X) > 1 else ():
             ax.set_xlim(self._x[0], self._x[-1])
         return self
 
@@ -200,9 +201,11 @@ class ChangepointDisplay:
                 std = self.detector.prediction_stds_[self._rows, j]
                 style = {"color": common.SKY, "zorder": 1}
                 low, high = mean - 1.64 * std, mean + 1.64 * std
+                style["label"] = "90 % prediction"
                 ax.fill_between(self._x, low, high, alpha=0.4, lw=0, **style)
-        for x in self._changes():
-            ax.axvline(x, color=common.VERMILION, lw=1.2, ls="--", zorder=3)
+        for i, x in enumerate(self._changes()):
+            style = {"color": common.VERMILION, "lw": 1.2, "ls": "--", "zorder": 3}
+            ax.axvline(x, label="" if i else "changepoint", **style)
         if len(seen):  # bands of the first rows are as wide as the prior
             room = 0.08 * max(np.ptp(seen), 1e-12)
             ax.set_ylim(seen.min() - room, seen.max() + room)
@@ -210,13 +213,18 @@ class ChangepointDisplay:
         if X.shape[1] > MOST_SERIES:
             label = f"{MOST_SERIES} of {X.shape[1]} series"
         ax.set_ylabel(label)
+        put_legend(ax)
 
     def _draw_changes(self, ax: "Axes") -> None:
         probability = self.detector.change_probability_[self._rows]
         around = np.minimum(nearby_sums(self.detector.change_probability_), 1.0)
-        ax.fill_between(self._x, around[self._rows], color=common.SKY, alpha=0.5, lw=0)
-        ax.vlines(self._x, 0, probability, color=common.BLUE, lw=1.5)
+        near = {"color": common.SKY, "label": f"within {AROUND} rows"}
+        ax.fill_between(self._x, around[self._rows], alpha=0.5, lw=0, **near)
+        ax.vlines(
+            self._x, 0, probability, color=common.BLUE, lw=1.5, label="at the row"
+        )
         ax.set(ylim=(0, 1.02), ylabel="P(change)")
+        put_legend(ax)
 
     def _draw_run_lengths(self, ax: "Axes") -> None:
         from matplotlib.colors import LogNorm
@@ -234,7 +242,7 @@ class ChangepointDisplay:
     def _image(self) -> tuple[np.ndarray, int]:
         """Largest probability of the run lengths and rows that share a pixel."""
         records = self.detector._stream.records
-        posteriors = list(records.posteriors)[-len(self._x) :]
+        posteriors = records.posteriors()[-len(self._x) :]
         offset = len(self._x) - len(posteriors)
         n = self.detector.n_rows_seen_
         lengths = [
@@ -260,4 +268,10 @@ class ChangepointDisplay:
         colors = [COLORS[i % len(COLORS)] for i in range(len(names))]
         ax.stackplot(self._x, posterior.T, labels=names, colors=colors, lw=0)
         ax.set(ylim=(0, 1), ylabel="P(model)")
+        put_legend(ax)
+
+
+def put_legend(ax: "Axes") -> None:
+    """To the right of the panel, if there is anything to name."""
+    if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="x-small")

@@ -2,28 +2,44 @@
 
 A hypothesis says when the present segment began, and by which model its rows are
 distributed. Its weight is the posterior probability, and its path the joint probability
-of the best segmentation that ends in it, both relative to the evidence so far.
+of the best segmentation that ends in it.
+
+Hypotheses live in blocks of rows: a block begins with those that are left, and has
+places for all that begin in it. Inside a block nothing moves, so that many rows are
+computed in one operation; the blocks are the same however the rows come.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._groups import Group
-from skvi.changepoint._store import Store
+from skvi.changepoint._blocks import Block, Posterior
+from skvi.changepoint._groups import Group, Reading
+from skvi.changepoint._rows import Window
 from skvi.changepoint.base import Hazard
 
-__all__ = ["Filter", "Posterior"]
+__all__ = ["Filter", "Passed"]
 
 
 @dataclass(frozen=True)
-class Posterior:
-    """Hypotheses after a row: first row of the segment, model, probability, (K,)."""
+class Passed:
+    """What is known of R rows that have passed.
 
-    start: np.ndarray
-    model: np.ndarray
-    probability: np.ndarray
+    Parameters
+    ----------
+    predictive : ndarray of shape (R, K)
+        Probabilities of the hypotheses before each row, given that it comes.
+    posterior : ndarray of shape (R, K)
+        After it.
+    log_total : ndarray of shape (R,)
+        By how much each row raised the log evidence.
+    """
+
+    predictive: np.ndarray
+    posterior: np.ndarray
+    log_total: np.ndarray
 
 
 class Filter:
@@ -39,6 +55,8 @@ class Filter:
         How many are kept; None for all.
     min_probability : float
         Less probable ones are dropped.
+    first : int
+        The first row that is judged: the rows before it are only its past.
     tilts : bool
         Whether to follow derivatives of the log weights in the order of the loss.
     """
@@ -50,164 +68,268 @@ class Filter:
         model_prior: np.ndarray,
         max_hypotheses: int | None,
         min_probability: float,
+        first: int,
         tilts: bool = False,
     ) -> None:
-        self.tilts = tilts
-        self.groups, self.hazard = groups, hazard
+        self.groups, self.hazard, self.first, self.tilts = groups, hazard, first, tilts
+        self.model_prior = model_prior
         with np.errstate(divide="ignore"):
             self.log_prior = np.log(model_prior)
-            self.log_bound = np.log(min_probability)
-        self.max_hypotheses = max_hypotheses
-        self.fresh = [self._new(group) for group in groups]
-        self.stores = [Store(rows) for rows in self.fresh]
+        self.max_hypotheses = math.inf if max_hypotheses is None else max_hypotheses
+        self.min_probability = min_probability
+        self._prunes = min_probability > 0 or max_hypotheses is not None
+        self.n_rows = min(group.rows_at_once for group in groups)
+        self.fresh = [group.fresh(self.n_rows) for group in groups]
+        self.states = [{n: a[:0] for n, a in state.items()} for state in self.fresh]
+        # Log weights and paths, relative to each other, and the log of the sum of the
+        # former.
+        self.weights = np.zeros((2, 0))
+        self.log_total = 0.0
+        self.n_alive = 0
+        self.tilt = self.before = np.zeros(0)
+        self.block = Block.empty([group.models for group in groups])
         self.t = 0
-        self.log_evidence = 0.0
+        self.settled_evidence = 0.0
         self.dropped_mass = 0.0
         # First row of a segment -> first row and model of the best one before it.
         self.parents: dict[int, tuple[int, int]] = {}
 
-    def _new(self, group: Group) -> dict[str, np.ndarray]:
-        """One new hypothesis of each of the group's models."""
-        models = np.array(group.models)
-        rows = group.prior()
-        rows["member"], rows["model"] = np.arange(len(models)), models
-        rows["start"] = np.zeros(len(models), np.int64)
-        rows["log_weight"] = rows["path"] = np.zeros(len(models))
-        if self.tilts:
-            rows["tilt"] = np.zeros(len(models))
-        return rows
-
     # --- what is known ----------------------------------------------------------------
 
-    def gather(self, name: str) -> np.ndarray:
-        """One array of all hypotheses, (K,)."""
-        if len(self.stores) == 1:
-            return self.stores[0][name]
-        return np.concatenate([store[name] for store in self.stores])
+    @property
+    def log_evidence(self) -> float:
+        """Log density of all rows so far."""
+        return self.settled_evidence + self.log_total
+
+    def current(self) -> np.ndarray:
+        """Probabilities after the last row, (K,)."""
+        passed = self.t - self.block.first
+        return self.block.probability[passed - 1] if passed else self.before
 
     def posterior(self) -> Posterior:
-        """Hypotheses after the last row."""
-        return Posterior(
-            self.gather("start").copy(),
-            self.gather("model").copy(),
-            np.exp(self.gather("log_weight")),
-        )
+        """Hypotheses after the last row that are left."""
+        if not self.n_alive:
+            return Posterior(self.block.start, self.block.model, np.zeros(0))
+        alive = self.weights[0] > -np.inf
+        start, model = self.block.start[alive], self.block.model[alive]
+        return Posterior(start, model, self.current()[alive])
 
     def segmentation(self) -> list[tuple[int, int]]:
         """First row and model of every segment of the most probable segmentation."""
-        best = int(np.argmax(self.gather("path")))
-        node = int(self.gather("start")[best]), int(self.gather("model")[best])
+        if not self.n_alive:
+            return [(0, 0)]
+        best = int(self.weights[1].argmax())
+        node = int(self.block.start[best]), int(self.block.model[best])
         found = [node]
         while node[0] in self.parents:
             node = self.parents[node[0]]
             found.append(node)
         return found[::-1]
 
-    # --- one row ----------------------------------------------------------------------
+    # --- blocks -----------------------------------------------------------------------
 
-    def begin(self, first: int) -> None:
-        """Let the first segment begin, by any model, before row `first` is seen."""
-        self.t = first + 1
-        self._append(self.log_prior, self.log_prior, 0)
+    def make_room(self) -> int:
+        """Begin a new block if the present one is full; rows it has place for."""
+        if self.t >= self.block.end:
+            self._compact()
+        return self.block.end - self.t
 
-    def branch(self) -> None:
-        """Let every segment go on or end, before the next row is seen."""
-        start, path = self.gather("start"), self.gather("path")
-        ends, stays = self._hazards(self.t - start)
-        mass, best = log_sum(self.gather("log_weight") + ends), np.argmax(path + ends)
-        value, origin = path[best] + ends[best], int(start[best])
-        tilt = 0.0
-        if self.tilts and mass > -np.inf:
-            leaving = np.exp(self.gather("log_weight") + ends - mass)
-            tilt = float(leaving @ self.gather("tilt"))
-        model = int(self.gather("model")[best])
-        self._add_to_all(stays, stays)
-        if mass > -np.inf:
-            self.parents[self.t] = origin, model
-            self._append(mass + self.log_prior, value + self.log_prior, self.t, tilt)
-        self.t += 1
+    def _compact(self) -> None:
+        """Begin the next block with those hypotheses that are left."""
+        alive = self.weights[0] > -np.inf
+        block = self.block.next(self.t, self.n_rows, alive)
+        if self.t == self.first:  # the first segment begins with the series
+            block.start[block.places[0]] = 0
+        for state, new, old, place in zip(
+            self.states, self.fresh, self.block.slices(), block.slices(), strict=True
+        ):
+            kept = alive[old]
+            for name, array in new.items():
+                state[name] = np.concatenate([state[name][kept], array])
+            state["start"] = block.start[place]
+        weights = np.full((2, len(block.start)), -np.inf)
+        old = np.ones(len(block.start), bool)
+        old[block.places.ravel()] = False
+        weights[:, old] = self.weights[:, alive] - self.log_total
+        tilt = np.zeros(len(block.start))
+        tilt[old] = self.tilt[alive]
+        # The row before the block, for the step to its first row.
+        before = np.zeros(len(block.start))
+        if self.n_alive:
+            before[old] = self.current()[alive]
+        self.before = before
+        self.settled_evidence += self.log_total
+        self.log_total = 0.0
+        self.block, self.weights, self.tilt = block, weights, tilt
 
-    def weigh(self, gain: np.ndarray, slope: np.ndarray | None = None) -> float:
-        """Multiply probabilities by exp(gain), (K,), whose derivative is the slope.
+    # --- rows -------------------------------------------------------------------------
 
-        Returns the log of their total.
-        """
-        total = log_sum(self.gather("log_weight") + gain)
-        if not np.isfinite(total):
-            raise ValueError(
-                f"Row {self.t - 1} is impossible under every model of the detector "
-                "(its log density is not finite). Add a model that can produce such "
-                "values, or mark the row as missing (NaN)."
+    def read(self, rows: Window, usable: np.ndarray) -> list[Reading]:
+        """What each group's hypotheses make of rows, none beyond the block."""
+        j = np.arange(self.t, self.t + len(rows)) - self.block.first
+        return [
+            group.read(state, rows, usable, n_older + (j + 1) * len(models))
+            for group, state, (n_older, models) in zip(
+                self.groups, self.states, self.block.groups, strict=True
             )
-        self._add_to_all(gain - total, gain - total)
-        self.log_evidence += total
+        ]
+
+    def predictive(self) -> np.ndarray:
+        """Probabilities of hypotheses at the next row, (1, K)."""
+        before = self.current()
+        return self._predictive(before, self.block.probability[:0], self._hazards(1))
+
+    def _predictive(
+        self, before: np.ndarray, posterior: np.ndarray, ends: np.ndarray
+    ) -> np.ndarray:
+        """The same at the next R rows: from (K,) before, and (R - 1, K) inside."""
+        n, j = len(posterior) + 1, self.t - self.block.first
+        found = np.empty((n, len(before)))
+        found[0], found[1:] = before, posterior
+        ended = np.broadcast_to(ends, n) if not ends.ndim else (found * ends).sum(1)
+        if self.t == self.first:
+            ended = np.concatenate([[1.0], ended[1:]])
+        found *= 1 - ends
+        places = self.block.places[j : j + n]
+        found[np.arange(n)[:, None], places] = ended[:, None] * self.model_prior
+        return found
+
+    def advance(
+        self, gain: np.ndarray, judged: np.ndarray, slope: np.ndarray | None = None
+    ) -> Passed:
+        """Let segments go on or end, and weigh them by rows, none beyond the block.
+
+        Parameters
+        ----------
+        gain : ndarray of shape (R, K)
+            Probabilities are multiplied by its exponential.
+        judged : bool ndarray of shape (R,)
+            Rows that are not say nothing.
+        slope : ndarray of shape (1, K), default=None
+            Derivative of the gain, if the filter follows tilts: for a single row.
+        """
+        n, block = len(gain), self.block
+        j = self.t - block.first
+        ends = self._hazards(n)
+        with np.errstate(divide="ignore"):
+            leaves, stays = np.log(ends), np.log1p(-ends)
+        posterior, total = block.probability[j : j + n], np.zeros(n)
+        before, places = self.current(), block.places[j : j + n]
         if slope is not None:
-            tilt = self.gather("tilt") + slope
-            tilt = tilt - np.exp(self.gather("log_weight")) @ tilt
-            place = 0
-            for store in self.stores:
-                store["tilt"][...] = tilt[place : place + store.n]
-                place += store.n
-        return total
+            self._branch_tilt(before, ends)
+        # What is old goes on, too; what is still to come weighs nothing anyway.
+        new = np.arange(n)[:, None], places
+        moves = gain + stays
+        moves[new] = gain[new]
+        sums, weights, weight = np.empty(n), self.weights, self.weights[0]
+        prior = self.log_prior.tolist()
+        for i, (row, move, p) in enumerate(
+            zip(places.tolist(), moves, posterior, strict=True)
+        ):
+            self._branch(leaves[i] if leaves.ndim else float(leaves), row, prior, i)
+            weights += move
+            top = weight.item(weight.argmax())
+            if not math.isfinite(top):
+                raise ValueError(
+                    f"Row {self.t + i} is impossible under every model of the detector "
+                    "(its log density is not finite). Add a model that can produce "
+                    "such values, or mark the row as missing (NaN)."
+                )
+            np.subtract(weight, top, out=p)
+            np.exp(p, out=p)
+            sums[i] = size = float(np.add.reduce(p))
+            if judged[i]:
+                after = top + math.log(size)
+                total[i] = after - self.log_total
+                self.log_total = after
+            if self._prunes:
+                sums[i] = self._prune(p, size)
+        posterior /= sums[:, None]
+        predictive = self._predictive(before, posterior[:-1], ends)
+        if slope is not None:
+            self.tilt = self.tilt + slope[0]
+            self.tilt = self.tilt - posterior[0] @ self.tilt
+        self.t += n
+        return Passed(predictive, posterior, total)
 
-    def prune(self) -> None:
-        """Drop hypotheses that are too many or too improbable."""
-        weight = self.gather("log_weight")
-        drop = weight < self.log_bound
-        if self.max_hypotheses is not None and len(weight) > self.max_hypotheses:
-            excess = len(weight) - self.max_hypotheses
-            drop[np.argpartition(weight, excess - 1)[:excess]] = True
-        if not drop.any():
-            return
-        lost = float(np.exp(weight[drop]).sum())
-        self._drop(drop)
+    def _branch(
+        self, leaves: np.ndarray | float, places: list[int], prior: list[float], i: int
+    ) -> None:
+        """Let segments begin, in row i of those that are coming."""
+        weight, path = self.weights
+        mass = value = 0.0
+        if self.n_alive:
+            if isinstance(leaves, float):
+                best = int(path.argmax())
+                mass, value = self.log_total + leaves, path.item(best) + leaves
+            else:
+                leaving = path + leaves
+                mass, best = log_sum(weight + leaves), int(leaving.argmax())
+                value = leaving.item(best)
+            if mass == -math.inf:
+                return
+            block = self.block
+            self.parents[self.t + i] = block.start.item(best), block.model.item(best)
+        for place, log_prior in zip(places, prior, strict=True):
+            weight[place], path[place] = mass + log_prior, value + log_prior
+        self.n_alive += len(places)
+
+    def _prune(self, probability: np.ndarray, size: float) -> float:
+        """Drop hypotheses that are too many or too improbable; the sum of the others.
+
+        Probabilities are divided by their sum, the size.
+        """
+        n = len(probability)
+        crowded = self.n_alive > self.max_hypotheses
+        few = probability < self.min_probability * size
+        if not crowded and np.count_nonzero(few) <= n - self.n_alive:
+            return size
+        if crowded:
+            excess = n - int(self.max_hypotheses)
+            few[self.weights[0].argpartition(excess - 1)[:excess]] = True
+        few[probability.argmax()] = False
+        places = few.nonzero()[0]
+        lost = float(probability[places].sum()) / size
+        probability[places] = 0.0
+        self.weights[:, places] = -np.inf
+        self.n_alive = n - len(places)
         self.dropped_mass += lost
-        self.log_evidence += np.log1p(-lost)
-        for store in self.stores:
-            store["log_weight"][...] -= np.log1p(-lost)
-            store["path"][...] -= np.log1p(-lost)
+        self.log_total += math.log1p(-lost)
+        return size * (1 - lost)
 
-    def _hazards(self, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log probabilities that segments end, and that they go on."""
+    def _branch_tilt(self, before: np.ndarray, ends: np.ndarray) -> None:
+        """Derivative of the log weight of the segments that begin in the next row."""
+        leaving = before * (ends[0] if ends.ndim else ends)
+        total = leaving.sum()
+        places = self.block.places[self.t - self.block.first]
+        self.tilt[places] = leaving @ self.tilt / total if total > 0 else 0.0
+
+    def _hazards(self, n_rows: int) -> np.ndarray:
+        """Probabilities that segments end before rows, (R, K); one if all are alike."""
+        t, start = np.arange(self.t, self.t + n_rows)[:, None], self.block.start
+        longest = self.t + n_rows - 1 - int(start.min())
+        if longest < n_rows * len(start):
+            table = self._hazard(np.arange(1, max(longest, 1) + 1))
+            if table.min() == table.max():
+                return table[0]
+            return table[np.maximum(t - start, 1) - 1]
+        p = self._hazard(np.maximum(t - start, 1).ravel())
+        return p[0] if p.min() == p.max() else p.reshape(n_rows, len(start))
+
+    def _hazard(self, length: np.ndarray) -> np.ndarray:
+        """Probability that segments of some lengths end, (n,)."""
         p = np.asarray(self.hazard.probability(length), float)
         if p.shape != length.shape or not (p.min() >= 0 and p.max() <= 1):
             raise ValueError(
                 f"{type(self.hazard).__name__}.probability must return one "
                 "probability, between 0 and 1, for each length."
             )
-        with np.errstate(divide="ignore"):
-            return np.log(p), np.log1p(-p)
-
-    def _append(
-        self, weight: np.ndarray, path: np.ndarray, start: int, tilt: float = 0.0
-    ) -> None:
-        for store, rows in zip(self.stores, self.fresh, strict=True):
-            if self.tilts:
-                rows["tilt"] = np.full(len(rows["model"]), tilt)
-            rows["start"] = np.full(len(rows["model"]), start)
-            rows["log_weight"] = weight[rows["model"]]
-            rows["path"] = path[rows["model"]]
-            store.append(rows)
-
-    def _add_to_all(self, weight: np.ndarray, path: np.ndarray) -> None:
-        place = 0
-        for store in self.stores:
-            end = place + store.n
-            store["log_weight"][...] += weight[place:end]
-            store["path"][...] += path[place:end]
-            place = end
-
-    def _drop(self, drop: np.ndarray) -> None:
-        place = 0
-        for store in self.stores:
-            end = place + store.n
-            store.drop(drop[place:end])
-            place = end
+        return p
 
     def collect(self) -> set[int]:
         """Forget segments that no kept hypothesis leads back to; return the others."""
         reachable: set[int] = set()
-        for start in set(self.gather("start").tolist()):
+        for start in set(self.posterior().start.tolist()):
             while start in self.parents and start not in reachable:
                 reachable.add(start)
                 start = self.parents[start][0]

@@ -1,78 +1,125 @@
 """Models of one kind, whose hypotheses are computed together."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._conjugate import Regressions, prior_of
-from skvi.changepoint.base import (
-    BurnIn,
-    ObservationModel,
-    RegressionModel,
-    Row,
-    State,
-)
+from skvi.changepoint._conjugate import Designs, Regressions, prior_of
+from skvi.changepoint._rows import BurnIn, Row, State, Window
+from skvi.changepoint.base import ObservationModel, RegressionModel
 
-__all__ = ["ConjugateGroup", "Group", "SingleModel"]
+__all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What hypotheses make of some rows, each before it is seen: (R, n_series, K).
+
+    Parameters
+    ----------
+    log_density : ndarray of shape (R, n_series, K)
+    mean, variance : ndarray of shape (R, n_series, K)
+        Moments of the prediction.
+    """
+
+    log_density: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+    def log_power_integral(self, power: float) -> np.ndarray:
+        """Log of the integrals of the densities to a power, (R, n_series, K)."""
+        raise NotImplementedError
+
+    @classmethod
+    def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "Reading":
+        """One that is still to be written; hypotheses that do not exist stay 0."""
+        shape = (n_rows, n_series, n_hypotheses)
+        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
 
 class Group:
     """Some of a detector's models, with the arithmetic of their hypotheses.
 
     Every hypothesis has a place in the state's arrays, (K, ...), and says in the array
-    "member" which of the group's models it is about. `score` comes before `learn`.
+    "member" which of the group's models it is about.
+
+    What rows say to a hypothesis depends on no probability: many rows are read in one
+    call, and only then weighed.
     """
 
     models: Sequence[int]  # their numbers among the detector's models
+    # Rows for whose new hypotheses there is place before the others are compacted:
+    # many where a call costs more than the arithmetic of a hypothesis.
+    rows_at_once = 16
 
     def prior(self) -> State:
         """State of one new hypothesis for each model, (n_models, ...)."""
         raise NotImplementedError
 
-    def score(self, state: State, row: Row) -> np.ndarray:
-        """Log density of every value of a row, (K, n_series)."""
-        raise NotImplementedError
+    def fresh(self, n_rows: int) -> State:
+        """States of the hypotheses that begin in some rows, row by row."""
+        prior = self.prior() | {"member": np.arange(len(self.models))}
+        return {
+            name: np.tile(array, (n_rows, *(1 for _ in array.shape[1:])))
+            for name, array in prior.items()
+        }
 
-    def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
-        """Take the row of the last `score` into the state, in place.
+    def read(
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
+    ) -> Reading:
+        """Read rows one after the other, and take each into the state, in place.
 
-        Series that are not usable stay as they are; None if all are.
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, ...).
+        rows : Window
+            R of them.
+        usable : bool ndarray of shape (R, n_series)
+            Series that are not stay as they are.
+        born : int ndarray of shape (R,)
+            How many hypotheses, the first ones, exist at each row.
         """
-        raise NotImplementedError
+        reading = Reading.empty(len(rows), usable.shape[1], len(state["member"]))
+        for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
+            part = {name: array[:n] for name, array in state.items()}
+            found = self.read_one(part, row, seen)
+            reading.log_density[i, :, :n] = found[0].T
+            reading.mean[i, :, :n], reading.variance[i, :, :n] = found[1].T, found[2].T
+        return reading
 
-    def log_power_integral(self, state: State, power: float) -> np.ndarray:
-        """Log of the integral of the density of the last `score`, to a power."""
-        raise NotImplementedError
-
-    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the prediction of a row, (K, n_series) each."""
+    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
+        """Log density, mean and variance, (K, n_series) each, of one row; learn it."""
         raise NotImplementedError
 
 
 class SingleModel(Group):
     """One model with its own arithmetic."""
 
-    def __init__(self, number: int, model: ObservationModel, burn_in: BurnIn) -> None:
+    def __init__(
+        self, number: int, model: ObservationModel, burn_in: BurnIn, temper: float = 1.0
+    ) -> None:
         self.models = [number]
-        self.model, self.burn_in = model, burn_in
+        self.model, self.burn_in, self.temper = model, burn_in, temper
 
     def prior(self) -> State:
         """See `Group.prior`."""
         prior = self.model.prior(self.burn_in)
         return {name: np.asarray(a, float)[None] for name, a in prior.items()}
 
-    def score(self, state: State, row: Row) -> np.ndarray:
-        """See `Group.score`."""
-        return self.model.log_predictive(state, row)
-
-    def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
-        """See `Group.learn`."""
-        for name, array in self.model.update(state, row).items():
+    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
+        """See `Group.read_one`."""
+        density = self.model.log_predictive(state, row)
+        mean, variance = self.model.moments(state, row)
+        learned = (
+            self.model.update(state, row)
+            if self.temper == 1
+            else self.model.update_part(state, row, self.temper)
+        )
+        for name, array in learned.items():
             assign(state[name], array, usable)
-
-    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """See `Group.moments`."""
-        return self.model.moments(state, row)
+        return density, mean, variance
 
 
 class ConjugateGroup(Group):
@@ -97,55 +144,33 @@ class ConjugateGroup(Group):
     ) -> None:
         self.models, self.members, self.burn_in = numbers, models, burn_in
         self.temper = temper
-        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
-        self._row: Row | None = None
-        self._scored: Regressions | None = None
+        self.designs = Designs(models, burn_in)
+        self.n_sets = 1 if models[0].shares_design else burn_in.n_series
 
     def prior(self) -> State:
         """See `Group.prior`."""
-        size = max(self.sizes)
+        size = max(self.designs.sizes)
         priors = [prior_of(model, self.burn_in, size) for model in self.members]
         return {name: np.stack([p[name] for p in priors]) for name in priors[0]}
 
-    def _regressions(self, state: State, row: Row) -> Regressions:
-        """Predictions of a row, which are the same until hypotheses change."""
-        if row is not self._row or self._scored is None:
-            design = self.design(row)
-            if len(design) > 1:
-                design = design[state["member"]]
-            self._row, self._scored = row, Regressions(state, design)
-        return self._scored
-
-    def design(self, row: Row) -> np.ndarray:
-        """Regressors of all models, (n_models, G, p)."""
-        parts = [model.regressors(row) for model in self.members]
-        if len(parts) == 1:
-            return parts[0][None]
-        sets = max(len(part) for part in parts)
-        found = np.zeros((len(parts), sets, max(self.sizes)))
-        for place, part in zip(found, parts, strict=True):
-            place[:, : part.shape[1]] = part
-        return found
-
-    def score(self, state: State, row: Row) -> np.ndarray:
-        """See `Group.score`."""
-        return self._regressions(state, row).log_density(row.values)
-
-    def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
-        """See `Group.learn`."""
-        found = self._regressions(state, row).learned(self.temper)
-        for name, array in found.items():
-            assign(state[name], array, usable)
-        self._row = self._scored = None
-
-    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """See `Group.moments`."""
-        return self._regressions(state, row).moments()
+    def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
+        """See `Group.read_one`."""
+        design = self.designs.of_hypotheses(
+            self.designs.of_row(row, self.n_sets),
+            state["member"],
+            row.index - state["start"],
+        )
+        found = Regressions(state, design)
+        density, moments = found.log_density(row.values), found.moments()
+        if usable.any():
+            for name, array in found.learned(self.temper).items():
+                assign(state[name], array, usable)
+        return density, *moments
 
 
-def assign(place: np.ndarray, array: np.ndarray, usable: np.ndarray | None) -> None:
+def assign(place: np.ndarray, array: np.ndarray, usable: np.ndarray) -> None:
     """Write new values of the usable series, on axis 1, over the old ones."""
-    if usable is None or place.shape[1] != len(usable):
+    if usable.all() or place.shape[1] != len(usable):
         place[...] = array
     else:
         place[:, usable] = array[:, usable]

@@ -1,11 +1,11 @@
-"""Judging hypotheses by the next row: predictions, the loss, its order."""
+"""Judging hypotheses by the next rows: the loss, its order, their predictions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint._filter import Filter
-from skvi.changepoint.base import Row
+from skvi.changepoint._groups import Reading
 
 __all__ = ["Judge", "Judgement", "beta_gain", "predict"]
 
@@ -18,9 +18,9 @@ DIFFERENCE = 1e-4
 
 @dataclass(frozen=True)
 class Judgement:
-    """Log density of a row by every hypothesis, what it gains, and the gain's slope.
+    """Log density of rows by every hypothesis, what it gains, and the gain's slope.
 
-    Of shape (K,); the slope is in beta - 1, and there only where it is adapted.
+    Of shape (R, K); the slope is in beta - 1, and there only where it is adapted.
     """
 
     density: np.ndarray
@@ -42,50 +42,50 @@ class Judge:
     """
 
     def __init__(self, power: float | None, adapts: bool, noise: np.ndarray) -> None:
-        self.power, self.adapts, self.log_unit = power, adapts, np.log(noise)
+        self.power, self.adapts = power, adapts
+        self.log_unit = np.log(noise)[:, None]
 
-    def __call__(
-        self, filter_: Filter, row: Row, usable: np.ndarray | None
-    ) -> Judgement:
-        """Judge all hypotheses by the usable series of a row; None if all are."""
-        kept = slice(None) if usable is None else usable
-        density, gains, slopes = [], [], []
-        for group, store in zip(filter_.groups, filter_.stores, strict=True):
-            state = store.view()
-            score = group.score(state, row)[:, kept]
-            density.append(score.sum(1))
-            if self.power is None:
-                continue
-            score = score + self.log_unit[kept]
+    def __call__(self, readings: Sequence[Reading], usable: np.ndarray) -> Judgement:
+        """Judge all hypotheses by the usable values of rows, (R, n_series)."""
+        density = joined([total(reading.log_density, usable) for reading in readings])
+        if self.power is None:
+            return Judgement(density, density, None)
+        slope = None
+        if self.adapts:
+            step = DIFFERENCE * self.power
+            ahead = self._gain(readings, usable, self.power + step)
+            behind = self._gain(readings, usable, self.power - step)
+            slope = (ahead - behind) / (2 * step)
+        return Judgement(density, self._gain(readings, usable, self.power), slope)
 
-            def gain(power: float) -> np.ndarray:
-                integral = group.log_power_integral(state, 1 + power)  # noqa: B023
-                integral = (integral + power * self.log_unit)[:, kept]
-                gain = beta_gain(power, score, integral)  # noqa: B023
-                return (gain - self.log_unit[kept]).sum(1)
+    def _gain(
+        self, readings: Sequence[Reading], usable: np.ndarray, power: float
+    ) -> np.ndarray:
+        found = []
+        for reading in readings:
+            integral = reading.log_power_integral(1 + power) + power * self.log_unit
+            gain = beta_gain(power, reading.log_density + self.log_unit, integral)
+            found.append(total(gain - self.log_unit, usable))
+        return joined(found)
 
-            gains.append(gain(self.power))
-            if self.adapts:
-                step = DIFFERENCE * self.power
-                change = gain(self.power + step) - gain(self.power - step)
-                slopes.append(change / (2 * step))
-        scores = np.concatenate(density)
-        return Judgement(
-            scores,
-            np.concatenate(gains) if gains else scores,
-            np.concatenate(slopes) if slopes else None,
-        )
+    def adapt(
+        self,
+        weight: np.ndarray,
+        tilt: np.ndarray,
+        means: np.ndarray,
+        values: np.ndarray,
+        usable: np.ndarray,
+    ) -> None:
+        """Step down the gradient of the absolute error of the prediction of a row.
 
-    def adapt(self, filter_: Filter, row: Row, usable: np.ndarray) -> None:
-        """Step down the gradient of the absolute error of the prediction of a row."""
-        if self.power is None or not self.adapts or not usable.any():
+        Weights of hypotheses and their relative derivatives, (K,), their predictions,
+        (n_series, K), and the row, (n_series,).
+        """
+        if self.power is None or not usable.any():
             return
-        weight = np.exp(filter_.gather("log_weight"))
-        means, _ = all_moments(filter_, row)
-        mean = weight @ means
-        slope = (weight * filter_.gather("tilt")) @ (means - mean)
-        error = mean - row.values
-        gradient = self.power * (np.sign(error) * slope)[usable].sum()
+        mean = means @ weight
+        slope = (means - mean[:, None]) @ (weight * tilt)
+        gradient = self.power * (np.sign(mean - values) * slope)[usable].sum()
         step = np.clip(STEP * gradient, -LARGEST_STEP, LARGEST_STEP)
         self.power = float(np.clip(self.power * np.exp(-step), SMALLEST, LARGEST))
 
@@ -95,25 +95,32 @@ def beta_gain(power: float, score: np.ndarray, integral: np.ndarray) -> np.ndarr
     return np.expm1(power * score) / power - np.expm1(integral) / (1 + power)
 
 
-def all_moments(filter_: Filter, row: Row) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of a row by every hypothesis, (K, n_series) each."""
-    parts = [
-        group.moments(store.view(), row)
-        for group, store in zip(filter_.groups, filter_.stores, strict=True)
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    means, variances = zip(*parts, strict=True)
-    return np.concatenate(means), np.concatenate(variances)
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """One array of all hypotheses of all groups."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-def predict(filter_: Filter, row: Row) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of a row by all hypotheses, (n_series,) each.
+def total(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """Sum over those series of rows that are usable: (R, K)."""
+    if not usable.all():
+        values = np.where(usable[..., None], values, 0.0)
+    return values[:, 0] if values.shape[1] == 1 else values.sum(1)
 
-    In units in which models see the series; the hypotheses have branched.
+
+def predict(
+    readings: Sequence[Reading], weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of rows by all hypotheses, (R, n_series) each.
+
+    In units in which models see the series, from probabilities (R, K) before the rows.
     """
-    weight = np.exp(filter_.gather("log_weight"))[:, None]
-    means, variances = all_moments(filter_, row)
-    mean = (weight * means).sum(0)
-    variance = (weight * (variances + (means - mean) ** 2)).sum(0)
-    return mean, np.sqrt(variance)
+    means = joined([reading.mean for reading in readings])
+    variances = joined([reading.variance for reading in readings])
+    mean = np.einsum("rk,rsk->rs", weight, means)
+    gap = means - mean[..., None]
+    variance = np.einsum("rk,rsk->rs", weight, variances)
+    if np.isnan(variance).any():  # infinite ones without weight do not count
+        variances = np.where(weight[:, None] > 0, variances, 0.0)
+        variance = np.einsum("rk,rsk->rs", weight, variances)
+    gap *= gap
+    return mean, np.sqrt(variance + np.einsum("rk,rsk->rs", weight, gap))

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from skvi.changepoint.base import POSITIVE, BurnIn, ObservationModel, Row, State
+from skvi.changepoint._rows import BurnIn, Row, State
+from skvi.changepoint.base import POSITIVE, ObservationModel
 from skvi.utils._validation import StrOptions
 
 __all__ = ["KnownNoise"]
@@ -34,6 +35,11 @@ class KnownNoise(ObservationModel):
     array([40])
     """
 
+    takes_parts = True
+    instead_of_beta = (
+        'Use loss="log", or ConstantMean(noise_scale=..., noise_df=1000.0), whose '
+        "noise is all but known."
+    )
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "mean_scale": [POSITIVE],
@@ -61,7 +67,11 @@ class KnownNoise(ObservationModel):
 
     def update(self, state: State, row: Row) -> State:
         """One more row; see `ObservationModel.update`."""
-        information = 1 / state["noise"] ** 2
+        return self.update_part(state, row, 1.0)
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """A part of one; see `ObservationModel.update_part`."""
+        information = weight / state["noise"] ** 2
         precision = state["precision"] + information
         step = (row.values - state["mean"]) * information / precision
         return {

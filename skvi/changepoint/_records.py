@@ -4,10 +4,10 @@ from collections import deque
 
 import numpy as np
 
-from skvi.changepoint._filter import Posterior
+from skvi.changepoint._blocks import Block, Posterior
 from skvi.changepoint.base import Hazard
 
-__all__ = ["Records", "nearby_sums"]
+__all__ = ["AROUND", "Records", "nearby_sums"]
 
 # Rows to either side that count as the same place.
 AROUND = 5
@@ -33,33 +33,60 @@ class Records:
     def __init__(self, hazard: Hazard, lag: int, n_kept: int) -> None:
         self.hazard, self.lag, self.n_kept = hazard, lag, n_kept
         self.n_rows = 0
-        self.posteriors: deque[Posterior] = deque()
-        self.rows: deque[dict] = deque(maxlen=n_kept)
+        # The first row whose posterior is kept, and the blocks of these rows.
+        self.first = 0
+        self.blocks: deque[Block] = deque()
+        # What else is known of rows, several in each part.
+        self.parts: deque[dict[str, np.ndarray]] = deque()
+        self.n_in_parts = 0
         self.frozen: deque[float] = deque(maxlen=n_kept)
         # Row that will not be judged anew -> expected changes around it.
         self.support: dict[int, float] = {}
         self._smoothed: np.ndarray | None = None
 
-    def add(self, posterior: Posterior, row: dict) -> None:
-        """Keep the posterior after a row, and what else is to be known of the row."""
-        self.posteriors.append(posterior)
-        self.rows.append(row)
-        self.n_rows += 1
-        self._smoothed = None
-        if len(self.posteriors) > 2 * self.lag:
+    def room(self) -> int:
+        """How many rows may come in one part: the next look back follows the last."""
+        return 2 * self.lag + 1 - (self.n_rows - self.first)
+
+    def wait(self, rows: dict[str, np.ndarray]) -> None:
+        """Keep what is known of rows before the first that is judged."""
+        self._add(rows)
+        self.first = self.n_rows
+        self.frozen.extend([0.0] * len(rows["log_density"]))
+
+    def add(self, block: Block, rows: dict[str, np.ndarray]) -> None:
+        """Keep posteriors, in the block, and what else is to be known of its rows."""
+        if not self.blocks or self.blocks[-1] is not block:
+            self.blocks.append(block)
+        self._add(rows)
+        if self.n_rows - self.first > 2 * self.lag:
             self._freeze()
+
+    def _add(self, rows: dict[str, np.ndarray]) -> None:
+        n = len(rows["log_density"])
+        self.parts.append(rows)
+        self.n_rows += n
+        self.n_in_parts += n
+        self._smoothed = None
+        while self.n_in_parts - len(self.parts[0]["log_density"]) >= self.n_kept:
+            self.n_in_parts -= len(self.parts.popleft()["log_density"])
+
+    def n_known(self) -> int:
+        """Number of rows of which something is known."""
+        return min(self.n_rows, self.n_kept)
 
     def _freeze(self) -> None:
         """Judge the oldest rows for good, and forget their posteriors."""
         before = list(self.frozen)[-AROUND:]
-        first = self.n_rows - len(self.posteriors) - len(before)
+        first = self.first - len(before)
         found = np.concatenate([before, self._backward()])
         around = nearby_sums(found)
         for i in range(max(len(before) - AROUND, 0), len(before) + self.lag):
             self.support[first + i] = float(around[i])
         self.frozen.extend(found[len(before) : len(before) + self.lag])
-        for _ in range(self.lag):
-            self.posteriors.popleft()
+        self.first += self.lag
+        while self.blocks[0].end <= self.first:
+            self.blocks.popleft()
 
     def forget(self, kept: set[int]) -> None:
         """Forget the support of rows that begin no possible segment."""
@@ -78,7 +105,17 @@ class Records:
 
     def column(self, name: str) -> np.ndarray:
         """One item of all rows that are kept."""
-        return np.array([row[name] for row in self.rows])
+        return np.concatenate([part[name] for part in self.parts])[-self.n_known() :]
+
+    def posteriors(self) -> list[Posterior]:
+        """Posteriors after each of the last rows, as far as they are kept."""
+        found = []
+        for block in self.blocks:
+            for row in range(max(block.first, self.first), min(block.end, self.n_rows)):
+                p = block.probability[row - block.first]
+                left = p > 0
+                found.append(Posterior(block.start[left], block.model[left], p[left]))
+        return found
 
     def smoothed(self) -> np.ndarray:
         """Probability that a segment began, given all rows, of the rows that are kept.
@@ -88,27 +125,48 @@ class Records:
         """
         if self._smoothed is None:
             found = np.concatenate([np.array(self.frozen, float), self._backward()])
-            self._smoothed = found[-len(self.rows) :] if self.rows else found
+            self._smoothed = found[-self.n_known() :]
         return self._smoothed
 
     def _backward(self) -> np.ndarray:
         """Of the rows whose posteriors are kept."""
-        if not self.posteriors:
+        if not self.blocks:
             return np.zeros(0)
-        first = self.n_rows - len(self.posteriors)
-        found = np.zeros(self.n_rows)
-        add_at(found, self.posteriors[-1].start, self.posteriors[-1].probability)
-        for s in range(self.n_rows - 1, first, -1):
-            if found[s] > 0:
-                before = self.posteriors[s - 1 - first]
-                ends = before.probability * self.hazard.probability(s - before.start)
-                add_at(found, before.start, found[s] * ends / ends.sum())
-        return found[first:]
+        last = self.blocks[-1]
+        # In front, one entry for all earlier rows; behind, rows that are still to come.
+        found = np.zeros(1 + last.end - self.first)
+        now = last.probability[self.n_rows - 1 - last.first]
+        np.add.at(found, self._places(last), now)
+        for block in reversed(self.blocks):
+            self._look_back(block, found)
+        if self.first == 0:
+            found[1] = 0.0  # it begins the series; nothing changed
+        return found[1 : 1 + self.n_rows - self.first]
 
+    def _places(self, block: Block) -> np.ndarray:
+        """Where the first rows of a block's hypotheses stand in a look back."""
+        return np.maximum(1 + block.start - self.first, 0)
 
-def add_at(array: np.ndarray, index: np.ndarray, values: np.ndarray) -> None:
-    """Add to an array, as often as an index occurs."""
-    np.add.at(array, index, values)
+    def _look_back(self, block: Block, found: np.ndarray) -> None:
+        """Add what the rows of a block say of when the segments before them began."""
+        low, high = max(block.first, self.first), min(block.end, self.n_rows - 1)
+        if low >= high:
+            return
+        rows = np.arange(low, high)
+        length = np.maximum(rows[:, None] + 1 - block.start, 1)
+        before = block.probability[low - block.first : high - block.first]
+        hazard = self.hazard.probability(length.ravel()).reshape(length.shape)
+        ends = before * hazard
+        total = ends.sum(1, keepdims=True)
+        ends = np.divide(ends, total, out=ends, where=total > 0)
+        said = np.zeros(len(block.start))
+        for row, share in zip(rows[::-1].tolist(), ends[::-1], strict=True):
+            begins = found[2 + row - self.first]
+            if row + 1 < block.end:
+                begins += said[block.places[row + 1 - block.first]].sum()
+            if begins > 0:
+                said += begins * share
+        np.add.at(found, self._places(block), said)
 
 
 def nearby_sums(values: np.ndarray) -> np.ndarray:

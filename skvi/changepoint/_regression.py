@@ -4,13 +4,15 @@ from numbers import Integral
 
 import numpy as np
 
-from skvi.changepoint.base import POSITIVE, BurnIn, RegressionModel, Row
+from skvi.changepoint._rows import BurnIn, Row
+from skvi.changepoint.base import POSITIVE, RegressionModel
 from skvi.utils._validation import Interval
 
 __all__ = [
     "Autoregression",
     "ConstantMean",
     "LinearRegression",
+    "LinearTrend",
     "VectorAutoregression",
 ]
 
@@ -51,6 +53,11 @@ class ConstantMean(RegressionModel):
         super().__init__(noise_scale, noise_df)
         self.mean_scale = mean_scale
 
+    @property
+    def is_level(self) -> bool:
+        """Not in a class that has other regressors."""
+        return type(self).regressors is ConstantMean.regressors
+
     def regressors(self, row: Row) -> np.ndarray:
         """1; see `RegressionModel.regressors`."""
         return np.ones((1, 1))
@@ -58,6 +65,68 @@ class ConstantMean(RegressionModel):
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
         """Of the level; see `RegressionModel.coefficient_prior`."""
         return np.zeros(1), np.array([self.mean_scale])
+
+
+class LinearTrend(RegressionModel):
+    r"""Noise around a straight line in time.
+
+    .. math:: y_{t} = c + w \, (t - s) / 100 + \epsilon
+
+    where s is the first row of the segment: lines of neighboring segments need not
+    meet.
+
+    Parameters
+    ----------
+    mean_scale : float, default=2.0
+        Prior standard deviation of the level c at the first row, in units of the scale
+        of the burn-in.
+    slope_scale : float, default=2.0
+        Prior standard deviation of the change w in a hundred rows, in the same units.
+    noise_scale : float or "auto", default="auto"
+        A typical standard deviation of the noise, in units of the scale of the
+        burn-in; "auto" takes it from the differences of neighboring rows.
+    noise_df : float, default=3.0
+        How many rows the prior knowledge of the noise is worth.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector
+    >>> t = np.arange(120)
+    >>> line = np.where(t < 70, 0.05 * t, 5.0 - 0.1 * (t - 70))
+    >>> X = line[:, None] + 0.2 * np.random.default_rng(0).standard_normal((120, 1))
+    >>> BayesianChangepointDetector("linear_trend").fit(X).changepoints_
+    array([70])
+    """
+
+    _parameter_constraints: dict = {
+        "mean_scale": [POSITIVE],
+        "slope_scale": [POSITIVE],
+        **RegressionModel._parameter_constraints,
+    }
+
+    def __init__(
+        self,
+        mean_scale: float = 2.0,
+        slope_scale: float = 2.0,
+        noise_scale: float | str = "auto",
+        noise_df: float = 3.0,
+    ) -> None:
+        super().__init__(noise_scale, noise_df)
+        self.mean_scale = mean_scale
+        self.slope_scale = slope_scale
+
+    def regressors(self, row: Row) -> np.ndarray:
+        """1; see `RegressionModel.regressors`."""
+        return np.ones((1, 1))
+
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Hundreds of rows; see `RegressionModel.segment_regressors`."""
+        return age[..., None] / 100
+
+    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
+        """Of c and w; see `RegressionModel.coefficient_prior`."""
+        return np.zeros(2), np.array([self.mean_scale, self.slope_scale])
 
 
 class Autoregression(RegressionModel):
@@ -181,7 +250,9 @@ class VectorAutoregression(Autoregression):
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """All series or none; see `SegmentModel.usable`."""
-        return np.full(observed.shape[1], bool(observed.all()))
+        return np.broadcast_to(
+            observed.all((1, 2))[:, None], (len(observed), observed.shape[2])
+        )
 
 
 class LinearRegression(RegressionModel):
@@ -243,4 +314,4 @@ class LinearRegression(RegressionModel):
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Nothing where a feature is missing; see `SegmentModel.usable`."""
-        return observed.all(0) & bool(np.isfinite(features).all())
+        return observed.all(1) & np.isfinite(features).all(1, keepdims=True)

@@ -180,7 +180,7 @@ class Results(BaseEstimator):
     def first_row_(self) -> int:
         """Number of the first row of which the arrays of rows speak."""
         records = self._of_stream().records
-        return records.n_rows - len(records.rows)
+        return records.n_rows - records.n_known()
 
     @property
     def changepoints_(self) -> np.ndarray:
@@ -207,10 +207,7 @@ class Results(BaseEstimator):
     @property
     def change_probability_(self) -> np.ndarray:
         """Probability that a row is the first of a segment, given all rows."""
-        found = self._of_stream().records.smoothed().copy()
-        if self.first_row_ == 0 and len(found):
-            found[0] = 0.0  # it begins the series; nothing changed
-        return np.clip(found, 0.0, 1.0)
+        return np.clip(self._of_stream().records.smoothed(), 0.0, 1.0)
 
     @property
     def run_lengths_(self) -> np.ndarray:
@@ -228,7 +225,7 @@ class Results(BaseEstimator):
         stream = self._of_stream()
         posterior = stream.filter.posterior()
         if not len(posterior.start):
-            return np.exp(stream.filter.log_prior)
+            return stream.filter.model_prior.copy()
         return np.bincount(posterior.model, posterior.probability, len(stream.models))
 
     @property
@@ -270,8 +267,6 @@ class Results(BaseEstimator):
     def _segments(self) -> list[tuple[int, int]]:
         """First row and model of the segments that are sure enough."""
         stream = self._of_stream()
-        if not len(stream.filter.gather("path")):
-            return [(0, 0)]
         first, *rest = stream.filter.segmentation()
         starts = np.array([s for s, _ in rest], dtype=int)
         sure = stream.records.supports(starts) >= self.threshold

@@ -18,9 +18,10 @@ import numpy as np
 
 from skvi.changepoint import _student
 from skvi.changepoint._beta import Sites, sites
-from skvi.changepoint._conjugate import noise_of
-from skvi.changepoint._groups import Group
-from skvi.changepoint.base import BurnIn, RegressionModel, Row, State
+from skvi.changepoint._conjugate import Designs, noise_of
+from skvi.changepoint._groups import Group, Reading
+from skvi.changepoint._rows import BurnIn, State, Window
+from skvi.changepoint.base import RegressionModel
 
 __all__ = ["RobustGroup"]
 
@@ -42,6 +43,26 @@ class Seen:
     usable: np.ndarray
 
 
+@dataclass(frozen=True)
+class RobustReading(Reading):
+    """Also parameters of the predictions, Student's t: (R, n_series, K)."""
+
+    shape: np.ndarray
+    rate: np.ndarray
+    spread: np.ndarray
+
+    @classmethod
+    def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "RobustReading":
+        """See `Reading.empty`; the parameters of those that do not exist are 1."""
+        shape = (n_rows, n_series, n_hypotheses)
+        zeros, ones = (np.zeros(shape) for _ in range(3)), np.ones((3, *shape))
+        return cls(*zeros, *ones)
+
+    def log_power_integral(self, power: float) -> np.ndarray:
+        """See `Reading.log_power_integral`."""
+        return _student.log_power_integral(power, self.shape, self.rate, self.spread)
+
+
 class RobustGroup(Group):
     """Regressions under the beta loss.
 
@@ -61,6 +82,8 @@ class RobustGroup(Group):
         are no longer than the window. Longer ones take one.
     """
 
+    rows_at_once = 4
+
     def __init__(
         self,
         numbers: Sequence[int],
@@ -75,12 +98,12 @@ class RobustGroup(Group):
         # The loss is that of densities in units of the noise: it depends on units.
         self.power, self.temper = power, temper * burn_in.noise[:, None] ** power
         self.n_passes = n_passes
-        self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
+        self.designs = Designs(models, burn_in)
         self.window: deque[Seen] = deque(maxlen=window)
 
     def prior(self) -> State:
         """See `Group.prior`."""
-        n, p = self.burn_in.n_series, max(self.sizes)
+        n, p = self.burn_in.n_series, max(self.designs.sizes)
         parts = []
         for model in self.members:
             noise = noise_of(model, self.burn_in)
@@ -95,54 +118,45 @@ class RobustGroup(Group):
         state = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         return state | {f"frozen_{name}": state[name].copy() for name in NATURAL}
 
-    def design(self, row: Row) -> np.ndarray:
-        """Regressors of all models, (n_models, n_series, p)."""
-        n = self.burn_in.n_series
-        found = np.zeros((len(self.members), n, max(self.sizes)))
-        for place, model in zip(found, self.members, strict=True):
-            part = model.regressors(row)
-            place[:, : part.shape[1]] = part
-        return found
-
     def _fit(self, state: State, design: np.ndarray) -> tuple[np.ndarray, ...]:
-        phi = design[state["member"]] if len(design) > 1 else design
-        fit = (phi * state["mean"]).sum(-1)
-        spread = quadratic(state["cov"], np.broadcast_to(phi, state["mean"].shape))
-        return fit, spread
+        fit = (design * state["mean"]).sum(-1)
+        full = np.broadcast_to(design, state["mean"].shape)
+        return fit, quadratic(state["cov"], full)
 
-    def score(self, state: State, row: Row) -> np.ndarray:
-        """See `Group.score`."""
-        self._design = self.design(row)
-        fit, spread = self._fit(state, self._design)
-        self._spread = spread
-        return _student.log_student(row.values - fit, state["a"], state["b"], spread)
+    def read(
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
+    ) -> "RobustReading":
+        """See `Group.read`."""
+        reading = RobustReading.empty(len(rows), usable.shape[1], len(state["member"]))
+        for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
+            part = {name: array[:n] for name, array in state.items()}
+            design = self.designs.of_row(row, usable.shape[1])
+            age = row.index - part["start"]
+            fit, spread = self._fit(
+                part, self.designs.of_hypotheses(design, part["member"], age)
+            )
+            reading.shape[i, :, :n], reading.rate[i, :, :n] = part["a"].T, part["b"].T
+            reading.spread[i, :, :n], reading.mean[i, :, :n] = spread.T, fit.T
+            reading.log_density[i, :, :n] = _student.log_student(
+                row.values - fit, part["a"], part["b"], spread
+            ).T
+            reading.variance[i, :, :n] = variance_of(part["a"], part["b"], spread).T
+            if seen.any():
+                self._learn(part, Seen(row.index, row.values, design, seen))
+        return reading
 
-    def log_power_integral(self, state: State, power: float) -> np.ndarray:
-        """Log of the integral of the density of the last `score`, to a power."""
-        return _student.log_power_integral(power, state["a"], state["b"], self._spread)
-
-    def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """See `Group.moments`."""
-        fit, spread = self._fit(state, self.design(row))
-        # Rows that contradict a hypothesis take degrees of freedom from it. Below 3 the
-        # variance is that of the bulk, which goes on, and not the infinite one.
-        excess = np.maximum(state["a"] - 1, state["a"] / 3)
-        return fit, state["b"] * (1 + spread) / excess
-
-    def learn(self, state: State, row: Row, usable: np.ndarray | None) -> None:
-        """See `Group.learn`."""
+    def _learn(self, state: State, seen: Seen) -> None:
+        """Take a row into the state, in place."""
         if len(self.window) == self.window.maxlen:
             self._freeze(state, self.window[0])
-        every = np.ones(len(row.values), bool)
-        seen = Seen(
-            row.index, row.values, self._design, every if usable is None else usable
-        )
         self.window.append(seen)
         self._settle(state)
 
     def _freeze(self, state: State, oldest: Seen) -> None:
         """Keep the sites of a row that leaves the window, as they are now."""
-        phi = np.broadcast_to(oldest.design[state["member"]], state["mean"].shape)
+        age = oldest.index - state["start"]
+        phi = self.designs.of_hypotheses(oldest.design, state["member"], age)
+        phi = np.broadcast_to(phi, state["mean"].shape)
         part = _take(state, slice(None))
         found = self._sites(part, phi[:, :, None], oldest.values[:, None])
         found = without_outliers(found)
@@ -171,7 +185,9 @@ class RobustGroup(Group):
             part = _take(state, active)
             counts = (index >= part["start"][:, None])[:, None] & usable
             shape = (*part["mean"].shape[:2], len(rows), design.shape[-1])
-            phi = np.broadcast_to(design[part["member"]], shape)
+            age = index - part["start"][:, None]
+            phi = self.designs.of_hypotheses(design, part["member"], age)
+            phi = np.broadcast_to(phi, shape)
             found = self._sites(part, phi, values)
             target = {name: part[f"frozen_{name}"].copy() for name in NATURAL}
             add_sites(target, "", found, phi, counts, self.temper)
@@ -182,6 +198,15 @@ class RobustGroup(Group):
             active = active[(moved > TOLERANCE) & young]
             if not len(active):
                 break
+
+
+def variance_of(a: np.ndarray, b: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Variance of a prediction.
+
+    Rows that contradict a hypothesis take degrees of freedom from it. Below 3 the
+    variance is that of the bulk, which goes on, and not the infinite one.
+    """
+    return b * (1 + spread) / np.maximum(a - 1, a / 3)
 
 
 def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:

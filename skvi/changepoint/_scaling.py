@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skvi.changepoint.base import BurnIn
+from skvi.changepoint._rows import BurnIn
 
 __all__ = ["Scaling", "measure"]
 

@@ -1,4 +1,4 @@
-"""A series that comes row by row, and all that follows from a row."""
+"""A series that comes row by row, and all that follows from its rows."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -6,17 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from skvi.changepoint._filter import Filter, log_sum
-from skvi.changepoint._judge import Judge, predict
+from skvi.changepoint._filter import Filter, Passed
+from skvi.changepoint._judge import Judge, Judgement, predict
 from skvi.changepoint._records import Records
+from skvi.changepoint._rows import Window
 from skvi.changepoint._scaling import Scaling
-from skvi.changepoint.base import Row, SegmentModel
+from skvi.changepoint.base import SegmentModel
 
 __all__ = ["Stream"]
 
 # Rows between two looks at which segments of the past can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000
+# Rows are computed together up to so many pairs of a row and a hypothesis: more would
+# not fit into fast memory.
+MOST_PAIRS = 2**16
 
 
 class Stream:
@@ -43,106 +47,156 @@ class Stream:
         self.models, self.scaling = models, scaling
         self.filter, self.records = filter_, records
         self.judge = judge
-        self.order = max(model.order for model in models)
+        self.order = filter_.first
         n_series = scaling.burn_in.n_series
         # Whether a row counts as a whole or not at all.
         self.joint = any(model.shares_design for model in models)
-        # Rows before the present one, the latest first; predictions where missing.
+        # The rows before the next one, the latest last; predictions where missing.
         self.past = np.zeros((self.order, n_series))
         self.observed = np.zeros((self.order, n_series), bool)
         self.log_jacobian = 0.0
+        self.next_collection = COLLECT_EVERY
         # Names of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
 
-    def push(self, values: np.ndarray, features: np.ndarray, label: Any = None) -> None:
-        """Take in the next row, (n_series,) in the units of the series."""
+    def push(
+        self, values: np.ndarray, features: np.ndarray, labels: np.ndarray | None
+    ) -> int:
+        """Take in as many of the next rows as can be computed together.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n, n_series)
+            In the units of the series, NaN where missing.
+        features : ndarray of shape (n, n_features)
+        labels : ndarray of shape (n,) or None
+
+        Returns
+        -------
+        int
+            How many were taken in.
+        """
         filter_, scaling = self.filter, self.scaling
-        if label is not None:
-            self.labels[filter_.t] = label
-        values = (values - scaling.location) / scaling.scale
-        seen = np.isfinite(values)
+        n = self._n_together(values)
         index = filter_.t
+        if labels is not None:
+            self.labels.update(zip(range(index, index + n), labels[:n], strict=True))
+        values = (values[:n] - scaling.location) / scaling.scale
+        seen = np.isfinite(values)
         if index < self.order:
             self._wait(values, seen)
-            return
-        if index == self.order:
-            filter_.begin(index)
-        else:
-            filter_.branch()
-        usable = self._usable(seen, features)
-        row = Row(np.where(usable, values, 0.0), self.past, features, index)
-        mean, std = predict(filter_, row)
-        self.judge.adapt(filter_, row, usable)
-        density = 0.0
-        if usable.any():
-            units = np.log(scaling.scale[usable]).sum()
-            density = self._learn(row, usable) - units
-            self.log_jacobian -= units
-        filter_.prune()
-        if filter_.t % COLLECT_EVERY == 0:
-            kept = filter_.collect()
-            self.records.forget(kept)
-            self.labels = {s: self.labels[s] for s in self.labels if s in kept}
-        self._remember(mean, std, density)
+            return n
+        rows, usable = self._rows(values, seen, features[:n])
+        readings = filter_.read(rows, usable)
+        if self.judge.adapts:
+            weight = filter_.predictive()
+            means = np.concatenate([r.mean[0] for r in readings], axis=-1)
+            self.judge.adapt(weight[0], filter_.tilt, means, rows.values[0], usable[0])
+        judgement = self.judge(readings, usable)
+        passed = filter_.advance(judgement.gain, usable.any(1), judgement.slope)
+        mean, std = predict(readings, passed.predictive)
+        self._remember(mean, std, self._densities(judgement, passed, usable), passed)
         self._shift(np.where(seen, values, mean), seen)
+        return n
 
     def predict_next(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the next row, in the units of the series."""
         filter_, scaling = deepcopy(self.filter), self.scaling
-        if filter_.t <= self.order:
-            filter_.begin(filter_.t)
-        else:
-            filter_.branch()
-        n = scaling.burn_in.n_series
-        mean, std = predict(
-            filter_, Row(np.zeros(n), self.past, features, self.filter.t)
+        filter_.t = max(filter_.t, self.order)
+        filter_.make_room()
+        nothing = np.zeros((1, scaling.burn_in.n_series), bool)
+        past = np.concatenate([self.past, np.zeros(nothing.shape)])
+        row = Window(np.zeros(nothing.shape), past, features[None], filter_.t)
+        readings = filter_.read(row, nothing)
+        mean, std = predict(readings, filter_.predictive())
+        return scaling.location + scaling.scale * mean[0], scaling.scale * std[0]
+
+    def _n_together(self, values: np.ndarray) -> int:
+        """How many of the next rows can be computed together."""
+        index = self.filter.t
+        if index < self.order:
+            return min(len(values), self.order - index)
+        n = min(len(values), self.filter.make_room(), self.records.room())
+        n = min(n, 1 + MOST_PAIRS // self.filter.block.probability.shape[1])
+        if self.judge.adapts:
+            return 1
+        if self.order:  # what is missing is predicted before the row after it
+            missing = ~np.isfinite(values[:n]).all(1)
+            n = int(missing.argmax()) + 1 if missing.any() else n
+        return n
+
+    def _rows(
+        self, values: np.ndarray, seen: np.ndarray, features: np.ndarray
+    ) -> tuple[Window, np.ndarray]:
+        """Rows as models see them, and which of their values all models can judge."""
+        observed = np.concatenate([self.observed, seen])
+        windows = np.lib.stride_tricks.sliding_window_view(
+            observed, self.order + 1, axis=0
         )
-        return scaling.location + scaling.scale * mean, scaling.scale * std
-
-    def _learn(self, row: Row, usable: np.ndarray) -> float:
-        """Judge hypotheses by a row, let them learn from it; log density of the row."""
-        filter_, everything = self.filter, bool(usable.all())
-        judgement = self.judge(filter_, row, None if everything else usable)
-        if self.judge.power is None:
-            total = filter_.weigh(judgement.density)
-        else:
-            total = log_sum(filter_.gather("log_weight") + judgement.density)
-            filter_.weigh(judgement.gain, judgement.slope)
-        for group, store in zip(filter_.groups, filter_.stores, strict=True):
-            group.learn(store.view(), row, None if everything else usable)
-        return total
-
-    def _usable(self, seen: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Which series of the row all models can judge: only those count."""
-        observed = np.vstack([seen, self.observed])
-        usable = seen.copy()
+        windows = np.swapaxes(windows, 1, 2)[:, ::-1]
+        usable = seen
         for model in self.models:
-            usable &= model.usable(observed[: model.order + 1], features)
-        return usable & (usable.all() or not self.joint)
+            usable = usable & model.usable(windows[:, : model.order + 1], features)
+        if self.joint:
+            usable = usable & usable.all(1, keepdims=True)
+        past = np.concatenate([self.past, values])
+        known = np.where(usable, values, 0.0)
+        return Window(known, past, features, self.filter.t), usable
+
+    def _densities(
+        self, judgement: Judgement, passed: Passed, usable: np.ndarray
+    ) -> np.ndarray:
+        """Log densities of rows, given those before them, in units of the series."""
+        found = passed.log_total
+        if self.judge.power is not None:
+            density = np.where(passed.predictive > 0, judgement.density, -np.inf)
+            top = density.max(1)
+            total = (passed.predictive * np.exp(density - top[:, None])).sum(1)
+            found = np.where(usable.any(1), top + np.log(total), 0.0)
+        units = (usable * np.log(self.scaling.scale)).sum(1)
+        for unit in units.tolist():
+            self.log_jacobian -= unit
+        return found - units
 
     def _wait(self, values: np.ndarray, seen: np.ndarray) -> None:
-        """A row that is only the past of others."""
-        self.filter.t += 1
-        n = self.scaling.burn_in.n_series
-        self._remember(np.zeros(n), np.full(n, np.inf), 0.0)
+        """Rows that are only the past of others."""
+        n, n_series = values.shape
+        self.filter.t += n
+        row = {
+            "mean": np.tile(self.scaling.location, (n, 1)),
+            "std": np.full((n, n_series), np.inf),
+            "log_density": np.zeros(n),
+            "models": np.zeros((n, len(self.models))),
+            "run_length": np.zeros(n),
+        }
+        self.records.wait(row)
         self._shift(np.where(seen, values, 0.0), seen)
 
-    def _remember(self, mean: np.ndarray, std: np.ndarray, density: float) -> None:
-        scaling, posterior = self.scaling, self.filter.posterior()
-        n_models = len(self.models)
-        of_models = np.bincount(posterior.model, posterior.probability, n_models)
-        row = {
+    def _remember(
+        self, mean: np.ndarray, std: np.ndarray, density: np.ndarray, passed: Passed
+    ) -> None:
+        scaling, filter_, p = self.scaling, self.filter, passed.posterior
+        block, n_models = filter_.block, len(self.models)
+        models = np.ones((len(p), 1))
+        if n_models > 1:
+            of = [np.where(block.model == m, p, 0.0).sum(1) for m in range(n_models)]
+            models = np.stack(of, -1)
+        index = np.arange(filter_.t - len(p), filter_.t)
+        rows = {
             "mean": scaling.location + scaling.scale * mean,
             "std": scaling.scale * std,
             "log_density": density,
-            "models": of_models,
-            "run_length": float(
-                posterior.probability @ (self.filter.t - 1 - posterior.start)
-            ),
+            "models": models,
+            "run_length": index - np.einsum("rk,k->r", p, 1.0 * block.start),
         }
-        self.records.add(posterior, row)
+        self.records.add(block, rows)
+        if filter_.t >= self.next_collection and filter_.t == block.end:
+            self.next_collection = filter_.t + COLLECT_EVERY
+            kept = filter_.collect()
+            self.records.forget(kept)
+            self.labels = {s: self.labels[s] for s in self.labels if s in kept}
 
     def _shift(self, values: np.ndarray, seen: np.ndarray) -> None:
         if self.order:
-            self.past = np.vstack([values, self.past[:-1]])
-            self.observed = np.vstack([seen, self.observed[:-1]])
+            self.past = np.concatenate([self.past, values])[-self.order :]
+            self.observed = np.concatenate([self.observed, seen])[-self.order :]

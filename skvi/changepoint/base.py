@@ -1,84 +1,21 @@
 """What an observation model and a hazard must implement."""
 
-from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 
 from skvi.base import Component
+from skvi.changepoint._rows import BurnIn, Row, State
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = [
-    "BurnIn",
     "Hazard",
     "ObservationModel",
     "RegressionModel",
-    "Row",
     "SegmentModel",
 ]
 
-State = dict[str, np.ndarray]
-
 POSITIVE = Interval(Real, 0, None, closed="neither")
-
-
-@dataclass(frozen=True)
-class BurnIn:
-    """What models may know of a series before its first row: it scales their priors.
-
-    Parameters
-    ----------
-    n_series : int
-        Number of columns that are modeled.
-    n_features : int
-        Number of columns that are given, for regressions.
-    noise : ndarray of shape (n_series,)
-        A typical standard deviation of the noise, from the differences of
-        neighboring rows, in the units in which models see the series.
-    mean : ndarray of shape (n_series,)
-        Mean of the rows, in the same units.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.changepoint import BurnIn
-    >>> BurnIn(1, 0, noise=np.array([0.3]), mean=np.zeros(1)).n_series
-    1
-    """
-
-    n_series: int
-    n_features: int
-    noise: np.ndarray
-    mean: np.ndarray
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a series, as models see it: in units of the scale of the burn-in.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_series,)
-        The row; 0 where it is missing or cannot be used.
-    past : ndarray of shape (order, n_series)
-        The rows before it, the latest first.
-    features : ndarray of shape (n_features,)
-        Given features of the row.
-    index : int
-        Its number in the series.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.changepoint import Row
-    >>> Row(np.ones(1), np.zeros((0, 1)), np.zeros(0), index=7).values
-    array([1.])
-    """
-
-    values: np.ndarray
-    past: np.ndarray
-    features: np.ndarray
-    index: int
 
 
 class SegmentModel(Component):
@@ -108,23 +45,27 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
+    # Whether a row can count for less than a row: `KL(weight=...)` asks for it.
+    takes_parts = False
+    # What to do instead of asking for a beta loss, where there is none.
+    instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Which series of a row the model can predict and learn from.
+        """Which series of some rows the model can predict and learn from.
 
         Parameters
         ----------
-        observed : bool ndarray of shape (order + 1, n_series)
-            Which values are there: of the row itself, then of those before it.
-        features : ndarray of shape (n_features,)
-            Given features of the row.
+        observed : bool ndarray of shape (n_rows, order + 1, n_series)
+            Which values are there: of each row itself, then of those before it.
+        features : ndarray of shape (n_rows, n_features)
+            Given features of the rows.
 
         Returns
         -------
-        bool ndarray of shape (n_series,)
+        bool ndarray of shape (n_rows, n_series)
             By default those whose values are there, with all `order` before them.
         """
-        return observed.all(0)
+        return observed.all(1)
 
 
 class RegressionModel(SegmentModel):
@@ -171,6 +112,9 @@ class RegressionModel(SegmentModel):
     array([39])
     """
 
+    takes_parts = True
+    # Whether the only regressor is 1, so that nobody has to ask for it.
+    is_level = False
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
         "noise_df": [POSITIVE],
@@ -182,6 +126,21 @@ class RegressionModel(SegmentModel):
         self.noise_scale = noise_scale
         self.noise_df = noise_df
 
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Regressors that depend on how long the segment has been, such as a trend.
+
+        Parameters
+        ----------
+        age : int ndarray of any shape
+            Number of rows of the segment before the row.
+
+        Returns
+        -------
+        ndarray of shape (*age.shape, q)
+            They come after those of `regressors`. None by default: q = 0.
+        """
+        return np.zeros((*age.shape, 0))
+
     def regressors(self, row: Row) -> np.ndarray:
         """Regressors of a row.
 
@@ -192,7 +151,8 @@ class RegressionModel(SegmentModel):
 
         Returns
         -------
-        ndarray of shape (n_series, p) or (1, p)
+        ndarray of shape (n_series, p - q) or (1, p - q)
+            All but the q `segment_regressors`.
         """
         raise NotImplementedError
 
@@ -297,6 +257,27 @@ class ObservationModel(SegmentModel):
         state : dict
             Name -> array of shape (K, n_series, ...).
         row : Row
+
+        Returns
+        -------
+        dict
+            Name -> array of the same shape.
+        """
+        raise NotImplementedError
+
+    def update_part(self, state: State, row: Row, weight: float) -> State:
+        """State with a row taken in that counts for so much of one.
+
+        Only asked for, in place of `update`, under ``KL(weight=...)``, and of models
+        with ``takes_parts = True``.
+
+        Parameters
+        ----------
+        state : dict
+            Name -> array of shape (K, n_series, ...).
+        row : Row
+        weight : float
+            Power of the row's likelihood.
 
         Returns
         -------

@@ -59,6 +59,21 @@ class CountLikelihood(Likelihood):
         """Rate exp(f), (S, n)."""
         return safe_exp(f[..., 0])
 
+    @property
+    def overdispersion(self) -> torch.Tensor | float:
+        """How far the variance exceeds the mean, in units of the squared mean."""
+        return 0.0
+
+    def variance(self, f: torch.Tensor) -> torch.Tensor:
+        """Mean plus overdispersion times its square, (S, n)."""
+        mean = self.mean(f)
+        return mean + self.overdispersion * mean.square()
+
+    def resolution(self, f: torch.Tensor) -> torch.Tensor:
+        """Coefficient of variation of y, at most `length_scale`, (S, n)."""
+        squared = self.overdispersion + torch.exp(-f[..., 0])
+        return squared.clamp(max=self.length_scale**2).sqrt()
+
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor:
         """Log of the sum of p(y)^c over all counts, (S, n).
 

@@ -3,7 +3,9 @@
 import math
 from numbers import Real
 
+import numpy as np
 import torch
+from scipy.special import betainc, expit
 from torch.nn.functional import softplus
 
 from skvi.likelihoods._counts import CountLikelihood
@@ -16,6 +18,8 @@ __all__ = ["NegativeBinomialLikelihood"]
 
 # Above, the difference of two log Gamma functions needs Stirling's series.
 LARGE = 1e4
+# Dispersion below which rates of less than a million are Poisson to three digits.
+LEAST = 1e-9
 # Least dispersion from which a fit starts.
 MIN_START = 0.05
 
@@ -29,11 +33,13 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
     Parameters
     ----------
-    dispersion : float or "learn", default=1.0
+    dispersion : float, "learn" or "hyperprior", default=1.0
         alpha, the squared coefficient of variation of the Gamma-distributed rates
         of which this is a mixture of Poisson distributions; 0 would be Poisson, 1
         is geometric. "learn" has the fit find the value with the largest ELBO
-        (type-II maximum likelihood where q is exact).
+        (type-II maximum likelihood where q is exact). "hyperprior" gives it an
+        exponential prior of mean 1, a posterior, and an evidence that integrates it:
+        for `BayesianCountRegressor`.
 
     Notes
     -----
@@ -53,10 +59,11 @@ class NegativeBinomialLikelihood(CountLikelihood):
     _parameter_constraints: dict = {
         "dispersion": [
             Interval(Real, 0, None, closed="neither"),
-            StrOptions({"learn"}),
+            StrOptions({"learn", "hyperprior"}),
         ]
     }
     tail_curvature = 0.0
+    gamma_block = ("dispersion", 1.0)
     #: What it means that a learnt hyperparameter fell to its floor.
     floor_remedy = (
         "the counts are not more dispersed than a Poisson distribution; use "
@@ -69,8 +76,13 @@ class NegativeBinomialLikelihood(CountLikelihood):
         self.dispersion = dispersion
 
     @property
+    def gamma_prior(self) -> tuple[float, float] | None:  # type: ignore[override]
+        """Shape and rate of the exponential prior of the dispersion, if it has one."""
+        return (1.0, 1.0) if self.dispersion == "hyperprior" else None
+
+    @property
     def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The dispersion, where it is "learn"."""
+        """The dispersion, where it is no number."""
         return ("dispersion",) if isinstance(self.dispersion, str) else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
@@ -82,11 +94,11 @@ class NegativeBinomialLikelihood(CountLikelihood):
         return y.new_tensor([math.log(start)], dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> "NegativeBinomialLikelihood":
-        """Return the likelihood whose dispersion is ``exp(hyper)``."""
+        """Return the likelihood whose dispersion is ``exp(hyper)``, at least 1e-9."""
         if not self.learnt:
             return self
         bound = NegativeBinomialLikelihood()
-        bound._bound = hyper[0].exp()
+        bound._bound = hyper[0].exp().clamp(min=LEAST)
         return bound
 
     @property
@@ -95,8 +107,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
             return self._bound
         if self.learnt:
             raise ValueError(
-                "NegativeBinomialLikelihood(dispersion='learn') has no value before a "
-                "fit binds one; give a number."
+                f"NegativeBinomialLikelihood(dispersion={self.dispersion!r}) has no "
+                "value before a fit binds one; give a number."
             )
         # A scalar on the CPU goes with tensors on any device.
         return torch.tensor(float(self.dispersion), dtype=torch.float64, device=CPU)
@@ -109,7 +121,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         r, odds = 1 / self._alpha, f + self._alpha.log()
-        log_binomial = _lgamma_difference(y, r) - torch.lgamma(r)
+        log_binomial = _log_binomial(y, r)
         return log_binomial - y * _softplus(-odds) - r * _softplus(odds)
 
     def _mass_slopes(self, f: torch.Tensor, y: torch.Tensor) -> tuple:
@@ -119,6 +131,19 @@ class NegativeBinomialLikelihood(CountLikelihood):
         polygamma = special.polygamma
         higher = [polygamma(k, y + r) - polygamma(k, y + 1) for k in range(1, 5)]
         return slope, *higher
+
+    @property
+    def overdispersion(self) -> torch.Tensor:
+        """Alpha."""
+        return self._alpha
+
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of at most y, (S, n), by the incomplete Beta function."""
+        odds = (f[..., 0] + self._alpha.log()).cpu().numpy()
+        r = (1 / self._alpha).double().cpu().numpy()
+        # The smaller of both probabilities keeps its digits.
+        below = betainc(r, (y + 1).cpu().numpy(), expit(-odds))
+        return torch.from_numpy(np.asarray(below)).to(f.device)
 
     def sample(self, f: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         """Draw counts as floats, (S, n): Poisson with Gamma-distributed rates."""
@@ -138,13 +163,23 @@ class NegativeBinomialLikelihood(CountLikelihood):
         """As of a logistic model: two rules; see `Likelihood.expected_log_prob`."""
         r, log_alpha = 1 / self._alpha, self._alpha.log()
         found = expect_softplus(mean + log_alpha, spread, refine)
-        constant = _lgamma_difference(y, r) - torch.lgamma(r)
+        constant = _log_binomial(y, r)
         value = constant + y * (mean + log_alpha) - (y + r) * found[0]
         return value, y - (y + r) * found[1], -(y + r) * found[2]
 
 
 def _softplus(x: torch.Tensor) -> torch.Tensor:
     return softplus(x, threshold=40)
+
+
+def _log_binomial(y: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    """Return log Gamma(y + r) - log Gamma(r) - log y!, also for large r."""
+    small = torch.where(r > LARGE, 1.0, r)
+    plain = _lgamma_difference(y, small) - torch.lgamma(small)
+    big = torch.where(r > LARGE, r, LARGE)
+    series = (big + y - 0.5) * torch.log1p(y / big) + y * (big.log() - 1)
+    series = series + 1 / (12 * (big + y)) - 1 / (12 * big) - torch.lgamma(y + 1)
+    return torch.where(r > LARGE, series, plain)
 
 
 def _lgamma_difference(y: torch.Tensor, r: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,8 @@ class NoiseLikelihood(Likelihood):
         ]
     }
 
+    is_location = True
+    gamma_block = ("noise_precision", -0.5)
     noise_scale: float | str
     _bound_scale: torch.Tensor | None = None
 
@@ -168,7 +170,7 @@ class NoiseLikelihood(Likelihood):
     @property
     def length_scale(self) -> float:
         """The scale of the noise."""
-        return float(self._scale)
+        return float(self._scale.detach())
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
         """Return f itself, (S, n)."""

@@ -37,6 +37,11 @@ class PoissonLikelihood(CountLikelihood):
     tensor([[-1.0000, -1.6931]])
     """
 
+    def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probability of at most y, (S, n)."""
+        rate = self.mean(f)
+        return torch.special.gammaincc((y + 1).expand_as(rate), rate)
+
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return y * f - safe_exp(f) - torch.lgamma(y + 1)
 

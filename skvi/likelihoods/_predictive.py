@@ -8,7 +8,12 @@ __all__ = ["Predictive"]
 
 
 class Predictive:
-    """Mixin: a subclass implements what is asked of it; networks with noise ask."""
+    """Mixin: a subclass implements what is asked of it, by predictions of targets."""
+
+    @property
+    def length_scale(self) -> float:
+        """Distance in f over which the log density bends."""
+        raise NotImplementedError
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
         """Variance of y given f.
@@ -53,6 +58,20 @@ class Predictive:
             In units of y.
         """
         raise NotImplementedError
+
+    def resolution(self, f: torch.Tensor) -> torch.Tensor:
+        """Distance in f over which what is predicted bends: it spaces quadrature nodes.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+
+        Returns
+        -------
+        Tensor of shape (S, n)
+            `length_scale`, by default.
+        """
+        return torch.full_like(f[..., 0], self.length_scale)
 
     def by_target(self, f: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
         """Split a likelihood of several targets into those of single ones.

@@ -174,7 +174,7 @@ class StudentTLikelihood(NoiseLikelihood):
         """
         distance, unit = y - mean, self.df * self._scale**2
         size = (distance.square() + spread.square()) / unit
-        largest = max(float(size.max()), 1.0) if len(size) else 1.0
+        largest = max(float(size.detach().max()), 1.0) if len(size) else 1.0
         # The error of a trapezoidal rule is |Gamma(a + 2 pi i / step)| / Gamma(a).
         step = 2 * math.pi / (21 + a) / refine
         low = -(37 + math.log(largest)) / (1 + a) - max(math.lgamma(a + 1), 0.0)

@@ -34,10 +34,17 @@ class Likelihood(Component, Movable, Predictive):
     has_expectations = True
     #: Whether y is normal given f.
     is_normal = False
+    #: Whether f is the location of y, in its units.
+    is_location = False
     #: Columns of f that say how large the noise is; they start at 0.
     scale_outputs: tuple[int, ...] = ()
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learnt: tuple[str, ...] = ()
+    #: A positive number of the distribution that may have a Gamma prior and posterior:
+    #: its name, and p, where `bind` takes ``p * log(number)``. None without one.
+    gamma_block: tuple[str, float] | None = None
+    #: Shape and rate of that prior, where the likelihood asks for one.
+    gamma_prior: tuple[float, float] | None = None
     #: What it means, and what to do, where a learnt hyperparameter fell to its floor.
     floor_remedy = (
         "the model fits some rows exactly; fix noise_scale, or use fewer parameters"

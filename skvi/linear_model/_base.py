@@ -12,11 +12,13 @@ from skvi._model import Model
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
+from skvi.linear_model._blocks import normal_of_predictor
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import build_prior
 from skvi.solvers import (
+    Alternating,
     EmpiricalBayes,
     NaturalGradient,
     QuasiNewton,
@@ -86,7 +88,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
-        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes):
+        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes, Alternating):
             if not solver.missing(start):
                 found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
                 found.raise_interrupt()
@@ -96,9 +98,9 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
         found |= self._drawn_or_normal(found["posterior_"])
-        layout, normal = found["posterior_"].layout, found["_normal"]
+        layout, normal = self._model.predictor.layout, found["_normal"]
         if normal is None:
-            theta = torch.from_numpy(found["_theta"])
+            theta = torch.from_numpy(found["_theta"])[:, : layout.size]
             moments = torch.stack([theta.mean(0), theta.std(0)])
         else:
             moments = torch.stack([normal.mean, normal.variance.sqrt()])
@@ -121,7 +123,7 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
 
     def _normal_of(self, posterior):
         """Normal of the parameters of the predictor, or None."""
-        return posterior.as_normal()
+        return normal_of_predictor(posterior)
 
     def _is_drawn(self):
         """Whether predictions average over draws."""

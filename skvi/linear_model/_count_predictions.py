@@ -1,5 +1,6 @@
 """Predictions of counts from a normal log rate."""
 
+import math
 from numbers import Real
 
 import numpy as np
@@ -8,14 +9,17 @@ from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length
 
-from skvi._draws import CountDraws
+from skvi._draws import Draws
+from skvi._likelihood_mixture import DrawnMixture, NormalMixture
 from skvi.likelihoods import PoissonLikelihood
+from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import as_tensor
 from skvi.utils._poisson_mixture import (
     poisson_mixture_log_mass,
     poisson_mixture_quantiles,
 )
 from skvi.utils._random import make_generator
+from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._sparse import as_rows
 from skvi.utils._validation import Interval, validate_arguments
 
@@ -25,9 +29,52 @@ __all__ = ["CountPredictionMixin"]
 class CountPredictionMixin:
     """Mixin: predictive moments, quantiles, mass and draws of Poisson counts."""
 
-    def _drawn(self):
-        draws = super()._drawn()
-        return CountDraws(draws.predictor, draws.theta)
+    @property
+    def _is_poisson(self):
+        """Whether closed forms of a Poisson mixture over a normal f are predictions."""
+        return isinstance(self._model.likelihood, PoissonLikelihood)
+
+    def _mixture(self, X, exposure):
+        """Predictions of any likelihood, and of any posterior."""
+        X, offset = self._with_offset(X, exposure)
+        likelihood = self._model.bound(self._hyper)[1]
+        if self._is_drawn():
+            theta = torch.from_numpy(self._theta)
+            equal = torch.full_like(theta[:, 0], -math.log(len(theta)))
+            draws = Draws(self._model.predictor, theta)
+            numbers = self._own_numbers(theta)
+            return DrawnMixture(likelihood, numbers, equal, draws, X, offset)
+        mean, std, _ = self._log_rate(X, exposure)
+        numbers, log_w = None, torch.zeros_like(mean[:1])
+        if (name := self._own_block()) is not None:
+            inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
+            numbers = -likelihood.gamma_block[1] * inverse.log()
+        return NormalMixture(likelihood, numbers, log_w, mean, std)
+
+    def _own_block(self):
+        """Name of the likelihood's number in theta; None where it is not there."""
+        return next(iter(self.posterior_.layout.positive), None)
+
+    def _gamma_of(self, name):
+        return self.posterior_.part(name).as_gamma()
+
+    def _own_numbers(self, theta):
+        """What `Likelihood.bind` takes for every draw; None where nothing is drawn."""
+        name = self._own_block()
+        if name is None:
+            return None
+        power = self._model.likelihood.gamma_block[1]
+        return power * theta[:, self.posterior_.layout[name].slice][:, 0]
+
+    def _mean_overdispersion(self):
+        """What the squared mean counts in the variance of y, on average; or None."""
+        likelihood = self._model.bound(self._hyper)[1]
+        if not isinstance(likelihood, CountLikelihood):
+            return None
+        name = self._own_block()
+        if name is None:
+            return float(likelihood.overdispersion)
+        return float(self._gamma_of(name).mean)
 
     def _with_offset(self, X, exposure):
         """Features that are checked, and the log of the exposure of every row."""
@@ -59,18 +106,22 @@ class CountPredictionMixin:
         mean : ndarray of shape (n,)
             E exp(f), exactly: larger than the rate at the posterior mean.
         std : ndarray of shape (n,)
-            Only with ``return_std=True``: the root of the mean rate (Poisson noise)
-            plus the variance of the rate.
+            Only with ``return_std=True``: the root of the variance of the rate plus
+            the mean rate (Poisson noise), and for negative binomial counts the mean
+            of dispersion times squared rate.
         """
-        if self._is_drawn():
-            X, offset = self._with_offset(X, exposure)
-            mean, std = self._drawn().moments(X, offset).T.astype(X.dtype)
+        is_drawn, alpha = self._is_drawn(), self._mean_overdispersion()
+        if is_drawn or alpha is None:
+            X = self._check_X(X)
+            mean, std = self._mixture(X, exposure).moments().T.astype(X.dtype)
             return (mean, std) if return_std else mean
         mean, std, dtype = self._log_rate(X, exposure)
         rate = torch.exp(mean + 0.5 * std.square())
         if not return_std:
             return rate.numpy().astype(dtype)
-        deviation = (rate + rate.square() * torch.expm1(std.square())).sqrt()
+        variance = std.square()
+        extra = torch.expm1(variance) + alpha * torch.exp(variance)
+        deviation = (rate + rate.square() * extra).sqrt()
         return rate.numpy().astype(dtype), deviation.numpy().astype(dtype)
 
     def predict_quantiles(self, X, quantiles, exposure=None):
@@ -94,9 +145,9 @@ class CountPredictionMixin:
             raise ValueError(
                 f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
             )
-        if self._is_drawn():
-            X, offset = self._with_offset(X, exposure)
-            return self._drawn().quantiles(X, levels, offset).astype(X.dtype)
+        if self._is_drawn() or not self._is_poisson:
+            X = self._check_X(X)
+            return self._mixture(X, exposure).quantiles(levels).astype(X.dtype)
         mean, std, dtype = self._log_rate(X, exposure)
         return poisson_mixture_quantiles(mean, std, levels).numpy().astype(dtype)
 
@@ -143,12 +194,12 @@ class CountPredictionMixin:
         ValueError
             The fit, or this call, was given rates instead of counts.
         """
-        rows, offset = self._with_offset(X, exposure)
+        _, offset = self._with_offset(X, exposure)
         response = self._model.response
         check_consistent_length(response.encode(y), offset)
         counts = response.check_counts(y, "predict_log_density")
-        if self._is_drawn():
-            return self._drawn().log_mass(rows, counts, offset)
+        if self._is_drawn() or not self._is_poisson:
+            return self._mixture(X, exposure).log_density(counts)
         mean, std, _ = self._log_rate(X, exposure)
         with torch.no_grad():
             return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
@@ -166,8 +217,8 @@ class CountPredictionMixin:
         Returns
         -------
         ndarray of shape (n, n_samples)
-            Every column comes from one draw of the coefficients, the same for all
-            rows.
+            Every column comes from one draw of the coefficients and of an unknown
+            dispersion, the same for all rows.
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
@@ -176,11 +227,16 @@ class CountPredictionMixin:
         offset = self._check_exposure(X, exposure)
         if offset is not None:
             f = f + as_tensor(offset)[:, None]
-        counts = PoissonLikelihood().sample(f, make_generator(random_state))
+        likelihood = self._model.bound(self._hyper)[1]
+        if (numbers := self._own_numbers(theta)) is not None:
+            likelihood = likelihood.bind(numbers[None, :, None])
+        counts = likelihood.sample(f, make_generator(random_state))
         return counts.T.numpy().astype(X.dtype)
 
     def score(self, X, y, sample_weight=None, exposure=None):
-        """Share of the deviance that is explained, D^2.
+        """Share of the Poisson deviance that is explained, D^2.
+
+        Whatever the likelihood, so that those of different ones can be compared.
 
         Parameters
         ----------

@@ -5,6 +5,8 @@ from numbers import Real
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from skvi._registry import NOISES
+from skvi.likelihoods import NoiseLikelihood
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
@@ -27,8 +29,8 @@ class BayesianLinearRegression(
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
     normal coefficients, each with an unknown precision, inferred in milliseconds by
     coordinate ascent. Beyond it: the posterior of the precisions, predictions that
-    include it, the evidence of the model, priors and losses of every kind, and
-    several targets.
+    include it, the evidence of the model, noise with heavy tails, priors and losses of
+    every kind, and several targets.
 
     Parameters
     ----------
@@ -69,10 +71,18 @@ Divergence, default="kl"
         is an evidence; as it is taken from y, ``plug_in`` of the bounds names it.
     fit_intercept : bool, default=True
         Without an intercept neither features nor target are centred.
+    likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
+        Shape of the noise. "student_t" has heavy tails, of four degrees of freedom,
+        and expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others, which
+        `evidence_bounds` and `EvidenceSearch` can compare. A `NoiseLikelihood` of your
+        own works as well.
     noise_scale : float, "learn" or "hyperprior", default="hyperprior"
-        Standard deviation of the noise, in units of y: a float fixes it, "learn"
-        finds the value of largest ELBO (type-II maximum likelihood where q is exact),
-        and "hyperprior" gives the precision a Gamma(1e-6, 1e-6) prior and a posterior.
+        Scale of the noise, in units of y; for normal noise its standard deviation. A
+        float fixes it, "learn" finds the value of largest ELBO (type-II maximum
+        likelihood where q is exact: an evidence is then conditioned on it, and
+        optimistic), and "hyperprior" gives the precision, 1 / scale ** 2, a
+        Gamma(1e-6, 1e-6) prior and a posterior, which predictions average over and the
+        evidence integrates.
     normalize_y : bool, default=True
         Whether the target is standardised for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
@@ -130,8 +140,8 @@ Divergence, default="kl"
     intercept_, intercept_std_ : float or ndarray of shape (K,)
         Of the features as they were given.
     noise_scale_ : float or ndarray of shape (K,)
-        Standard deviation of the noise, in units of y: with a hyperprior
-        ``1 / sqrt(alpha_)``.
+        Scale of the noise, in units of y; for normal noise its standard deviation. With
+        a hyperprior ``1 / sqrt(alpha_)``.
     alpha_ : float or ndarray of shape (K,)
         (Mean) precision of the noise.
     lambda_ : float or ndarray of shape (d,), (K,) or (K, d)
@@ -174,10 +184,11 @@ Divergence, default="kl"
     distributions, with these means; the uncertainty of the intercept is part of the
     predictive standard deviation. With hundreds of rows both are below 1 %.
 
-    Evidence: in closed form with log loss, normal coefficients and given (or learnt)
-    precisions, by quadrature with a hyperprior on the noise, on one precision that all
-    coefficients share, or both; else from draws. Vague
-    hyperpriors cost about 14 nats each, with a warning.
+    Evidence: in closed form with normal noise, log loss, normal coefficients and given
+    (or learnt) precisions, by quadrature with a hyperprior on the noise, on one
+    precision that all coefficients share, or both; else from draws, which integrate
+    all that has a hyperprior. Vague hyperpriors cost about 14 nats each, with a
+    warning.
 
     References
     ----------
@@ -201,6 +212,7 @@ Divergence, default="kl"
 
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn", "hyperprior"}),
@@ -217,6 +229,7 @@ Divergence, default="kl"
         prior="hierarchical",
         intercept_prior=None,
         fit_intercept=True,
+        likelihood="gaussian",
         noise_scale="hyperprior",
         normalize_y=True,
         solver="auto",
@@ -238,6 +251,7 @@ Divergence, default="kl"
         self.prior = prior
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
+        self.likelihood = likelihood
         self.noise_scale = noise_scale
         self.normalize_y = normalize_y
         self.solver = solver

@@ -5,30 +5,30 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from sklearn.base import clone
 
 from skvi._draws import NormalDraws
+from skvi._likelihood_mixture import DrawnMixture, NormalMixture
 from skvi._regressors import (
     StandardizedTargetMixin,
     names_of_units,
     noise_in,
     units_of,
+    with_noise_scale,
 )
 from skvi._warm_start import at_last_scales
 from skvi.base import Units
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods import GaussianLikelihood
 from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._blocks import check_gammas, with_positive_blocks
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
-from skvi.linear_model._regression_evidence import (
-    RegressionEvidenceMixin,
-    join_independent,
-)
+from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
 from skvi.linear_model._starts import approach, start_near
-from skvi.posteriors import Posterior, Product
+from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
 from skvi.solvers import NaturalGradient, State
-from skvi.utils._scale_mixture import noise_nodes
+from skvi.utils._device import CPU
+from skvi.utils._scale_mixture import gamma_nodes
 from skvi.utils._threads import limit_threads
 
 __all__ = ["GaussianRegression"]
@@ -58,13 +58,13 @@ class GaussianRegression(
         taken += self._set_intercept_prior(data, units)
         gammas = self._hyperpriors()
         marginal = _build_prior(self.prior_, predictor.layout)
-        if gammas and not isinstance(self.posterior_family_, Product):
-            blocks = ",".join(predictor.layout)  # `skops` stores no tuple as a key
-            self.posterior_family_ = Product({blocks: self.posterior_family_})
+        if gammas:
+            family, blocks = self.posterior_family_, list(predictor.layout)
+            self.posterior_family_ = with_positive_blocks(family, blocks)
         return GaussianLinearModel(
             response,
             predictor,
-            GaussianLikelihood(noise_in(units, self.noise_scale)),
+            self._likelihood(noise_in(units, self.noise_scale)),
             self.loss_function_,
             self._own_prior(predictor.layout, marginal, gammas),
             str(data.X.dtype),
@@ -74,6 +74,12 @@ class GaussianRegression(
             marginal,
             is_centred=self._given_units() is None,
         )
+
+    def _likelihood(self, scale):
+        """Shape of the noise, of a scale in the units of the fit."""
+        given = self._resolve("likelihood")
+        given.validate()
+        return with_noise_scale(given, scale, type(self).__name__)
 
     def _find_units(self, data):
         """Units of the target and origin of the features; whether y sets the former."""
@@ -156,14 +162,7 @@ class GaussianRegression(
         return super()._prepare(problem, solver)
 
     def _check_posterior(self, posterior):
-        for names, part in posterior.parts.items():
-            positive = any(name in posterior.layout.positive for name in names)
-            if positive and part.as_gamma() is None:
-                raise IncompatibleComponentsError(
-                    f"Precisions with hyperpriors have Gamma posteriors, each of its "
-                    f"own; posterior={self.posterior_family_!r} gives {names} another "
-                    "one. Leave these blocks out of Product(blocks), or use Gamma()."
-                )
+        check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
         """Start draws at what closed forms and quadrature find for a model near it."""
@@ -256,6 +255,23 @@ class GaussianRegression(
         predictor = LinearPredictor(self.n_features_in_)
         return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
 
+    def _mixture(self, X):
+        """Predictions of noise that is not normal, in units of y; None where it is."""
+        likelihood = self._model.likelihood
+        if likelihood.is_normal:
+            return None
+        likelihood = clone(likelihood).set_params(noise_scale="learn")
+        if self._is_drawn():
+            draws = self._drawn()
+            equal = torch.full_like(draws.noise[:, 0], -math.log(len(draws.noise)))
+            log_noise = draws.noise[:, 0].log()
+            zero = np.zeros(X.shape[0])
+            return DrawnMixture(likelihood, log_noise, equal, draws, X, zero)
+        variances, log_w = self._noise_nodes()
+        mean, variance = self._function_moments(X)
+        numbers = 0.5 * variances.log()
+        return NormalMixture(likelihood, numbers, log_w, mean, variance.sqrt())
+
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""
         rows, predictor = self._model.design(X)
@@ -270,18 +286,19 @@ class GaussianRegression(
         """Noise variances in units of y, and their log weights."""
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
-            noise, log_w = noise_nodes(float(shape), float(rate))
+            noise, log_w = gamma_nodes(float(shape), float(rate))
             return noise * self._model.units.y_scale**2, log_w
         noise = torch.from_numpy(np.array([self.noise_scale_**2]))
         return noise, torch.zeros_like(noise)
 
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
+        unit = self._model.likelihood.standard_variance
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
             mean = float(rate / (shape - 1)) if float(shape) > 1 else math.inf
-            return mean * self._model.units.y_scale**2
-        return self.noise_scale_**2
+            return mean * unit * self._model.units.y_scale**2
+        return unit * self.noise_scale_**2
 
     def _covariance(self, X):
         """Covariance of new observations in the rows of X, (n, n)."""
@@ -295,6 +312,13 @@ class GaussianRegression(
             covariance = f @ f.T
             covariance.diagonal().add_(self._noise_variance())
         return covariance.numpy().astype(X.dtype)
+
+    def _noise(self, theta, shape, generator):
+        """Noise of draws, (S, n), in units of y, which theta has the scales of."""
+        scale = torch.as_tensor(self._noise_draws(theta)).reshape(-1, 1)
+        noise = self._model.likelihood.at_scale(scale)
+        zero = torch.zeros(*shape, 1, dtype=torch.float64, device=CPU)
+        return noise.sample(zero, generator)
 
     @torch.no_grad()
     def _functions(self, X, theta):
@@ -326,9 +350,6 @@ class GaussianRegression(
                 found[name] = value[:, 0] if value.shape[1] == 1 else value
         return found
 
-    def _normal_of(self, posterior):
-        return _coefficients(posterior)
-
 
 def _build_prior(prior, layout):
     """Prior over the parameters of the predictor, given or integrated precisions."""
@@ -340,16 +361,6 @@ def _build_prior(prior, layout):
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
-
-
-def _coefficients(posterior):
-    """Normal of the coefficients and the intercept."""
-    names = [name for name in posterior.layout if name not in posterior.layout.positive]
-    parts = [posterior.part(name) for name in names]
-    if len(names) == 1 or parts[0].layout.keys() == set(names):
-        return parts[0].as_normal()
-    forms = [part.as_normal() for part in parts]
-    return None if None in forms else join_independent(forms)
 
 
 def _quadratic(normal, vector):

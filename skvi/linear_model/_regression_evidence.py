@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import torch
 
-from skvi.base import NormalForm
 from skvi.evidence import bound_evidence, conjugate_evidence, elbo_row
 from skvi.exceptions import IncompatibleComponentsError
+from skvi.linear_model._blocks import with_logarithm
 from skvi.utils._warnings import warn_user
 
-__all__ = ["RegressionEvidenceMixin", "join_independent"]
+__all__ = ["RegressionEvidenceMixin"]
 
 # Hyperpriors below this shape are flat over many orders of magnitude.
 VAGUE_SHAPE = 1e-2
@@ -63,10 +63,7 @@ class RegressionEvidenceMixin:
         """Normal with the moments of the posterior, a log noise precision included."""
         if self._normal is None or "noise_precision" not in layout:
             return self._normal
-        shape, rate = self.posterior_.part("noise_precision").as_gamma()
-        mean = torch.digamma(shape) - rate.log()
-        noise = NormalForm(mean, torch.polygamma(1, shape).sqrt())
-        return join_independent([self._normal, noise])
+        return with_logarithm(self._normal, self.posterior_, "noise_precision")
 
     def _with_own_bound(self, found):
         """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
@@ -92,12 +89,3 @@ class RegressionEvidenceMixin:
                 "HierarchicalNormal(shape=1.0, rate=1.0).",
                 UserWarning,
             )
-
-
-def join_independent(forms):
-    """Normal of independent normals."""
-    mean = torch.cat([form.mean for form in forms])
-    if all(form.is_diagonal for form in forms):
-        return NormalForm(mean, torch.cat([form.scale for form in forms]))
-    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
-    return NormalForm(mean, torch.block_diag(*dense))

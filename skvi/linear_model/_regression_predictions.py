@@ -6,14 +6,14 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from skvi._regressors import check_levels, check_rows
 from skvi.utils._arrays import as_tensor
-from skvi.utils._random import make_generator, randn
+from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
 
 class RegressionPredictionMixin:
-    """Mixin: what a normal posterior of coefficients predicts, with normal noise."""
+    """Mixin: what a posterior of coefficients predicts, with noise."""
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of the target.
@@ -33,7 +33,8 @@ class RegressionPredictionMixin:
         mean : ndarray of shape (n,) or (n, K)
         std : ndarray of shape (n,) or (n, K)
             Only with ``return_std=True``. Infinite where the noise has a hyperprior
-            and fewer than three rows to learn from.
+            and fewer than three rows to learn from, and for Student-t noise of at most
+            two degrees of freedom.
         cov : ndarray of shape (n, n) or (n, n, K)
             Only with ``return_cov=True``.
 
@@ -61,11 +62,13 @@ class RegressionPredictionMixin:
         return (mean, self._covariance(X)) if return_cov else mean
 
     def _predict_from_draws(self, X, return_std, return_cov):
-        draws = self._drawn()
-        mean, std = draws.moments(X).T.astype(X.dtype)
+        draws, unit = self._drawn(), self._model.likelihood.standard_variance
+        mixture = self._mixture(X)
+        moments = draws.moments(X) if mixture is None else mixture.moments()
+        mean, std = moments.T.astype(X.dtype)
         if return_cov:
             covariance = np.atleast_2d(np.cov(draws.means(X)))
-            noise = float(draws.noise.square().mean()) * np.eye(len(mean))
+            noise = unit * float(draws.noise.square().mean()) * np.eye(len(mean))
             return mean, (covariance + noise).astype(X.dtype)
         return (mean, std) if return_std else mean
 
@@ -81,13 +84,16 @@ class RegressionPredictionMixin:
         Returns
         -------
         ndarray of shape (n, q), or (n, q, K)
-            One column for each of `quantiles`. With a fixed or learnt noise they are
-            normal; where the noise has a hyperprior they are those of the normal f
-            plus Student-t noise, integrated to rounding.
+            One column for each of `quantiles`. With a fixed or learnt normal noise they
+            are normal; where it has a hyperprior they are those of the normal f plus
+            Student-t noise, integrated to rounding; those of other noise are
+            integrated to about 1e-6.
         """
         levels, X = check_levels(quantiles), self._check_X(X)
         if self._n_columns:
             return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
+        if (mixture := self._mixture(X)) is not None:
+            return mixture.quantiles(levels).astype(X.dtype)
         if self._is_drawn():
             return self._drawn().quantiles(X, levels).astype(X.dtype)
         mean, variance = self._function_moments(X)
@@ -116,6 +122,8 @@ class RegressionPredictionMixin:
             return sum(o.predict_log_density(X, column) for o, column in columns)
         y = self._model.response.encode(y)
         check_rows(X, y)
+        if (mixture := self._mixture(X)) is not None:
+            return mixture.log_density(y)
         if self._is_drawn():
             return self._drawn().log_density(X, y)
         mean, variance = self._function_moments(X)
@@ -126,9 +134,12 @@ class RegressionPredictionMixin:
         """Normals whose mixture is the predictive distribution.
 
         Means and standard deviations, (n, S), and weights, (S,); for K targets
-        (n, K, S) and (K, S).
+        (n, K, S) and (K, S). Nothing where the noise is not normal.
         """
         X = self._check_X(X)
+        one = self.outputs_[0] if self._n_columns else self
+        if not one._model.likelihood.is_normal:
+            return None
         if self._n_columns:
             found = [o._predictive_normals(X) for o in self.outputs_]
             mean, std, weights = zip(*found, strict=True)
@@ -164,7 +175,7 @@ class RegressionPredictionMixin:
             return np.stack(draws, 1)
         theta = self._draw(n_samples, random_state)
         generator = make_generator(random_state)
-        noise = self._noise_draws(theta) * randn(generator, n_samples, X.shape[0])
+        noise = self._noise(theta, (n_samples, X.shape[0]), generator)
         f = self._functions(X, theta)
         return (f + noise).T.numpy().astype(X.dtype)
 

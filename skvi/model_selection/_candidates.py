@@ -116,7 +116,15 @@ def canonical(value: Any) -> Any:
 
 
 def check_comparable(candidates: list[Any]) -> None:
-    """Raise where evidences have no common unit."""
+    """Raise where evidences have no common unit, or are of other rows."""
+    for candidate in candidates:
+        fraction = final_step(candidate).get_params().get("validation_fraction")
+        if fraction is not None:
+            raise ValueError(
+                "Evidences are of the rows that were trained on, and "
+                f"validation_fraction={fraction!r} takes rows out of them. Use "
+                "validation_fraction=None: the bound needs no rows that are held out."
+            )
     units = [_unit(candidate) for candidate in candidates]
     for name in units[0]:
         values = {canonical(unit[name][0]): unit[name][1] for unit in units}

@@ -9,6 +9,8 @@ from os import PathLike
 
 import numpy as np
 import torch
+from sklearn.base import is_classifier
+from sklearn.model_selection import train_test_split
 
 from skvi._draws import Draws
 from skvi._identity import identity_of
@@ -37,6 +39,10 @@ STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
 FEW_ROWS = 200
 
 
+# Of those that predictions average over, so many score the state after an epoch.
+MAX_SCORE_DRAWS = 20
+
+
 class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
@@ -54,6 +60,7 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         ],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
+        "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
         "n_predict_draws": [Interval(Integral, 2, None, closed="left")],
         "checkpoint_path": [None, str, PathLike],
@@ -104,8 +111,36 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
             return None
         return min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
 
+    def _hold_out(self, data):
+        """Take out `validation_fraction` of the rows, and of every class."""
+        if self.validation_fraction is None:
+            self._held_out = None
+            return data
+        _, self._held_out = train_test_split(
+            np.arange(len(data.y)),
+            test_size=self.validation_fraction,
+            random_state=self.random_state,
+            stratify=data.y if is_classifier(self) else None,
+        )
+        return data.hold_out(self._held_out)
+
+    def _trained_rows(self, data):
+        return data if self._held_out is None else data.hold_out(self._held_out)
+
     def _solver_options(self, target):
-        return replace(super()._solver_options(target), warm_up=WARM_UP)
+        options = replace(super()._solver_options(target), warm_up=WARM_UP)
+        return (
+            options if target.held_out is None else replace(options, score=self._score)
+        )
+
+    def _score(self, state):
+        """Mean of what `predict_log_density` would be of the rows that are held out."""
+        posterior, target = state
+        generator = make_generator(self._draw_seed, target.hyper.device)
+        held_out = target.held_out.at(target.hyper)
+        with torch.no_grad():
+            n_draws = min(self.n_predict_draws, MAX_SCORE_DRAWS)
+            return held_out.mean_log_density(posterior, n_draws, generator)
 
     def _checkpoint_file(self, target, problem, before):
         """The file of `checkpoint_path`; it is refused where it is of another fit."""
@@ -120,6 +155,10 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         last = before["posterior_"].params if self.warm_start and before else None
         rows = target.rows
         data = {"X": rows.X, "y": rows.y, "weights": rows.weight, "warm start": last}
+        if target.held_out is not None:
+            held_out = target.held_out.rows
+            data |= {"X held out": held_out.X, "y held out": held_out.y}
+            data["weights held out"] = held_out.weight
         identity = identity_of(self, data)
         identity["device"] = str(problem.posterior.params.device)
         return CheckpointFile(self.checkpoint_path, self.checkpoint_interval, identity)
@@ -141,7 +180,7 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
-        return start, self._solver_options(problem.target)
+        return start, replace(self._solver_options(problem.target), score=None)
 
     def _posterior_dtype(self, target):
         return target.X.dtype
@@ -152,7 +191,8 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
         with torch.no_grad():
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
         found["_theta"] = theta.numpy()
-        return found
+        # Only a fit with rows that are held out has others.
+        return found | {"validation_scores_": None, "best_validation_score_": None}
 
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""

@@ -3,16 +3,17 @@
 from numbers import Real
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, clone
+from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from skvi._model import Model, NumberColumns
 from skvi._noisy_draws import NoisyDraws
-from skvi._registry import SHORTHANDS
+from skvi._registry import NOISES
 from skvi._regressors import (
     StandardizedTargetMixin,
     column_units,
     names_of_units,
     noise_in,
+    with_noise_scale,
 )
 from skvi.likelihoods import (
     HeteroscedasticLikelihood,
@@ -38,7 +39,7 @@ class NetworkRegressorMixin(
 
     _parameter_constraints: dict = {
         "noise": [StrOptions({"constant", "heteroscedastic"})],
-        "likelihood": [StrOptions(set(SHORTHANDS["likelihood"])), NoiseLikelihood],
+        "likelihood": [StrOptions(set(NOISES)), NoiseLikelihood],
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn"}),
@@ -73,14 +74,9 @@ class NetworkRegressorMixin(
         """Noise of one target, or of each one."""
         given = self._resolve("likelihood")
         given.validate()
-        if given.noise_scale != type(given)().noise_scale:
-            raise ValueError(
-                f"likelihood={given!r} has a noise_scale, which the estimator sets. "
-                f"Give noise_scale={given.noise_scale!r} to {type(self).__name__}."
-            )
 
         def of_scale(scale):
-            noise = clone(given).set_params(noise_scale=scale)
+            noise = with_noise_scale(given, scale, type(self).__name__)
             if self.noise == "constant":
                 return noise
             return HeteroscedasticLikelihood(noise)

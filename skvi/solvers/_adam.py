@@ -9,7 +9,7 @@ import torch
 
 from skvi.solvers._optimizer import Optimizer
 
-__all__ = ["Adam", "AdamStack", "Plateau"]
+__all__ = ["Adam", "AdamStack", "Plateau", "Schedule"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
@@ -125,10 +125,12 @@ def _update(
     return update
 
 
-class _Schedule:
+class Schedule:
     """What all step sizes watch: whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
+    #: What to say where it is not done.
+    unfinished = "the objective was still falling"
     #: Share of the divergence that gradients hold.
     share = 1.0
 
@@ -138,9 +140,12 @@ class _Schedule:
         return self.rise > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that it has seen, but not the step size: the optimizer has it."""
-        found = vars(self)
-        return {name: found[name] for name in found if name != "optimizer"}
+        """Everything that it has seen; the step size is the optimizer's."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("optimizer", "validation")
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another one was."""
@@ -164,7 +169,7 @@ class _Schedule:
         return mean, error
 
 
-class Plateau(_Schedule):
+class Plateau(Schedule):
     """Halves the step size where the objective does not fall by more than noise."""
 
     def __init__(self, optimizer: Optimizer, patience: int, tol: float) -> None:

@@ -10,12 +10,16 @@ __all__ = ["EpochEnd", "mean_and_error"]
 
 @dataclass(frozen=True, eq=False)
 class EpochEnd:
-    """Sum of the states of a sweep so far, the last one, and the epochs' values."""
+    """Sum of the states of a sweep so far, the last one, and the epochs' values.
+
+    With rows that are held out also the score of `state` on them.
+    """
 
     total: torch.Tensor
     last: torch.Tensor
     values: list[torch.Tensor]
     length: int
+    score: float | None = None
 
     @cached_property
     def state(self) -> torch.Tensor:

@@ -4,6 +4,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from numpy.polynomial import Chebyshev
 from scipy.optimize import minimize
 from scipy.special import digamma, gammaln
 
@@ -14,13 +15,15 @@ from skvi.priors import GammaHyperprior
 from skvi.solvers._solution import State
 from skvi.solvers.base import Problem
 from skvi.targets import HierarchicalTarget
+from skvi.targets._rows import shift_mean
 from skvi.utils._device import Movable
-from skvi.utils._scale_mixture import noise_nodes
+from skvi.utils._scale_mixture import gamma_nodes, noise_nodes
 
 __all__ = ["GammaSteps"]
 
-# Nodes for the noise precision: its logarithm is nearly normal for many rows.
-FEW_NODES, MANY_NODES, MANY_ROWS = 24, 64, 20.0
+# Nodes for steps of the likelihood's number; where many rows determine it, its loss is
+# a polynomial of its logarithm there, which so many nodes determine.
+MANY_NODES, MANY_ROWS, DEGREE = 128, 20.0, 18
 # Largest move of log shape and log rate in one step.
 LARGEST_MOVE = 1.5
 # Relative slack of rounding in the steps.
@@ -41,6 +44,7 @@ class GammaSteps:
         self.problem = problem
         self.target = cast(HierarchicalTarget, problem.target)
         self.names = self.target.layout.positive
+        self.own, self.power = self.target.likelihood_spec.gamma_block
         parts = problem.posterior.parts
         self.key = next(names for names in parts if "coef" in names)
         self.part = parts[self.key]
@@ -58,13 +62,10 @@ class GammaSteps:
     def conditional(self) -> Problem:
         """Problem of q(coef) alone: losses averaged over the noise, mean precisions."""
         target, loss = self.target, self.target.loss
-        if "noise_precision" in self.names:
-            shape, rate = self.gamma("noise_precision")
-            few = float(shape[0]) > MANY_ROWS
-            noise, log_w = noise_nodes(
-                float(shape[0]), float(rate[0]), FEW_NODES if few else MANY_NODES
-            )
-            loss = AveragedLoss(target, noise.sqrt(), log_w.exp())
+        if self.own in self.names:
+            shape, rate = self.gamma(self.own)
+            inverse, log_w = gamma_nodes(float(shape[0]), float(rate[0]))
+            loss = AveragedLoss(target, -self.power * inverse.log(), log_w.exp())
         precision = None
         if "coef_precision" in self.names:
             shape, rate = self.gamma("coef_precision")
@@ -77,10 +78,10 @@ class GammaSteps:
 
     def noise_scale(self) -> torch.Tensor:
         """Scale of the noise: that of the mean precision, where it is a parameter."""
-        if "noise_precision" not in self.names:
+        if self.own not in self.names:
             return self.target.likelihood._scale
-        shape, rate = self.gamma("noise_precision")
-        return torch.from_numpy(rate / shape)[0].sqrt()
+        shape, rate = self.gamma(self.own)
+        return torch.from_numpy(shape / rate)[0] ** self.power
 
     def constant(self) -> float:
         """What the conditional objective lacks of the whole one, in nats."""
@@ -99,7 +100,7 @@ class GammaSteps:
 
     def step(self) -> Posterior:
         """Posterior with the best distributions of the precisions given q(coef)."""
-        steps = {"coef_precision": self._coef, "noise_precision": self._noise}
+        steps = {"coef_precision": self._coef, self.own: self._noise}
         posterior = self.problem.posterior
         parts: dict[tuple[str, ...], Posterior] = {}
         for name in self.names:
@@ -121,11 +122,20 @@ class GammaSteps:
 
     def _noise(self) -> GammaForm:
         """Best Gamma distribution, by quadrature over the log precision."""
-        (shape,), (rate,) = self.gamma("noise_precision")
-        gamma, target = self.target.prior.gammas["noise_precision"], self.target
-        noise, _ = noise_nodes(shape, rate, 2 * MANY_NODES, reach=1.5)
-        losses = [float(x) for x in _losses_at(target, noise.sqrt(), self.normal)]
-        t, loss = -noise.log().numpy(), np.array(losses)
+        (shape,), (rate,) = self.gamma(self.own)
+        gamma, target = self.target.prior.gammas[self.own], self.target
+        inverse, _ = noise_nodes(shape, rate, MANY_NODES, reach=1.5)
+        t = -inverse.log().numpy()
+
+        def at(log_number: np.ndarray) -> np.ndarray:
+            hyper = torch.from_numpy(self.power * log_number)
+            return np.array([float(x) for x in _losses_at(target, hyper, self.normal)])
+
+        loss = (
+            at(t)
+            if shape < MANY_ROWS
+            else Chebyshev.interpolate(at, DEGREE, domain=[t.min(), t.max()])(t)
+        )
 
         def objective(x: np.ndarray) -> float:
             a, b = np.exp(x)
@@ -144,22 +154,24 @@ class GammaSteps:
 
 
 class AveragedLoss(Movable):
-    """Loss of a row, averaged over noise scales.
+    """Loss of a row, averaged over what its likelihood does not know.
 
     Parameters
     ----------
     target : HierarchicalTarget
         Its loss and its likelihood are evaluated.
-    scales, weights : Tensor of shape (m,)
+    hyper, weights : Tensor of shape (m,)
+        Numbers that `Likelihood.bind` takes.
     """
 
     is_log_loss = False
 
     def __init__(
-        self, target: HierarchicalTarget, scales: torch.Tensor, weights: torch.Tensor
+        self, target: HierarchicalTarget, hyper: torch.Tensor, weights: torch.Tensor
     ) -> None:
-        self.loss, self.likelihood = target.loss, target._likelihood
-        self.scales, self.weights = scales, weights
+        self.loss, self.weights = target.loss, weights
+        # Not where it is used: there tensors may be of no use to derivatives.
+        self.bound = [target._likelihood.bind(number.reshape(1)) for number in hyper]
 
     def expected(
         self,
@@ -171,8 +183,7 @@ class AveragedLoss(Movable):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Expected loss and its derivatives, averaged; see `Loss.expected`."""
         parts = []
-        for scale, weight in zip(self.scales, self.weights, strict=True):
-            bound = self.likelihood.bind(scale.log().reshape(1))
+        for bound, weight in zip(self.bound, self.weights, strict=True):
             found = self.loss.expected(bound, mean, spread, y, refine)
             parts.append([weight * value for value in found])
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
@@ -187,13 +198,14 @@ def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:
 
 
 def _losses_at(
-    target: HierarchicalTarget, scales: torch.Tensor, normal: NormalForm
+    target: HierarchicalTarget, hyper: torch.Tensor, normal: NormalForm
 ) -> list[torch.Tensor]:
-    """Expected loss of all rows at every noise scale."""
+    """Expected loss of all rows at every number that `Likelihood.bind` takes."""
     mean, variance = target.predictor.moments(target.X, normal)
+    mean = shift_mean(mean, target.rows)
     w, found = target.sample_weight, []
-    for scale in scales:
-        bound = target._likelihood.bind(scale.log().reshape(1))
+    for number in hyper:
+        bound = target._likelihood.bind(number.reshape(1))
         value = target.loss.expected(bound, mean, variance.sqrt(), target.y)[0]
         found.append(value.sum() if w is None else w @ value)
     return found

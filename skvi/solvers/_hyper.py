@@ -100,7 +100,7 @@ def check_noise(
         More than half of the rows that are not outliers are fitted exactly.
     """
     first = target._likelihood.initial_hyper(target.y)
-    if not (target.is_robust and len(first)):
+    if not (target.is_robust and target._likelihood.is_location and len(first)):
         return
     if scale.log() > first[0] - ROBUST_FLOOR:
         return

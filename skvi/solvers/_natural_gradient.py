@@ -33,6 +33,8 @@ MAX_REJECTIONS = 3
 MAX_NATURAL = 25
 # This many nats from the optimum a whole step of the precision goes too far.
 FAR, FAR_SHARE = 1.0, 0.8
+# Below about so many nats of skewness the mode's curvature is a start as good.
+NEGLIGIBLE = 0.1
 
 
 class NaturalGradient(Solver):
@@ -97,6 +99,9 @@ class _Iteration(Run):
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
         target = problem.objective.training_target(problem.target).with_design()
+        if target.hyper.shape[0]:
+            with torch.inference_mode(False):  # for derivatives of likelihoods
+                target = target.frozen()
         self.problem = replace(problem, target=target)
         self.point = self._start()
         self.anderson = Anderson(self.point.precision)
@@ -124,7 +129,8 @@ class _Iteration(Run):
         else:
             gram = target.predictor.gram(target.X, curvature)
         precision = add(gram, 1 / prior.variance)
-        if precision.ndim == 2 and curvature.ndim == 1:
+        skewness = target.layout.size**2 / target.n_rows
+        if precision.ndim == 2 and curvature.ndim == 1 and skewness > NEGLIGIBLE:
             mean, precision = average_curvature(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):

@@ -6,6 +6,7 @@ from skvi.solvers._checkpoint import Tree
 from skvi.solvers._epochs import EpochEnd
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
 
@@ -24,7 +25,7 @@ CHANGING = (
     "_sweep",
     "_total",
 )
-END = ("total", "last", "values", "length")
+END = ("total", "last", "values", "length", "score")
 
 
 class Resumable:
@@ -37,7 +38,8 @@ class Resumable:
     problem: Problem
     options: SolverOptions
     optimizer: Optimizer
-    schedule: Plateau | StableDecay
+    schedule: Plateau | StableDecay | Patience
+    validation: Validation | None
     _end: EpochEnd | None
     _found: Tree | None = None
 
@@ -65,6 +67,8 @@ class Resumable:
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
+        if self.validation is not None:
+            own["validation"] = self.validation.state_dict()
         return {
             "own": own | {name: getattr(self, name) for name in CHANGING},
             "sources": [source.get_state() for source in steps.sources],
@@ -82,6 +86,8 @@ class Resumable:
         self._end = None if own["end"] is None else EpochEnd(**own["end"])
         self.optimizer.load_state_dict(own["optimizer"])
         self.schedule.load_state_dict(own["schedule"])
+        if self.validation is not None:
+            self.validation.load_state_dict(own["validation"])
         self._set_generator(self._found)
 
     def go_on(self, steps: Steps) -> None:

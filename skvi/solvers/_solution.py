@@ -121,6 +121,10 @@ class Solution:
     value_se : float, default=0.0
         Monte Carlo standard error of `value`, in nats; 0 where it is exact, NaN where
         an interrupted fit left a single value.
+    scores : list of float
+        Of the states after every iteration, where `SolverOptions` score them.
+    score : float, default=None
+        That of the state.
 
     Examples
     --------
@@ -145,6 +149,8 @@ class Solution:
     diagnostics: dict = field(default_factory=dict)
     is_exact: bool = False
     value_se: float = 0.0
+    scores: list[float] = field(default_factory=list)
+    score: float | None = None
 
     @property
     def posterior(self) -> Posterior:

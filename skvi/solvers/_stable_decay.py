@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from skvi.solvers._adam import SMALL_FALL, SMALLEST_SHARE, WARM_UP_SHARE, _Schedule
+from skvi.solvers._adam import SMALL_FALL, SMALLEST_SHARE, WARM_UP_SHARE, Schedule
 from skvi.solvers._optimizer import Optimizer
 
 __all__ = ["StableDecay"]
@@ -13,12 +13,12 @@ __all__ = ["StableDecay"]
 MAX_WARM_UP, MIN_HOLD = 10, 12
 
 
-class StableDecay(_Schedule):
+class StableDecay(Schedule):
     """Holds the step size until the objective is level, then lets it fall linearly.
 
     The fall takes as long as all before, so that steps average over what they were
-    too long for. It also begins where half of the observations are over: what may be
-    made is a limit, and only a fit that was level before has surely converged.
+    too long for. It also begins where half of the observations are over, and with the
+    first one where fewer than 44 may be made.
 
     Parameters
     ----------
@@ -54,8 +54,10 @@ class StableDecay(_Schedule):
         self.n_observations = n_observations
         self.warm_up = min(int(warm_up * n_observations), MAX_WARM_UP)
         self.seen: list[torch.Tensor] = []
-        # Observations before the step size falls, and until it is at its end.
-        self.n_held, self.n_all = n_observations, n_observations
+        # Observations before the step size falls, and until it is at its end. Where
+        # too few may be made to tell what is level, it falls from the start.
+        is_short = n_observations < 2 * (MAX_WARM_UP + MIN_HOLD)
+        self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
         self.is_level = False
 
     @property

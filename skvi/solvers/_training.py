@@ -14,6 +14,7 @@ from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 
 __all__ = ["Training"]
@@ -68,6 +69,9 @@ class Training(Resumable):
         self.has_batches = batches > 1
         self.steps = batches if self.has_batches else options.steps_per_iter
         self.epochs_per_sweep = math.ceil(STEPS_PER_SWEEP / self.steps)
+        self.validation: Validation | None = None
+        if options.score is not None:
+            self.validation = Validation(options.score, options.tol)
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.message, self.stopped = "", False
@@ -97,7 +101,7 @@ class Training(Resumable):
         sizes = options.n_draws, options.batch_size, self.has_batches
         return repr(self.problem.objective), found, sizes
 
-    def _schedule(self) -> Plateau | StableDecay:
+    def _schedule(self) -> Plateau | StableDecay | Patience:
         options = self.options
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
@@ -105,10 +109,11 @@ class Training(Resumable):
             return StableDecay(
                 self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
             )
-        patience = PATIENCE
-        if options.n_iter_no_change is not None:
-            patience = math.ceil(options.n_iter_no_change / self.epochs_per_sweep)
-        return Plateau(self.optimizer, patience, options.tol)
+        patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
+        if self.validation is not None:
+            return Patience(self.validation, patience)
+        n_sweeps = math.ceil(patience / self.epochs_per_sweep)
+        return Plateau(self.optimizer, n_sweeps, options.tol)
 
     # --- steps ------------------------------------------------------------------------
 
@@ -158,7 +163,7 @@ class Training(Resumable):
             is_finite = bool(finite.all())
             end = end if is_finite else int(finite.long().argmin())
         start = 0
-        while start < end and not self.stopped:
+        while start < end and not (self.stopped or self.schedule.done):
             stop = min(end, start + self.steps - self._n_of_epoch)
             self._epoch.append(values[start:stop])
             self._n_of_epoch += stop - start
@@ -166,7 +171,7 @@ class Training(Resumable):
             if self._n_of_epoch == self.steps:
                 self._end_epoch(trail[stop].clone())
             start = stop
-        if not (is_finite or self.stopped):
+        if not (is_finite or self.stopped or self.schedule.done):
             self.message = _non_finite(self._at(trail[end].clone()))
 
     def _end_epoch(self, last: torch.Tensor) -> None:
@@ -174,7 +179,12 @@ class Training(Resumable):
         self._epoch, self._n_of_epoch = [], 0
         self._sweep.append(values)
         end = EpochEnd(self._total.clone(), last, self._sweep[:], self.steps)
-        self._end = end
+        if self.validation is None:
+            self._end = end
+        else:
+            counts = self.schedule.share == 1.0
+            score, is_best = self.validation.judge(self._at(end.state).state, counts)
+            self._end = replace(end, score=score) if is_best else self._end
         self.history.append(float(values.mean()))
         self.stopped = self.options.progress(
             self.history[-1], lambda: self._at(end.state).state
@@ -212,7 +222,7 @@ class Training(Resumable):
             )
         if not self.schedule.converged and not message:
             message = (
-                "the objective was still falling after max_iter="
+                f"{self.schedule.unfinished} after max_iter="
                 f"{self.options.max_iter} iterations of {self.steps} gradient steps; "
                 "increase max_iter"
             )
@@ -248,6 +258,10 @@ class Training(Resumable):
         if self._end is None:  # the first stretch is not over
             state = self.params.clone()
             state[self.split :].clamp_(self.floor, self.ceiling)
+        elif self.validation is not None:
+            return self._solution(
+                Ending.INTERRUPTED, INTERRUPTED, state, *self._value()
+            )
         first, value = self._value_at(self.start), self._value_at(state)
         error = math.nan
         if value < first and self._end is not None:
@@ -274,6 +288,8 @@ class Training(Resumable):
             n_iter=len(self.history),
             ending=ending,
             message=message,
+            scores=[] if self.validation is None else self.validation.scores,
+            score=None if self._end is None else self._end.score,
             diagnostics={"unit": "epoch" if self.has_batches else unit},
         )
 

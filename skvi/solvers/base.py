@@ -16,6 +16,7 @@ from skvi.targets import SupervisedTarget, Target
 __all__ = ["Problem", "Progress", "Solver", "SolverOptions"]
 
 Progress = Callable[[float, Callable[[], State]], bool]
+Score = Callable[[State], float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +133,19 @@ class SolverOptions:
     warm_up : float, default=0.0
         Without early stopping, the share of `max_iter`, but of 1,000 steps at most, in
         which the stochastic solver gives the divergence a tenth of its weight, so that
-        the data shape q before the prior does. Only where it has the divergence's gradient by itself, see
+        the data shape q before the prior does. Only where it has the divergence's
+        gradient by itself, see
         `Steps.weighs_divergence`: that of networks and normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
     warm_start : bool, default=False
         Whether the posterior's own state is the start.
+    score : callable, default=None
+        Of a `State`, such as its log predictive density of rows that are held out, a
+        number in nats per row. The stochastic solver then scores the state after every
+        iteration, and returns the one with the largest score; with `early_stopping` it
+        stops where the score no longer rises.
     progress : callable, default=no_progress
         Called after every iteration with the minimized quantity in nats and a
         function that returns the `State` as it is then; returns whether to stop.
@@ -163,6 +170,7 @@ class SolverOptions:
     warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False
+    score: Score | None = None
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None
 

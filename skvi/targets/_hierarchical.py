@@ -31,9 +31,10 @@ MAX_DECOMPOSED = 3000
 class HierarchicalTarget(SupervisedTarget):
     """A linear model whose precisions may be parameters with Gamma hyperpriors.
 
-    theta is that of the predictor, followed by the blocks "noise_precision" and
-    "coef_precision" where they have hyperpriors. Both are positive: theta holds
-    their logarithms, and `log_joint` is the density in theta, with the Jacobian.
+    theta is that of the predictor, followed by the blocks "noise_precision" (or what
+    else `Likelihood.gamma_block` names) and "coef_precision" where they have
+    hyperpriors. Both are positive: theta holds their logarithms, and `log_joint` is the
+    density in theta, with the Jacobian.
 
     Parameters
     ----------
@@ -47,10 +48,12 @@ class HierarchicalTarget(SupervisedTarget):
     sample_weight : Tensor of shape (n,), default=None
     constant : float, default=0.0
     noise_hyperprior : GammaHyperprior, default=None
-        The likelihood is then a `GaussianLikelihood("learn")`.
+        On the likelihood's `Likelihood.gamma_block`, which is then "learn".
     coef_hyperprior : GammaHyperprior, default=None
         On the precision of normal coefficients with mean 0.
     is_centred : bool, default=True
+    offset : Tensor of shape (n,), default=None
+        As of `SupervisedTarget`.
 
     Examples
     --------
@@ -88,16 +91,17 @@ class HierarchicalTarget(SupervisedTarget):
         noise_hyperprior: GammaHyperprior | None = None,
         coef_hyperprior: GammaHyperprior | None = None,
         is_centred: bool = True,
+        offset: torch.Tensor | None = None,
     ) -> None:
         self.noise_hyperprior = noise_hyperprior
         # Without an intercept nothing may be left that has a prior of its own.
         rest = BuiltPrior() if prior is None else prior
         super().__init__(
-            predictor, likelihood, loss, rest, X, y, sample_weight, constant
+            predictor, likelihood, loss, rest, X, y, sample_weight, constant, offset
         )
         gammas = {}
         if noise_hyperprior is not None:
-            gammas["noise_precision"] = noise_hyperprior
+            gammas[likelihood.gamma_block[0]] = noise_hyperprior
         if coef_hyperprior is not None:
             gammas["coef_precision"] = coef_hyperprior
         sizes = {
@@ -125,13 +129,15 @@ class HierarchicalTarget(SupervisedTarget):
     def data(self) -> LeastSquares | None:
         """Sums of squares, computed when they are asked for; None where there are none.
 
-        They exist for log loss and centred features, up to 3,000 columns or rows.
+        They exist for normal noise, log loss and centred features, up to 3,000 columns
+        or rows.
         """
         if not self._is_summarised:
             self._is_summarised = True
             rows, columns = self.X.shape
             size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
-            if self.loss.is_log_loss and self._is_centred and size <= MAX_DECOMPOSED:
+            is_plain = self.loss.is_log_loss and self._likelihood.is_normal
+            if is_plain and self._is_centred and size <= MAX_DECOMPOSED:
                 weight = self.sample_weight
                 self._data = summarise(self.predictor, self.X, self.y, weight)
         return self._data
@@ -139,10 +145,12 @@ class HierarchicalTarget(SupervisedTarget):
     def _initial_scales(self) -> torch.Tensor:
         """Log of half a robust scale of y, then the prior's."""
         own = self._prior.initial_hyper().to(self.rows.device)
-        if len(own):
+        if len(own) and self._likelihood.is_location:
             own = own + math.log(self.coef_scale())
         if self.noise_hyperprior is not None or not self._likelihood.learnt:
             return own
+        if not self._likelihood.is_location:
+            return torch.cat([self._likelihood.initial_hyper(self.y), own])
         y, w = self._targets_and_weights()
         scale = median_distance(y, w, weighted_median(y, w))
         if scale == 0:  # where most targets are equal
@@ -213,8 +221,8 @@ class HierarchicalTarget(SupervisedTarget):
         """Likelihood with the noise of every draw."""
         if self.noise_hyperprior is None:
             return self.likelihood
-        log_precision = theta[:, self.layout["noise_precision"].slice]
-        return self._likelihood.bind(-0.5 * log_precision[None])
+        name, power = self._likelihood.gamma_block
+        return self._likelihood.bind(power * theta[None, :, self.layout[name].slice])
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
@@ -332,6 +340,7 @@ class HierarchicalTarget(SupervisedTarget):
             self.constant,
             noise_hyperprior=self.noise_hyperprior,
             is_centred=self._is_centred,
+            offset=self.offset,
         )
         other._data, other._is_summarised = self._data, self._is_summarised
         other._starts_near_fit = self._starts_near_fit

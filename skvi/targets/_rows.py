@@ -27,6 +27,8 @@ class SupervisedRows(Target):
     """
 
     has_pointwise = True
+    #: Rows that a fit does not see, by which it can be judged.
+    held_out: "SupervisedRows | None" = None
 
     def __init__(
         self,
@@ -228,6 +230,46 @@ class SupervisedRows(Target):
         """Unweighted losses of some rows, (S, n)."""
         f = shift(self.predictor.forward(theta, part.X), part)
         return self.loss(self._likelihood_at(theta), f, part.y)
+
+    def with_held_out(self, held_out: "SupervisedRows") -> Self:
+        """Return the same target, with rows that its fit does not see.
+
+        Parameters
+        ----------
+        held_out : SupervisedRows
+            With the same parts, and log loss.
+
+        Returns
+        -------
+        SupervisedTarget
+        """
+        other = copy(self)
+        other.held_out = held_out
+        return other
+
+    def mean_log_density(
+        self, posterior: Any, n_draws: int, generator: torch.Generator
+    ) -> float:
+        """Log predictive density of a row, averaged over the rows by their weights.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            The density is the mean over draws of it.
+        n_draws : int
+        generator : torch.Generator
+
+        Returns
+        -------
+        float
+            In nats, for a target with log loss.
+        """
+        theta, total = posterior.draw(n_draws, generator).theta, self.constant
+        for part in self._parts(n_draws):
+            log_p = torch.logsumexp(-self._losses(theta, part).double(), 0)
+            log_p -= math.log(n_draws)
+            total += float(weighted_sum(log_p[None], part.weight))
+        return total / self.total_weight
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
         """Likelihood of each draw, where theta holds parameters of it."""

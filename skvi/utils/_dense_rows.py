@@ -6,16 +6,21 @@ thread: torch's threads would still wait actively while those of BLAS want the c
 """
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from scipy.linalg.blas import dtrmm
 
+from skvi.utils._threads import over_threads
+
 __all__ = ["dense_gram", "dense_moments", "is_dense"]
 
 # Numbers in the buffer, and rows below which products of wide matrices are slow.
 BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
+# Of a triangular matrix: more waste products with zeros, fewer are slow.
+BLOCK_COLUMNS = 48
 
 
 def is_dense(X: Any) -> TypeGuard[torch.Tensor]:
@@ -38,14 +43,20 @@ def dense_gram(X: torch.Tensor, h: torch.Tensor, with_ones: bool) -> torch.Tenso
     Tensor of shape (P, P)
         In float64.
     """
-    root, out = np.sqrt(h.numpy()), None
-    for rows, chunk, buffer in _chunks(X, with_ones):
-        d, r = chunk.shape[1], root[rows]
-        np.multiply(chunk, r[:, None], out=buffer[:, :d])
-        buffer[:, d:] = r[:, None]
-        part = np.matmul(buffer.T, buffer)
-        out = part if out is None else np.add(out, part, out=out)
-    return torch.from_numpy(out)
+    values, root = X.numpy(), np.sqrt(h.numpy())
+    width = values.shape[1] + with_ones
+
+    def gram_of(rows: slice) -> np.ndarray:
+        out = np.zeros((width, width))
+        for chunk, at, buffer in _chunks(values, rows, width):
+            r = root[at]
+            np.multiply(chunk, r[:, None], out=buffer[:, : chunk.shape[1]])
+            buffer[:, chunk.shape[1] :] = r[:, None]
+            out += np.matmul(buffer.T, buffer)
+        return out
+
+    parts = over_threads(gram_of, len(values), len(values) * width**2)
+    return torch.from_numpy(reduce(np.add, parts))
 
 
 def dense_moments(
@@ -67,26 +78,45 @@ def dense_moments(
     mean, variance : Tensor of shape (n,)
         In float64.
     """
-    center, factor = mean.numpy(), scale.numpy().T
-    found = np.empty((2, X.shape[0]))
-    for rows, chunk, buffer in _chunks(X, with_ones):
-        d = chunk.shape[1]
-        buffer[:, :d], buffer[:, d:] = chunk, 1.0
-        np.matmul(buffer, center, out=found[0, rows])
-        # Columns of the transpose are rows: it is multiplied in place.
-        root = dtrmm(1.0, factor, buffer.T, overwrite_b=1)
-        np.einsum("ij,ij->j", root, root, out=found[1, rows])
+    values, center, factor = X.numpy(), mean.numpy(), scale.numpy()
+    n_rows, width = len(values), len(center)
+    found = np.empty((2, n_rows))
+
+    def moments_of(rows: slice) -> None:
+        is_all = rows == slice(0, n_rows)
+        for chunk, at, buffer in _chunks(values, rows, width):
+            buffer[:, : chunk.shape[1]], buffer[:, chunk.shape[1] :] = chunk, 1.0
+            np.matmul(buffer, center, out=found[0, at])
+            times = _times_triangular if is_all else _times_blocks
+            root = times(buffer, factor)
+            np.einsum("ij,ij->i", root, root, out=found[1, at])
+
+    over_threads(moments_of, n_rows, n_rows * width**2)
     return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
 
+def _times_triangular(rows: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Product with a lower triangular matrix, in the place of `rows`."""
+    # The transpose is of the order that BLAS takes. This holds other threads up.
+    return dtrmm(1.0, factor.T, rows.T, overwrite_b=1).T
+
+
+def _times_blocks(rows: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Product with a lower triangular matrix, block by block of its columns."""
+    out = np.empty(rows.shape)
+    for start in range(0, len(factor), BLOCK_COLUMNS):
+        block = slice(start, start + BLOCK_COLUMNS)
+        np.matmul(rows[:, start:], factor[start:, block], out=out[:, block])
+    return out
+
+
 def _chunks(
-    X: torch.Tensor, with_ones: bool
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Rows, what X has there, and a buffer with a column more for ones."""
-    values = X.numpy()
-    n_rows, width = len(values), values.shape[1] + with_ones
+    values: np.ndarray, rows: slice, width: int
+) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
+    """What X has in some rows, which these are, and a buffer of that width."""
+    n_rows = rows.stop - rows.start
     step = min(n_rows, max(BUFFER_ELEMENTS // width, MIN_ROWS))
     buffer = np.empty((step, width))
-    for start in range(0, n_rows, step):
-        chunk = values[start : start + step]
-        yield slice(start, start + step), chunk, buffer[: len(chunk)]
+    for start in range(rows.start, rows.stop, step):
+        at = slice(start, min(start + step, rows.stop))
+        yield values[at], at, buffer[: at.stop - at.start]

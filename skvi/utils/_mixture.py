@@ -1,5 +1,6 @@
 """Quantiles of mixtures."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -23,9 +24,13 @@ class Distribution(Protocol):
 
 
 def mixture_quantiles(
-    likelihood: Distribution, f: torch.Tensor, levels: np.ndarray
+    likelihood: Distribution,
+    f: torch.Tensor,
+    levels: np.ndarray,
+    weights: torch.Tensor | None = None,
+    rounding: float = ROUNDING,
 ) -> torch.Tensor:
-    """Quantiles of the mixture of what equally weighted draws predict.
+    """Quantiles of the mixture of what draws predict.
 
     Parameters
     ----------
@@ -33,6 +38,10 @@ def mixture_quantiles(
     f : Tensor of shape (S, n, C)
     levels : ndarray of shape (q,)
         Probabilities.
+    weights : Tensor of shape (S,), default=None
+        Of the draws, with sum 1; None is equal ones.
+    rounding : float, default=1e-14
+        Relative change of a quantile that ends the iteration.
 
     Returns
     -------
@@ -40,28 +49,59 @@ def mixture_quantiles(
         By Newton's method within a bracket, each row on its own.
     """
     columns = []
+    w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
     for level in levels.tolist():
         # A mixture's quantile lies between those of its components.
         own = likelihood.quantile(f, level)
         low, high = own.min(0).values, own.max(0).values
         y, done = (low + high) / 2, torch.zeros_like(low, dtype=torch.bool)
         for _ in range(MAX_STEPS):
-            excess = likelihood.cdf(f, y).mean(0) - level
+            excess = w @ likelihood.cdf(f, y) - level
             low, high = (
                 torch.where(excess < 0, y, low),
                 torch.where(excess < 0, high, y),
             )
-            moved = y - excess / likelihood.log_prob(f, y).exp().mean(0)
+            moved = y - excess / (w @ likelihood.log_prob(f, y).exp())
             inside = (moved > low) & (moved < high)
             moved = torch.where(inside, moved, (low + high) / 2)
             y, before = torch.where(done, y, moved), y
-            done |= (moved - before).abs() <= ROUNDING * torch.maximum(
+            done |= (moved - before).abs() <= rounding * torch.maximum(
                 low.abs(), high.abs()
             )
             if bool(done.all()):
                 break
         columns.append(y)
     return torch.stack(columns, 1)
+
+
+def smallest_counts(
+    cdf: Callable[[torch.Tensor], torch.Tensor], level: float, start: torch.Tensor
+) -> torch.Tensor:
+    """Smallest counts whose probability not to be exceeded is at least a level.
+
+    Parameters
+    ----------
+    cdf : callable
+        Counts of shape (n,), from 0 on, to probabilities.
+    level : float
+    start : Tensor of shape (n,)
+        Sizes near which the search begins.
+
+    Returns
+    -------
+    Tensor of shape (n,)
+    """
+    low, high = torch.full_like(start, -1.0), (start + 1).ceil()
+    while bool((short := cdf(high) < level).any()):
+        low = torch.where(short, high, low)
+        high = torch.where(short, 2 * high + 1, high)
+    # Above 2^53 counts are no longer next to each other.
+    while bool((gap := high - low > 1 + high * 1e-15).any()):
+        middle = torch.floor((low + high) / 2)
+        below = gap & (cdf(middle.clamp(min=0)) < level)
+        low = torch.where(below, middle, low)
+        high = torch.where(gap & ~below, middle, high)
+    return high
 
 
 def normal_mixture_quantiles(

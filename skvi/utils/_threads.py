@@ -1,11 +1,14 @@
 """Thread limits that live only inside a call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import TypeVar
 
+import torch
 from joblib import effective_n_jobs
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 # Below about this many multiply-adds per pass, waking a second thread costs
 # more than it saves; beside other busy processes it costs factors of hundreds.
@@ -40,8 +43,14 @@ def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     if limit is None:
         yield
         return
+    with _limited(_controller().lib_controllers, limit):
+        yield
+
+
+@contextmanager
+def _limited(pools: list[LibController], limit: int) -> Iterator[None]:
     # The controller's own context describes every pool first, which takes longer.
-    before = [(pool, pool.num_threads) for pool in _controller().lib_controllers]
+    before = [(pool, pool.num_threads) for pool in pools]
     try:
         for pool, _ in before:
             pool.set_num_threads(limit)
@@ -49,3 +58,34 @@ def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     finally:
         for pool, n_threads in before:
             pool.set_num_threads(n_threads)
+
+
+Part = TypeVar("Part")
+
+
+def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> list[Part]:
+    """Call a function on stretches of rows, in as many threads as torch would use.
+
+    Libraries of linear algebra get one thread each: their own threads wait actively for
+    the next product, and so do torch's, so that both would slow each other down.
+
+    Parameters
+    ----------
+    work : callable
+        Takes a slice of rows, and lets other threads work: products of numpy do.
+    n_rows : int
+    cost : float
+        Multiply-adds of all rows.
+
+    Returns
+    -------
+    list
+        One result for each stretch, in their order.
+    """
+    count = min(torch.get_num_threads(), n_rows)
+    if count == 1 or cost <= SMALL_WORK:
+        return [work(slice(0, n_rows))]
+    ends = [n_rows * i // count for i in range(count + 1)]
+    blas = _controller().select(user_api="blas").lib_controllers
+    with _limited(blas, 1), ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, map(slice, ends, ends[1:])))

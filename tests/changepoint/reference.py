@@ -15,6 +15,7 @@ from skvi.changepoint import (
     ConstantMean,
     KnownNoise,
     LinearRegression,
+    LinearTrend,
     PoissonCounts,
     VectorAutoregression,
 )
@@ -39,9 +40,11 @@ def regression_evidence(y, A, scale, noise, df, prior_scale_noise=None):
     )
 
 
-def design(model, X, features, j, rows):
-    """Regressors of series j at some rows."""
+def design(model, X, features, j, rows, start):
+    """Regressors of series j at some rows of the segment that begins at `start`."""
     one = np.ones(len(rows))
+    if isinstance(model, LinearTrend):
+        return np.column_stack([one, (rows - start) / 100])
     if isinstance(model, ConstantMean):
         return one[:, None]
     if isinstance(model, LinearRegression):
@@ -52,7 +55,7 @@ def design(model, X, features, j, rows):
     return np.column_stack([one, *[lag[:, j] for lag in lags]])
 
 
-def series_evidence(model, X, features, j, rows, noise, mean):
+def series_evidence(model, X, features, j, rows, noise, mean, start):
     """Log evidence of the rows of one series under one model."""
     y = X[rows, j]
     if not len(rows):
@@ -77,9 +80,11 @@ def series_evidence(model, X, features, j, rows, noise, mean):
     common = None
     if isinstance(model, VectorAutoregression) and model.noise_scale == "auto":
         common = np.exp(np.log(noise).mean())
-    A = design(model, X, features, j, rows)
+    A = design(model, X, features, j, rows, start)
     scale = np.full(A.shape[1], getattr(model, "coef_scale", 0.0))
     scale[0] = model.mean_scale
+    if isinstance(model, LinearTrend):
+        scale[1] = model.slope_scale
     return regression_evidence(y, A, scale, sigma, model.noise_df, common)
 
 
@@ -168,6 +173,7 @@ def make_reference(
                         s + np.flatnonzero(usable[s:t, j]),
                         noise,
                         mean,
+                        s,
                     )
                     for j in range(d)
                 )

@@ -20,3 +20,20 @@ def five_autoregressions(n_series=5, seed=0):
     outliers = np.sqrt(5) * rng.standard_t(4, 600)
     X[:, 0] += np.where(outliers > 3, outliers, 0.0)
     return X
+
+
+def jump(n=200, d=1, seed=0):
+    """Unit noise whose level rises by 4 in the middle."""
+    X = np.random.default_rng(seed).standard_normal((n, d))
+    X[n // 2 :] += 4.0
+    return X
+
+
+def state(detector):
+    """Everything that a detector says of its rows."""
+    names = (
+        "run_lengths_ run_length_posterior_ model_posterior_ log_evidence_ "
+        "change_probability_ predictions_ prediction_stds_ log_densities_ "
+        "changepoints_ labels_ dropped_mass_ run_length_beta_"
+    )
+    return {name: getattr(detector, name) for name in names.split()}

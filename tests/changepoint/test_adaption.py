@@ -26,9 +26,11 @@ def log_weights(beta, adapt_beta=False):
         adapt_beta=adapt_beta,
         **EXACT,
     ).fit(series())
-    store = detector._stream.filter.stores[0]
-    order = np.lexsort([store["model"], store["start"]])
-    return store["log_weight"][order], store["tilt"][order] if adapt_beta else None
+    filter_ = detector._stream.filter
+    weight = filter_.weights[0] - filter_.log_total
+    order = np.lexsort([filter_.block.model, filter_.block.start])
+    order = order[np.isfinite(weight[order])]
+    return weight[order], filter_.tilt[order]
 
 
 def test_slopes_are_derivatives_of_the_log_weights(monkeypatch):

@@ -38,6 +38,11 @@ def test_panels():
     assert display.axes_[0].get_title() == "a jump"
     lines = [line for line in display.axes_[0].lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in lines] == detector.changepoints_.tolist()
+    texts = [[t.get_text() for t in ax.get_legend().texts] for ax in display.axes_[:2]]
+    assert texts == [
+        ["90 % prediction", "changepoint"],
+        ["within 5 rows", "at the row"],
+    ]
     image, top = display._image()
     lengths = image.argmax(0) * top / len(image) + 1
     assert lengths[39] == pytest.approx(40, abs=2)  # rows of the first segment
@@ -56,6 +61,12 @@ def test_dates_and_the_end_of_a_stream():
     assert left == pytest.approx(last.index[0].toordinal() - 719163, abs=1)
     with pytest.raises(ValueError, match="120 rows"):
         ChangepointDisplay.from_estimator(detector, X)
+
+
+def test_one_row_is_drawn(recwarn):
+    X = jump(1)
+    ChangepointDisplay.from_estimator(BayesianChangepointDetector().fit(X), X)
+    assert not recwarn
 
 
 def test_long_series_share_pixels():

@@ -12,6 +12,7 @@ from skvi.changepoint import (
     Hazard,
     KnownNoise,
     LinearRegression,
+    LinearTrend,
     PoissonCounts,
     VectorAutoregression,
 )
@@ -68,8 +69,10 @@ CASES = {
         real(),
         np.random.default_rng(3).standard_normal((26, 2)),
     ),
+    "trend": ([LinearTrend(1.5, 9.0)], real(d=2), None),
     "everything": (
         [
+            LinearTrend(),
             VectorAutoregression(1),
             ConstantMean(),
             KnownNoise(),
@@ -88,6 +91,7 @@ MISSING = {
     "autoregressions": [(0, 0), (9, 1), (10, 0), (10, 1)],
     "vector autoregressions": [(9, 1), (25, 0)],
     "regression": [(5, 0)],
+    "trend": [(0, 0), (8, 0), (8, 1), (9, 1)],
     "everything": [(2, 0), (13, 1)],
 }
 

@@ -8,7 +8,10 @@ from scipy.special import gammaln, psi
 from skvi.changepoint import (
     Autoregression,
     BayesianChangepointDetector,
+    BernoulliTrials,
     ConstantMean,
+    KnownNoise,
+    LinearTrend,
     PoissonCounts,
     VectorAutoregression,
 )
@@ -26,9 +29,9 @@ def never(X, model, beta, **params):
     detector = BayesianChangepointDetector(
         model, hazard=1e12, loss=BetaLoss(beta), **EXACT | params
     ).fit(X)
-    store = detector._stream.filter.stores[0]
-    first = int(np.flatnonzero(store["start"] == 0)[0])
-    state = {name: array[first] for name, array in store.view().items()}
+    found = detector._stream.filter.states[0]
+    first = int(np.flatnonzero(found["start"] == 0)[0])
+    state = {name: array[first] for name, array in found.items()}
     return state | {"noise": detector._scaling.burn_in.noise[0]}
 
 
@@ -94,8 +97,9 @@ def test_short_segments_have_the_optimal_posterior(order, beta, weight):
         [ConstantMean(1.5, 0.7)],
         [Autoregression(1), Autoregression(2)],
         [VectorAutoregression(1), ConstantMean()],
+        [LinearTrend(2.0, 8.0), ConstantMean()],
     ],
-    ids=["constant", "autoregressions", "vector"],
+    ids=["constant", "autoregressions", "vector", "trend"],
 )
 def test_limit_is_the_standard_detector(models):
     """As beta falls to 1.
@@ -150,10 +154,23 @@ def test_five_autoregressions(seed):
     assert np.abs(found.changepoints_ - [200, 400]).max() <= 3
 
 
-def test_models_without_part_rows_are_refused():
-    for params in ({"loss": "beta"}, {"divergence": KL(2.0)}):
-        detector = BayesianChangepointDetector(
-            [PoissonCounts(), PoissonCounts(3.0)], **params
-        )
-        with pytest.raises(IncompatibleComponentsError, match="PoissonCounts"):
+def test_what_to_do_where_there_is_no_beta_loss():
+    """Counts and known noise have none; the errors say what serves instead."""
+    rng = np.random.default_rng(3)
+    X = np.where(np.arange(120) < 60, 0.0, 4.0)[:, None] + rng.standard_normal((120, 1))
+    known = BayesianChangepointDetector(KnownNoise(1.0), scaling=None).fit(X)
+    model = ConstantMean(noise_scale=1.0, noise_df=1000.0)
+    nearly = BayesianChangepointDetector(model, scaling=None).fit(X)
+    assert nearly.log_evidence_ == pytest.approx(known.log_evidence_, abs=0.5)
+    X[30] = 40.0
+    found = BayesianChangepointDetector(model, scaling=None, loss="beta").fit(X)
+    assert found.changepoints_.tolist() == [60]
+    counts = rng.poisson(np.where(np.arange(120) < 60, 3.0, 20.0))[:, None]
+    counts[30] = 300
+    assert 30 in BayesianChangepointDetector("poisson").fit(counts).changepoints_
+    robust = BayesianChangepointDetector(loss="beta").fit(2 * np.sqrt(counts + 3 / 8))
+    assert robust.changepoints_.tolist() == [60]
+    for model in (KnownNoise(), PoissonCounts(), BernoulliTrials()):
+        detector = BayesianChangepointDetector([model], loss="beta")
+        with pytest.raises(IncompatibleComponentsError, match=type(model).__name__):
             detector.fit(np.ones((5, 1)))

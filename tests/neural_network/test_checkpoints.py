@@ -38,6 +38,18 @@ FITS = {
         ),
         9,
     ),
+    "held-out rows": (
+        BayesianMLPRegressor(
+            validation_fraction=0.2, batch_size=13, max_iter=15, **SMALL
+        ),
+        3,
+    ),
+    "waiting for held-out rows": (
+        BayesianMLPRegressor(
+            validation_fraction=0.5, early_stopping=True, tol=1.0, **SMALL
+        ),
+        2,
+    ),
     "ensemble": (
         BayesianMLPRegressor(posterior=Ensemble(n_members=2), max_iter=9, **SMALL),
         3,
@@ -45,6 +57,16 @@ FITS = {
     "low rank": (BayesianMLPRegressor(posterior="low_rank", max_iter=15, **SMALL), 3),
     # A start that another objective finds, and then autograd.
     "two phases": (BayesianMLPRegressor(objective="iwelbo", max_iter=2, **SMALL), 2, 4),
+    "natural gradients": (
+        BayesianMLPRegressor(solver="ivon", batch_size=13, max_iter=15, **SMALL),
+        2,
+    ),
+    "natural gradients of an ensemble": (
+        BayesianMLPClassifier(
+            solver="ivon", posterior=Ensemble(n_members=2), max_iter=15, **SMALL
+        ),
+        3,
+    ),
     "classes": (BayesianMLPClassifier(prior="laplace", max_iter=9, **SMALL), 3),
     "module": (
         BayesianModuleRegressor(deterministic="1.bias", max_iter=2, random_state=0),
@@ -93,6 +115,7 @@ def assert_same(model, other):
     assert torch.equal(model.posterior_.params, other.posterior_.params)
     for name in ("_hyper", "_theta", "loss_curve_"):
         np.testing.assert_array_equal(getattr(model, name), getattr(other, name))
+    np.testing.assert_equal(model.validation_scores_, other.validation_scores_)
     for name in ("lower_bound_", "objective_value_", "objective_value_se_", "n_iter_"):
         assert getattr(model, name) == getattr(other, name)
     assert model.diagnostics_ == other.diagnostics_
@@ -277,6 +300,7 @@ def kill_at(seconds, path):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout.read(5) == b"ready"
         while not path.exists():
+            assert process.poll() is None
             time.sleep(0.001)
         time.sleep(seconds)
         process.send_signal(signal.SIGKILL)

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 
 from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor
-from skvi.utils import _dense_rows
+from skvi.utils import _dense_rows, _threads
 from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
 from skvi.utils._sparse import SparseRows
 
@@ -19,6 +19,17 @@ dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def _chunks(request, monkeypatch):
     monkeypatch.setattr(_dense_rows, "BUFFER_ELEMENTS", D)
     monkeypatch.setattr(_dense_rows, "MIN_ROWS", request.param)
+
+
+@pytest.fixture(autouse=True, params=[1, 3], ids=lambda count: f"{count} threads")
+def _counts(request, monkeypatch):
+    """Three work on stretches of uneven length."""
+    monkeypatch.setattr(_threads, "SMALL_WORK", 0)
+    monkeypatch.setattr(_dense_rows, "BLOCK_COLUMNS", 2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
 def problem(with_ones, dtype, generator):
@@ -77,3 +88,12 @@ def test_only_matrices_in_memory_are_dense():
     assert is_dense(X)
     assert not is_dense(X.to("meta"))
     assert not is_dense(SparseRows(csr_array(X.numpy())))
+
+
+def test_other_threads_get_back_what_they_had(generator):
+    """Wrong variant: libraries stay at one thread."""
+    pools = _threads._controller().select(user_api="blas").lib_controllers
+    X, _, h, _ = problem(True, torch.float64, generator)
+    with _threads._limited(pools, 2):
+        dense_gram(X, h, True)
+        assert all(pool.num_threads == 2 for pool in pools)

@@ -15,8 +15,8 @@ VARIANTS = [
     _v(
         "count-std-without-noise",
         "_count_predictions.py",
-        "deviation = (rate + rate.square() * torch.expm1(std.square())).sqrt()",
-        "deviation = (rate.square() * torch.expm1(std.square())).sqrt()",
+        "deviation = (rate + rate.square() * extra).sqrt()",
+        "deviation = (rate.square() * extra).sqrt()",
         "the Poisson noise left out of the deviation",
     ),
     _v(
@@ -28,7 +28,7 @@ VARIANTS = [
     ),
     _v(
         "exposure-without-log",
-        "_poisson.py",
+        "_counts.py",
         "return np.log(exposure)",
         "return exposure",
         "the exposure as an offset, not its logarithm",
@@ -71,8 +71,8 @@ VARIANTS = [
     _v(
         "linear-draws-without-noise",
         "_regression_predictions.py",
-        "noise = self._noise_draws(theta) * randn",
-        "noise = 0.5 * self._noise_draws(theta) * randn",
+        "return (f + noise).T",
+        "return (f + 0.5 * noise).T",
         "half of the noise in the draws of y",
     ),
     _v(

@@ -136,4 +136,11 @@ VARIANTS = [
         "sizes.max() < LARGE_INPUT",
         "features that are too small are not named",
     ),
+    _v(
+        "validation-not-stratified",
+        "_base.py",
+        "stratify=data.y if is_classifier(self) else None",
+        "stratify=None",
+        "rare classes may be missing on one side of the split",
+    ),
 ]

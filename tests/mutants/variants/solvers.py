@@ -323,8 +323,8 @@ VARIANTS = [
     _v(
         "states-of-inference-mode",
         "_natural_gradient.py",
-        "with torch.inference_mode(False):",
-        "with torch.no_grad():",
+        "with torch.inference_mode(False):  # for graphs",
+        "with torch.no_grad():  # for graphs",
         "the posterior that is found cannot be part of a graph",
     ),
     _v(
@@ -417,5 +417,47 @@ VARIANTS = [
         "names = [n for n in {**now, **before} if before.get(n) != now.get(n)]",
         "names = [n for n in now if n not in before]",
         "parameters are compared by their names",
+    ),
+    _v(
+        "validation-last-state",
+        "_training.py",
+        "self._end = replace(end, score=score) if is_best else self._end",
+        "self._end = replace(end, score=score)",
+        "the last state is kept, whatever its score",
+    ),
+    _v(
+        "validation-of-the-warm-up",
+        "_training.py",
+        "counts = self.schedule.share == 1.0",
+        "counts = True",
+        "a state that was trained for a tenth of the divergence may be the best",
+    ),
+    _v(
+        "validation-interrupted-by-bound",
+        "_training.py",
+        "        elif self.validation is not None:",
+        "        elif False:",
+        "after Ctrl-C the bound decides, and not the score",
+    ),
+    _v(
+        "validation-stops-late",
+        "_training.py",
+        "while start < end and not (self.stopped or self.schedule.done):",
+        "while start < end and not self.stopped:",
+        "steps that were made beyond the end are counted",
+    ),
+    _v(
+        "validation-without-tol",
+        "_validation.py",
+        "rises = score > self.mark + self.tol",
+        "rises = score > self.mark",
+        "any rise of the score is progress",
+    ),
+    _v(
+        "checkpoint-without-scores",
+        "_resumable.py",
+        'self.validation.load_state_dict(own["validation"])',
+        "pass",
+        "a fit that goes on has forgotten the scores",
     ),
 ]

@@ -85,8 +85,8 @@ VARIANTS = [
     _v(
         "noise-precision-for-scale",
         "_hierarchical.py",
-        "bind(-0.5 * log_precision[None])",
-        "bind(-log_precision[None])",
+        "bind(power * theta",
+        "bind(2 * power * theta",
         "the variance of the noise for its scale",
     ),
     _v(
@@ -151,6 +151,20 @@ VARIANTS = [
         "return value, self._pull_back(gradient)",
         "return value, gradient",
         "the gradient in theta, not in the position",
+    ),
+    _v(
+        "held-out-without-weights",
+        "_rows.py",
+        "total += float(weighted_sum(log_p[None], part.weight))",
+        "total += float(log_p.sum())",
+        "the score of held-out rows without their weights",
+    ),
+    _v(
+        "held-out-mean-of-logs",
+        "_rows.py",
+        "log_p = torch.logsumexp(-self._losses(theta, part).double(), 0)",
+        "log_p = -self._losses(theta, part).double().mean(0) + math.log(n_draws)",
+        "the mean of log densities over draws",
     ),
     _v(
         "rough-integrals-at-the-mean",

@@ -1,90 +1,39 @@
-"""Bayesian Poisson regression."""
-
-from dataclasses import dataclass
-from typing import Any
+"""Bayesian regression of counts."""
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Response
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.likelihoods import PoissonLikelihood
+from skvi._registry import COUNTS
+from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._blocks import (
+    check_gammas,
+    with_logarithm,
+    with_positive_blocks,
+)
+from skvi.linear_model._count_model import (
+    CountModel,
+    Counts,
+    check_likelihood,
+    start_at_moments,
+)
 from skvi.linear_model._count_predictions import CountPredictionMixin
-from skvi.losses import Loss
+from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._validation import _fit_context
+from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["BayesianPoissonRegressor"]
-
-# Above it not every integer is a float.
-MAX_COUNT = 2.0**53
+__all__ = ["BayesianCountRegressor"]
 
 
-@dataclass(frozen=True, eq=False)
-class Counts(Response):
-    """Numbers that are not negative, and whether those of the fit were counts.
+class BayesianCountRegressor(CountPredictionMixin, RegressorMixin, BayesianLinearModel):
+    """Regression of counts with a posterior over its coefficients.
 
-    Parameters
-    ----------
-    are_counts : bool
-    """
-
-    are_counts: bool
-
-    @classmethod
-    def find(cls, y: Any) -> "Counts":
-        """Look at the targets of a fit."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
-        return cls(bool((y == np.floor(y)).all()))
-
-    def encode(self, y: Any) -> np.ndarray:
-        """Check that targets may be counts or rates; see `Response.encode`."""
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
-        if (y < 0).any():
-            raise ValueError(
-                "Negative values in y: counts are needed, 0, 1, 2, ... "
-                f"Got {y.min():.6g}."
-            )
-        if y.max(initial=0.0) > MAX_COUNT:
-            raise ValueError(
-                f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
-                "no counts. Give counts in larger units, with exposure for their size."
-            )
-        return y
-
-    def check_loss(self, loss: Loss) -> None:
-        """Raise where a loss sums over counts, and there are none."""
-        if not (self.are_counts or loss.is_log_loss):
-            raise IncompatibleComponentsError(
-                f"loss={loss!r} needs counts, 0, 1, 2, ..., because it "
-                "sums over them; y has other values. Give counts and exposure, or use "
-                "loss='log'."
-            )
-
-    def check_counts(self, y: Any, name: str) -> np.ndarray:
-        """Encoded targets; raise where they, or those of the fit, are no counts."""
-        y = self.encode(y)
-        if self.are_counts and (y == np.floor(y)).all():
-            return y
-        raise ValueError(
-            f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
-            "values no probability. Fit counts with exposure=... instead of rates "
-            "with sample_weight=..., which has the same posterior."
-        )
-
-
-class BayesianPoissonRegressor(
-    CountPredictionMixin, RegressorMixin, BayesianLinearModel
-):
-    """Poisson regression with a posterior over its coefficients.
-
-    A count y_i is Poisson with rate ``exposure_i * exp(x_i' coef + intercept)``. Where
-    `sklearn.linear_model.PoissonRegressor` returns one vector of coefficients, this
-    estimator returns a distribution: coefficients with standard deviations, rates and
-    counts with intervals, and bounds on the evidence, by which models can be compared
-    without a validation set.
+    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson or
+    negative binomial. Where `sklearn.linear_model.PoissonRegressor` returns one vector
+    of coefficients, this estimator returns a distribution: coefficients with standard
+    deviations, rates and counts with intervals, and bounds on the evidence, by which
+    models can be compared without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
     fit is deterministic and takes milliseconds on small data.
@@ -123,6 +72,15 @@ Divergence, default="kl"
         rate per unit of exposure, so that large counts need a wide one, such as
         ``Normal(scale=10.0)``.
     fit_intercept : bool, default=True
+    likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
+        Distribution of a count given its mean. Real counts mostly vary more than
+        "poisson" allows, whose intervals are then too narrow. "negative_binomial" has
+        the variance mean + dispersion * mean ** 2, with an unknown dispersion under an
+        exponential prior of mean 1, which predictions average over and the evidence
+        integrates. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
+        dispersion="learn" plugs in the value of largest ELBO (type-II maximum
+        likelihood: an evidence is then conditioned on it, and optimistic). Another
+        `Likelihood` of counts with one parameter, such as your own, is taken as it is.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
         "auto" takes the most exact one that can solve the combination.
@@ -165,6 +123,9 @@ default="auto"
     coef_, coef_std_ : ndarray of shape (d,)
         Posterior means and standard deviations.
     intercept_, intercept_std_ : float
+    dispersion_ : float
+        Only with negative binomial counts: posterior mean of the dispersion, or the
+        value that was given or learnt.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimised. It bounds log p(D) only for counts, with log
@@ -202,26 +163,33 @@ default="auto"
     ``sample_weight=exposure``: the posterior is that of the counts with `exposure`. The
     log mass is then continued by the Gamma function and is the density of nothing, so
     that `evidence_bounds` and `predict_log_density` refuse, `lower_bound_` is no bound
-    of an evidence, and losses other than "log" are refused.
+    of an evidence, and losses other than "log" are refused. Negative binomial rates
+    with weights are not counts with exposure.
 
     Under the normal posterior f is normal: the mean rate is ``exp(m + v / 2)``, and the
-    predictive distribution is a Poisson mixture over a lognormal rate. Its standard
-    deviation, quantiles and log mass are exact or integrals in one dimension.
+    predictive distribution is a mixture over a lognormal rate and the dispersion. Its
+    standard deviation, quantiles and log mass are exact or integrals in one dimension,
+    or two.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.linear_model import BayesianPoissonRegressor
+    >>> from skvi.linear_model import BayesianCountRegressor
     >>> rng = np.random.default_rng(0)
     >>> X, years = rng.normal(size=(200, 2)), rng.uniform(1, 5, size=200)
     >>> y = rng.poisson(years * np.exp(X @ [0.5, -0.3] + 1))
-    >>> model = BayesianPoissonRegressor().fit(X, y, exposure=years)
+    >>> model = BayesianCountRegressor().fit(X, y, exposure=years)
     >>> model.coef_.round(2)
     array([ 0.48, -0.3 ])
     >>> model.predict_interval(X[:2], exposure=years[:2])
     array([[ 2.,  9.],
            [ 6., 18.]])
     """
+
+    _parameter_constraints: dict = {
+        **BayesianLinearModel._parameter_constraints,
+        "likelihood": [StrOptions(set(COUNTS)), Likelihood],
+    }
 
     def __init__(
         self,
@@ -232,6 +200,7 @@ default="auto"
         prior="normal",
         intercept_prior=None,
         fit_intercept=True,
+        likelihood="poisson",
         solver="auto",
         n_draws=10,
         batch_size="auto",
@@ -251,6 +220,7 @@ default="auto"
         self.prior = prior
         self.intercept_prior = intercept_prior
         self.fit_intercept = fit_intercept
+        self.likelihood = likelihood
         self.solver = solver
         self.n_draws = n_draws
         self.batch_size = batch_size
@@ -307,7 +277,32 @@ default="auto"
 
     def _assemble(self, data, counts):
         counts.check_loss(self.loss_function_)
-        return self._generalized_linear(data, counts, PoissonLikelihood())
+        likelihood = self._resolve("likelihood")
+        likelihood.validate()
+        check_likelihood(likelihood)
+        model = self._generalized_linear(data, counts, likelihood)
+        if likelihood.gamma_prior is None:
+            return model
+        name, gamma = likelihood.gamma_block[0], likelihood.gamma_prior
+        family, blocks = self.posterior_family_, list(model.predictor.layout)
+        self.posterior_family_ = with_positive_blocks(family, blocks)
+        return CountModel.extending(model, name, GammaHyperprior(*gamma))
+
+    def _check_posterior(self, posterior):
+        check_gammas(posterior, self.posterior_family_)
+
+    def _initialize(self, problem):
+        if not problem.target.is_extended:
+            return super()._initialize(problem)
+        (name,) = problem.target.layout.positive
+        state = start_at_moments(problem, name)
+        return super()._initialize(problem.at(state)) or state
+
+    def _bound_evidence(self, target, generator, *options, **limits):
+        if target.is_extended and self._normal is not None:
+            (name,) = target.layout.positive
+            limits["normal"] = with_logarithm(self._normal, self.posterior_, name)
+        return super()._bound_evidence(target, generator, *options, **limits)
 
     def _check_exposure(self, X, exposure):
         if exposure is None:
@@ -332,7 +327,17 @@ default="auto"
             found[name] = found[name][0]
         for name in ("intercept_", "intercept_std_"):
             found[name] = float(found[name][0])
-        return found
+        return found | self._dispersion_of(found)
+
+    def _dispersion_of(self, found):
+        """Mean of the dispersion, where the likelihood has one."""
+        likelihood, posterior = self._model.likelihood, found["posterior_"]
+        if not isinstance(likelihood, NegativeBinomialLikelihood):
+            return {}
+        if "dispersion" in posterior.layout:
+            return {"dispersion_": float(posterior.part("dispersion").as_gamma().mean)}
+        bound = self._model.bound(found["_hyper"])[1]
+        return {"dispersion_": float(bound.overdispersion)}
 
     def evidence_bounds(
         self,

@@ -1,0 +1,133 @@
+"""Noise around a level, of all hypotheses: many rows at once.
+
+The sum of a segment's rows is a sum over them; and given the level that is predicted
+from it, the sum of squares is one, too. So a window of rows is read by a few
+operations on arrays of rows times hypotheses.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from skvi.changepoint._conjugate import noise_of
+from skvi.changepoint._groups import Group, Reading
+from skvi.changepoint._rows import BurnIn, State, Window
+from skvi.changepoint._student import GammaRatios
+from skvi.changepoint.base import RegressionModel
+
+__all__ = ["LevelGroup"]
+
+
+class LevelGroup(Group):
+    """Regressions on a constant, under the log loss.
+
+    Parameters
+    ----------
+    numbers : sequence of int
+    models : sequence of RegressionModel
+    burn_in : BurnIn
+    temper : float
+        Weight of every row: the inverse of the weight of the KL divergence.
+    """
+
+    rows_at_once = 32
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        models: Sequence[RegressionModel],
+        burn_in: BurnIn,
+        temper: float = 1.0,
+    ) -> None:
+        self.models, self.temper = numbers, temper
+        self.noise = np.stack([noise_of(model, burn_in) for model in models])
+        priors = np.array([model.coefficient_prior(burn_in) for model in models])
+        self.mean, scale = priors[:, 0], priors[:, 1]
+        # Of the level, in rows: (n_models, n_series).
+        self.precision = (self.noise / scale) ** 2
+        self.shapes = np.array([model.noise_df / 2 for model in models])
+        self.ratios = GammaRatios(self.shapes, temper / 2)
+
+    def prior(self) -> State:
+        """See `Group.prior`."""
+        return {
+            "total": self.precision * self.mean,
+            "n_rows": np.zeros(self.noise.shape),
+            "rate": self.shapes[:, None] * self.noise**2,
+        }
+
+    def read(
+        self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
+    ) -> Reading:
+        """See `Group.read`."""
+        member, n = state["member"], len(rows)
+        values = rows.values[..., None]
+        counts = (np.arange(len(member)) < born[:, None])[:, None] & usable[..., None]
+        total, rate = np.empty((2, n + 1, *counts.shape[1:]))
+        total[0], rate[0] = state["total"].T, state["rate"].T
+        np.multiply(counts, self.temper * values, out=total[1:])
+        accumulate(total)
+        n_rows = np.empty((n + 1, *counts.shape[1:]))
+        n_rows[0], n_rows[1:] = state["n_rows"].T, counts
+        accumulate(n_rows)
+        state["n_rows"][...], state["total"][...] = n_rows[-1].T, total[-1].T
+        n_rows = n_rows[:-1]
+        precision = n_rows * self.temper
+        precision += self.precision[member].T
+        mean = total[:-1] / precision
+        half = values - mean
+        half *= half
+        half *= 0.5
+        np.divide(self.temper, precision, out=precision)
+        precision += 1
+        np.divide(half, precision, out=rate[1:])
+        rate[1:] *= self.temper * counts
+        accumulate(rate)
+        state["rate"][...] = rate[-1].T
+        if self.temper != 1:  # the width of predictions, not that of what is learned
+            precision -= 1
+            precision /= self.temper
+            precision += 1
+        return self._reading(mean, half, precision, rate[:-1], member, n_rows)
+
+    def _reading(
+        self,
+        mean: np.ndarray,
+        half: np.ndarray,
+        width: np.ndarray,
+        rate: np.ndarray,
+        member: np.ndarray,
+        n_rows: np.ndarray,
+    ) -> Reading:
+        """Student's t densities, with gamma functions from a table.
+
+        From half the square of the errors and 1 + the variance of the level, in units
+        of that of the noise; both are used up.
+        """
+        shape = n_rows * (0.5 * self.temper)
+        shape += self.shapes[member] + 0.5
+        width *= rate
+        half /= width
+        np.log1p(half, out=half)
+        half *= shape
+        density = self.ratios(member, n_rows)
+        density -= half
+        np.log(width, out=half)
+        half *= 0.5
+        density -= half
+        shape -= 1.5
+        if self.shapes.min() > 1:
+            width /= shape
+            return Reading(density, mean, width)
+        variance = np.full(shape.shape, np.inf)
+        np.divide(width, shape, out=variance, where=shape > 0)
+        return Reading(density, mean, variance)
+
+
+def accumulate(rows: np.ndarray) -> None:
+    """Sums over the first axis, in place; faster than one call of numpy for it."""
+    add = np.add
+    before = rows[0]
+    for row in rows[1:]:
+        add(before, row, row)
+        before = row

@@ -1,0 +1,64 @@
+"""Posteriors of linear models whose theta has positive numbers, too."""
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.posteriors import Family, Posterior, Product
+
+__all__ = [
+    "check_gammas",
+    "join_independent",
+    "normal_of_predictor",
+    "with_logarithm",
+    "with_positive_blocks",
+]
+
+
+def with_positive_blocks(family: Family, blocks: list[str]) -> Family:
+    """Family of the predictor's blocks together; others get one of their own each."""
+    if isinstance(family, Product):
+        return family
+    return Product({",".join(blocks): family})  # `skops` stores no tuple as a key
+
+
+def check_gammas(posterior: Posterior, family: Family) -> None:
+    """Raise where a positive number has another posterior than a Gamma of its own."""
+    for names, part in posterior.parts.items():
+        positive = any(name in posterior.layout.positive for name in names)
+        if positive and part.as_gamma() is None:
+            raise IncompatibleComponentsError(
+                f"Precisions with hyperpriors have Gamma posteriors, each of its "
+                f"own; posterior={family!r} gives {names} another "
+                "one. Leave these blocks out of Product(blocks), or use Gamma()."
+            )
+
+
+def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
+    """Normal of the coefficients and the intercept; None where it is none."""
+    names = [name for name in posterior.layout if name not in posterior.layout.positive]
+    parts = [posterior.part(name) for name in names]
+    if len(names) == 1 or parts[0].layout.keys() == set(names):
+        return parts[0].as_normal()
+    forms = [form for part in parts if (form := part.as_normal()) is not None]
+    return join_independent(forms) if len(forms) == len(parts) else None
+
+
+def with_logarithm(normal: NormalForm, posterior: Posterior, name: str) -> NormalForm:
+    """Join a normal with one that has the moments of the log of a positive number."""
+    gamma = posterior.part(name).as_gamma()
+    if gamma is None:
+        raise ValueError(f"{name} has no Gamma distribution")
+    mean = torch.digamma(gamma.shape) - gamma.rate.log()
+    return join_independent(
+        [normal, NormalForm(mean, torch.polygamma(1, gamma.shape).sqrt())]
+    )
+
+
+def join_independent(forms: list[NormalForm]) -> NormalForm:
+    """Normal of independent normals."""
+    mean = torch.cat([form.mean for form in forms])
+    if all(form.is_diagonal for form in forms):
+        return NormalForm(mean, torch.cat([form.scale for form in forms]))
+    dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
+    return NormalForm(mean, torch.block_diag(*dense))

@@ -1,0 +1,151 @@
+"""The model of counts: targets, likelihood, and what of it is inferred."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_array, column_or_1d
+
+from skvi._model import Model, Response, TrainingData
+from skvi.base import GammaForm
+from skvi.exceptions import IncompatibleComponentsError
+from skvi.likelihoods import Likelihood
+from skvi.losses import Loss
+from skvi.priors import GammaHyperprior
+from skvi.solvers import Problem, State
+from skvi.targets import HierarchicalTarget
+from skvi.utils._arrays import as_tensor
+from skvi.utils._sparse import as_rows
+
+__all__ = ["CountModel", "Counts", "check_likelihood", "start_at_moments"]
+
+# Above it not every integer is a float.
+MAX_COUNT = 2.0**53
+
+
+@dataclass(frozen=True, eq=False)
+class Counts(Response):
+    """Numbers that are not negative, and whether those of the fit were counts.
+
+    Parameters
+    ----------
+    are_counts : bool
+    """
+
+    are_counts: bool
+
+    @classmethod
+    def find(cls, y: Any) -> "Counts":
+        """Look at the targets of a fit."""
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        return cls(bool((y == np.floor(y)).all()))
+
+    def encode(self, y: Any) -> np.ndarray:
+        """Check that targets may be counts or rates; see `Response.encode`."""
+        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
+        if (y < 0).any():
+            raise ValueError(
+                "Negative values in y: counts are needed, 0, 1, 2, ... "
+                f"Got {y.min():.6g}."
+            )
+        if y.max(initial=0.0) > MAX_COUNT:
+            raise ValueError(
+                f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
+                "no counts. Give counts in larger units, with exposure for their size."
+            )
+        return y
+
+    def check_loss(self, loss: Loss) -> None:
+        """Raise where a loss sums over counts, and there are none."""
+        if not (self.are_counts or loss.is_log_loss):
+            raise IncompatibleComponentsError(
+                f"loss={loss!r} needs counts, 0, 1, 2, ..., because it "
+                "sums over them; y has other values. Give counts and exposure, or use "
+                "loss='log'."
+            )
+
+    def check_counts(self, y: Any, name: str) -> np.ndarray:
+        """Encoded targets; raise where they, or those of the fit, are no counts."""
+        y = self.encode(y)
+        if self.are_counts and (y == np.floor(y)).all():
+            return y
+        raise ValueError(
+            f"{name} needs counts, 0, 1, 2, ...: a Poisson distribution gives other "
+            "values no probability. Fit counts with exposure=... instead of rates "
+            "with sample_weight=..., which has the same posterior."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CountModel(Model):
+    """Counts whose likelihood has a number with a Gamma prior.
+
+    Parameters
+    ----------
+    gammas : dict of str to GammaHyperprior
+        Of a single block: `Likelihood.gamma_block`.
+    """
+
+    gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
+
+    @classmethod
+    def extending(cls, model: Model, name: str, gamma: GammaHyperprior) -> "CountModel":
+        """Model with one more unknown number."""
+        own = {part.name: getattr(model, part.name) for part in fields(model)}
+        return cls(**own, gammas={name: gamma})
+
+    def bound(self, hyper: np.ndarray) -> tuple[Any, Likelihood]:
+        """Predictor, and a likelihood that theta binds; see `Model.bound`."""
+        return self.predictor, self.likelihood
+
+    def target(self, data: TrainingData) -> HierarchicalTarget:
+        """Log joint density of coefficients and that number; see `Model.target`."""
+        (gamma,) = self.gammas.values()
+        y, weight, constant = self._columns(data)
+        return HierarchicalTarget(
+            self.predictor,
+            self.likelihood,
+            self.loss,
+            self.prior,
+            as_rows(data.X),
+            y,
+            weight,
+            constant,
+            noise_hyperprior=gamma,
+            is_centred=False,
+            offset=None if data.offset is None else as_tensor(data.offset),
+        )
+
+
+def check_likelihood(likelihood: Likelihood) -> None:
+    """Raise where a likelihood is none of counts."""
+    if not likelihood.is_discrete or likelihood.n_outputs != 1:
+        raise IncompatibleComponentsError(
+            f"likelihood={likelihood!r} is not a distribution of counts with one "
+            "parameter f. Use 'poisson', 'negative_binomial', or a Likelihood with "
+            "is_discrete = True and n_outputs = 1."
+        )
+
+
+def start_at_moments(problem: Problem, name: str) -> State:
+    """Start a Gamma posterior at what the likelihood takes from the counts alone.
+
+    Parameters
+    ----------
+    problem : Problem
+    name : str
+        Of the block.
+
+    Returns
+    -------
+    State
+    """
+    target, posterior = problem.target, problem.posterior
+    _, power = target.likelihood_spec.gamma_block
+    first = target.likelihood_spec.initial_hyper(target.y)
+    shape = torch.full_like(first, 4.0)
+    gamma = GammaForm(shape, shape * torch.exp(-first / power))
+    part = posterior.part(name).near_gamma(gamma)
+    return State(posterior.with_parts({(name,): part}), target)

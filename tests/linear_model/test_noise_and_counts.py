@@ -1,0 +1,381 @@
+"""Heavy-tailed noise and overdispersed counts, and likelihoods of a user's own."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+from skvi.likelihoods import (
+    GaussianLikelihood,
+    Likelihood,
+    NegativeBinomialLikelihood,
+    NoiseLikelihood,
+    StudentTLikelihood,
+)
+from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
+from skvi.model_selection import EvidenceSearch
+from skvi.priors import Normal
+from tests.linear_model.reference_likelihoods import NegativeBinomial, StudentT, data_of
+from tests.references.make_likelihoods import PROBLEMS, load
+
+STORED = load()
+
+
+def student_t_data(n, seed=0, df=4.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    y = 50 + 10 * (X @ [1.0, -2.0, 0.5] + 0.6 * rng.standard_t(df, size=n))
+    return X, y
+
+
+def overdispersed(n, seed=0, alpha=0.4, rate=3.0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    mean = np.exp(X @ [0.5, -0.4, 0.2] + rate)
+    return X, rng.poisson(rng.gamma(1 / alpha, alpha * mean))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_coefficients_are_those_of_long_chains(name):
+    """Wrong variants: normal noise, or Poisson counts; the gamma step left out."""
+    kind, data = PROBLEMS[name]
+    (X, y), found = data_of(data), {k: np.array(v) for k, v in STORED[name].items()}
+    parts = {"prior": Normal(), "intercept_prior": Normal(10.0)}
+    origin, unit = 0.0, 1.0
+    if kind is StudentT:
+        origin, unit = y.mean(), y.std()
+        model = BayesianLinearRegression(likelihood="student_t", **parts).fit(X, y)
+        number = model.noise_scale_ / unit
+    else:
+        model = BayesianCountRegressor(likelihood="negative_binomial", **parts)
+        number = model.fit(X, y).dispersion_
+    mean = np.append(model.coef_, model.intercept_ - origin) / unit
+    std = np.append(model.coef_std_, model.intercept_std_) / unit
+    deviation = np.sqrt(found["variance"])
+    errors = np.abs(mean - found["mean"][:-1]) / found["error"][:-1]
+    assert errors.max() < 4.0
+    np.testing.assert_allclose(std, deviation[:-1], rtol=0.03)
+    assert abs(np.log(number) - found["mean"][-1]) < 0.15 * deviation[-1]
+
+
+def grid_evidence(problem, center, width):
+    """Log of the integral over one coefficient and one number, on a grid."""
+    ends = zip(np.subtract(center, 9 * width), np.add(center, 9 * width), strict=True)
+    axes = [np.linspace(low, high, 301) for low, high in ends]
+    theta = np.stack([m.ravel() for m in np.meshgrid(*axes, indexing="ij")], 1)
+    values = np.concatenate([problem.log_joint(t) for t in np.array_split(theta, 50)])
+    return logsumexp(values) + sum(np.log(a[1] - a[0]) for a in axes)
+
+
+class WithoutIntercept:
+    """Mixin of references: one coefficient."""
+
+    def __init__(self, X, y):
+        self.A, self.y, self.widths = X, y, np.ones(1)
+
+
+class OneStudentT(WithoutIntercept, StudentT):
+    pass
+
+
+class OneNegativeBinomial(WithoutIntercept, NegativeBinomial):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:.*vague Gamma hyperpriors:UserWarning")
+def test_student_t_evidence_against_quadrature():
+    """Wrong variants: without the Jacobian of the log precision; df - 1 for df."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(25, 1))
+    y = 0.7 * X[:, 0] + 0.5 * rng.standard_t(4, size=25)
+    model = BayesianLinearRegression(
+        likelihood="student_t", prior=Normal(), fit_intercept=False, normalize_y=False
+    ).fit(X, y)
+    truth = grid_evidence(OneStudentT(X, y), (0.7, -0.7), np.array([0.15, 0.25]))
+    bounds = model.evidence_bounds(X, y, precision=0.1, random_state=0)
+    low, high = bounds.interval()
+    assert bounds.reliable
+    assert not bounds.plug_in
+    assert low < truth < high
+    assert high - low < 0.3
+    assert truth - 0.1 < model.lower_bound_ < truth
+    assert model.lower_bound_se_ == 0
+
+
+def test_negative_binomial_evidence_against_quadrature():
+    """Wrong variants: the exponential prior as one of the logarithm; rate 2."""
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(40, 1))
+    y = rng.poisson(rng.gamma(1 / 0.6, 0.6 * np.exp(0.8 * X[:, 0])))
+    model = BayesianCountRegressor(
+        likelihood="negative_binomial", prior=Normal(), fit_intercept=False
+    ).fit(X, y)
+    truth = grid_evidence(OneNegativeBinomial(X, y), (0.8, -0.8), np.array([0.2, 0.8]))
+    bounds = model.evidence_bounds(X, y, precision=0.1, random_state=0)
+    low, high = bounds.interval()
+    assert bounds.reliable
+    assert not bounds.plug_in
+    assert low < truth < high
+    assert high - low < 0.3
+    assert truth - 0.15 < model.lower_bound_ < truth
+
+
+def test_learnt_numbers_are_plugged_in():
+    """Type-II maxima are named, and their evidence is larger. Wrong variant: not."""
+    X, y = overdispersed(60, rate=1.0)
+    learnt = BayesianCountRegressor(likelihood=NegativeBinomialLikelihood("learn"))
+    integrated = BayesianCountRegressor(likelihood="negative_binomial")
+    first = learnt.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
+    second = integrated.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
+    assert first.plug_in == ("dispersion",)
+    assert second.plug_in == ()
+    assert first.estimate > second.estimate + 0.5
+    ratio = learnt.dispersion_ / integrated.dispersion_
+    assert 0.7 < ratio < 1.1  # the mode is below the mean
+
+
+@pytest.mark.slow
+def test_student_t_intervals_hold_what_they_promise():
+    """90 % intervals of new targets. Wrong variant: those of normal noise."""
+    inside = []
+    for seed in range(8):
+        X, y = student_t_data(400, seed)
+        model = BayesianLinearRegression(likelihood="student_t").fit(X[:80], y[:80])
+        low, high = model.predict_interval(X[80:]).T
+        inside.append((low < y[80:]) & (y[80:] < high))
+    assert 0.88 < np.mean(inside) < 0.92
+
+
+def test_overdispersed_counts():
+    """Intervals of 90 % hold them where Poisson's hold half; the evidence knows."""
+    inside = {"poisson": [], "negative_binomial": []}
+    for seed in range(5):
+        X, y = overdispersed(400, seed, alpha=0.3, rate=3.5)
+        for name, found in inside.items():
+            model = BayesianCountRegressor(likelihood=name, intercept_prior=Normal(5.0))
+            low, high = model.fit(X[:100], y[:100]).predict_interval(X[100:]).T
+            found.append((low <= y[100:]) & (y[100:] <= high))
+    assert 0.88 < np.mean(inside["negative_binomial"]) < 0.92
+    assert np.mean(inside["poisson"]) < 0.55
+    search = EvidenceSearch(
+        BayesianCountRegressor(intercept_prior=Normal(5.0)),
+        {"likelihood": ["poisson", "negative_binomial"]},
+        random_state=0,
+    ).fit(X[:100], y[:100])
+    assert search.best_params_ == {"likelihood": "negative_binomial"}
+
+
+def mixture_cdf(model, X, y, n_draws=4000):
+    """Distribution function of new targets by fresh draws of the posterior."""
+    draws = model.sample_y(X, n_draws, random_state=1)
+    return (draws <= y[:, None]).mean(1), (draws < y[:, None]).mean(1)
+
+
+CASES = [
+    BayesianLinearRegression(likelihood="student_t"),
+    BayesianLinearRegression(likelihood="student_t", noise_scale="learn"),
+    BayesianLinearRegression(likelihood=StudentTLikelihood(df=2.5), noise_scale=6.0),
+    BayesianCountRegressor(likelihood="negative_binomial"),
+    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood("learn")),
+    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
+]
+
+
+def data_for(model, n=12):
+    if isinstance(model, BayesianCountRegressor):
+        return overdispersed(n, rate=1.0)
+    return student_t_data(n)
+
+
+@pytest.mark.parametrize("model", CASES, ids=repr)
+def test_predictions_agree_with_fresh_draws(model):
+    """Of few rows, so that coefficients and numbers are uncertain.
+
+    Wrong variants: nodes of f with equal weights; numbers in the wrong order.
+    """
+    X, y = data_for(model)
+    model = clone(model).fit(X, y)
+    levels = [0.05, 0.5, 0.9]
+    found = model.predict_quantiles(X, levels)
+    for level, column in zip(levels, found.T, strict=True):
+        at_most, below = mixture_cdf(model, X, column)
+        assert np.all(at_most > level - 0.03)
+        assert np.all(below < level + 0.03)
+    mean, std = model.predict(X, return_std=True)
+    draws = model.sample_y(X, 4000, random_state=2)
+    error = draws.std(1).max() / 4000**0.5
+    np.testing.assert_allclose(np.mean(draws, 1), mean, atol=4 * error)
+    assert np.all(std > 0)
+    step = 1.0 if isinstance(model, BayesianCountRegressor) else 1e-3
+    at = found[:, 1] + (0.0 if step == 1.0 else step / 2)
+    density = np.exp(model.predict_log_density(X, at))
+    if step == 1.0:
+        at_most, below = mixture_cdf(model, X, at)
+        np.testing.assert_allclose(density, at_most - below, atol=0.04)
+    rows = [model.predict_quantiles(X[i : i + 1], levels)[0] for i in range(3)]
+    np.testing.assert_allclose(np.array(rows), found[:3], rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", CASES, ids=repr)
+def test_densities_integrate_to_one(model):
+    """Over a grid, or all counts. Wrong variant: a mean of log densities."""
+    X, y = data_for(model)
+    model = clone(model).fit(X, y)
+    if isinstance(model, BayesianCountRegressor):
+        grid, step = np.arange(0, 4000.0), 1.0
+    else:
+        grid = np.linspace(-2000, 2000, 20_001)
+        step = grid[1] - grid[0]
+    density = model.predict_log_density(np.repeat(X[:1], len(grid), 0), grid)
+    total = np.exp(density).sum() * step
+    assert 0.985 < total < 1.0005
+
+
+@pytest.mark.parametrize("model", CASES, ids=repr)
+def test_sparse_float32_pickles_and_weights(model):
+    """What a fit promises in general. Wrong variant: rows of the offset reordered."""
+    X, y = data_for(model, 40)
+    exact = clone(model).fit(X, y)
+    quantiles = exact.predict_quantiles(X, [0.1, 0.9])
+    from_sparse = clone(model).fit(sparse.csr_matrix(X), y)
+    np.testing.assert_allclose(from_sparse.coef_, exact.coef_, rtol=1e-4, atol=1e-6)
+    assert (
+        clone(model).fit(X.astype(np.float32), y).predict(X.astype(np.float32)).dtype
+        == np.float32
+    )
+    again = pickle.loads(pickle.dumps(exact))
+    np.testing.assert_array_equal(again.predict_quantiles(X, [0.1, 0.9]), quantiles)
+    twice = np.arange(40) % 3
+    weighted = clone(model).fit(X, y, sample_weight=twice)
+    repeated = clone(model).fit(np.repeat(X, twice, 0), np.repeat(y, twice))
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=2e-3, atol=1e-4)
+
+
+class LogisticNoise(NoiseLikelihood):
+    """A user's noise: logistic."""
+
+    standard_variance = np.pi**2 / 3
+
+    def __init__(self, noise_scale=1.0):
+        self.noise_scale = noise_scale
+
+    def standard_log_prob(self, z):
+        return torch.nn.functional.logsigmoid(z) + torch.nn.functional.logsigmoid(-z)
+
+    def standard_cdf(self, z):
+        return torch.sigmoid(z)
+
+    def standard_quantile(self, level):
+        return float(np.log(level / (1 - level)))
+
+    def standard_slope(self, z):
+        return torch.tanh(z / 2)
+
+    def _standard_noise(self, generator, shape):
+        return torch.logit(torch.rand(shape, generator=generator, dtype=torch.float64))
+
+
+class ZeroInflated(Likelihood):
+    """A user's counts: Poisson, or 0 with a probability of 0.3."""
+
+    is_discrete = True
+    share = 0.3
+
+    def _counts(self, f, y):
+        rate = f[..., 0]
+        return y * rate - rate.exp() - torch.lgamma(y + 1)
+
+    def log_prob(self, f, y):
+        log_p = self._counts(f, y) + np.log(1 - self.share)
+        return torch.where(y == 0, torch.log(self.share + log_p.exp()), log_p)
+
+    def mean(self, f):
+        return (1 - self.share) * f[..., 0].exp()
+
+    def variance(self, f):
+        rate = f[..., 0].exp()
+        return (1 - self.share) * (rate + self.share * rate.square())
+
+    def cdf(self, f, y):
+        rate = f[..., 0].exp()
+        below = torch.special.gammaincc((y + 1).expand_as(rate), rate)
+        return self.share + (1 - self.share) * below
+
+    def sample(self, f, generator):
+        kept = torch.rand(f.shape[:-1], generator=generator, dtype=f.dtype) > self.share
+        return kept * torch.poisson(f[..., 0].exp(), generator=generator)
+
+
+def test_noise_of_a_users_own():
+    """Compared with normal noise by its evidence. Wrong variant: it is not used."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    y = X @ [1.0, -1.0] + rng.logistic(size=300)
+    model = BayesianLinearRegression(likelihood=LogisticNoise(), prior=Normal())
+    model.fit(X, y)
+    assert model.noise_scale_ == pytest.approx(1.0, rel=0.1)
+    low, high = model.predict_interval(X).T
+    assert 0.86 < np.mean((low < y) & (y < high)) < 0.94
+    draws = model.sample_y(X[:3], 5000, random_state=0)
+    np.testing.assert_allclose(draws.std(1), model.predict(X[:3], True)[1], rtol=0.06)
+    normal = BayesianLinearRegression(prior=Normal()).fit(X, y)
+    assert model.lower_bound_ > normal.lower_bound_ + 1
+
+
+def test_counts_of_a_users_own():
+    """Wrong variant: the mean or quantiles of a Poisson distribution."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 2))
+    f = X @ [0.5, -0.3] + 1.5
+    y = rng.poisson(np.exp(f)) * (rng.random(300) > 0.3)
+    model = BayesianCountRegressor(likelihood=ZeroInflated(), prior=Normal()).fit(X, y)
+    np.testing.assert_allclose(model.coef_, [0.5, -0.3], atol=0.1)
+    mean, std = model.predict(X, return_std=True)
+    draws = model.sample_y(X, 3000, random_state=0)
+    np.testing.assert_allclose(draws.mean(1), mean, rtol=0.12)
+    np.testing.assert_allclose(draws.std(1), std, rtol=0.12)
+    at_most = (draws <= model.predict_quantiles(X, 0.9)).mean(1)
+    assert np.all(at_most > 0.87)
+    poisson = BayesianCountRegressor(prior=Normal()).fit(X, y)
+    assert model.lower_bound_ > poisson.lower_bound_ + 10
+    bounds = model.evidence_bounds(X, y, precision=0.1, random_state=0)
+    assert bounds.reliable
+
+
+def test_grid_over_strings_and_objects():
+    """A search sets them, and what is inside. Wrong variant: strings stay strings."""
+    X, y = overdispersed(60, rate=1.0)
+    search = GridSearchCV(
+        BayesianCountRegressor(likelihood="negative_binomial"),
+        {"likelihood__dispersion": [0.01, 0.5, "hyperprior"]},
+        scoring=lambda e, X, y: e.predict_log_density(X, y).mean(),
+        cv=3,
+    ).fit(X, y)
+    assert search.best_params_["likelihood__dispersion"] != 0.01
+    X, y = student_t_data(60)
+    model = BayesianLinearRegression(likelihood="student_t").set_params(
+        likelihood__df=2.0
+    )
+    assert model.likelihood.df == 2.0
+    assert model.fit(X, y).predict(X[:1], return_std=True)[1] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (BayesianLinearRegression(likelihood="poisson"), "student_t"),
+        (BayesianLinearRegression(likelihood=GaussianLikelihood(2.0)), "noise_scale"),
+        (BayesianCountRegressor(likelihood="student_t"), "negative_binomial"),
+        (BayesianCountRegressor(likelihood=GaussianLikelihood()), "is_discrete"),
+    ],
+)
+def test_wrong_likelihoods_say_what_is_right(model, message):
+    """Wrong variant: they are fitted."""
+    X, y = overdispersed(30)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
