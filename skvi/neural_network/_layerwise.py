@@ -31,7 +31,7 @@ def layerwise_prior(layout: Layout, given: Mapping[str, Prior]) -> dict[str, Pri
     """
     found: dict[str, Prior] = {}
     for name, block in layout.items():
-        size = block.slice.stop - block.slice.start
+        size = block.size
         found[name] = Normal("learn" if size >= MIN_NUMBERS else 1.0)
         if block.role == "intercept" and given:
             found[name] = clone(given["intercept"])

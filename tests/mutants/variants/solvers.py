@@ -6,6 +6,27 @@ _v = variants_of("solvers/")
 
 VARIANTS = [
     _v(
+        "stable-decay-of-the-warm-up",
+        "_stable_decay.py",
+        "n_after = count - self.warm_up",
+        "n_after = count",
+        "observations of the warm-up tell whether the objective is level",
+    ),
+    _v(
+        "stable-decay-converged-at-the-limit",
+        "_stable_decay.py",
+        "return self.is_level or self._fell_little(len(self.seen) // 4)",
+        "return True",
+        "whoever makes all iterations has converged",
+    ),
+    _v(
+        "stable-decay-half",
+        "_stable_decay.py",
+        "self.n_all = min(2 * count, self.n_observations)",
+        "self.n_all = min(3 * count // 2, self.n_observations)",
+        "the step size falls in half of the time",
+    ),
+    _v(
         "learning-rate-share",
         "_stochastic.py",
         "rate = self.rate * problem.objective.rate_share",
