@@ -14,10 +14,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skvi._through import (
+        predict_interval,
+        predict_log_density,
+        predict_proba_interval,
+        predict_quantiles,
+        sample_y,
+        summary,
+    )
     from skvi.evidence import evidence_bounds
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evidence_bounds"]
+__all__ = [
+    "__version__",
+    "evidence_bounds",
+    "predict_interval",
+    "predict_log_density",
+    "predict_proba_interval",
+    "predict_quantiles",
+    "sample_y",
+    "summary",
+]
 
 _SUBMODULES = (
     "base",
@@ -44,11 +61,12 @@ _SUBMODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import a subpackage, or the function `evidence_bounds`, at its first use."""
+    """Import a subpackage, or a function, at its first use."""
     if name in _SUBMODULES:
         return import_module(f"skvi.{name}")
-    if name == "evidence_bounds":
-        function = import_module("skvi.evidence").evidence_bounds
+    if name in __all__:
+        home = "skvi.evidence" if name == "evidence_bounds" else "skvi._through"
+        function = vars(import_module(home))[name]
         globals()[name] = function
         return function
     raise AttributeError(f"module 'skvi' has no attribute {name!r}")

@@ -1,18 +1,21 @@
 """What all classifiers share: labels, class weights, averaged probabilities."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skvi._draws import log_class_probabilities
 from skvi._model import Response
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood, Likelihood
-from skvi.utils._validation import StrOptions
+from skvi.utils._validation import Interval, StrOptions, validate_arguments
 
 __all__ = ["BayesianClassifierMixin", "Labels"]
 
@@ -27,10 +30,13 @@ class Labels(Response):
         Sorted.
     class_weight : dict, "balanced" or None
         As scikit-learn's classifiers take it.
+    is_partial : bool, default=False
+        Whether some of the classes may be missing in the rows of a fit.
     """
 
     classes: np.ndarray
     class_weight: dict | str | None
+    is_partial: bool = False
 
     @classmethod
     def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
@@ -111,8 +117,14 @@ class Labels(Response):
         per_class[present] = counts.sum() / (n_classes * counts[present])
         return per_class
 
+    def of_batches(self) -> "Labels":
+        """Return the same classes, of which a batch may have some only."""
+        return replace(self, is_partial=True)
+
     def check_weighted(self, targets: np.ndarray) -> None:
         """Raise where the rows with a positive weight have one class only."""
+        if self.is_partial:
+            return
         if len(np.unique(targets)) < 2:
             raise ValueError(
                 "The rows with a positive sample_weight contain only one class; the "
@@ -129,7 +141,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     """Mixin of classifiers: a subclass must implement `_log_probabilities(X)`.
 
     It returns the log of the class probabilities, averaged over the posterior, as
-    a tensor of shape (n, K), and the dtype of what the user gets.
+    a tensor of shape (n, K), and the dtype of what the user gets. `_drawn` returns the
+    functions that intervals of probabilities come from.
     """
 
     _parameter_constraints: dict = {
@@ -186,6 +199,47 @@ class BayesianClassifierMixin(ClassifierMixin):
         """
         log_p, dtype = self._log_probabilities(X)
         return log_p.numpy().astype(dtype)
+
+    def predict_proba_interval(self, X, coverage=0.9):
+        """Credible intervals of class probabilities.
+
+        Where `predict_proba` averages over the posterior, these are central intervals
+        of it: how far the probability of a row is known. They shrink as rows are added,
+        and say nothing of the class that is drawn with that probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        coverage : float, default=0.9
+            Posterior probability that the interval gives to a class probability, in
+            (0, 1).
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2, n_classes)
+            Lower and upper end, for each class by itself. Linear models have them
+            exactly for two classes, and from 2,048 quasi-random points for more;
+            models that predict by draws have the quantiles of these draws.
+        """
+        check_is_fitted(self)
+        validate_arguments(
+            type(self).__name__,
+            {"coverage": coverage},
+            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
+        )
+        tail = (1 - coverage) / 2
+        return self._probability_quantiles(X, [tail, 1 - tail])
+
+    def _probability_quantiles(self, X, levels):
+        """Quantiles of class probabilities over draws, (n, q, K)."""
+        X = self._check_X(X)
+
+        def of_block(f):
+            q = torch.tensor(levels, dtype=f.dtype, device=f.device)
+            p = log_class_probabilities(f).exp()
+            return torch.quantile(p, q, dim=0).movedim(0, 1)
+
+        return self._drawn().by_rows(X, of_block).astype(X.dtype)
 
     def predict_log_density(self, X, y):
         """Log predictive probability of each label: the proper score of a forecast.

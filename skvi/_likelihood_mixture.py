@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = 2**20
 # Components of a smaller probability do not decide on the nodes.
 NEGLIGIBLE = 1e-8
 # Of quantiles, relative, which is less than the error of the quadrature.
-ROUNDING = 1e-9
+ROUNDING = 1e-13
 
 OfRows = Callable[..., torch.Tensor]
 

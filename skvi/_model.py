@@ -59,6 +59,10 @@ class Response:
         """
         return sample_weight
 
+    def of_batches(self) -> "Response":
+        """Return the same targets, of which a batch may have some only."""
+        return self
+
     def check_weighted(self, targets: np.ndarray) -> None:
         """Raise where the rows with a positive weight cannot be fitted."""
 

@@ -41,7 +41,8 @@ class BaseSupervised(BaseVariational):
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate and assemble the model; the target, and what callbacks may see."""
-        X, y = validate_data(self, X, y, **self._input, **self._input_with_target)
+        checks = {**self._input, **self._input_with_target}
+        X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
         self._resolve_all()
         sample_weight = self._check_weights(X, sample_weight)

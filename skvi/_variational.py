@@ -83,6 +83,9 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _steps_per_iter = 100
+    #: Whether the next fit goes on with the posterior of the last, whatever
+    #: `warm_start` says.
+    _continues = False
 
     @classmethod
     @cache
@@ -231,31 +234,13 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     ) -> tuple[Solution, FitProgress]:
         """Find a start and solve; after Ctrl-C with what the phase that it hit found.
 
-        Parameters
-        ----------
-        problem : Problem
-        solver : Solver
-        before : dict
-            As in `_solve`.
-        data : dict
-            As in `_solve`.
-        file : CheckpointFile, default=None
-
-        Returns
-        -------
-        solution : Solution
-        progress : FitProgress
-
-        Raises
-        ------
-        KeyboardInterrupt
-            There is nothing to keep yet.
+        Raises KeyboardInterrupt where there is nothing to keep yet.
         """
         start, options = None, self._solver_options(problem.target)
         n_iter = solver.count_iterations(problem, options)
         progress = FitProgress(self, data, n_iter)
         try:
-            if self.warm_start and before:
+            if before and (self.warm_start or self._continues):
                 start = self._continue(problem, before)
                 options = replace(options, warm_up=0.0)
             else:

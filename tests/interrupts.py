@@ -18,7 +18,11 @@ from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
 )
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    BayesianModuleRegressor,
+)
 from skvi.priors import Normal
 from skvi.utils._random import make_generator
 
@@ -80,6 +84,20 @@ MODELS = {
         BayesianMLPRegressor(objective="eubo", max_iter=2, **SMALL),
         numbers,
     ),
+    "natural gradients of a network": (
+        BayesianMLPRegressor(max_iter=10, solver="ivon", **SMALL),
+        numbers,
+    ),
+    "ensemble of networks": (
+        BayesianMLPClassifier(posterior="ensemble", max_iter=3, **SMALL),
+        classes,
+    ),
+    "network by autograd": (
+        BayesianModuleRegressor(
+            deterministic="1.bias", max_iter=3, n_draws=2, random_state=0
+        ),
+        numbers,
+    ),
     "columns": (Linear(), columns),
 }
 # One for every phase; the others are for the slow tests.
@@ -96,6 +114,7 @@ PHASES = (
     "weighted",
     "network",
     "weighted network",
+    "network by autograd",
     "columns",
 )
 WARM = ("natural gradient", "coordinate ascent", "moment matching")

@@ -11,6 +11,7 @@ PAGES = Path(__file__).parents[1] / "doc"
 PAGES_RUN = [
     "changepoints.rst",
     "extend.rst",
+    "long_fits.rst",
     "metrics.rst",
     "model_selection.rst",
     "predict.rst",

@@ -42,13 +42,13 @@ SECONDS_BETWEEN_LINES = 1.0
 class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     """Bayesian online changepoint detection, with model selection, robust if asked.
 
-    A series falls into segments. Inside a segment rows follow one model with one set
-    of parameters; where a new one begins, both are drawn anew. Row by row, the
+    A series consists of segments. Within a segment, rows follow one model with one
+    set of parameters; where a new one begins, both are drawn anew. Row by row, the
     detector computes the exact posterior of where the present segment began and of
-    which model it follows; parameters are integrated out. From this follow the most
-    probable segmentation, how sure each changepoint is, a prediction of the next row,
-    and the evidence of the series. It can run on a stream without end: a row costs
-    the same whatever came before it.
+    which model it follows; parameters are integrated out. This gives the most
+    probable segmentation, the probability of each changepoint, a prediction of the
+    next row, and the evidence of the series. It can run on a stream without end: a
+    row costs the same however many came before it.
 
     With ``loss="beta"`` outliers no longer look like changepoints: rows that are far
     from what a segment predicts teach it little, and count little in judging it.
@@ -56,21 +56,21 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Parameters
     ----------
     models : str, SegmentModel or list of them, default="constant_mean"
-        What rows of a segment may follow; several compete in every segment.
+        Models of the rows of a segment; several compete in every segment.
         "constant_mean", "known_noise", "autoregression", "vector_autoregression",
         "linear_regression", "linear_trend", "poisson" and "bernoulli" are the classes
         of this module with their defaults.
     hazard : float or Hazard, default=100.0
-        Mean number of rows of a segment, before any is seen. Or how likely a segment
-        is to end, by its length.
+        Mean number of rows of a segment, before any is seen; or a `Hazard`, the
+        probability that a segment ends as a function of its length.
     loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
-        What parameters are for. "log" is Bayes' rule. "beta" is robust, for
-        regressions (all models of real numbers but `KnownNoise`): its order is set
+        How parameters are learned from rows. "log" is Bayes' rule. "beta" is robust,
+        for regressions (all models of real numbers but `KnownNoise`): its order is
         such that rows 2 standard deviations from their prediction have the largest
         influence, and those farther away less and less; ``BetaLoss(beta)`` sets it.
     run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
-        By what hypotheses about segments are judged; "auto" is `loss`. "beta" is
-        ``BetaLoss(1.75)``: a row far from every prediction says next to nothing.
+        How hypotheses about segments are weighed by rows; "auto" is `loss`. "beta"
+        is ``BetaLoss(1.75)``: a row far from every prediction says next to nothing.
     adapt_beta : bool, default=False
         Whether the order of the run-length loss follows the stream: a step for each
         row, down the gradient of the absolute error of prediction. Needs a beta loss.
@@ -85,7 +85,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         (x - location) / scale. "auto" takes the median and the width of the bulk of
         the burn-in (for counts and zeros and ones: 0 and 1); None is (0, 1).
     burn_in : int, default=None
-        Number of first rows from which the priors are scaled. None: all rows of
+        Number of rows, the first ones, that scale the priors. None: all rows of
         `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
     max_hypotheses : int, default=200
         How many hypotheses are kept, each one pair of a first row and a model; None
@@ -143,7 +143,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     location_, scale_ : ndarray of shape (n_series,)
         Units of the models.
     models_, hazard_, model_prior_, loss_function_, run_length_loss_, divergence_
-        What the parameters meant.
+        What the parameters stand for.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -165,6 +165,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     are normal inverse gamma distributions that minimize the expected beta loss plus
     the divergence from the prior, and hypotheses are weighed by the beta loss of
     their predictions. The most probable segmentation is that of the joint posterior.
+
+    No other divergence than that of Kullback and Leibler is offered: with another
+    one, what rows teach no longer adds up, and no row could be taken in by itself.
 
     The beta loss depends on units: it is that of densities in units of the noise of
     the burn-in, as differences of neighboring rows show it.
@@ -285,8 +288,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         ValueError
             X, a parameter or a combination is not allowed; says what to do.
         KeyboardInterrupt
-            Ctrl-C came. The rows so far were taken in, and `partial_fit` can go on
-            with row ``n_rows_seen_``.
+            Ctrl-C was pressed. The rows so far were taken in, with up to 31 after the
+            present one, and `partial_fit` can go on with row ``n_rows_seen_``.
         """
         labels = labels_of(X)
         X = self._check(X, reset=True)

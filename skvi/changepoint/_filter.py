@@ -184,12 +184,16 @@ class Filter:
     ) -> np.ndarray:
         """The same at the next R rows: from (K,) before, and (R - 1, K) inside."""
         n, j = len(posterior) + 1, self.t - self.block.first
-        found = np.empty((n, len(before)))
-        found[0], found[1:] = before, posterior
-        ended = np.broadcast_to(ends, n) if not ends.ndim else (found * ends).sum(1)
+        found, ended = np.empty((n, len(before))), np.full(n, float(ends.flat[0]))
+        if ends.ndim:
+            found[0], found[1:] = before, posterior
+            ended[:] = (found * ends).sum(1)
+            found *= 1 - ends
+        else:
+            np.multiply(before, 1 - ends, out=found[0])
+            np.multiply(posterior, 1 - ends, out=found[1:])
         if self.t == self.first:
-            ended = np.concatenate([[1.0], ended[1:]])
-        found *= 1 - ends
+            ended[0] = 1.0
         places = self.block.places[j : j + n]
         found[np.arange(n)[:, None], places] = ended[:, None] * self.model_prior
         return found
@@ -206,7 +210,8 @@ class Filter:
         judged : bool ndarray of shape (R,)
             Rows that are not say nothing.
         slope : ndarray of shape (1, K), default=None
-            Derivative of the gain, if the filter follows tilts: for a single row.
+            Derivative of the gain, if the filter follows tilts: for a single row, after
+            `branch_tilt`.
         """
         n, block = len(gain), self.block
         j = self.t - block.first
@@ -215,8 +220,6 @@ class Filter:
             leaves, stays = np.log(ends), np.log1p(-ends)
         posterior, total = block.probability[j : j + n], np.zeros(n)
         before, places = self.current(), block.places[j : j + n]
-        if slope is not None:
-            self._branch_tilt(before, ends)
         # What is old goes on, too; what is still to come weighs nothing anyway.
         new = np.arange(n)[:, None], places
         moves = gain + stays
@@ -297,8 +300,9 @@ class Filter:
         self.log_total += math.log1p(-lost)
         return size * (1 - lost)
 
-    def _branch_tilt(self, before: np.ndarray, ends: np.ndarray) -> None:
+    def branch_tilt(self) -> None:
         """Derivative of the log weight of the segments that begin in the next row."""
+        before, ends = self.current(), self._hazards(1)
         leaving = before * (ends[0] if ends.ndim else ends)
         total = leaving.sum()
         places = self.block.places[self.t - self.block.first]

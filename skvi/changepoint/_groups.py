@@ -110,8 +110,9 @@ class SingleModel(Group):
 
     def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
         """See `Group.read_one`."""
-        density = self.model.log_predictive(state, row)
-        mean, variance = self.model.moments(state, row)
+        # Copies: a model may hand out the state itself, which is about to change.
+        density = np.array(self.model.log_predictive(state, row))
+        mean, variance = map(np.array, self.model.moments(state, row))
         learned = (
             self.model.update(state, row)
             if self.temper == 1

@@ -60,28 +60,32 @@ class LevelGroup(Group):
         self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
     ) -> Reading:
         """See `Group.read`."""
-        member, n = state["member"], len(rows)
-        values = rows.values[..., None]
-        counts = (np.arange(len(member)) < born[:, None])[:, None] & usable[..., None]
-        total, rate = np.empty((2, n + 1, *counts.shape[1:]))
-        total[0], rate[0] = state["total"].T, state["rate"].T
-        np.multiply(counts, self.temper * values, out=total[1:])
+        member, n, head = state["member"], len(rows), int(born[0])
+        values, seen = rows.values[..., None], usable[..., None] * 1.0
+        # Hypotheses that begin in one of the rows; the others exist in all of them.
+        exists = (np.arange(head, len(member)) < born[:, None])[:, None] * 1.0
+        total, n_rows, rate = np.empty((3, n + 1, usable.shape[1], len(member)))
+        total[0], total[1:] = state["total"].T, self.temper * seen * values
+        total[1:, :, head:] *= exists
         accumulate(total)
-        n_rows = np.empty((n + 1, *counts.shape[1:]))
-        n_rows[0], n_rows[1:] = state["n_rows"].T, counts
+        n_rows[0], n_rows[1:] = state["n_rows"].T, seen
+        n_rows[1:, :, head:] *= exists
         accumulate(n_rows)
         state["n_rows"][...], state["total"][...] = n_rows[-1].T, total[-1].T
         n_rows = n_rows[:-1]
-        precision = n_rows * self.temper
-        precision += self.precision[member].T
+        weight = n_rows if self.temper == 1 else n_rows * self.temper
+        precision = weight + self.precision[member].T
         mean = total[:-1] / precision
         half = values - mean
         half *= half
         half *= 0.5
         np.divide(self.temper, precision, out=precision)
         precision += 1
+        rate[0] = state["rate"].T
         np.divide(half, precision, out=rate[1:])
-        rate[1:] *= self.temper * counts
+        rate[1:, :, head:] *= exists
+        if self.temper != 1 or not usable.all():
+            rate[1:] *= self.temper * seen
         accumulate(rate)
         state["rate"][...] = rate[-1].T
         if self.temper != 1:  # the width of predictions, not that of what is learned

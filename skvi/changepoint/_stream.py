@@ -89,6 +89,7 @@ class Stream:
         rows, usable = self._rows(values, seen, features[:n])
         readings = filter_.read(rows, usable)
         if self.judge.adapts:
+            filter_.branch_tilt()
             weight = filter_.predictive()
             means = np.concatenate([r.mean[0] for r in readings], axis=-1)
             self.judge.adapt(weight[0], filter_.tilt, means, rows.values[0], usable[0])

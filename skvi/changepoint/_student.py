@@ -41,8 +41,8 @@ class GammaRatios:
         self.table = np.zeros((len(first), 0))
 
     def __call__(self, model: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """Look up models, (K,), after so many steps, (..., K)."""
-        top = int(count.max()) + 1
+        """Look up models, (K,), after so many steps, (R, ..., K), rising in R."""
+        top = int(count[-1].max()) + 1
         if top > self.table.shape[1]:
             size = min(max(top, 2 * self.table.shape[1], 128), LONGEST_TABLE)
             self.table = constant(self.first + self.step * np.arange(size))

@@ -29,11 +29,15 @@ class SegmentModel(Component):
         What values a series takes.
     order : int
         How many rows of the past a row depends on.
+    takes_parts : bool
+        Whether a row can count for less than a row, as under ``KL(weight=2.0)``.
+    instead_of_beta : str
+        What the detector advises where a beta loss is asked for and there is none.
 
     Notes
     -----
     Models of different support have densities of different units and are never
-    compared. `support` and `order` are class attributes or properties.
+    compared. The attributes are class attributes or properties.
 
     Examples
     --------
@@ -45,9 +49,7 @@ class SegmentModel(Component):
     support = "real"
     order = 0
     shares_design = False
-    # Whether a row can count for less than a row: `KL(weight=...)` asks for it.
     takes_parts = False
-    # What to do instead of asking for a beta loss, where there is none.
     instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -91,6 +93,8 @@ class RegressionModel(SegmentModel):
     shares_design : bool
         Whether all series have the same regressors. They then share one matrix, and
         a row of which one value is missing is left out as a whole, by all models.
+    is_level : bool
+        Whether the only regressor is 1; nobody then asks for it.
 
     Examples
     --------
@@ -113,7 +117,6 @@ class RegressionModel(SegmentModel):
     """
 
     takes_parts = True
-    # Whether the only regressor is 1, so that nobody has to ask for it.
     is_level = False
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],

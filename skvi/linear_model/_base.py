@@ -13,6 +13,7 @@ from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import LinearPredictor
@@ -35,7 +36,7 @@ __all__ = ["BayesianLinearModel"]
 N_PREDICT_DRAWS = 1000
 
 
-class BayesianLinearModel(EvidenceMixin, BaseSupervised):
+class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     """Base class: a linear predictor with one or more columns.
 
     Predictions integrate over a normal posterior without noise; from a posterior of
@@ -129,6 +130,12 @@ class BayesianLinearModel(EvidenceMixin, BaseSupervised):
         """Whether predictions average over draws."""
         check_is_fitted(self)
         return self._normal is None
+
+    def _coefficient_draws(self):
+        """Draws of coefficients and intercept, by their names."""
+        layout = self._model.predictor.layout
+        blocks = layout.unpack(torch.from_numpy(self._theta)[:, : layout.size])
+        return {name: block.numpy() for name, block in blocks.items()}
 
     def _drawn(self):
         """Functions that predictions average over where theta is not normal."""

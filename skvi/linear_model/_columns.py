@@ -30,6 +30,17 @@ class ColumnsMixin:
         """Number of columns of the target; 0 where it is a vector."""
         return len(getattr(self, "outputs_", ()))
 
+    _group_name = "target"
+
+    def _group_labels(self):
+        return list(range(self._n_columns))
+
+    def _coefficient_ends(self, tail):
+        if not self._n_columns:
+            return super()._coefficient_ends(tail)
+        found = [output._coefficient_ends(tail) for output in self.outputs_]
+        return tuple(np.concatenate(ends) for ends in zip(*found, strict=True))
+
     def _check_columns(self, y):
         y = check_array(y, dtype=np.float64)
         if y.shape[1] != self._n_columns:

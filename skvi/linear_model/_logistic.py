@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from skvi._classes import BayesianClassifierMixin
@@ -9,7 +10,7 @@ from skvi._draws import average_log_probabilities
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
-from skvi.utils._softmax import log_expect_softmax
+from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import _fit_context
 
@@ -293,6 +294,19 @@ Prior, Posterior or dict, default="normal"
         if log_p.shape[1] == 2:
             return (log_p[:, 1] - log_p[:, 0]).numpy().astype(dtype)
         return (log_p - log_p.mean(1, keepdim=True)).numpy().astype(dtype)
+
+    def _probability_quantiles(self, X, levels):
+        """Quantiles of class probabilities, (n, q, K)."""
+        if self._is_drawn():
+            return super()._probability_quantiles(X, levels)
+        mean, variance, dtype = self._predictive_moments(X)
+        q = torch.from_numpy(np.array(levels))
+        if mean.ndim == 2:
+            return softmax_quantiles(mean, variance, q).numpy().astype(dtype)
+        f = mean[:, None] + variance.sqrt()[:, None] * torch.special.ndtri(q)
+        # The probability of the other class falls where this one's rises.
+        ends = torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
+        return ends.numpy().astype(dtype)
 
     def _log_probabilities(self, X):
         """Log of all averaged probabilities, (n, K)."""

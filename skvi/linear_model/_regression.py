@@ -161,6 +161,9 @@ class GaussianRegression(
             return approach(problem, self._model.likelihood.length_scale)
         return super()._prepare(problem, solver)
 
+    def _coefficient_draws(self):
+        return self._in_units(torch.from_numpy(self._theta))
+
     def _check_posterior(self, posterior):
         check_gammas(posterior, self.posterior_family_)
 

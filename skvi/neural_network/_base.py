@@ -20,6 +20,7 @@ from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.neural_network._layerwise import layerwise_prior
+from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
 from skvi.solvers import CheckpointFile, State
@@ -43,7 +44,7 @@ FEW_ROWS = 200
 MAX_SCORE_DRAWS = 20
 
 
-class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     One mixin says what the network predicts: `_response(y)`, `_assemble(data,
@@ -196,8 +197,8 @@ class BayesianNetwork(NetworkEvidenceMixin, BaseSupervised):
 
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""
-        if not self.loss_function_.is_log_loss:
-            return {}, ""
+        if self._continues or not self.loss_function_.is_log_loss:
+            return {}, ""  # a batch alone need not show what the network knows
         rows = spread_rows(target.n_rows)
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))

@@ -117,6 +117,15 @@ class ModuleMixin:
             )
         return module
 
+    def _check_stream(self):
+        super()._check_stream()
+        if len(self.deterministic):
+            raise IncompatibleComponentsError(
+                f"deterministic={self.deterministic!r} are points, without a posterior "
+                "that could be the prior of the next batch. Use deterministic=() for "
+                "partial_fit."
+            )
+
     def _deterministic_blocks(self, layout):
         """Blocks that names, names of layers or patterns stand for."""
         given = self.deterministic

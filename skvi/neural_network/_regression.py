@@ -27,7 +27,8 @@ from skvi.neural_network._flatness import (
     missed_variance,
 )
 from skvi.neural_network._predictions import NoisyPredictionMixin
-from skvi.utils._validation import Interval, StrOptions
+from skvi.utils._callbacks import with_callbacks
+from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["NetworkRegressorMixin"]
 
@@ -50,6 +51,8 @@ class NetworkRegressorMixin(
 
     def _response(self, y):
         """One or several columns of numbers."""
+        if self._continues:
+            return self._stream.response
         return NumberColumns.find(y)
 
     def _assemble(self, data, response):
@@ -57,7 +60,7 @@ class NetworkRegressorMixin(
         given = self._given_units()
         units = column_units(data.y, data.weight, given, self.normalize_y)
         standardizes = self.normalize_y and given is None
-        likelihood = self._likelihood(noise_in(units, self.noise_scale), response)
+        likelihood = self._likelihood(noise_in(units, self._noise_to_fix()), response)
         network = self._network(data.X, likelihood)
         return Model(
             response,
@@ -69,6 +72,47 @@ class NetworkRegressorMixin(
             units,
             names_of_units(centred=True) if standardizes else (),
         )
+
+    @with_callbacks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X, y, sample_weight=None):
+        """Learn from a batch: the posterior so far is the prior of what follows.
+
+        The first call is a `fit`; after a `fit` the next one goes on with it. Every
+        call trains for `max_iter` epochs of its batch, and starts where the last one
+        ended.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array-like of shape (n_samples,), default=None
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            The posterior is not normal, so that it cannot be a prior.
+        KeyboardInterrupt
+            On Ctrl-C. In the first call the best posterior so far is kept, in a later
+            one that of the batches before: the batch can be given again.
+
+        Notes
+        -----
+        The units of `normalize_y`, and noise that is learnt, stay what the first batch
+        made of them: they have no posterior that could go on. Let it be a large one, or
+        give `noise_scale`.
+
+        `lower_bound_` and `evidence_bounds` are those of the last batch given the ones
+        before: of log p(batch) under the posterior that was its prior. Summed over the
+        batches they estimate the evidence of all rows, but bound it in neither
+        direction, since that posterior is an approximation. A factorized one forgets:
+        let every batch look like all the rows.
+        """
+        return self._partial_fit(X, y, sample_weight)
 
     def _likelihood(self, scale, response):
         """Noise of one target, or of each one."""
@@ -90,9 +134,10 @@ class NetworkRegressorMixin(
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
         n_learnt = len(self._model.likelihood.learnt)
-        noise = np.exp(found["_hyper"][:n_learnt]) * units.y_scale
-        if not n_learnt:
-            noise = np.broadcast_to(self.noise_scale, np.shape(units.y_scale))
+        if n_learnt:
+            noise = np.exp(found["_hyper"][:n_learnt]) * units.y_scale
+        else:
+            noise = np.broadcast_to(self._noise_to_fix(), np.shape(units.y_scale))
         noise = noise.reshape(np.shape(units.y_scale))
         return found | {"noise_scale_": noise if noise.ndim else float(noise)}
 

@@ -148,19 +148,21 @@ class _FullPosterior(NormalPosterior):
         params = self.params if params is None else params
         size = self.layout.size
         mean, log_diagonal, rest = params.split([size, size, size * (size - 1) // 2])
-        rows, columns = torch.tril_indices(size, size, offset=-1, device=params.device)
-        lower = params.new_zeros(size, size)
-        unit = lower.index_put((rows, columns), rest)
-        diagonal = log_diagonal.exp()
-        return NormalForm(mean, diagonal[:, None] * unit + torch.diag(diagonal))
+        identity = torch.eye(size, dtype=params.dtype, device=params.device)
+        unit = identity.index_put(_below_diagonal(identity), rest)
+        return NormalForm(mean, log_diagonal.exp()[:, None] * unit)
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:
         scale = torch.diag(normal.scale) if normal.is_diagonal else normal.scale
         if normal.factor is not None:
             scale = torch.linalg.cholesky(normal.covariance())
-        rows, columns = torch.tril_indices(
-            len(scale), len(scale), offset=-1, device=scale.device
-        )
         diagonal = scale.diagonal()
         unit = scale / diagonal[:, None]
-        return torch.cat([normal.mean, diagonal.log(), unit[rows, columns]])
+        rest = unit[_below_diagonal(scale)]
+        return torch.cat([normal.mean, diagonal.log(), rest])
+
+
+def _below_diagonal(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    size = len(matrix)
+    rows, columns = torch.tril_indices(size, size, offset=-1, device=matrix.device)
+    return rows, columns

@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from skvi.solvers._mode import factorize
-
 __all__ = ["Anderson"]
 
 # History length by number of parameters: a full precision is kept per entry.
@@ -15,30 +13,23 @@ _DEPTHS = ((512, 5), (4096, 2))
 class Anderson:
     """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
 
-    Residuals are compared in the metric of the posterior, ``|L' step|^2 +
-    |L^-1 move L^-T|^2 / 2`` with precision ``L L'``; half of it is the decrease
-    in nats that a step promises.
+    Residuals are compared in the metric of the posterior, ``|S^-1 step|^2 +
+    |S' move S|^2 / 2`` with covariance ``S S'``; half of it is the decrease in nats
+    that a step promises.
 
     Parameters
     ----------
-    precision : Tensor of shape (P,) or (P, P)
-        Defines the metric of the first residual.
+    scale : Tensor of shape (P,) or (P, P)
+        Standard deviations, or S, lower triangular: the metric of all residuals.
     """
 
-    def __init__(self, precision: torch.Tensor) -> None:
-        size = len(precision)
+    def __init__(self, scale: torch.Tensor) -> None:
+        size = len(scale)
         depth = next((d for limit, d in _DEPTHS if size <= limit), 0)
         # A factorized posterior keeps only vectors.
-        self.depth = 5 if precision.ndim == 1 else depth
-        self.shape = precision.shape
-        self._set_metric(precision)
+        self.depth = 5 if scale.ndim == 1 else depth
+        self.scale = scale
         self.forget()
-
-    def _set_metric(self, precision: torch.Tensor) -> None:
-        if precision.ndim == 1:
-            self.root = precision.sqrt()
-        else:
-            self.root = factorize(precision)
 
     def forget(self) -> None:
         """Drop the history."""
@@ -75,17 +66,17 @@ class Anderson:
         weights = torch.cholesky_solve((differences @ last)[:, None], factor)[:, 0]
         *earlier, image = self.images
         point = image - weights @ (image - torch.stack(earlier))
-        size = self.shape[0]
-        return point[:size], point[size:].reshape(self.shape)
+        size = len(self.scale)
+        return point[:size], point[size:].reshape(self.scale.shape)
 
     def _whiten(self, step: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
-        if self.root.ndim == 1:
-            parts = (self.root * step, move / self.root.square())
+        scale = self.scale
+        if scale.ndim == 1:
+            parts = step / scale, move * scale.square()
         else:
             solve = torch.linalg.solve_triangular
-            half = solve(self.root, move, upper=False)
-            parts = (self.root.T @ step, solve(self.root, half.T, upper=False))
-        return torch.cat([parts[0], parts[1].reshape(-1) * math.sqrt(0.5)])
+            parts = solve(scale, step[:, None], upper=False), scale.T @ move @ scale
+        return torch.cat([parts[0].reshape(-1), parts[1].reshape(-1) * math.sqrt(0.5)])
 
 
 def _flat(vector: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -104,7 +104,7 @@ class _Iteration(Run):
                 target = target.frozen()
         self.problem = replace(problem, target=target)
         self.point = self._start()
-        self.anderson = Anderson(self.point.precision)
+        self.anderson = Anderson(self.point.normal.scale)
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
 
     @property

@@ -278,7 +278,7 @@ class Training(Resumable):
         value: float,
         value_se: float,
     ) -> Solution:
-        unit = f"sweep of {self.steps} gradient steps"
+        unit, watch = f"sweep of {self.steps} gradient steps", self.validation
         return Solution(
             solver=self.solver,
             state=self._at(params.clone()).state,
@@ -288,7 +288,7 @@ class Training(Resumable):
             n_iter=len(self.history),
             ending=ending,
             message=message,
-            scores=[] if self.validation is None else self.validation.scores,
+            scores=[] if watch is None else watch.scores[: len(self.history)],
             score=None if self._end is None else self._end.score,
             diagnostics={"unit": "epoch" if self.has_batches else unit},
         )

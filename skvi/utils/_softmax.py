@@ -4,7 +4,18 @@ from collections.abc import Iterator
 
 import torch
 
-from skvi.utils._normal_points import node_groups
+from skvi.utils._arrays import row_chunks
+from skvi.utils._normal_points import (
+    N_POINTS,
+    contrasts,
+    factorise_rows,
+    node_groups,
+    quasi_random_rule,
+    reduce_covariance,
+)
+
+# Points times rows times classes that quantiles are found among at once.
+QUANTILE_ELEMENTS = 2**22
 
 
 def softmax_nodes(
@@ -52,3 +63,31 @@ def log_expect_softmax(mean: torch.Tensor, covariance: torch.Tensor) -> torch.Te
         log_p = torch.log_softmax(f, 1) + weights.log()
         out[rows] = torch.logsumexp(log_p, 2)
     return torch.log_softmax(out, 1)
+
+
+def softmax_quantiles(
+    mean: torch.Tensor, covariance: torch.Tensor, levels: torch.Tensor
+) -> torch.Tensor:
+    """Quantiles of every softmax probability of normal f, from quasi-random points.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (n, K)
+    covariance : Tensor of shape (n, K, K)
+    levels : Tensor of shape (q,)
+
+    Returns
+    -------
+    Tensor of shape (n, q, K)
+        The same for a row whatever the others are.
+    """
+    basis = contrasts(mean.shape[1], mean.device)
+    centered = mean - mean.mean(1, keepdim=True)
+    root = basis @ factorise_rows(reduce_covariance(covariance))
+    points = quasi_random_rule(basis.shape[1], N_POINTS, device=mean.device)[0].T
+    parts = []
+    for rows in row_chunks(len(mean), points.numel(), QUANTILE_ELEMENTS):
+        f = centered[rows] + torch.einsum("nkd,sd->snk", root[rows], points)
+        p = torch.softmax(f, 2)
+        parts.append(torch.quantile(p, levels, dim=0).movedim(0, 1))
+    return torch.cat(parts)

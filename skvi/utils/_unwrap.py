@@ -10,6 +10,28 @@ TRANSFORMED = (
 )
 
 
+def feature_names(estimator: Any) -> Any:
+    """Names of the features that a pipeline hands to its last step.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+
+    Returns
+    -------
+    ndarray of str, or None
+        None where there is no pipeline, or it does not know them.
+    """
+    while hasattr(estimator, "best_estimator_"):
+        estimator = estimator.best_estimator_
+    if not hasattr(estimator, "steps") or len(estimator.steps) < 2:
+        return None
+    try:
+        return estimator[:-1].get_feature_names_out()
+    except (AttributeError, ValueError):  # a transformer that names nothing
+        return None
+
+
 def unwrap(
     estimator: Any, X: Any, name: str, advice: str, transform: bool = True
 ) -> tuple[Any, Any]:

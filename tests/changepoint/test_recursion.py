@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from skvi.changepoint import (
     Autoregression,
@@ -156,3 +157,25 @@ def test_missing_values_are_left_out(name):
     expected = reference_of(detector, models, X, features, ConstantHazard(7.0))
     assert_equal(detector, expected)
     assert np.isfinite(detector.predictions_).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_predictions_are_those_before_the_row(name):
+    """Of rows in one call: what is predicted when the rows before have been seen.
+
+    Wrong variant: moments that change when the row is taken in.
+    """
+    models, X, features = CASES[name]
+    given = X if features is None else np.column_stack([X, features])
+    columns = None if features is None else list(range(X.shape[1], given.shape[1]))
+    detector = BayesianChangepointDetector(
+        models, hazard=7.0, feature_columns=columns, burn_in=10, **EXACT
+    )
+    whole = clone(detector).fit(given)
+    for t in (11, 12, 19, 25):
+        row = None if features is None else features[t]
+        mean, std = (
+            clone(detector).partial_fit(given[:t]).predict_next(row, return_std=True)
+        )
+        np.testing.assert_allclose(whole.predictions_[t], mean, atol=1e-12)
+        np.testing.assert_allclose(whole.prediction_stds_[t], std, atol=1e-12)

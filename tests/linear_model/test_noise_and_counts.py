@@ -1,5 +1,6 @@
 """Heavy-tailed noise and overdispersed counts, and likelihoods of a user's own."""
 
+import os
 import pickle
 
 import numpy as np
@@ -44,6 +45,8 @@ def overdispersed(n, seed=0, alpha=0.4, rate=3.0):
 def test_coefficients_are_those_of_long_chains(name):
     """Wrong variants: normal noise, or Poisson counts; the gamma step left out."""
     kind, data = PROBLEMS[name]
+    if data != "diabetes" and "SKVI_DATA" not in os.environ:
+        pytest.skip("SKVI_DATA is not set")
     (X, y), found = data_of(data), {k: np.array(v) for k, v in STORED[name].items()}
     parts = {"prior": Normal(), "intercept_prior": Normal(10.0)}
     origin, unit = 0.0, 1.0
@@ -196,7 +199,8 @@ def data_for(model, n=12):
 def test_predictions_agree_with_fresh_draws(model):
     """Of few rows, so that coefficients and numbers are uncertain.
 
-    Wrong variants: nodes of f with equal weights; numbers in the wrong order.
+    Wrong variants: nodes of f with equal weights; numbers in the wrong order;
+    deviations without the dispersion.
     """
     X, y = data_for(model)
     model = clone(model).fit(X, y)
@@ -215,10 +219,11 @@ def test_predictions_agree_with_fresh_draws(model):
     at = found[:, 1] + (0.0 if step == 1.0 else step / 2)
     density = np.exp(model.predict_log_density(X, at))
     if step == 1.0:
+        np.testing.assert_allclose(draws.std(1), std, rtol=0.3)
         at_most, below = mixture_cdf(model, X, at)
         np.testing.assert_allclose(density, at_most - below, atol=0.04)
     rows = [model.predict_quantiles(X[i : i + 1], levels)[0] for i in range(3)]
-    np.testing.assert_allclose(np.array(rows), found[:3], rtol=1e-12)
+    np.testing.assert_allclose(np.array(rows), found[:3], rtol=1e-11)
 
 
 @pytest.mark.parametrize("model", CASES, ids=repr)

@@ -18,11 +18,12 @@ from skvi.neural_network import (
     BayesianMLPRegressor,
     BayesianModuleRegressor,
 )
+from skvi.objectives._analytic import AnalyticSteps
 from skvi.posteriors import Ensemble
 from skvi.priors import Normal
 from skvi.solvers import Stochastic, _resumable
 from skvi.solvers._checkpoint import CheckpointFile
-from tests.interrupts import quick
+from tests.interrupts import interrupt, quick, stop
 
 pytestmark = quick
 N = 120
@@ -104,10 +105,10 @@ def fit_until(number, model, path, monkeypatch, **params):
         if len(count) == number:
             raise Killed
 
-    monkeypatch.setattr(CheckpointFile, "write", counted)
-    with pytest.raises(Killed):
-        fit(model, path, **params)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFile, "write", counted)
+        with pytest.raises(Killed):
+            fit(model, path, **params)
 
 
 def assert_same(model, other):
@@ -221,15 +222,15 @@ def test_a_file_is_never_half_written(tmp_path, monkeypatch):
     fit_until(3, MLP, path, monkeypatch)
     before, sizes = path.read_bytes(), []
 
-    def stop(file, *arrays, **named):
+    def end(file, *arrays, **named):
         file.write(b"half")
         sizes.append(path.stat().st_size)
         raise Killed
 
-    monkeypatch.setattr(np, "savez", stop)
-    with pytest.raises(Killed):
-        fit(MLP, path)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", end)
+        with pytest.raises(Killed):
+            fit(MLP, path)
     assert path.read_bytes() == before
     assert sizes == [len(before)]
     assert_same(fit(MLP, path), fit(MLP))
@@ -279,6 +280,17 @@ def test_a_stack_has_no_checkpoint():
     options = [type("Options", (), {"checkpoint": 1})] * 2
     with pytest.raises(ValueError, match="single member"):
         Stochastic().solve_members([None, None], options)
+
+
+def test_ctrl_c_and_then_on(tmp_path, monkeypatch):
+    """What Ctrl-C leaves is usable; the next fit goes on all the same."""
+    path = tmp_path / "fit.npz"
+    model = clone(MLP).set_params(checkpoint_path=path, checkpoint_interval=0)
+    interrupt(monkeypatch, AnalyticSteps, "differentiate", 77)
+    stop(model, *data(model))
+    monkeypatch.undo()
+    assert model.n_iter_ > 3
+    assert_same(model.fit(*data(model)), fit(MLP))
 
 
 # --- real ends of real processes ------------------------------------------------------

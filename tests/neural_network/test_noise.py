@@ -185,6 +185,17 @@ def test_several_targets(noise):
         model.predict_log_density(X, y)
 
 
+def test_a_number_for_several_targets():
+    """Of units of y. Wrong variant: the exponentials of nothing that was learnt."""
+    X, y = make_data(60, 0)
+    model = BayesianMLPRegressor(noise_scale=2.5, max_iter=1, random_state=0)
+    model.fit(X, np.column_stack([y, 100 * y]))
+    np.testing.assert_allclose(model.noise_scale_, [2.5, 2.5])
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (60, 2)
+    assert (std > 2.5).all()
+
+
 def test_refused():
     X, y = make_data(30, 0)
     with pytest.raises(ValueError, match=r"noise_scale=2\.0"):

@@ -15,7 +15,10 @@ from tests.solvers.test_members import make_problem
 )
 def test_automatic_rates_are_shares_of_the_usual_one(objective, share):
     """Wrong variants: divided by the share; no share; a given rate changed."""
-    problem, target = make_problem(0, objective=objective), SimpleNamespace(n_rows=10)
+    problem, target = (
+        make_problem(0, objective=objective),
+        SimpleNamespace(n_rows=10, held_out=None),
+    )
     for given, expected in (("auto", 0.05 * share), (0.3, 0.3)):
         model = BayesianMLPRegressor(learning_rate=given)
         model.objective_ = objective

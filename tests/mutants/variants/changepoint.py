@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "changepoint-level-width",
         "_levels.py",
-        "        precision += 1\n        np.divide(half,",
-        "        precision += 0.9\n        np.divide(half,",
+        "        precision += 1\n        rate[0] =",
+        "        precision += 0.9\n        rate[0] =",
         "predictions of a level that are too narrow",
     ),
     _v(
@@ -74,6 +74,20 @@ VARIANTS = [
         "found[far] = constant(first[far] + self.step * count[far])",
         "found[far] = constant(first[far] + self.step * size)",
         "the constant of long segments stays that of the end of the table",
+    ),
+    _v(
+        "changepoint-moments-alias",
+        "_groups.py",
+        "mean, variance = map(np.array, self.model.moments(state, row))",
+        "mean, variance = self.model.moments(state, row)",
+        "predictions of known noise that have seen the row",
+    ),
+    _v(
+        "changepoint-new-tilt",
+        "_stream.py",
+        "            filter_.branch_tilt()\n",
+        "",
+        "the order adapts without the slope of the segments that begin",
     ),
     _v(
         "changepoint-missing",

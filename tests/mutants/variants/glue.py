@@ -371,4 +371,25 @@ VARIANTS = [
         "return data",
         "the evidence of rows that the fit has not seen",
     ),
+    _v(
+        "batch-starts-afresh",
+        "_variational.py",
+        "if before and (self.warm_start or self._continues):",
+        "if before and self.warm_start:",
+        "a batch starts as a first fit does",
+    ),
+    _v(
+        "batch-resets-features",
+        "_supervised.py",
+        "reset=not self._continues",
+        "reset=True",
+        "a batch may have other features than those before",
+    ),
+    _v(
+        "batch-needs-two-classes",
+        "_classes.py",
+        "return replace(self, is_partial=True)",
+        "return self",
+        "a batch must have rows of two classes",
+    ),
 ]

@@ -20,6 +20,27 @@ VARIANTS = [
         "the Poisson noise left out of the deviation",
     ),
     _v(
+        "probability-ends-exchanged",
+        "_logistic.py",
+        "torch.sigmoid(-f.flip(1))",
+        "torch.sigmoid(-f)",
+        "the upper end of the other class where its lower one belongs",
+    ),
+    _v(
+        "summary-of-two-deviations",
+        "_summary.py",
+        "reach = -ndtri(tail) * _columns",
+        "reach = 2 * _columns",
+        "two deviations whatever the coverage",
+    ),
+    _v(
+        "count-std-without-dispersion",
+        "_count_predictions.py",
+        "torch.expm1(variance) + alpha * torch.exp(variance)",
+        "torch.expm1(variance)",
+        "deviations of Poisson counts",
+    ),
+    _v(
         "count-null-model-unweighted",
         "_count_predictions.py",
         "null = unit * (weight @ y) / (weight @ unit)",

@@ -29,8 +29,8 @@ VARIANTS = [
     _v(
         "network-noise-not-in-units",
         "_regression.py",
-        "self._likelihood(noise_in(units, self.noise_scale), response)",
-        "self._likelihood(self.noise_scale, response)",
+        "self._likelihood(noise_in(units, self._noise_to_fix()), response)",
+        "self._likelihood(self._noise_to_fix(), response)",
         "a given noise that is not divided by the unit of y",
     ),
     _v(
@@ -163,5 +163,40 @@ VARIANTS = [
         "stratify=data.y if is_classifier(self) else None",
         "stratify=None",
         "rare classes may be missing on one side of the split",
+    ),
+    _v(
+        "first-prior-for-every-batch",
+        "_stream.py",
+        "self._stream.posterior if self._continues else super()._resolve_prior()",
+        "super()._resolve_prior()",
+        "every batch has the prior of the first one",
+    ),
+    _v(
+        "noise-of-every-batch",
+        "_stream.py",
+        "if self._continues and learnt:",
+        "if False:",
+        "a batch learns the noise from its own rows alone",
+    ),
+    _v(
+        "bad-batch-destroys",
+        "_stream.py",
+        "vars(self).update(before)",
+        "pass",
+        "a batch that is refused leaves an estimator that is not fitted",
+    ),
+    _v(
+        "batch-compared-with-a-constant",
+        "_base.py",
+        "if self._continues or not self.loss_function_.is_log_loss:",
+        "if not self.loss_function_.is_log_loss:",
+        "a batch without a signal is taken for a bad fit",
+    ),
+    _v(
+        "fixed-noise-of-several-targets",
+        "_regression.py",
+        "        if n_learnt:\n",
+        "        if True:\n",
+        "the scale of noise that is fixed is looked for in what was learnt",
     ),
 ]

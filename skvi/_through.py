@@ -1,0 +1,264 @@
+"""Predictions of the estimator that a pipeline or a search ends in."""
+
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from skvi.utils._unwrap import feature_names, unwrap
+
+if TYPE_CHECKING:
+    from skvi.linear_model import CoefficientTable
+
+__all__ = [
+    "predict_interval",
+    "predict_log_density",
+    "predict_proba_interval",
+    "predict_quantiles",
+    "sample_y",
+    "summary",
+]
+
+ADVICE = "Pass an estimator of skvi, or a Pipeline or fitted search that ends in one."
+
+
+def _call(estimator: Any, method: str, X: Any, *args: Any, **options: Any) -> Any:
+    found, X = unwrap(estimator, X, method, ADVICE)
+    return methodcaller(method, X, *args, **options)(found)
+
+
+def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
+    """Predict a central interval for a new observation, noise included.
+
+    A `Pipeline` and a `GridSearchCV` do not forward the estimator's method
+    ``predict_interval``; this function finds the estimator and transforms X on the way.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        Ends in a regressor of skvi.
+    X : array-like of shape (n_samples, n_features)
+        Before the pipeline's transformations.
+    **options : dict
+        Passed to the estimator's method: ``coverage``, and ``exposure`` of counts.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, 2)
+        Lower and upper end; of shape (n_samples, 2, n_targets) for several targets.
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
+    >>> skvi.predict_interval(model, X[:2], coverage=0.5).round()
+    array([[166., 240.],
+           [ 34., 108.]])
+    """
+    return _call(estimator, "predict_interval", X, **options)
+
+
+def predict_quantiles(
+    estimator: Any, X: Any, quantiles: ArrayLike, **options: Any
+) -> np.ndarray:
+    """Predict quantiles of a new observation, noise included.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        Ends in a regressor of skvi.
+    X : array-like of shape (n_samples, n_features)
+        Before the pipeline's transformations.
+    quantiles : float or array-like of shape (n_quantiles,)
+        Probabilities in (0, 1).
+    **options : dict
+        Passed to the estimator's method: ``exposure`` of counts.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_quantiles)
+        Of shape (n_samples, n_quantiles, n_targets) for several targets.
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
+    >>> skvi.predict_quantiles(model, X[:2], [0.25, 0.75]).round()
+    array([[166., 240.],
+           [ 34., 108.]])
+    """
+    return _call(estimator, "predict_quantiles", X, quantiles, **options)
+
+
+def predict_log_density(
+    estimator: Any, X: Any, y: ArrayLike, **options: Any
+) -> np.ndarray:
+    """Log predictive density, or probability, of each target, in nats.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+    X : array-like of shape (n_samples, n_features)
+        Before the pipeline's transformations.
+    y : array-like of shape (n_samples,)
+        Targets, or labels.
+    **options : dict
+        Passed to the estimator's method: ``exposure`` of counts.
+
+    Returns
+    -------
+    ndarray of shape (n_samples,)
+        Each row given the training data alone.
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> grid = {"posterior": ["mean_field", "full_rank"]}
+    >>> search = GridSearchCV(BayesianLogisticRegression(), grid).fit(X, y)
+    >>> skvi.predict_log_density(search, X, y).mean().round(1)
+    np.float64(-0.1)
+    """
+    return _call(estimator, "predict_log_density", X, y, **options)
+
+
+def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
+    """Credible intervals of class probabilities.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        Ends in a classifier of skvi.
+    X : array-like of shape (n_samples, n_features)
+        Before the pipeline's transformations.
+    **options : dict
+        Passed to the estimator's method: ``coverage``.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, 2, n_classes)
+        Lower and upper end, for each class by itself.
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(X, y)
+    >>> skvi.predict_proba_interval(model, X[:1]).shape
+    (1, 2, 3)
+    """
+    return _call(estimator, "predict_proba_interval", X, **options)
+
+
+def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.ndarray:
+    """Draw new observations from the posterior predictive distribution.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        Ends in a regressor of skvi.
+    X : array-like of shape (n_rows, n_features)
+        Before the pipeline's transformations.
+    n_samples : int, default=1
+    **options : dict
+        Passed to the estimator's method: ``random_state``, and ``exposure`` of counts.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_samples)
+        Of shape (n_rows, n_targets, n_samples) for several targets.
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
+    >>> skvi.sample_y(model, X[:2], n_samples=5, random_state=0).shape
+    (2, 5)
+    """
+    return _call(estimator, "sample_y", X, n_samples=n_samples, **options)
+
+
+def summary(estimator: Any, **options: Any) -> "CoefficientTable":
+    """Table of the coefficients of the model that a pipeline or a search ends in.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search, fitted
+        Ends in a linear model of skvi.
+    **options : dict
+        Passed to the estimator's method: ``coverage``, and ``feature_names``, which
+        are those that the pipeline hands over, where it knows them.
+
+    Returns
+    -------
+    CoefficientTable
+
+    Raises
+    ------
+    TypeError
+        There is no estimator with that method inside.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> import skvi
+    >>> from skvi.linear_model import BayesianLinearRegression
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = make_pipeline(StandardScaler(), BayesianLinearRegression()).fit(X, y)
+    >>> skvi.summary(model).to_dict()["name"][:3]
+    ['intercept', 'x0', 'x1']
+    """
+    found, _ = unwrap(estimator, None, "summary", ADVICE, transform=False)
+    if (names := feature_names(estimator)) is not None:
+        options = {"feature_names": names, **options}
+    return methodcaller("summary", **options)(found)

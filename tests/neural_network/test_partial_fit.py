@@ -1,0 +1,257 @@
+"""Batch after batch: the posterior so far is the prior of what follows."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    BayesianModuleRegressor,
+)
+from skvi.objectives._analytic import AnalyticSteps
+from tests.interrupts import interrupt, quick
+from tests.neural_network.test_conjugate import closed_form, kl
+
+pytestmark = quick
+SMALL = {"hidden_layer_sizes": (4,), "n_draws": 4, "max_iter": 10, "random_state": 0}
+MLP = BayesianMLPRegressor(**SMALL)
+CLASSES = ["a", "b", "c"]
+
+
+def numbers(n=90):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, 50 + 10 * np.sin(2 * X[:, 0]) + rng.normal(size=n)
+
+
+def classes(n=90):
+    X, y = numbers(n)
+    return X, np.array(CLASSES)[np.digitize(y, [45.0, 55.0])]
+
+
+def batches(X, y, n=3):
+    return zip(np.array_split(X, n), np.array_split(y, n), strict=True)
+
+
+def test_batches_come_to_the_posterior_of_all_rows():
+    """In a conjugate case whose posterior is factorized, so that all of them are exact:
+    and their bounds come to the evidence, by the chain rule. Wrong variants: the prior
+    of the first batch again; that one, but where the last batch ended."""
+    rng = np.random.default_rng(0)
+    X = np.tile([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], (15, 1))
+    y = X @ [0.8, -0.3] + 0.5 * rng.normal(size=60)
+    y = (y - y.mean()) / y.std()
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=(),
+        noise_scale=0.5,
+        normalize_y=False,
+        n_draws=20,
+        learning_rate=0.1,
+        max_iter=40,
+        random_state=0,
+    )
+    bounds = [model.partial_fit(*batch).lower_bound_ for batch in batches(X, y)]
+    mean, covariance, evidence = closed_form(X, y, 0.5)
+    assert kl(model.posterior_.as_normal(), mean, covariance) < 0.05
+    assert sum(bounds) == pytest.approx(evidence, abs=0.5)
+    separate = 0.0  # each with the prior of the first
+    for rows, targets in batches(X, y):
+        A = np.c_[rows, np.ones(len(rows))]
+        marginal = 0.5**2 * np.eye(len(rows)) + (A * [0.5, 0.5, 1.0]) @ A.T
+        separate += multivariate_normal(cov=marginal).logpdf(targets)
+    assert separate < evidence - 2
+    # That of the last batch alone is far away.
+    alone = clone(model).fit(*list(batches(X, y))[-1])
+    assert kl(alone.posterior_.as_normal(), mean, covariance) > 1
+
+
+def test_the_first_batch_is_a_fit():
+    """And a batch goes on with what a fit has found."""
+    (X, y), (Z, z), _ = batches(*numbers())
+    first, fitted = clone(MLP).partial_fit(X, y), clone(MLP).fit(X, y)
+    np.testing.assert_array_equal(first.predict(Z), fitted.predict(Z))
+    np.testing.assert_array_equal(
+        first.partial_fit(Z, z).predict(X), fitted.partial_fit(Z, z).predict(X)
+    )
+    np.testing.assert_array_equal(
+        first.fit(X, y).predict(Z), clone(MLP).fit(X, y).predict(Z)
+    )
+
+
+def test_a_batch_starts_where_the_last_one_ended():
+    """Wrong variant: it starts afresh (`_continues`)."""
+    (X, y), (Z, z), _ = batches(*numbers())
+    model = clone(MLP).set_params(max_iter=200).fit(X, y)
+    before = model.posterior_.params
+    model.set_params(max_iter=1, learning_rate=1e-6).partial_fit(Z, z)
+    np.testing.assert_allclose(model.posterior_.params, before, atol=1e-3)
+
+
+def test_units_and_noise_stay_those_of_the_first_batch():
+    """Wrong variants: noise is learnt from every batch; the noise of the first in the
+    units of the fit."""
+    X, y = numbers()
+    y = np.column_stack([y, y**2])
+    model, (first, *rest) = clone(MLP), list(batches(X, y))
+    units = model.partial_fit(*first)._model.units
+    noise = model.noise_scale_.copy()
+    for batch in rest:
+        model.partial_fit(batch[0], 10 + 3 * batch[1])
+        np.testing.assert_allclose(model.noise_scale_, noise, rtol=1e-12)
+        np.testing.assert_array_equal(model._model.units.y_mean, units.y_mean)
+        np.testing.assert_array_equal(model._model.units.y_scale, units.y_scale)
+        learnt = model._model.likelihood.learnt
+        assert not learnt
+    _, std = model.predict(X, return_std=True)
+    assert (std > noise).all()
+
+
+def test_single_precision_goes_on_in_double():
+    (X, y), (Z, z), _ = batches(*numbers())
+    model = clone(MLP).partial_fit(X.astype(np.float32), y).partial_fit(Z, z)
+    assert model.predict(Z).dtype == np.float64
+    model.partial_fit(Z.astype(np.float32), z)
+    assert model.predict(Z.astype(np.float32)).dtype == np.float32
+
+
+def test_batches_with_some_of_the_classes():
+    """Wrong variants: a batch needs two classes; its codes are those of its own."""
+    X, y = classes(300)
+    model = BayesianMLPClassifier(**{**SMALL, "max_iter": 100})
+    model.partial_fit(X[:150], y[:150], classes=CLASSES)
+    assert model.score(X, y) > 0.6
+    for label in ("c", "a", "b"):
+        own = np.flatnonzero(y[150:] == label)[:8] + 150
+        model.partial_fit(X[own], y[own], np.full(len(own), 1.5))
+        assert model.predict_proba(X).shape == (300, 3)
+    assert model.score(X, y) > 0.6
+    few = BayesianMLPClassifier(**SMALL).partial_fit(X[:2], ["b", "b"], classes=CLASSES)
+    assert list(few.classes_) == CLASSES
+    np.testing.assert_allclose(few.predict_proba(X).sum(1), 1.0)
+
+
+def test_classes_are_known_from_the_start():
+    X, y = classes()
+    model = BayesianMLPClassifier(**SMALL)
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="only one class"):
+        model.partial_fit(X, y, classes=["a"])
+    with pytest.raises(ValueError, match="labels that were not in the fit"):
+        model.partial_fit(X, y, classes=["a", "b"])
+    model.fit(X, y)
+    with pytest.raises(ValueError, match="not the same as on last call"):
+        model.partial_fit(X, y, classes=["a", "b", "d"])
+    with pytest.raises(ValueError, match="labels that were not in the fit"):
+        model.partial_fit(X[:2], ["a", "d"])
+    with pytest.raises(ValueError, match="needs all rows"):
+        model.set_params(class_weight="balanced").partial_fit(X, y)
+    model.set_params(class_weight={"a": 2.0}).partial_fit(X, y)
+
+
+REFUSED = {
+    "a checkpoint": ({"checkpoint_path": "fit.npz"}, ValueError, "every batch"),
+    "a mixture": ({"posterior": "ensemble"}, IncompatibleComponentsError, "normal"),
+    "other sizes": (
+        {"hidden_layer_sizes": (5,)},
+        IncompatibleComponentsError,
+        "other parameters|this model has",
+    ),
+    "other noise": (
+        {"noise": "heteroscedastic"},
+        IncompatibleComponentsError,
+        "this model has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_a_batch_that_is_refused_leaves_the_model_as_it_was(name):
+    """Wrong variant: it is not fitted after that."""
+    (X, y), (Z, z), _ = batches(*numbers())
+    params, error, match = REFUSED[name]
+    model = clone(MLP).fit(X, y)
+    kept, before = model.get_params(), pickle.dumps(vars(model))
+    with pytest.raises(error, match=match):
+        model.set_params(**params).partial_fit(Z, z)
+    model.set_params(**kept)
+    assert pickle.dumps(vars(model)) == before
+
+
+def test_bad_batches_leave_the_model_as_it_was():
+    """Wrong variant: `n_features_in_` is that of the last batch."""
+    (X, y), (Z, z), _ = batches(*numbers())
+    model = clone(MLP).fit(X, y)
+    before = model.predict(Z)
+    bad = {
+        "is expecting 2 features": (Z[:, :1], z),
+        "NaN": (Z, z + np.nan),
+        "y should be a 1d array": (Z, np.column_stack([z, z])),
+    }
+    for match, batch in bad.items():
+        with pytest.raises(ValueError, match=match):
+            model.partial_fit(*batch)
+        np.testing.assert_array_equal(model.predict(Z), before)
+    assert "_stream" not in vars(model)
+
+
+def test_points_have_no_posterior():
+    model = BayesianModuleRegressor(deterministic="1.bias", max_iter=1)
+    with pytest.raises(IncompatibleComponentsError, match=r"deterministic='1\.bias'"):
+        model.partial_fit(*numbers())
+    assert "_stream" not in vars(model)
+    model.set_params(deterministic=()).partial_fit(*numbers()).partial_fit(*numbers())
+
+
+def test_ctrl_c_keeps_the_batches_before(monkeypatch):
+    """In the first batch the best posterior so far. Wrong variant: a later batch is
+    taken in by half, and the model says nothing of it."""
+    (X, y), (Z, z), _ = batches(*numbers())
+    model = clone(MLP)
+    interrupt(monkeypatch, AnalyticSteps, "differentiate", 20)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(X, y)
+    monkeypatch.undo()
+    assert model.diagnostics_["ending"] == "interrupted"
+    model.fit(X, y)
+    before, expected = model.predict(Z), pickle.loads(pickle.dumps(model))
+    interrupt(monkeypatch, AnalyticSteps, "differentiate", 20)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(Z, z)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(model.predict(Z), before)
+    np.testing.assert_array_equal(
+        model.partial_fit(Z, z).predict(X), expected.partial_fit(Z, z).predict(X)
+    )
+
+
+def test_a_batch_without_signal_is_no_bad_fit():
+    """Wrong variant: a batch is compared with a constant."""
+    X, y = numbers()
+    model = clone(MLP).set_params(max_iter=200).fit(X, y)
+    place = np.full((200, 2), 0.3)
+    noise = model.noise_scale_ * np.random.default_rng(1).normal(size=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SkviWarning)
+        model.partial_fit(place, model.predict(place) + noise)
+    assert model.converged_
+
+
+def test_evidence_is_that_of_the_last_batch():
+    """Given the ones before: of a single row, whose predictive density it is."""
+    X, y = numbers()
+    model = clone(MLP).set_params(max_iter=100, n_predict_draws=2000)
+    density = model.fit(X[:-1], y[:-1]).predict_log_density(X[-1:], y[-1:])
+    model.partial_fit(X[-1:], y[-1:])
+    assert model.lower_bound_ <= density[0] + 0.02
+    options = {"method": "importance", "n_draws": 128, "random_state": 0}
+    bounds = model.evidence_bounds(X[-1:], y[-1:], **options)
+    assert bounds.estimate == pytest.approx(density[0], abs=0.05)
+    with pytest.raises(ValueError, match="1 rows of the fit"):
+        model.evidence_bounds(X, y)
