@@ -92,7 +92,9 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
 
     @property
     def _learns_scales(self):
-        return isinstance(self.prior, str) and self.prior == "auto"
+        """Whether "auto" is the prior, and not the posterior of another batch."""
+        is_auto = isinstance(self.prior, str) and self.prior == "auto"
+        return is_auto and not self._continues
 
     def _resolve_prior(self):
         """Resolve it; "auto" waits for the layers, with the prior of intercepts."""
