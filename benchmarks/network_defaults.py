@@ -14,19 +14,20 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 
 `converged` counts fits that ended so, of all.
 
-2026-11-22, x86_64, 2 cores, torch 2.13.0, four repeats. Many processes ran beside (load
-5 to 9), so that seconds are several times those of a quiet machine, for both sides alike:
+2026-11-22, x86_64, 2 cores, torch 2.13.0, four repeats. Many processes ran beside
+(load 5 to 9), so that seconds are several times those of a quiet machine, for both
+sides alike:
 
-- units, RMSE and negative log density of 10, 20 and 50 units: energy 0.72, 0.51, 0.54 and
-  1.02, 0.75, 0.80 (errors 0.02 to 0.2); yacht 1.09, 0.98, 1.18 and 1.50, 1.38, 1.49 (0.04
-  to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing 3.81, 3.81, 3.57
-  and 2.73, 2.73, 2.66. 42 of 48 fits ended converged; of the others five are of yacht,
-  whose 1,000 epochs are 4,000 gradient steps.
-- peers, log likelihood of ours and of scikit-learn's: friedman1 -1.66 and -2.55 (+0.89 +-
-  0.05), diabetes -5.42 and -6.10 (+0.67 +- 0.01), digits -0.145 and -0.109 (-0.036 +-
-  0.009: worse, with prior="normal" as well). Seconds of ours are 24 to 30 times those of
-  MLPRegressor, whose 200 epochs of small data are 400 steps that end far from converged,
-  and 15 times those of MLPClassifier on digits.
+- units, RMSE and negative log density of 10, 20 and 50 units: energy 0.72, 0.51, 0.54
+  and 1.02, 0.75, 0.80 (errors 0.02 to 0.2); yacht 1.09, 0.98, 1.18 and 1.50, 1.38,
+  1.49 (0.04 to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing
+  3.81, 3.81, 3.57 and 2.73, 2.73, 2.66. 42 of 48 fits ended converged; of the others
+  five are of yacht, whose 1,000 epochs are 4,000 gradient steps.
+- peers, log likelihood of ours and of scikit-learn's: friedman1 -1.66 and -2.55
+  (+0.89 +- 0.05), diabetes -5.42 and -6.10 (+0.67 +- 0.01), digits -0.145 and -0.109
+  (-0.036 +- 0.009: worse, with prior="normal" as well). Seconds of ours are 24 to 30
+  times those of MLPRegressor, whose 200 epochs of small data are 400 steps that end
+  far from converged, and 15 times those of MLPClassifier on digits.
 """
 
 import argparse
