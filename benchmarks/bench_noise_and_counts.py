@@ -1,7 +1,7 @@
 """Heavy-tailed noise and overdispersed counts: coverage, densities, seconds.
 
-``python benchmarks/bench_noise_and_counts.py``; a minute or two. Simulated data, 30
-repetitions, 100 training rows and 300 new ones, 90 % intervals.
+``python benchmarks/bench_noise_and_counts.py``; a minute or two. Simulated data, 40
+repetitions, 100 training rows and 100 new ones, 90 % intervals.
 """
 
 import time
@@ -11,7 +11,7 @@ import numpy as np
 from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
 from skvi.priors import Normal
 
-N_REPEAT, N_TRAIN, N_TEST = 30, 100, 300
+N_REPEAT, N_TRAIN, N_TEST = 40, 100, 100
 COEF = np.array([0.5, -0.4, 0.2])
 
 

@@ -67,6 +67,7 @@ for name, (fitted, bounds, seconds) in fits.items():
     )
 print()
 print(bounds)
+print(bounds.table)
 
 # %%
 # Which divergence predicts best?

@@ -71,7 +71,8 @@ class EvidenceMixin:
         -------
         EvidenceBounds
             With ``lower``, ``upper``, their standard errors, ``estimate``,
-            ``reliable`` and ``reason``; ``print(bounds)`` shows the table.
+            ``reliable`` and ``reason``; ``print(bounds)`` shows the
+            interval, ``print(bounds.table)`` every bound.
 
         Raises
         ------

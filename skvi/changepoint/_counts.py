@@ -10,13 +10,13 @@ __all__ = ["BernoulliTrials", "PoissonCounts"]
 
 
 class PoissonCounts(ObservationModel):
-    """Counts with a rate that changes with the segment, and has a gamma prior.
+    """Poisson counts; their rate changes with the segment, and has a gamma prior.
 
     Parameters
     ----------
     shape : float, default=1.0
-        Shape of the gamma prior; its mean is that of the burn-in. How many rows'
-        worth of counts the prior is, about.
+        Shape of the gamma prior, whose mean is that of the burn-in: about how many
+        counted events it is worth.
 
     Examples
     --------
@@ -73,12 +73,13 @@ class PoissonCounts(ObservationModel):
 
 
 class BernoulliTrials(ObservationModel):
-    """Zeros and ones; how often it is 1 changes with the segment, with a beta prior.
+    """Zeros and ones; the probability of 1 changes with the segment.
 
     Parameters
     ----------
     ones, zeros : float, default=1.0
-        Parameters of the beta prior: how many rows of either kind it is worth.
+        Parameters of the beta prior of this probability: how many rows of either kind
+        it is worth.
 
     Examples
     --------

@@ -330,11 +330,11 @@ class Hazard(Component):
         Parameters
         ----------
         length : int ndarray of shape (K,)
-            Rows of the segment so far, at least 1.
+            Rows of segments so far, at least 1.
 
         Returns
         -------
         ndarray of shape (K,)
-            In [0, 1].
+            In [0, 1]; each depends on its own length only.
         """
         raise NotImplementedError

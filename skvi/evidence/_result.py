@@ -204,10 +204,15 @@ class EvidenceBounds:
         )
 
     def __str__(self) -> str:
-        """Return the table of bounds as text."""
+        """Return lower end, estimate and upper end, and whether to believe them.
+
+        The ends are those of `interval`; ``print(bounds.table)`` shows every bound.
+        Numbers that are not reliable are left out, but for bounds that always hold.
+        """
         lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
-        if self.table:
-            lines.append(str(self.table))
+        names = ("lower", "estimate", "upper")
+        pairs = zip(names, self._three_numbers(), strict=True)
+        lines += [f"  {name:<9}{text:>14}" for name, text in pairs]
         learnt = [name for name in self.plug_in if name not in FROM_TARGET]
         taken = [name for name in self.plug_in if name in FROM_TARGET]
         if learnt:
@@ -215,6 +220,22 @@ class EvidenceBounds:
         if taken:
             lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         return "\n".join([*lines, f"  {self.reason}"])
+
+    def _three_numbers(self) -> list[str]:
+        """Lower end, estimate and upper end, with two digits of their distance."""
+        if self.reliable:
+            (low, high), middle = self.interval(), self.estimate
+        else:
+            low, high = max(self._sure("lower"), default=-math.inf), math.inf
+            high, middle = min(self._sure("upper"), default=math.inf), math.nan
+        width = high - low
+        digits = 2
+        if 0 < width < math.inf:
+            digits = min(max(1 - math.floor(math.log10(width)), 2), 6)
+        return [
+            f"{value:.{digits}f}" if math.isfinite(value) else "unknown"
+            for value in (low, middle, high)
+        ]
 
     def limits(self, level: float = 0.95) -> tuple[float, float]:
         """Return one-sided confidence limits, each of which holds at a level.

@@ -12,7 +12,9 @@ from skvi._model import Model
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
+from skvi.exceptions import SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal
@@ -83,6 +85,17 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _is_diagonal(self):
         return isinstance(self.posterior_family_, MeanFieldNormal)
+
+    def _make_target(self, X, y, sample_weight=None, exposure=None):
+        """As of every estimator; warns of features that the prior does not suit."""
+        target, data = super()._make_target(X, y, sample_weight, exposure)
+        prior, name = self._coef_prior(), type(self).__name__
+        self._warn(unscaled_message(data["X"], prior, name), SkviWarning)
+        return target, data
+
+    def _coef_prior(self):
+        # A dict without "coef" is refused when the prior is built.
+        return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
 
     def _initialize(self, problem):
         """Bounds of the log weights need draws that meet the posterior: the ELBO's."""

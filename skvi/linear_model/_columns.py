@@ -89,7 +89,8 @@ class ColumnsMixin:
         Returns
         -------
         EvidenceBounds
-            The sum over targets; ``print(bounds)`` shows the table.
+            The sum over targets; ``print(bounds)`` shows the interval,
+            ``print(bounds.table)`` every bound.
 
         Raises
         ------

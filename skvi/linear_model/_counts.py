@@ -378,7 +378,8 @@ default="auto"
         -------
         EvidenceBounds
             With ``lower``, ``upper``, their standard errors, ``estimate``,
-            ``reliable`` and ``reason``; ``print(bounds)`` shows the table.
+            ``reliable`` and ``reason``; ``print(bounds)`` shows the
+            interval, ``print(bounds.table)`` every bound.
 
         Raises
         ------

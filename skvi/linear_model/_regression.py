@@ -117,10 +117,6 @@ class GaussianRegression(
         is_one = self.normalize_y and self.loss_function_.is_log_loss
         return () if is_one else ("intercept_scale",)
 
-    def _coef_prior(self):
-        # A dict without "coef" is refused when the prior is built.
-        return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
-
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}

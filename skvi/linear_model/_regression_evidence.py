@@ -84,8 +84,8 @@ class RegressionEvidenceMixin:
             cost = -sum(n * math.log(shape) for n, shape in vague)
             warn_user(
                 f"{count} vague Gamma hyperpriors cost the evidence "
-                f"about {cost:.1f} nats, whatever the data. To compare models, fix "
-                "noise_scale and give prior=Normal(...), or a prior such as "
-                "HierarchicalNormal(shape=1.0, rate=1.0).",
+                f"about {cost:.1f} nats, whatever the data. To compare models, fix the "
+                f"noise, such as noise_scale={self.noise_scale_:.3g}, and give "
+                "prior=Normal(...) or prior=HierarchicalNormal(shape=1.0, rate=1.0).",
                 UserWarning,
             )

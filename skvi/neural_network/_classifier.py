@@ -107,7 +107,7 @@ default="mean_field"
         whether or not it stops early (but none of the first fifth, in which the
         divergence counts a tenth). Everything else is of the rows that were trained on:
         the posterior, `lower_bound_`, and `evidence_bounds`, which takes all rows and
-        leaves the same ones out. None holds no rows out.
+        leaves the same ones out. It copies X. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
     warm_start : bool, default=False

@@ -72,7 +72,8 @@ class NetworkEvidenceMixin(EvidenceMixin):
         -------
         EvidenceBounds
             With ``lower``, ``upper``, their standard errors, ``estimate``,
-            ``reliable`` and ``reason``; ``print(bounds)`` shows the table. With
+            ``reliable`` and ``reason``; ``print(bounds)`` shows the
+            interval, ``print(bounds.table)`` every bound. With
             tempering `khat` is that of weights between neighboring temperatures which
             have no finite variance by construction (-inf where there are none), and
             `ess` that of the log joint density in the chains.

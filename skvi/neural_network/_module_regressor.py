@@ -119,7 +119,7 @@ Prior, Posterior or dict, default="normal"
         not it stops early (but none of the first fifth, in which the divergence counts
         a tenth). Everything else is of the rows that were trained on: the posterior,
         `lower_bound_`, the units of `normalize_y`, and `evidence_bounds`, which takes
-        all rows and leaves the same ones out. None holds no rows out.
+        all rows and leaves the same ones out. It copies X. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
     warm_start : bool, default=False

@@ -6,6 +6,13 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "unreliable-numbers-printed",
+        "_result.py",
+        "        if self.reliable:\n            (low",
+        "        if self.method:\n            (low",
+        "an unreliable interval is shown as if it meant something",
+    ),
+    _v(
         "reverse-bound-sign",
         "_estimates.py",
         "values = -log_mean_exp(-blocks, 1).mean(1)",

@@ -27,6 +27,13 @@ VARIANTS = [
         "the upper end of the other class where its lower one belongs",
     ),
     _v(
+        "ranges-of-constant-columns",
+        "_ranges.py",
+        "ranges = ranges[ranges > 0]",
+        "ranges = ranges.clip(1e-9)",
+        "constant columns count as features of a tiny range",
+    ),
+    _v(
         "summary-of-two-deviations",
         "_summary.py",
         "reach = -ndtri(tail) * _columns",

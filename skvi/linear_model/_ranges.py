@@ -1,0 +1,55 @@
+"""Features whose ranges no single scale of their coefficients suits."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skvi.priors import Laplace, Normal
+
+__all__ = ["unscaled_message"]
+
+# Ratio of the largest range to that of the smallest tenth of the features that is worth
+# a word: a few rare ones, as among sparse features, are none.
+MAX_RATIO, SMALL = 1000.0, 0.1
+# Rows that are looked at, evenly spread.
+MAX_ROWS = 2000
+
+
+def unscaled_message(X: Any, prior: Any, name: str) -> str:
+    """Say that a prior of scale 1 does not suit features of very different ranges.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n_samples, n_features)
+    prior : Prior
+        Of the coefficients.
+    name : str
+        Of the estimator, for the remedy.
+
+    Returns
+    -------
+    str
+        Empty where all is well, and for other priors: whoever gives a scale has
+        thought of the units, and sparse priors find scales of their own.
+    """
+    if not (isinstance(prior, Normal | Laplace) and prior.scale == 1.0):
+        return ""
+    n_rows = X.shape[0]
+    some = X[np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))]
+    ends = some.max(0), some.min(0)
+    if sparse.issparse(some):
+        ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()
+    ranges = np.asarray(ends[0], dtype=np.float64) - ends[1]
+    ranges = ranges[ranges > 0]
+    if not len(ranges):
+        return ""
+    small, large = np.quantile(ranges, [SMALL, 1.0], method="inverted_cdf")
+    if large < MAX_RATIO * small:
+        return ""
+    return (
+        f"the features have ranges from {ranges.min():.2g} to {large:.2g}, "
+        f"which no single scale of their coefficients suits, and prior={prior!r} has "
+        f"the scale 1: standardize them, with make_pipeline(StandardScaler(), {name}"
+        "(...)), or give prior='ard', which finds a scale for each"
+    )

@@ -1,0 +1,81 @@
+"""Features of very different ranges."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi.exceptions import SkviWarning
+from skvi.linear_model import (
+    BayesianCountRegressor,
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+)
+from skvi.priors import Normal
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(50, 3)) * [0.01, 1.0, 100.0]
+Y = X[:, 1] + X[:, 0] * 100
+
+
+def found(model, X, y):
+    """Messages that speak of ranges."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    return [w for w in caught if "ranges" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (BayesianLinearRegression(prior="normal"), Y),
+        (BayesianLogisticRegression(prior="normal"), Y > 0),
+        (BayesianLogisticRegression(prior="laplace"), Y > 0),
+        (BayesianCountRegressor(prior=Normal()), np.exp(Y.clip(-2, 2)).round()),
+    ],
+)
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_matrix])
+def test_a_fixed_scale_of_one_warns_once(model, y, convert):
+    """With what to do. Wrong variants: each column for itself; dense features only."""
+    (warning,) = found(model, convert(X), y)
+    assert issubclass(warning.category, SkviWarning)
+    assert "StandardScaler" in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLinearRegression(prior=Normal(2.0)),
+        BayesianLinearRegression(prior=Normal("learn")),
+        BayesianLinearRegression(prior="ard"),
+        BayesianLinearRegression(prior="horseshoe"),
+        make_pipeline(StandardScaler(), BayesianLinearRegression(prior="normal")),
+    ],
+)
+def test_what_does_not_matter_is_not_said(model):
+    """Other priors, and features that are standardized. Wrong variant: always."""
+    assert not found(model, X, Y)
+
+
+def test_constant_and_similar_columns():
+    """Wrong variants: a range of zero counts; a ratio of 100."""
+    X = RNG.normal(size=(50, 3)) * [0.05, 1.0, 5.0]
+    X[:, 0] = 3.0
+    model = BayesianLinearRegression(prior="normal")
+    assert not found(model, X, Y)
+    assert not found(model, X * [1.0, 1.0, 20.0], Y)
+
+
+@pytest.mark.filterwarnings("ignore", category=ConvergenceWarning)
+def test_breast_cancer_as_it_comes():
+    """The message names the ranges. Wrong variant: standard deviations."""
+    X, y = load_breast_cancer(return_X_y=True)
+    with pytest.warns(SkviWarning, match=r"ranges from 0.029 to 4.1e\+03"):
+        BayesianLogisticRegression(prior="normal", max_iter=5).fit(X, y)
