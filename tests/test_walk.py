@@ -26,8 +26,9 @@ from skvi.posteriors import Family, FullRankNormal, Gamma, Product
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from skvi.solvers import SOLVERS, Problem
-from skvi.solvers._adam import Adam, Decay
+from skvi.solvers._adam import Adam
 from skvi.solvers._normal_point import point_of
+from skvi.solvers._stable_decay import StableDecay
 from skvi.targets import SupervisedTarget
 from tests.families import LogisticFamily
 from tests.walking import (
@@ -306,7 +307,7 @@ def test_huge_first_values_are_no_excuse():
     falls = [1e6 * torch.exp(-0.7 * torch.tensor(float(k))) for k in range(16)]
     verdicts = []
     for n_terms in (100, 1e9):
-        schedule = Decay(Adam(torch.zeros(1), 0.1), 16, 1e-5, n_terms)
+        schedule = StableDecay(Adam(torch.zeros(1), 0.1), 16, 1e-5, n_terms)
         for value in falls:
             schedule.observe(value.expand(10))
         verdicts.append(schedule.converged)

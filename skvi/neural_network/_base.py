@@ -14,10 +14,12 @@ from sklearn.model_selection import train_test_split
 
 from skvi._draws import Draws
 from skvi._identity import identity_of
+from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spread_rows, unscaled_message
+from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
 from skvi.priors import build_prior
@@ -33,7 +35,9 @@ __all__ = ["BayesianNetwork", "SampledFunction"]
 # for good before the data have shaped them.
 WARM_UP = 0.2
 # Gradient steps in an epoch of small data, and the largest minibatch.
-STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 32, 512
+STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
+# Rows of which each step takes all.
+FEW_ROWS = 200
 
 
 # Of those that predictions average over, so many score the state after an epoch.
@@ -51,6 +55,10 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
+        "prior": [
+            StrOptions({"auto", *SHORTHANDS["prior"]}),
+            *BaseSupervised._parameter_constraints["prior"][1:],
+        ],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
@@ -73,11 +81,28 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
 
     def _build_prior(self, layout):
         """Prior of all parameters, without one of intercepts where there are none."""
+        if self._learns_scales:
+            self.prior_ = layerwise_prior(layout, self.prior_)
+            return build_prior(self.prior_, layout)
         prior, roles = self.prior_, {block.role for block in layout.values()}
         is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None
         if isinstance(prior, Mapping) and not (is_own or roles - {"weight"}):
             prior = {"coef": prior["coef"]}
         return build_prior(prior, layout)
+
+    @property
+    def _learns_scales(self):
+        """Whether "auto" is the prior, and not the posterior of another batch."""
+        is_auto = isinstance(self.prior, str) and self.prior == "auto"
+        return is_auto and not self._continues
+
+    def _resolve_prior(self):
+        """Resolve it; "auto" waits for the layers, with the prior of intercepts."""
+        if not self._learns_scales:
+            return super()._resolve_prior()
+        if self.intercept_prior is None:
+            return {}
+        return {"intercept": self._resolve("intercept_prior")}
 
     def _batch_size(self, n_rows):
         """All rows for weights objectives, which minibatches would bias."""
@@ -85,8 +110,9 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             return super()._batch_size(n_rows)
         if self.objective_.kind == "weights":
             return None
-        size = min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
-        return size if size < n_rows else None
+        if n_rows <= FEW_ROWS:
+            return None
+        return min(max(n_rows // STEPS_PER_EPOCH, MIN_BATCH), MAX_BATCH)
 
     def _hold_out(self, data):
         """Take out `validation_fraction` of the rows, and of every class."""
@@ -232,13 +258,8 @@ class SampledFunction:
     >>> from skvi.neural_network import BayesianMLPRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> X = (X / X.std(0))[:100]
-    >>> model = BayesianMLPRegressor(
-    ...     hidden_layer_sizes=(),
-    ...     learning_rate=0.1,
-    ...     max_iter=150,
-    ...     tol=0.1,
-    ...     random_state=0,
-    ... ).fit(X, y[:100])
+    >>> model = BayesianMLPRegressor(hidden_layer_sizes=(), random_state=0)
+    >>> model = model.fit(X, y[:100])
     >>> function = model.sample_function(random_state=0)
     >>> bool((function(X[:3]) == function(X)[:3]).all())
     True

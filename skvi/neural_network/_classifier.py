@@ -41,18 +41,22 @@ default="mean_field"
         them, for a few hundred weights. "ensemble" is a mixture of eight "mean_field"
         that start at other places, see `Ensemble`: better predictions in less than
         eight times the time.
-    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
-Prior, Posterior or dict, default="normal"
+    prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
+"log_uniform"}, Prior, Posterior or dict, default="auto"
         Distribution of the weights before the data, in units of the layer's natural
         scale, gain / sqrt(inputs), so that one scale suits layers of every width.
         The gain is 3 (the size of log odds) in the last layer, else sqrt(2) for relu
         and 1 for the others, and twice as large in the first of several layers. A
         dict gives one prior for "coef" and one for "intercept", or for each layer
         ("coef_0"). "learn" as the scale of a prior finds it by type-II maximum
-        likelihood.
+        likelihood. "auto" is a normal prior for each block of weights and of intercepts
+        that learns its scale; blocks of fewer than five numbers keep the scale 1. A
+        given scale costs less where it is right, and where it is too narrow the
+        network may explain nothing.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with 10 where that has
-        none, or learns it: an intercept is never shrunk by a sparse prior.
+        None is what "auto" says, or a normal prior with the scale of `prior`, or with
+        10 where that has none, or learns it: an intercept is never shrunk by a sparse
+        prior.
     hidden_layer_sizes : int or array-like of int, default=(20,)
         Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
         of rows, since every weight costs evidence; with thousands of rows more
@@ -69,21 +73,26 @@ Prior, Posterior or dict, default="normal"
         Draws per gradient step: with hidden layers pairs of weights, on either side of
         the mean.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and
-        at most 512; all rows for objectives that minibatches would bias.
+        Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
+        them, at least 64 and at most 512; all rows for objectives that minibatches
+        would bias.
     learning_rate : float or "auto", default="auto"
         First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
         for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
-    max_iter : int, default=200
+    max_iter : int, default=1000
         Largest number of epochs, visits of every row; without minibatches an
-        iteration is 16 gradient steps.
+        iteration is 16 gradient steps. Most fits end before, see `early_stopping`.
     tol : float, default=1e-3
         Nats: a smaller rise of the bound is no progress. It says nothing of how far
         the optimum is.
     early_stopping : bool, default=False
-        False makes all `max_iter` epochs, with a step size that falls linearly; in
-        the first fifth of a first fit the divergence counts a tenth, so that the data
-        shape the units before the prior can switch them off.
+        False holds the step size until the bound is level: until the last third of what
+        came after the warm-up rose by no more than its noise, or 1 % of the whole.
+        Then the step size falls linearly, as long as it took so far, and the fit has
+        converged. Where half of `max_iter` is over the step size falls in any case.
+        In the first fifth of a first fit, of 1,000 gradient steps at most, the
+        divergence counts a tenth, so that the data shape the units before the prior
+        can switch them off.
         True stops when the bound no longer rises: the step size is halved after
         `n_iter_no_change` iterations without progress beyond the noise, five
         times; bounds often rise again after long plateaus, which this misses. No
@@ -150,7 +159,7 @@ Prior, Posterior or dict, default="normal"
     best_validation_score_ : float or None
         That of the fitted posterior.
     converged_ : bool
-        Whether the bound was level at the end: its last quarter of iterations rose
+        Whether the bound was level before the step size fell, or at the end: it rose
         by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
         With log loss also "explained": the share of the log loss of the class
@@ -211,7 +220,7 @@ Prior, Posterior or dict, default="normal"
         divergence="kl",
         loss="log",
         posterior="mean_field",
-        prior="normal",
+        prior="auto",
         intercept_prior=None,
         hidden_layer_sizes=(20,),
         activation="relu",
@@ -220,7 +229,7 @@ Prior, Posterior or dict, default="normal"
         n_draws=10,
         batch_size="auto",
         learning_rate="auto",
-        max_iter=200,
+        max_iter=1000,
         tol=1e-3,
         early_stopping=False,
         validation_fraction=None,

@@ -38,7 +38,10 @@ def spread_rows(n_rows: int) -> np.ndarray:
 
 
 def remedies(
-    hidden: Sequence[int] | None, activation: str, divergence: Divergence | None
+    hidden: Sequence[int] | None,
+    activation: str,
+    divergence: Divergence | None,
+    learns_scales: bool = True,
 ) -> str:
     """Name what may help a fit that misses a signal and is not in place yet.
 
@@ -48,12 +51,14 @@ def remedies(
         Units of each hidden layer; None where layers are not known.
     activation : str
     divergence : Divergence
+    learns_scales : bool, default=True
+        Whether the scale of some prior is learnt: one that is given may be too narrow.
 
     Returns
     -------
     str
     """
-    found = []
+    found = [] if learns_scales else ["prior='auto'"]
     if hidden is None:
         found.append("a larger module")
     elif not hidden:

@@ -48,4 +48,5 @@ class MLPMixin:
     def _remedies(self):
         """What may help a fit that misses a signal."""
         hidden = self._model.predictor.sizes[1:-1]
-        return remedies(hidden, self.activation, self.divergence_)
+        learns = self._learns_scales or bool(self._model.prior.learnt)
+        return remedies(hidden, self.activation, self.divergence_, learns)

@@ -90,8 +90,9 @@ Prior, Posterior or dict, default="normal"
     n_draws : int, default=4
         Draws of the weights per gradient step.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is a sixteenth of the rows, at least 32 and at
-        most 512; all rows for objectives that minibatches would bias.
+        Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
+        them, at least 64 and at most 512; all rows for objectives that minibatches
+        would bias.
     learning_rate : float or "auto", default="auto"
         First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
         for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
@@ -102,7 +103,8 @@ Prior, Posterior or dict, default="normal"
         Nats: a smaller rise of the bound is no progress. It says nothing of how far
         the optimum is.
     early_stopping : bool, default=False
-        False makes all `max_iter` epochs, with a step size that falls linearly.
+        False holds the step size until the bound is level, or half of `max_iter` is
+        over, and then lets it fall linearly, as long as it took so far.
         True stops when the bound no longer rises: the step size is halved after
         `n_iter_no_change` iterations without progress beyond the noise, five
         times; bounds often rise again after long plateaus, which this misses. No
@@ -174,7 +176,7 @@ Prior, Posterior or dict, default="normal"
     best_validation_score_ : float or None
         That of the fitted posterior.
     converged_ : bool
-        Whether the bound was level at the end: its last quarter of iterations rose
+        Whether the bound was level before the step size fell, or at the end: it rose
         by no more than 1 % of the whole, or than the noise.
     diagnostics_ : dict
         With log loss also "explained", the share of the target's variance that the fit

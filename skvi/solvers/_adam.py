@@ -9,7 +9,7 @@ import torch
 
 from skvi.solvers._optimizer import Optimizer
 
-__all__ = ["Adam", "AdamStack", "Decay", "Plateau", "Schedule"]
+__all__ = ["Adam", "AdamStack", "Plateau", "Schedule"]
 
 # Step sizes end at this share of their start.
 SMALLEST_SHARE = 1 / 32
@@ -196,52 +196,3 @@ class Plateau(Schedule):
         if self.waited >= self.patience:
             self.optimizer.rate /= 2
             self.waited, self.best = 0, mean
-
-
-class Decay(Schedule):
-    """Lets the step size fall linearly over a fixed number of observations."""
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        n_observations: int,
-        tol: float,
-        n_terms: float = math.inf,
-        warm_up: float = 0.0,
-    ) -> None:
-        self.optimizer, self.start, self.tol = optimizer, optimizer.rate, tol
-        # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
-        # too: never more than 0.01 nats for each row and parameter.
-        self.largest_fall = SMALL_FALL * n_terms
-        self.n_observations = n_observations
-        self.seen: list[torch.Tensor] = []
-        self.warm_up = warm_up * n_observations
-
-    @property
-    def share(self) -> float:  # type: ignore[override]
-        """A tenth in the stretches of the warm-up, then all of it."""
-        return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE
-
-    @property
-    def done(self) -> bool:
-        return len(self.seen) >= self.n_observations
-
-    @property
-    def converged(self) -> bool:
-        """Whether the last quarter fell by little: 1 % of all, or its noise."""
-        quarter = len(self.seen) // 4
-        if quarter == 0 or not self.done or self.drifted:
-            return False
-        last = torch.cat(self.seen[-quarter:])
-        before = torch.cat(self.seen[-2 * quarter : -quarter])
-        noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
-        fall = float(before.mean() - last.mean())
-        total = float(self.seen[0].mean() - last.mean())
-        small = min(SMALL_FALL * total, self.largest_fall)
-        return fall < max(2 * noise, self.tol, small)
-
-    def observe(self, values: torch.Tensor) -> None:
-        self._watch(values)
-        self.seen.append(values)
-        left = 1 - len(self.seen) / self.n_observations
-        self.optimizer.rate = self.start * max(left, SMALLEST_SHARE)

@@ -1,10 +1,11 @@
 """Trainings that go on where those of another process were."""
 
 from skvi.objectives._steps import Steps
-from skvi.solvers._adam import Decay, Plateau
+from skvi.solvers._adam import Plateau
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._epochs import EpochEnd
 from skvi.solvers._optimizer import Optimizer
+from skvi.solvers._stable_decay import StableDecay
 from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 from skvi.utils._device import to_device
@@ -37,7 +38,7 @@ class Resumable:
     problem: Problem
     options: SolverOptions
     optimizer: Optimizer
-    schedule: Plateau | Decay | Patience
+    schedule: Plateau | StableDecay | Patience
     validation: Validation | None
     _end: EpochEnd | None
     _found: Tree | None = None

@@ -23,11 +23,11 @@ class Stochastic(Solver):
     objective is judged after every 100 steps or more. With ``early_stopping``, when
     its average over three such stretches (`n_iter_no_change` iterations, where that
     is given) is not lower than before by more than its noise, the step size is
-    halved; at 1/32 of its start the fit has converged. Without, the step size falls
-    linearly over `max_iter` iterations, in the first of which gradients hold little of
-    the divergence where `warm_up` says so, and the fit has converged if the last
-    quarter of them was level. The result is the average of the parameters over the
-    last stretch, which removes most of the noise that is left, or the last state
+    halved; at 1/32 of its start the fit has converged. Without, the step size stays
+    until the objective is level, or half of `max_iter` is over, and then falls
+    linearly, see `StableDecay`; in the first iterations gradients hold little of the
+    divergence where `warm_up` says so. The result is the average of the parameters over
+    the last stretch, which removes most of the noise that is left, or the last state
     while the objective still falls. Ctrl-C keeps the last average, before the first
     one the current state, and the start where that is better on the same draws.
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
-from skvi.solvers._adam import Decay, Plateau
+from skvi.solvers._adam import Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
+from skvi.solvers._stable_decay import StableDecay
 from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -100,12 +101,12 @@ class Training(Resumable):
         sizes = options.n_draws, options.batch_size, self.has_batches
         return repr(self.problem.objective), found, sizes
 
-    def _schedule(self) -> Plateau | Decay | Patience:
+    def _schedule(self) -> Plateau | StableDecay | Patience:
         options = self.options
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return Decay(
+            return StableDecay(
                 self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
             )
         patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep

@@ -129,11 +129,12 @@ class SolverOptions:
         Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=True
         Whether the stochastic solver stops where the objective no longer falls;
-        else it lets the step size fall linearly over `max_iter` iterations.
+        else it holds the step size until then, and lets it fall linearly after that.
     warm_up : float, default=0.0
-        Without early stopping, the share of `max_iter` in which the stochastic solver
-        gives the divergence a tenth of its weight, so that the data shape q before the
-        prior does. Only where it has the divergence's gradient by itself, see
+        Without early stopping, the share of `max_iter`, but of 1,000 steps at most, in
+        which the stochastic solver gives the divergence a tenth of its weight, so that
+        the data shape q before the prior does. Only where it has the divergence's
+        gradient by itself, see
         `Steps.weighs_divergence`: that of networks and normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step

@@ -127,7 +127,7 @@ def test_large_stacks_are_split(stacks, monkeypatch):
     """Wrong variant: what is left over is lost."""
     monkeypatch.setattr(_side_by_side, "STACK_ELEMENTS", 5 * 10 * (2 * 21 + 4 * 32))
     grid = {"divergence__weight": [0.1, 0.3, 1.0, 2.0]}
-    compare(network(), grid, *waves())
+    compare(network(batch_size=32), grid, *waves())
     assert stacks[:3] == [4, 4, 4]
 
 
@@ -238,7 +238,8 @@ def test_shuffled_folds_are_the_same_for_all():
     X, y = waves()
     cv = KFold(3, shuffle=True)
     grid = {"max_iter": [2, 2]}
-    found = BatchedGridSearchCV(network(), grid, cv=cv).fit(X, y).cv_results_
+    model = network(batch_size=32)
+    found = BatchedGridSearchCV(model, grid, cv=cv).fit(X, y).cv_results_
     scores = np.array([found[f"split{i}_test_score"] for i in range(3)])
     np.testing.assert_array_equal(scores[:, 0], scores[:, 1])
     assert len(set(scores[:, 0])) == 3

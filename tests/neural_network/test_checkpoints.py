@@ -175,7 +175,7 @@ def test_other_fits_are_refused(tmp_path):
             clone(model).set_params(**params).fit(X, y, weight)
 
     refused(r"max_iter was 15, and is 16\. Use .*remove the file", max_iter=16)
-    refused("prior was 'normal', and is .*Normal.*scale=2.0", prior=Normal(2.0))
+    refused("prior was 'auto', and is .*Normal.*scale=2.0", prior=Normal(2.0))
     refused("batch_size was 13, and is 7; tol was", tol=0.01, batch_size=7)
     refused("random_state was 0, and is 1", random_state=1)
     for row in (7, N - 1):

@@ -76,7 +76,7 @@ def test_a_module_learns_what_the_mlp_learns():
     X, y = wave()
     settings = {"learning_rate": 0.03, "max_iter": 120, "random_state": 0}
     own = BayesianModuleRegressor(n_draws=10, **settings).fit(X, y)
-    mlp = BayesianMLPRegressor(**settings).fit(X, y)
+    mlp = BayesianMLPRegressor(prior="normal", **settings).fit(X, y)
     assert own.lower_bound_ > mlp.lower_bound_ - 10
     assert own.score(X, y) > 0.85
     assert 3 < own.noise_scale_ < 6

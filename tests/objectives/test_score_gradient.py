@@ -19,7 +19,8 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers._adam import Adam, Decay, Plateau
+from skvi.solvers._adam import Adam, Plateau
+from skvi.solvers._stable_decay import StableDecay
 from skvi.targets import SupervisedTarget
 from tests.objectives import conjugate
 from tests.objectives.conjugate import (
@@ -321,7 +322,7 @@ def test_fit_reaches_the_optimum(posterior):
     assert best - 0.1 < model.lower_bound_ <= best + 1e-6
 
 
-@pytest.mark.parametrize("schedule", [Plateau, Decay])
+@pytest.mark.parametrize("schedule", [Plateau, StableDecay])
 @pytest.mark.parametrize("end", [10.0, 3.0, 1.1])
 @pytest.mark.parametrize("start", [20.0, 1.0])
 def test_what_noise_carried_away_has_not_converged(schedule, end, start):

@@ -6,6 +6,27 @@ _v = variants_of("neural_network/")
 
 VARIANTS = [
     _v(
+        "layerwise-few-numbers",
+        "_layerwise.py",
+        'Normal("learn" if size >= MIN_NUMBERS else 1.0)',
+        'Normal("learn")',
+        "a scale that follows a single number",
+    ),
+    _v(
+        "layerwise-intercepts",
+        "_layerwise.py",
+        'if block.role == "intercept" and given:',
+        "if False:",
+        "the prior of intercepts is forgotten",
+    ),
+    _v(
+        "narrow-prior-not-named",
+        "_flatness.py",
+        "found = [] if learns_scales else [\"prior='auto'\"]",
+        "found = []",
+        "a prior that lets nothing through is not named",
+    ),
+    _v(
         "network-noise-not-in-units",
         "_regression.py",
         "self._likelihood(noise_in(units, self._noise_to_fix()), response)",

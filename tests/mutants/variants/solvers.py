@@ -6,6 +6,27 @@ _v = variants_of("solvers/")
 
 VARIANTS = [
     _v(
+        "stable-decay-of-the-warm-up",
+        "_stable_decay.py",
+        "n_after = count - self.warm_up",
+        "n_after = count",
+        "observations of the warm-up tell whether the objective is level",
+    ),
+    _v(
+        "stable-decay-converged-at-the-limit",
+        "_stable_decay.py",
+        "return self.is_level or self._fell_little(len(self.seen) // 4)",
+        "return True",
+        "whoever makes all iterations has converged",
+    ),
+    _v(
+        "stable-decay-half",
+        "_stable_decay.py",
+        "self.n_all = min(2 * count, self.n_observations)",
+        "self.n_all = min(3 * count // 2, self.n_observations)",
+        "the step size falls in half of the time",
+    ),
+    _v(
         "learning-rate-share",
         "_stochastic.py",
         "rate = self.rate * problem.objective.rate_share",
@@ -343,8 +364,8 @@ VARIANTS = [
     ),
     _v(
         "warm-up-forever",
-        "_adam.py",
-        "return 1.0 if len(self.seen) + 1 > self.warm_up else WARM_UP_SHARE",
+        "_stable_decay.py",
+        "return WARM_UP_SHARE if len(self.seen) < self.warm_up else 1.0",
         "return WARM_UP_SHARE if self.warm_up else 1.0",
         "the divergence never gets its whole weight",
     ),

@@ -1,0 +1,112 @@
+"""What networks do without tuning: schedules, priors by layer, and their messages."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from skvi.exceptions import SkviWarning
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.neural_network._flatness import remedies
+from skvi.neural_network._layerwise import layerwise_prior
+from skvi.predictors import MLPPredictor
+from skvi.priors import Laplace, Normal
+from skvi.solvers._adam import Adam
+from skvi.solvers._stable_decay import StableDecay
+
+
+def observe(means, n_observations, warm_up=0.0, noise=0.01):
+    """Step sizes after each observation, until the schedule is done; and itself."""
+    generator, rates = torch.Generator().manual_seed(0), []
+    schedule = StableDecay(
+        Adam(torch.zeros(1), 1.0), n_observations, 1e-5, 100, warm_up
+    )
+    for mean in means:
+        if schedule.done:
+            break
+        schedule.observe(mean + noise * torch.randn(100, generator=generator))
+        rates.append(schedule.optimizer.rate)
+    return np.array(rates), schedule
+
+
+def test_a_level_objective_ends_early():
+    """The step size falls after it was level, as long as it took so far.
+
+    Wrong variants: all observations are made; the fall ends half-way; the end of a
+    fall by less is that of convergence.
+    """
+    means = [100 * 0.5**k for k in range(200)]
+    rates, schedule = observe(means, 200)
+    held = int((rates == 1.0).sum())
+    assert 12 <= held < 40
+    assert len(rates) == 2 * held
+    np.testing.assert_allclose(rates[held:-1], 1 - np.arange(1, held) / held)
+    assert schedule.converged
+
+
+def test_a_falling_objective_has_not_converged():
+    """Half of the limit with whole steps, and then they fall in any case.
+
+    Wrong variant: whoever comes to the limit has converged.
+    """
+    rates, schedule = observe([100.0 - k for k in range(100)], 100)
+    assert (rates == 1.0).sum() == 50
+    assert len(rates) == 100
+    assert rates[-1] == 1 / 32
+    assert not schedule.converged
+    short, _ = observe([100.0 - k for k in range(30)], 30)
+    np.testing.assert_allclose(short[:-1], 1 - np.arange(1, 30) / 30)
+
+
+def test_a_warm_up_is_not_level():
+    """Wrong variants: observations of the warm-up count; it has no end."""
+    means = [50.0] * 8 + [40.0 - k for k in range(40)] + [0.0] * 200
+    rates, schedule = observe(means, 200, warm_up=0.04)
+    assert (rates == 1.0).sum() > 48
+    assert schedule.warm_up == 8
+    assert schedule.share == 1.0
+
+
+def test_layers_learn_scales_of_their_own():
+    """Wrong variants: one scale for all; few numbers learn one, which follows them; the
+    prior of intercepts is forgotten."""
+    layout = MLPPredictor(3, 1, (6,)).layout
+    found = layerwise_prior(layout, {})
+    scales = {name: prior.scale for name, prior in found.items()}
+    assert scales.pop("intercept_1") == 1.0
+    assert set(scales.values()) == {"learn"}
+    found = layerwise_prior(layout, {"intercept": Laplace(2.0)})
+    assert (
+        repr(found["intercept_0"]) == repr(found["intercept_1"]) == "Laplace(scale=2.0)"
+    )
+    assert found["coef_1"].scale == "learn"
+
+
+def test_estimators_resolve_it():
+    """The scales are there by block, and what was given stays what it is."""
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = BayesianMLPRegressor(hidden_layer_sizes=6, max_iter=2, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(X, X[:, 0])
+    assert model.prior == "auto"
+    assert set(model.prior_scale_) == {"coef_0", "intercept_0", "coef_1"}
+    model.set_params(intercept_prior=Normal(3.0))
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(X, X[:, 0])
+    assert set(model.prior_scale_) == {"coef_0", "coef_1"}
+    assert model.prior_["intercept_0"].scale == 3.0
+
+
+def test_a_narrow_prior_is_named():
+    """And what is named works. Wrong variant: more rows or units for a prior that lets
+    nothing through."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(80, 1))
+    y = np.abs(X[:, 0]) + 0.1 * rng.normal(size=80)
+    model = BayesianMLPRegressor(prior=Normal(0.02), max_iter=60, random_state=0)
+    with pytest.warns(SkviWarning, match="prior='auto'"):
+        model.fit(X, y)
+    assert model.score(X, y) < 0.3
+    model.set_params(prior="auto", max_iter=200)
+    assert model.fit(X, y).score(X, y) > 0.9
+    assert "prior" not in remedies((20,), "relu", None, learns_scales=True)
