@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
+from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.priors import Normal
 
 N_REPEAT, N_TRAIN, N_TEST = 40, 100, 100
@@ -54,7 +54,7 @@ def main():
             show(f"Student-t, {df} df", name, measure(model, student_t, df))
     for alpha in (0.0, 0.1, 0.3, 1.0):
         for name in ("poisson", "negative_binomial"):
-            model = BayesianCountRegressor(likelihood=name, **wide)
+            model = BayesianPoissonRegressor(likelihood=name, **wide)
             show(f"counts, dispersion {alpha}", name, measure(model, counts, alpha))
 
 

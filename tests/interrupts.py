@@ -14,9 +14,9 @@ from sklearn.preprocessing import scale
 
 from skvi.evidence import lower_bound
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import (
     BayesianMLPClassifier,
@@ -61,7 +61,7 @@ def counts():
 # Every solver, and every phase before one.
 MODELS = {
     "natural gradient": (Logistic(), classes),
-    "natural gradient of counts": (BayesianCountRegressor(), counts),
+    "natural gradient of counts": (BayesianPoissonRegressor(), counts),
     "quasi-Newton": (Logistic(posterior="low_rank"), classes),
     "coordinate ascent": (Linear(), numbers),
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),

@@ -10,9 +10,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
@@ -71,7 +71,7 @@ MODELS = {
     "linear": (BayesianLinearRegression(), "normal"),
     "fixed noise": (BayesianLinearRegression(prior="normal", noise_scale=1), "normal"),
     "logistic": (BayesianLogisticRegression(), "classes"),
-    "poisson": (BayesianCountRegressor(), "counts"),
+    "poisson": (BayesianPoissonRegressor(), "counts"),
     "network": (BayesianMLPRegressor(max_iter=2, random_state=0), "normal"),
     "classifier": (BayesianMLPClassifier(max_iter=2, random_state=0), "classes"),
 }

@@ -21,9 +21,9 @@ from sklearn.preprocessing import scale
 
 from skvi.divergences import KL, Renyi
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
@@ -51,7 +51,7 @@ def logistic(**parts):
 
 
 def poisson(**parts):
-    return BayesianCountRegressor(tol=1e-10, **parts)
+    return BayesianPoissonRegressor(tol=1e-10, **parts)
 
 
 REGRESSIONS = {

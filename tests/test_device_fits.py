@@ -10,9 +10,9 @@ from sklearn.base import clone
 
 from skvi._variational import BaseVariational
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import (
     BayesianMLPClassifier,
@@ -39,9 +39,9 @@ EXACT = {
     "natural-gradient": (BayesianLogisticRegression(), LABELS),
     "factorized": (BayesianLogisticRegression(posterior="mean_field"), LABELS),
     "classes": (BayesianLogisticRegression(), CLASSES),
-    "lbfgs": (BayesianCountRegressor(posterior="low_rank", max_iter=3), COUNTS),
-    "counts": (BayesianCountRegressor(), COUNTS),
-    "empirical-bayes": (BayesianCountRegressor(prior=LEARNT), COUNTS),
+    "lbfgs": (BayesianPoissonRegressor(posterior="low_rank", max_iter=3), COUNTS),
+    "counts": (BayesianPoissonRegressor(), COUNTS),
+    "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNT), COUNTS),
     "coordinate-ascent": (BayesianLinearRegression(), NUMBERS),
     "conjugate": (BayesianLinearRegression(**FIXED), NUMBERS),
     "ard": (BayesianLinearRegression(prior="ard"), NUMBERS),

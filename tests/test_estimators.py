@@ -6,9 +6,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from skvi.divergences import KL, Renyi
 from skvi.likelihoods import NegativeBinomialLikelihood, StudentTLikelihood
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.model_selection import BatchedGridSearchCV, EvidenceSearch
@@ -40,7 +40,7 @@ MODULE = {k: v for k, v in CHEAP.items() if k != "hidden_layer_sizes"}
 DEFAULTS = [
     BayesianLogisticRegression(),
     BayesianLinearRegression(),
-    BayesianCountRegressor(),
+    BayesianPoissonRegressor(),
     BayesianMLPRegressor(**CHEAP),
     BayesianMLPClassifier(**CHEAP),
     EvidenceSearch(
@@ -98,10 +98,10 @@ WITH_PARTS = [
         tol=1e-9,
     ),
     # The checks' targets are no counts: log loss only.
-    BayesianCountRegressor(likelihood="negative_binomial"),
-    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
-    BayesianCountRegressor(posterior="mean_field", prior="laplace"),
-    BayesianCountRegressor(
+    BayesianPoissonRegressor(likelihood="negative_binomial"),
+    BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
+    BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
+    BayesianPoissonRegressor(
         divergence=KL(weight=0.5),
         prior={"coef": Laplace(), "intercept": Normal()},
         n_jobs=1,
@@ -133,7 +133,7 @@ SLOW = [
     BayesianLogisticRegression(
         divergence="renyi", loss="beta", posterior="mean_field", tol=1e-9
     ),
-    BayesianCountRegressor(objective="eubo", posterior="mean_field"),
+    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
     EvidenceSearch(
         BayesianLogisticRegression(posterior="mean_field"),
         {"fit_intercept": [True, False]},

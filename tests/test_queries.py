@@ -11,9 +11,9 @@ from sklearn.exceptions import ConvergenceWarning
 from skvi.evidence import EvidenceBounds
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
@@ -25,8 +25,8 @@ ESTIMATORS = [
     BayesianLinearRegression(noise_scale="learn", prior=Normal(), fit_intercept=False),
     BayesianLogisticRegression(class_weight="balanced"),
     BayesianLogisticRegression(prior=Normal(2.0)),
-    BayesianCountRegressor(),
-    BayesianCountRegressor(likelihood="negative_binomial"),
+    BayesianPoissonRegressor(),
+    BayesianPoissonRegressor(likelihood="negative_binomial"),
     BayesianMLPRegressor(**QUICK),
     BayesianMLPRegressor(noise_scale=0.7, **QUICK),
     BayesianMLPClassifier(class_weight={0: 2.0, 1: 1.0}, **QUICK),
@@ -76,7 +76,7 @@ def fitted(request):
     model = clone(request.param).set_params(random_state=0)
     if is_classifier(model):
         y = (f > 0).astype(int)
-    elif isinstance(model, BayesianCountRegressor):
+    elif isinstance(model, BayesianPoissonRegressor):
         y = rng.poisson(np.exp(f))
     else:
         y = 50 + 10 * f
@@ -113,7 +113,7 @@ def state(model):
 
 def others(model):
     """Every parameter with another value than the one it has."""
-    counts = isinstance(model, BayesianCountRegressor)
+    counts = isinstance(model, BayesianPoissonRegressor)
     names = {"likelihood": "likelihood of counts"} if counts else {}
     return {
         name: next(v for v in OTHERS[names.get(name, name)] if v != value)

@@ -6,9 +6,9 @@ import skops.io
 from sklearn.base import is_classifier
 
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
@@ -18,12 +18,12 @@ ESTIMATORS = [
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(prior="laplace", noise_scale=1.0, loss="beta"),
     BayesianLinearRegression(likelihood="student_t"),
-    BayesianCountRegressor(likelihood="negative_binomial"),
+    BayesianPoissonRegressor(likelihood="negative_binomial"),
     BayesianLogisticRegression(),
     BayesianLogisticRegression(
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
     ),
-    BayesianCountRegressor(posterior="low_rank"),
+    BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK),
     BayesianMLPClassifier(**NETWORK, activation="tanh"),
 ]

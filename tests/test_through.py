@@ -10,9 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 import skvi
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 
 RNG = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_regressions(wrap):
 def test_counts_with_exposure():
     """Wrong variant: options are lost."""
     y = RNG.poisson(np.exp(F))
-    found = fitted(BayesianCountRegressor(), y)
+    found = fitted(BayesianPoissonRegressor(), y)
     inner, Z = own(found)
     got = skvi.predict_interval(found, X, exposure=np.full(60, 5.0))
     expected = inner.predict_interval(Z, exposure=np.full(60, 5.0))

@@ -14,9 +14,9 @@ from skvi._registry import DIVERGENCES, LOSSES, OBJECTIVES, POSTERIORS, PRIORS
 from skvi.divergences import KL, FDivergence
 from skvi.exceptions import IncompatibleComponentsError, NoOptimumError, SkviWarning
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.objectives import ELBO
 from skvi.priors import Normal
@@ -62,7 +62,7 @@ MODELS = {
     "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", absolute),
     "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", absolute),
     "linear": (BayesianLinearRegression(), "real", absolute),
-    "poisson": (BayesianCountRegressor(), "count", _absolute_log),
+    "poisson": (BayesianPoissonRegressor(), "count", _absolute_log),
 }
 #: Axis -> name -> value. A part that is registered is walked over.
 AXES = {

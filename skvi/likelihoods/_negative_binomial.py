@@ -39,7 +39,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
         is geometric. "learn" has the fit find the value with the largest ELBO
         (type-II maximum likelihood where q is exact). "hyperprior" gives it an
         exponential prior of mean 1, a posterior, and an evidence that integrates it:
-        for `BayesianCountRegressor`.
+        for `BayesianPoissonRegressor`.
 
     Notes
     -----

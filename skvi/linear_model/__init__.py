@@ -1,15 +1,15 @@
 """Bayesian linear models."""
 
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._counts import BayesianCountRegressor
+from skvi.linear_model._counts import BayesianPoissonRegressor
 from skvi.linear_model._linear import BayesianLinearRegression
 from skvi.linear_model._logistic import BayesianLogisticRegression
 from skvi.linear_model._summary import CoefficientTable
 
 __all__ = [
-    "BayesianCountRegressor",
     "BayesianLinearModel",
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianPoissonRegressor",
     "CoefficientTable",
 ]

@@ -24,14 +24,16 @@ from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import StrOptions, _fit_context
 
-__all__ = ["BayesianCountRegressor"]
+__all__ = ["BayesianPoissonRegressor"]
 
 
-class BayesianCountRegressor(CountPredictionMixin, RegressorMixin, BayesianLinearModel):
+class BayesianPoissonRegressor(
+    CountPredictionMixin, RegressorMixin, BayesianLinearModel
+):
     """Regression of counts with a posterior over its coefficients.
 
-    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson or
-    negative binomial. Where `sklearn.linear_model.PoissonRegressor` returns one vector
+    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson, or
+    with another `likelihood` more dispersed. Where `sklearn.linear_model.PoissonRegressor` returns one vector
     of coefficients, this estimator returns a distribution: coefficients with standard
     deviations, rates and counts with intervals, and bounds on the evidence, by which
     models can be compared without a validation set.
@@ -176,11 +178,11 @@ default="auto"
     Examples
     --------
     >>> import numpy as np
-    >>> from skvi.linear_model import BayesianCountRegressor
+    >>> from skvi.linear_model import BayesianPoissonRegressor
     >>> rng = np.random.default_rng(0)
     >>> X, years = rng.normal(size=(200, 2)), rng.uniform(1, 5, size=200)
     >>> y = rng.poisson(years * np.exp(X @ [0.5, -0.3] + 1))
-    >>> model = BayesianCountRegressor().fit(X, y, exposure=years)
+    >>> model = BayesianPoissonRegressor().fit(X, y, exposure=years)
     >>> model.coef_.round(2)
     array([ 0.48, -0.3 ])
     >>> model.predict_interval(X[:2], exposure=years[:2])

@@ -111,7 +111,7 @@ class RowScorer(Scorer):
         sample_weight : array-like of shape (n,), default=None
             Not negative; a weight of 2 counts a row twice.
         exposure : array-like of shape (n,), default=None
-            Passed on to the estimator, for `BayesianCountRegressor`.
+            Passed on to the estimator, for `BayesianPoissonRegressor`.
 
         Returns
         -------

@@ -101,7 +101,7 @@ class NegCRPS(RowScorer):
     -----
     Exact for `BayesianLinearRegression` (with a hyperprior on the noise: up to the
     quadrature over it) and for `BayesianMLPRegressor`, over its drawn networks. For all
-    others, such as `BayesianCountRegressor`, the unbiased estimate from draws of
+    others, such as `BayesianPoissonRegressor`, the unbiased estimate from draws of
     ``sample_y``. For several targets the mean over them. Not defined for classifiers,
     whose classes have no order.
 

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _importance, record_training
 from skvi.evidence._importance import importance_sides
-from skvi.linear_model import BayesianCountRegressor, BayesianLogisticRegression
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HierarchicalNormal, Normal
 from skvi.sampling import HamiltonianChains
 from skvi.targets import Target
@@ -93,7 +93,7 @@ def test_large_counts_under_a_wide_prior():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 1))
     y = 1000 * rng.poisson(np.exp(0.5 + 0.8 * X[:, 0]))
-    model = BayesianCountRegressor(prior=Normal(5.0)).fit(X, y)
+    model = BayesianPoissonRegressor(prior=Normal(5.0)).fit(X, y)
     found = [model.evidence_bounds(X, y, random_state=seed) for seed in range(3)]
     assert all(bounds.reliable for bounds in found)
     assert max(bounds.gap for bounds in found) < 0.1

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from skvi.evidence import BoundsTable, NamedBound
-from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
+from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.neural_network import BayesianMLPRegressor
 
 QUICK = BayesianLinearRegression(prior="normal", noise_scale=0.5)
@@ -81,7 +81,7 @@ def test_several_targets_know_their_features(frame, all_warnings):
     "model",
     [
         QUICK,
-        BayesianCountRegressor(),
+        BayesianPoissonRegressor(),
         BayesianMLPRegressor(hidden_layer_sizes=(2,), max_iter=1),
     ],
     ids=lambda model: type(model).__name__,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
+from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 2))
@@ -31,7 +31,7 @@ def test_counts_that_are_no_integers_in_floats():
     """Wrong variant: rates of infinity."""
     y = np.round(np.abs(X[:, 0]))
     with pytest.raises(ValueError, match="Give counts in larger units"):
-        BayesianCountRegressor().fit(X, y * 1e140)
-    model = BayesianCountRegressor().fit(X, y)
+        BayesianPoissonRegressor().fit(X, y * 1e140)
+    model = BayesianPoissonRegressor().fit(X, y)
     with pytest.raises(ValueError, match=r"y has values up to 2e\+20"):
         model.predict_log_density(X, y / y.max() * 2e20)

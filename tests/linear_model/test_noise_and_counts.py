@@ -18,7 +18,7 @@ from skvi.likelihoods import (
     NoiseLikelihood,
     StudentTLikelihood,
 )
-from skvi.linear_model import BayesianCountRegressor, BayesianLinearRegression
+from skvi.linear_model import BayesianLinearRegression, BayesianPoissonRegressor
 from skvi.model_selection import EvidenceSearch
 from skvi.priors import Normal
 from tests.linear_model.reference_likelihoods import NegativeBinomial, StudentT, data_of
@@ -55,7 +55,7 @@ def test_coefficients_are_those_of_long_chains(name):
         model = BayesianLinearRegression(likelihood="student_t", **parts).fit(X, y)
         number = model.noise_scale_ / unit
     else:
-        model = BayesianCountRegressor(likelihood="negative_binomial", **parts)
+        model = BayesianPoissonRegressor(likelihood="negative_binomial", **parts)
         number = model.fit(X, y).dispersion_
     mean = np.append(model.coef_, model.intercept_ - origin) / unit
     std = np.append(model.coef_std_, model.intercept_std_) / unit
@@ -115,7 +115,7 @@ def test_negative_binomial_evidence_against_quadrature():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(40, 1))
     y = rng.poisson(rng.gamma(1 / 0.6, 0.6 * np.exp(0.8 * X[:, 0])))
-    model = BayesianCountRegressor(
+    model = BayesianPoissonRegressor(
         likelihood="negative_binomial", prior=Normal(), fit_intercept=False
     ).fit(X, y)
     truth = grid_evidence(OneNegativeBinomial(X, y), (0.8, -0.8), np.array([0.2, 0.8]))
@@ -131,8 +131,8 @@ def test_negative_binomial_evidence_against_quadrature():
 def test_learnt_numbers_are_plugged_in():
     """Type-II maxima are named, and their evidence is larger. Wrong variant: not."""
     X, y = overdispersed(60, rate=1.0)
-    learnt = BayesianCountRegressor(likelihood=NegativeBinomialLikelihood("learn"))
-    integrated = BayesianCountRegressor(likelihood="negative_binomial")
+    learnt = BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn"))
+    integrated = BayesianPoissonRegressor(likelihood="negative_binomial")
     first = learnt.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     second = integrated.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     assert first.plug_in == ("dispersion",)
@@ -160,13 +160,15 @@ def test_overdispersed_counts():
     for seed in range(5):
         X, y = overdispersed(400, seed, alpha=0.3, rate=3.5)
         for name, found in inside.items():
-            model = BayesianCountRegressor(likelihood=name, intercept_prior=Normal(5.0))
+            model = BayesianPoissonRegressor(
+                likelihood=name, intercept_prior=Normal(5.0)
+            )
             low, high = model.fit(X[:100], y[:100]).predict_interval(X[100:]).T
             found.append((low <= y[100:]) & (y[100:] <= high))
     assert 0.88 < np.mean(inside["negative_binomial"]) < 0.92
     assert np.mean(inside["poisson"]) < 0.55
     search = EvidenceSearch(
-        BayesianCountRegressor(intercept_prior=Normal(5.0)),
+        BayesianPoissonRegressor(intercept_prior=Normal(5.0)),
         {"likelihood": ["poisson", "negative_binomial"]},
         random_state=0,
     ).fit(X[:100], y[:100])
@@ -183,14 +185,14 @@ CASES = [
     BayesianLinearRegression(likelihood="student_t"),
     BayesianLinearRegression(likelihood="student_t", noise_scale="learn"),
     BayesianLinearRegression(likelihood=StudentTLikelihood(df=2.5), noise_scale=6.0),
-    BayesianCountRegressor(likelihood="negative_binomial"),
-    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood("learn")),
-    BayesianCountRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
+    BayesianPoissonRegressor(likelihood="negative_binomial"),
+    BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn")),
+    BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
 ]
 
 
 def data_for(model, n=12):
-    if isinstance(model, BayesianCountRegressor):
+    if isinstance(model, BayesianPoissonRegressor):
         return overdispersed(n, rate=1.0)
     return student_t_data(n)
 
@@ -215,7 +217,7 @@ def test_predictions_agree_with_fresh_draws(model):
     error = draws.std(1).max() / 4000**0.5
     np.testing.assert_allclose(np.mean(draws, 1), mean, atol=4 * error)
     assert np.all(std > 0)
-    step = 1.0 if isinstance(model, BayesianCountRegressor) else 1e-3
+    step = 1.0 if isinstance(model, BayesianPoissonRegressor) else 1e-3
     at = found[:, 1] + (0.0 if step == 1.0 else step / 2)
     density = np.exp(model.predict_log_density(X, at))
     if step == 1.0:
@@ -231,7 +233,7 @@ def test_densities_integrate_to_one(model):
     """Over a grid, or all counts. Wrong variant: a mean of log densities."""
     X, y = data_for(model)
     model = clone(model).fit(X, y)
-    if isinstance(model, BayesianCountRegressor):
+    if isinstance(model, BayesianPoissonRegressor):
         grid, step = np.arange(0, 4000.0), 1.0
     else:
         grid = np.linspace(-2000, 2000, 20_001)
@@ -338,7 +340,9 @@ def test_counts_of_a_users_own():
     X = rng.normal(size=(300, 2))
     f = X @ [0.5, -0.3] + 1.5
     y = rng.poisson(np.exp(f)) * (rng.random(300) > 0.3)
-    model = BayesianCountRegressor(likelihood=ZeroInflated(), prior=Normal()).fit(X, y)
+    model = BayesianPoissonRegressor(likelihood=ZeroInflated(), prior=Normal()).fit(
+        X, y
+    )
     np.testing.assert_allclose(model.coef_, [0.5, -0.3], atol=0.1)
     mean, std = model.predict(X, return_std=True)
     draws = model.sample_y(X, 3000, random_state=0)
@@ -346,7 +350,7 @@ def test_counts_of_a_users_own():
     np.testing.assert_allclose(draws.std(1), std, rtol=0.12)
     at_most = (draws <= model.predict_quantiles(X, 0.9)).mean(1)
     assert np.all(at_most > 0.87)
-    poisson = BayesianCountRegressor(prior=Normal()).fit(X, y)
+    poisson = BayesianPoissonRegressor(prior=Normal()).fit(X, y)
     assert model.lower_bound_ > poisson.lower_bound_ + 10
     bounds = model.evidence_bounds(X, y, precision=0.1, random_state=0)
     assert bounds.reliable
@@ -356,7 +360,7 @@ def test_grid_over_strings_and_objects():
     """A search sets them, and what is inside. Wrong variant: strings stay strings."""
     X, y = overdispersed(60, rate=1.0)
     search = GridSearchCV(
-        BayesianCountRegressor(likelihood="negative_binomial"),
+        BayesianPoissonRegressor(likelihood="negative_binomial"),
         {"likelihood__dispersion": [0.01, 0.5, "hyperprior"]},
         scoring=lambda e, X, y: e.predict_log_density(X, y).mean(),
         cv=3,
@@ -373,7 +377,7 @@ def test_grid_over_strings_and_objects():
 def test_yesterdays_posterior_is_todays_prior():
     """Its dispersion, too. Wrong variant: that one starts from its first prior."""
     X, y = overdispersed(400, rate=1.0)
-    model = BayesianCountRegressor(likelihood="negative_binomial")
+    model = BayesianPoissonRegressor(likelihood="negative_binomial")
     first = clone(model).fit(X[:200], y[:200])
     second = clone(model).set_params(prior=first.posterior_).fit(X[200:], y[200:])
     whole = clone(model).fit(X, y)
@@ -385,13 +389,13 @@ def test_yesterdays_posterior_is_todays_prior():
     ("model", "message"),
     [
         (
-            BayesianCountRegressor(likelihood="negative_binomial", loss="beta"),
+            BayesianPoissonRegressor(likelihood="negative_binomial", loss="beta"),
             "dispersion=0.5",
         ),
         (BayesianLinearRegression(likelihood="poisson"), "student_t"),
         (BayesianLinearRegression(likelihood=GaussianLikelihood(2.0)), "noise_scale"),
-        (BayesianCountRegressor(likelihood="student_t"), "negative_binomial"),
-        (BayesianCountRegressor(likelihood=GaussianLikelihood()), "is_discrete"),
+        (BayesianPoissonRegressor(likelihood="student_t"), "negative_binomial"),
+        (BayesianPoissonRegressor(likelihood=GaussianLikelihood()), "is_discrete"),
     ],
 )
 def test_wrong_likelihoods_say_what_is_right(model, message):

@@ -9,9 +9,9 @@ from scipy import sparse
 from sklearn.base import is_classifier
 
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.priors import Normal
 from tests.families import LogisticFamily
@@ -21,7 +21,7 @@ ESTIMATORS = [
     BayesianLinearRegression(**GIVEN),
     BayesianLinearRegression(),
     BayesianLogisticRegression(),
-    BayesianCountRegressor(),
+    BayesianPoissonRegressor(),
 ]
 
 
@@ -31,7 +31,7 @@ def data_for(model):
     f = X @ [1.0, -0.5]
     if is_classifier(model):
         return X, (f + rng.logistic(size=60) > 0).astype(int)
-    if isinstance(model, BayesianCountRegressor):
+    if isinstance(model, BayesianPoissonRegressor):
         return X, rng.poisson(np.exp(0.5 * f))
     return X, f + 0.5 * rng.normal(size=60)
 
@@ -62,7 +62,7 @@ def test_draws_of_a_normal_predict_what_it_does(model):
     np.testing.assert_allclose(found, expected, **near)
     levels = [0.05, 0.9]
     quantiles = [m.predict_quantiles(rows, levels) for m in (drawn, exact)]
-    if isinstance(model, BayesianCountRegressor):
+    if isinstance(model, BayesianPoissonRegressor):
         assert (quantiles[0] == quantiles[1]).mean() > 0.9
     else:
         np.testing.assert_allclose(*quantiles, rtol=0.05, atol=0.06)
@@ -74,7 +74,7 @@ def test_draws_of_a_normal_predict_what_it_does(model):
 def test_counts_of_draws_see_the_exposure():
     """Wrong variant: draws without the offset."""
     X, y = data_for(ESTIMATORS[3])
-    exact = BayesianCountRegressor().fit(X, y)
+    exact = BayesianPoissonRegressor().fit(X, y)
     drawn, exposure = from_draws(exact), np.linspace(1, 5, 8)
     found = [m.predict(X[:8], exposure=exposure) for m in (drawn, exact)]
     np.testing.assert_allclose(*found, rtol=0.05)

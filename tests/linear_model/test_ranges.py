@@ -12,9 +12,9 @@ from sklearn.preprocessing import StandardScaler
 
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.priors import Normal
 
@@ -37,7 +37,7 @@ def found(model, X, y):
         (BayesianLinearRegression(prior="normal"), Y),
         (BayesianLogisticRegression(prior="normal"), Y > 0),
         (BayesianLogisticRegression(prior="laplace"), Y > 0),
-        (BayesianCountRegressor(prior=Normal()), np.exp(Y.clip(-2, 2)).round()),
+        (BayesianPoissonRegressor(prior=Normal()), np.exp(Y.clip(-2, 2)).round()),
     ],
 )
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_matrix])

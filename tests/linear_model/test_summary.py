@@ -13,9 +13,9 @@ from sklearn.preprocessing import PolynomialFeatures, scale
 
 import skvi
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.posteriors import Ensemble
 
@@ -70,7 +70,7 @@ def test_pandas_and_text():
     """Wrong variant: pandas is needed to print."""
     pd = pytest.importorskip("pandas")
     y = RNG.poisson(np.exp(F))
-    model = BayesianCountRegressor(fit_intercept=False).fit(X, y)
+    model = BayesianPoissonRegressor(fit_intercept=False).fit(X, y)
     table = model.summary()
     frame = table.to_frame()
     assert list(frame.index) == ["x0", "x1"]
@@ -79,7 +79,7 @@ def test_pandas_and_text():
         frame, pd.DataFrame(table.to_dict()).set_index("name")
     )
     lines = str(table).splitlines()
-    assert lines[0] == "BayesianCountRegressor: 90 % credible intervals"
+    assert lines[0] == "BayesianPoissonRegressor: 90 % credible intervals"
     assert len({len(line) for line in lines[1:4]}) == 1
 
 

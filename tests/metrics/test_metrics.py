@@ -20,9 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.metrics import (
     IntervalCoverage,
@@ -286,7 +286,7 @@ def test_counts_with_exposure():
     rng = np.random.default_rng(0)
     X, years = rng.normal(size=(80, 1)), rng.uniform(1, 4, size=80)
     y = rng.poisson(years * np.exp(0.5 * X[:, 0] + 0.5))
-    model = BayesianCountRegressor().fit(X, y, exposure=years)
+    model = BayesianPoissonRegressor().fit(X, y, exposure=years)
     scorer = NegCRPS(n_samples=4000)
     found = [-scorer(model, X[[i]], y[[i]], exposure=years[[i]]) for i in range(20)]
     for i in range(20):
@@ -379,14 +379,16 @@ def test_metadata_routing():
     X, years, w = rng.normal(size=(60, 1)), rng.uniform(1, 4, 60), rng.uniform(size=60)
     y = rng.poisson(years * np.exp(0.5 * X[:, 0]))
     folds = [(np.arange(40), np.arange(40, 60))]
-    by_hand = BayesianCountRegressor().fit(X[:40], y[:40], w[:40], exposure=years[:40])
+    by_hand = BayesianPoissonRegressor().fit(
+        X[:40], y[:40], w[:40], exposure=years[:40]
+    )
     scorer = log_predictive_density_scorer.set_score_request(
         exposure=True, sample_weight="v"
     )
     expected = scorer(by_hand, X[40:], y[40:], w[40:] ** 2, exposure=years[40:])
     params = {"exposure": years, "w": w, "v": w**2}
     with sklearn.config_context(enable_metadata_routing=True):
-        model = BayesianCountRegressor()
+        model = BayesianPoissonRegressor()
         model.set_fit_request(exposure=True, sample_weight="w")
         found = cross_validate(
             model, X, y, scoring={"a": scorer}, cv=folds, params=params

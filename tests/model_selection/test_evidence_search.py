@@ -22,9 +22,9 @@ import skvi
 from skvi.divergences import KL
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.losses import BetaLoss, LogLoss
 from skvi.model_selection import EvidenceSearch
@@ -358,7 +358,7 @@ def test_mixed_units_are_refused(grid, message):
 def test_other_mixtures(data):
     """Densities and probabilities are refused, as are units of robust losses."""
     steps = Pipeline([("model", REGRESSION)])
-    grid = {"model": [REGRESSION, BayesianCountRegressor()]}
+    grid = {"model": [REGRESSION, BayesianPoissonRegressor()]}
     with pytest.raises(ValueError, match="kind of target: counts, real numbers"):
         EvidenceSearch(steps, grid).fit(*data)
     grid = {"loss": ["beta"], "normalize_y": [True, False]}
@@ -582,7 +582,7 @@ def test_exposure_reaches_the_evidence():
     X, exposure = rng.normal(size=(30, 1)), rng.uniform(1, 5, 30)
     y = rng.poisson(exposure * np.exp(0.5 * X[:, 0]))
     search = EvidenceSearch(
-        BayesianCountRegressor(), {"prior__scale": [1.0]}, random_state=0
+        BayesianPoissonRegressor(), {"prior__scale": [1.0]}, random_state=0
     ).fit(X, y, exposure=exposure)
     assert search.decided_
     assert "only model" in search.verdict_

@@ -262,7 +262,7 @@ def test_posterior_of_wrong_estimators(data):
 @pytest.mark.parametrize(
     "params",
     [
-        {},
+        {"posterior": "mean_field"},
         {"posterior": "mean_field", "solver": "stochastic", "max_iter": 5},
         pytest.param({"objective": "iwelbo", "max_iter": 5}, marks=pytest.mark.slow),
     ],
@@ -284,7 +284,7 @@ def test_record_of_a_fit(data, params, bounds):
         model.lower_bound_, abs=1e-9 + 5 * model.lower_bound_se_
     )
     assert len(set(elbo)) > 1 or len(elbo) == 1
-    if not params:  # the others are at the ELBO's optimum early
+    if len(params) == 1:  # the others are at the ELBO's optimum early
         assert elbo[0] < elbo[-1] - 1e-3
     low, high = bounds.interval()
     for rows in record.bounds.values():

@@ -6,9 +6,9 @@ from scipy.stats import multivariate_normal
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.linear_model import (
-    BayesianCountRegressor,
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianPoissonRegressor,
 )
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.posteriors import FullRankNormal, MeanFieldNormal, Product
@@ -143,7 +143,9 @@ def test_a_network_keeps_the_units_of_its_prior():
     np.testing.assert_allclose(second.predict(grid), 10 + 5 * grid[:, 0], atol=0.15)
 
 
-@pytest.mark.parametrize("other", [BayesianCountRegressor, BayesianLogisticRegression])
+@pytest.mark.parametrize(
+    "other", [BayesianPoissonRegressor, BayesianLogisticRegression]
+)
 def test_units_that_a_model_cannot_have_are_refused(other):
     """Wrong variant: a layout that fits is taken for a model that fits."""
     X, y, *_ = make_data()
