@@ -328,7 +328,7 @@ def test_exposure_is_routed():
         found = cross_validate(pipeline, X, Y, params={"exposure": T}, cv=3)
         assert found["test_score"].mean() > 0.2 or not ROUTES_TO_SCORES
         search = GridSearchCV(
-            pipeline, {"bayesiancountregressor__prior": ["normal", "laplace"]}, cv=3
+            pipeline, {"bayesianpoissonregressor__prior": ["normal", "laplace"]}, cv=3
         )
         search.fit(X, Y, exposure=T)
         direct = BayesianPoissonRegressor().fit(

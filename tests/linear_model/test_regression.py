@@ -493,6 +493,7 @@ def test_odd_data_give_finite_answers(parts):
     scales = X * [1e-8, 1.0, 1e8, 1.0], 1e6 * y
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", ".*the features have ranges")
         for data in (one, wide, constant, repeated, scales):
             try:
                 model = MODEL(**parts).fit(*data)
