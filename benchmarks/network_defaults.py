@@ -18,6 +18,9 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 (load 5 to 9), so that seconds are several times those of a quiet machine, for both
 sides alike:
 
+- sine, 100, 500 and 1,000 rows, median of three: RMSE 0.073, 0.055 and 0.050, noise
+  0.116, 0.114 and 0.115; all nine fits converged. A Gaussian process has 0.034 with 100
+  rows and 0.015 with 500. With 50 units 500 rows gave 0.032 to 0.044.
 - units, RMSE and negative log density of 10, 20 and 50 units: energy 0.72, 0.51, 0.54
   and 1.02, 0.75, 0.80 (errors 0.02 to 0.2); yacht 1.09, 0.98, 1.18 and 1.50, 1.38,
   1.49 (0.04 to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing
