@@ -33,9 +33,10 @@ class BayesianPoissonRegressor(
     """Regression of counts with a posterior over its coefficients.
 
     A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson, or
-    with another `likelihood` more dispersed. Where `sklearn.linear_model.PoissonRegressor` returns one vector
-    of coefficients, this estimator returns a distribution: coefficients with standard
-    deviations, rates and counts with intervals, and bounds on the evidence, by which
+    with another `likelihood` more dispersed. Where
+    `sklearn.linear_model.PoissonRegressor` returns one vector of coefficients, this
+    estimator returns a distribution: coefficients with standard deviations, rates and
+    counts with intervals, and bounds on the evidence, by which
     models can be compared without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The

