@@ -7,6 +7,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import MomentForm, OrderForm
+from skvi.objectives._scaled_moments import ScaledForm, ScaledMoments
 from skvi.objectives._steps import Member
 
 __all__ = ["DivergencePart", "divergence_part", "form_of"]
@@ -56,6 +57,10 @@ def divergence_part(
     orders = [form for form in forms if isinstance(form, OrderForm)]
     if len(orders) == len(members):
         return _Orders(orders, params, std, gradient)
+    scaled = [form for form in forms if isinstance(form, ScaledForm)]
+    if len(scaled) == len(members):
+        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learnt)
+        return ScaledMoments(scaled, params, std, gradient, n_before)
     return _ByAutograd(members, params, std, gradient)
 
 
@@ -71,13 +76,14 @@ def form_of(member: Member) -> str:
     str
         Members with different names cannot be trained in one stack.
     """
-    return type(_form(member)).__name__
+    form = _form(member)
+    return form.name if isinstance(form, ScaledForm) else type(form).__name__
 
 
-def _form(member: Member) -> MomentForm | OrderForm | None:
+def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
     prior = member.target.prior
     if member.target.prior_spec.learnt:
-        return None
+        return ScaledForm.of(member)
     found = member.divergence.moment_form(prior)
     return member.divergence.order_form(prior) if found is None else found
 

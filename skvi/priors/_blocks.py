@@ -48,6 +48,18 @@ class _BuiltBlocks(BuiltPrior):
     def initial_hyper(self) -> torch.Tensor:
         return torch.cat([p.initial_hyper() for p in self._first.values()])
 
+    def learnt_scales(self) -> torch.Tensor | None:
+        starts, n_before = {}, 0
+        for entry, prior in self._first.items():
+            starts[entry], n_before = n_before, n_before + len(prior.learnt)
+        parts = []
+        for prior, entry in zip(self.priors, self.entries, strict=True):
+            own = prior.learnt_scales()
+            if own is None:
+                return None
+            parts.append(torch.where(own < 0, own, own + starts[entry]))
+        return torch.cat(parts)
+
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
         if not self._learns:
             return self

@@ -48,6 +48,11 @@ class _LearntScale(BuiltPrior):
         """Scale 1."""
         return torch.zeros(1, dtype=torch.float64, device=CPU)
 
+    def learnt_scales(self) -> torch.Tensor | None:
+        if self.make(self.natural).as_normal() is None:
+            return None
+        return torch.zeros(len(self.natural), dtype=torch.int64, device=CPU)
+
     @property
     def is_log_concave(self) -> bool:
         return self.make(self.natural).is_log_concave

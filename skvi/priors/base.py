@@ -38,6 +38,20 @@ class BuiltPrior(Movable):
         """
         return torch.zeros(0, dtype=torch.float64, device=CPU)
 
+    def learnt_scales(self) -> torch.Tensor | None:
+        """Which hyperparameter is the log of a factor of each coordinate's scale.
+
+        Returns
+        -------
+        Tensor of int of shape (P,) or None
+            Positions in `learnt`, -1 for fixed scales. None where hyperparameters are
+            something else, or the prior is not normal.
+        """
+        normal = None if self.learnt else self.as_normal()
+        if normal is None:
+            return None
+        return torch.full((normal.size,), -1, device=CPU)
+
     def bind(self, hyper: torch.Tensor) -> "BuiltPrior":
         """Return the prior with these hyperparameters in place of "learn".
 

@@ -162,7 +162,11 @@ REGULARIZERS = {
     "renyi, learnt scale": {"divergence": Renyi(0.5), "prior": Normal("learn")},
     "laplace": {"prior": Laplace(0.5)},
     "student_t": {"prior": StudentT(3.0)},
-    "learnt scale": {"prior": Normal("learn")},
+    "learnt scale": {"prior": Normal("learn"), "divergence": KL(0.4)},
+    "learnt scales, one fixed": {
+        "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
+        | {"intercept": Normal("learn")},
+    },
     "learnt scales": {
         "prior": {"coef": Normal("learn"), "intercept": Laplace("learn")},
         "divergence": KL(2.0),
@@ -194,7 +198,8 @@ def test_losses(name, count):
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_divergences_and_priors(name, count):
     """Wrong variants: the entropy's slope without the weight; slopes of the last step
-    left in the learnt scale; the prior's mean left out."""
+    left in the learnt scale; the prior's mean left out; a fixed scale that follows a
+    learnt one; the slope in the log of a scale without the coordinates' number."""
     compare([make_member(s, n=30 + s, **REGULARIZERS[name]) for s in range(count)])
 
 

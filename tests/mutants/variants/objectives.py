@@ -215,4 +215,32 @@ VARIANTS = [
         "weight = torch.ones_like(order)",
         "the slope of the Rényi divergence for that of the alpha-divergence",
     ),
+    _v(
+        "learnt-scales-fixed-ones-follow",
+        "_scaled_moments.py",
+        "torch.where(factors < 0, first.n_learnt, factors)",
+        "torch.where(factors < 0, 0, factors)",
+        "coordinates of fixed scale follow the first learnt one",
+    ),
+    _v(
+        "learnt-scales-without-their-number",
+        "_scaled_moments.py",
+        "count = self.members.sum(0)",
+        "count = torch.ones_like(self.members[0])",
+        "the log of a scale counts once for all of its coordinates",
+    ),
+    _v(
+        "learnt-scales-whole-entropy",
+        "_scaled_moments.py",
+        "sub_(self.whole * share)",
+        "sub_(self.whole)",
+        "a share of the divergence, but all of the entropy",
+    ),
+    _v(
+        "learnt-scales-standard-deviations",
+        "_scaled_moments.py",
+        "fixed], -1).mul_(-2.0)",
+        "fixed], -1).mul_(-1.0)",
+        "the precision by one over the scale",
+    ),
 ]

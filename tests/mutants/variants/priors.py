@@ -138,4 +138,11 @@ VARIANTS = [
         'INSTEAD = {"weight": "coef", "affine": "coef", "intercept": "coef"}',
         "the prior of the weights also for intercepts and normalizations",
     ),
+    _v(
+        "learnt-scales-of-the-first-entry",
+        "_blocks.py",
+        "own + starts[entry]",
+        "own",
+        "all learnt scales of a mapping are the first one",
+    ),
 ]
