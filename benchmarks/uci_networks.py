@@ -19,6 +19,19 @@ N(0, 1) prior on every weight and bias, minibatches of 100 rows and 10 draws (Ji
 Shen, 2019; Li and Turner, 2016); the epochs are not in the papers and are 500 here (40
 for protein). Objectives that weigh draws (EUBO, Renyi, chi) are biased by minibatches;
 they are trained as the papers did, which is what `rows` says.
+
+"ours" is eight networks with two layers of 50 units, heteroscedastic Student-t noise of
+four degrees of freedom and KL(weight=0.3). It was chosen before test rows were read, by
+the negative log density of validation rows (80 to 20, two splits, 2026-11-22, 2 cores,
+x86_64, `results/uci_validation.csv`):
+
+                       yacht  Boston  energy  concrete  wine    mean
+    gaussian, 0.1       0.61   40.05    0.16      6.84  96.69   28.87
+    gaussian, 0.3      -0.23    2.45    0.14      2.88   5.75    2.20
+    gaussian, 1         0.75    2.63    0.71      3.08   0.99    1.63
+    student_t, 0.1      0.32    4.65    0.14      2.87   0.12    1.62
+    student_t, 0.3     -0.18    2.38    0.07      2.64   0.08    1.00
+    student_t, 1        0.69    2.60    0.59      3.05   0.81    1.55
 """
 
 import argparse
@@ -178,6 +191,8 @@ SETTINGS = {
 }
 for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
     SETTINGS[f"ensemble {likelihood} {weight}"] = ensemble(likelihood, weight)
+#: One setting for all sets: of those six the best mean on validation folds.
+SETTINGS["ours"] = ensemble("student_t", 0.3)
 
 
 class GaussianPeer:
