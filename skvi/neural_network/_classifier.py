@@ -197,10 +197,7 @@ default="mean_field"
     >>> from sklearn.preprocessing import StandardScaler
     >>> from skvi.neural_network import BayesianMLPClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> network = BayesianMLPClassifier(
-    ...     hidden_layer_sizes=5, learning_rate=0.1, max_iter=80, tol=0.1,
-    ...     random_state=0,
-    ... )
+    >>> network = BayesianMLPClassifier(hidden_layer_sizes=5, random_state=0)
     >>> model = make_pipeline(StandardScaler(), network).fit(X, y)
     >>> model.score(X, y) > 0.95
     True

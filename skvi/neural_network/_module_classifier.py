@@ -200,7 +200,7 @@ Prior, Posterior or dict, default="normal"
     ...         nn.Linear(16, n_outputs),
     ...     )
     >>> model = BayesianModuleClassifier(
-    ...     module=net, learning_rate=0.1, max_iter=60, tol=1.0, random_state=0
+    ...     module=net, learning_rate=0.1, max_iter=60, tol=20.0, random_state=0
     ... )
     >>> model = model.fit(images[:200], y[:200])
     >>> model.score(images[200:], y[200:]) > 0.95

@@ -85,7 +85,15 @@ def test_pandas_and_text():
 
 def test_pandas_is_not_needed(monkeypatch):
     """Wrong variant: an import of pandas where nobody asked for it."""
-    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    class Refusal:
+        def find_spec(self, name, *_):
+            if name.partition(".")[0] == "pandas":
+                raise ImportError("pandas was asked for")
+
+    for name in [n for n in sys.modules if n.partition(".")[0] == "pandas"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Refusal(), *sys.meta_path])
     model = BayesianLinearRegression().fit(X, F)
     assert "x1" in str(model.summary())
     with pytest.raises(ImportError):

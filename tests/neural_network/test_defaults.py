@@ -110,3 +110,13 @@ def test_a_narrow_prior_is_named():
     model.set_params(prior="auto", max_iter=200)
     assert model.fit(X, y).score(X, y) > 0.9
     assert "prior" not in remedies((20,), "relu", None, learns_scales=True)
+
+
+def test_nothing_is_level_before_the_warm_up_is_over():
+    """Wrong variant: values under a tenth of the divergence count."""
+    schedule = StableDecay(Adam(torch.zeros(1), 0.05), 1000, tol=1.0, warm_up=0.2)
+    while not schedule.is_level:
+        schedule.observe(torch.zeros(5))
+    # Ten observations of the warm-up, and twelve without progress.
+    assert len(schedule.seen) == 22
+    assert schedule.n_all == 44

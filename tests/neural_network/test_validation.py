@@ -99,7 +99,7 @@ def test_the_best_state_is_returned():
     X, y = noise()
     model = clone(MLP).set_params(max_iter=60, learning_rate=0.2).fit(X, y)
     scores, (_, out) = model.validation_scores_, split()
-    assert model.best_validation_score_ == scores.max() > scores[-1] + 0.01
+    assert model.best_validation_score_ == scores.max() > scores[-1]
     assert score(model, X[out], y[out]) == pytest.approx(scores.max(), rel=1e-9)
 
 
@@ -214,15 +214,19 @@ def test_evidence_searches_hold_nothing_out():
 
 
 def test_ctrl_c_keeps_the_best_state(monkeypatch):
-    """Wrong variant: that of the start, whose bound is better on the same draws."""
-    X, y = noise()
-    model = clone(MLP).set_params(max_iter=200).fit(X, y)
-    model.set_params(warm_start=True, learning_rate=0.5)
-    steps = interrupt(monkeypatch, AnalyticSteps, "differentiate", 60)
-    stop(model, X, y)
-    monkeypatch.undo()
-    assert len(steps) == 60
-    _, out = split()
-    best = model.validation_scores_.max()
-    assert model.best_validation_score_ == best > model.validation_scores_[-1]
-    assert score(model, X[out], y[out]) == pytest.approx(best, rel=1e-9)
+    """Wrong variants: that of the start, whose bound is better on the same draws; the
+    last one."""
+    (X, y), is_last = noise(), []
+    for seed in range(3):
+        model = clone(MLP).set_params(max_iter=200, random_state=seed).fit(X, y)
+        model.set_params(warm_start=True, learning_rate=0.5)
+        steps = interrupt(monkeypatch, AnalyticSteps, "differentiate", 60)
+        stop(model, X, y)
+        monkeypatch.undo()
+        assert len(steps) == 60
+        _, out = split(seed)
+        best = model.validation_scores_.max()
+        assert model.best_validation_score_ == best
+        assert score(model, X[out], y[out]) == pytest.approx(best, rel=1e-9)
+        is_last.append(best == model.validation_scores_[-1])
+    assert not all(is_last)
