@@ -139,7 +139,7 @@ class RegressionModel(SegmentModel):
 
         Returns
         -------
-        ndarray of shape (*age.shape, q)
+        ndarray of shape (..., q)
             They come after those of `regressors`. None by default: q = 0.
         """
         return np.zeros((*age.shape, 0))

@@ -152,7 +152,7 @@ Prior, Posterior or dict, default="normal"
     loss_curve_ : ndarray of shape (n_iter,)
         The minimized quantity in every iteration.
     n_iter_ : int
-    validation_scores_ : ndarray of shape (n_iter_,) or None
+    validation_scores_ : ndarray of shape (n_iter,) or None
         Mean log predictive density of the rows that are held out, in nats per row,
         weighted as in the fit, after every iteration, from up to 20 draws; None without
         `validation_fraction`.
