@@ -14,23 +14,23 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 
 `converged` counts fits that ended so, of all.
 
-2026-11-22, x86_64, 2 cores, torch 2.13.0, four repeats. Many processes ran beside
-(load 5 to 9), so that seconds are several times those of a quiet machine, for both
-sides alike:
+2026-11-22, x86_64, 2 cores, torch 2.13.0, one other process beside; "units" with four
+repeats:
 
-- sine, 100, 500 and 1,000 rows, median of three: RMSE 0.073, 0.055 and 0.050, noise
-  0.116, 0.114 and 0.115; all nine fits converged. A Gaussian process has 0.034 with 100
-  rows and 0.015 with 500. With 50 units 500 rows gave 0.032 to 0.044.
+- sine, 100, 500 and 1,000 rows, median of three: RMSE 0.073, 0.056 and 0.051, noise
+  0.116, 0.114 and 0.115, in 1 to 2 s; all nine fits converged. A Gaussian process has
+  0.034 with 100 rows and 0.015 with 500. With 50 units 500 rows gave 0.032 to 0.044.
 - units, RMSE and negative log density of 10, 20 and 50 units: energy 0.72, 0.51, 0.54
   and 1.02, 0.75, 0.80 (errors 0.02 to 0.2); yacht 1.09, 0.98, 1.18 and 1.50, 1.38,
   1.49 (0.04 to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing
   3.81, 3.81, 3.57 and 2.73, 2.73, 2.66. 42 of 48 fits ended converged; of the others
   five are of yacht, whose 1,000 epochs are 4,000 gradient steps.
-- peers, log likelihood of ours and of scikit-learn's: friedman1 -1.66 and -2.55
-  (+0.89 +- 0.05), diabetes -5.42 and -6.10 (+0.67 +- 0.01), digits -0.145 and -0.109
-  (-0.036 +- 0.009: worse, with prior="normal" as well). Seconds of ours are 24 to 30
-  times those of MLPRegressor, whose 200 epochs of small data are 400 steps that end
-  far from converged, and 15 times those of MLPClassifier on digits.
+- peers, three repeats, log likelihood of ours and of scikit-learn's: friedman1 -1.67 and
+  -2.57 (+0.90 +- 0.06), diabetes -5.42 and -6.11 (+0.68 +- 0.01), make_moons -0.17 and
+  -0.28 (+0.11 +- 0.01), digits -0.151 and -0.116 (-0.036 +- 0.013: worse, with
+  prior="normal" as well). Seconds: 1.1 and 0.2, 0.7 and 0.1, 0.9 and 0.2, 4.7 and 0.5;
+  the 200 epochs of MLPRegressor on small data are 400 steps that end far from
+  converged.
 """
 
 import argparse
