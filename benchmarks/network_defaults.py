@@ -25,9 +25,9 @@ repeats:
   1.49 (0.04 to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing
   3.81, 3.81, 3.57 and 2.73, 2.73, 2.66. 42 of 48 fits ended converged; of the others
   five are of yacht, whose 1,000 epochs are 4,000 gradient steps.
-- peers, three repeats, log likelihood of ours and of scikit-learn's: friedman1 -1.67 and
-  -2.57 (+0.90 +- 0.06), diabetes -5.42 and -6.11 (+0.68 +- 0.01), make_moons -0.17 and
-  -0.28 (+0.11 +- 0.01), digits -0.151 and -0.116 (-0.036 +- 0.013: worse, with
+- peers, three repeats, log likelihood of ours and of scikit-learn's: friedman1 -1.67
+  and -2.57 (+0.90 +- 0.06), diabetes -5.42 and -6.11 (+0.68 +- 0.01), make_moons -0.17
+  and -0.28 (+0.11 +- 0.01), digits -0.151 and -0.116 (-0.036 +- 0.013: worse, with
   prior="normal" as well). Seconds: 1.1 and 0.2, 0.7 and 0.1, 0.9 and 0.2, 4.7 and 0.5;
   the 200 epochs of MLPRegressor on small data are 400 steps that end far from
   converged.
