@@ -36,7 +36,7 @@ processes ran beside (load 2 to 5), so that shares mean more than times:
   differ by up to 270 nats.
 - members: 2, 4 and 8 take 1.6, 2.9 and 5.4 times as long as one on one thread: three
   quarters of a step are arithmetic. With nothing else on the machine two threads make
-  of that 1.4, 2.3 and 4.2; beside busy processes they wait for each other, and a step
+  of that 1.3, 2.2 and 3.9; beside busy processes they wait for each other, and a step
   of eight took 2 to 20 ms in place of 0.5.
 - noise: 4 draws of activations are as noisy as 5 pairs of weights in the means, and six
   times less so in the deviations, but their gradient takes longer than our whole step;
