@@ -10,7 +10,8 @@ their settings, per series (their
 repository TCPDBench, ``analysis/output/scores``). No setting of the detector was chosen
 on these series.
 
-Two grids (`standard_grid`, `robust_grid`), each fixed before it was run: for the
+Two grids (`standard_grid`, `robust_grid`), each fixed before it was run, the second one
+after the results of the first: for the
 standard detector the 500 published settings (mean length, and a, b and kappa of the
 normal gamma prior of a standardized series), for the robust one 72. Each fit is scored
 at thresholds 0 (the most probable segmentation, as published), 0.5 and 0.9. "The same
