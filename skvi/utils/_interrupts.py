@@ -1,5 +1,6 @@
 """Ctrl-C that is never lost, and that leaves the process as it was."""
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ def raising_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
+        if is_main and isinstance(memory, _Memory) and memory.came:
+            _keep_guards()
         _restore(installs, modes)
     if is_main and isinstance(memory, _Memory) and memory.came:
         raise KeyboardInterrupt
@@ -79,6 +82,15 @@ def raising_interrupts() -> Iterator[None]:
 
 def _modes() -> tuple[bool, bool]:
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def _keep_guards() -> None:
+    """Keep contexts that Ctrl-C left without their exit.
+
+    Each restores the mode that it found when it is destroyed: with the traceback that
+    holds it, at any time later and in the middle of other computations.
+    """
+    _LEFT_OVER[:] = [o for o in gc.get_objects() if type(o) is torch.inference_mode]
 
 
 def _restore(installs: bool, modes: tuple[bool, bool]) -> None:

@@ -1,5 +1,6 @@
 """Ctrl-C that Python swallows is raised all the same."""
 
+import gc
 import signal
 import threading
 from contextlib import suppress
@@ -64,6 +65,29 @@ def test_blocks_that_raise_what_was_swallowed():
         assert seen == [1]
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_what_an_interrupt_left_open_is_not_closed_later():
+    """Its traceback is destroyed at any time, here in the middle of other work.
+
+    Wrong variant: contexts without their exit are destroyed with it.
+    """
+    caught = interrupted_in_a_context()
+    with torch.inference_mode():
+        del caught
+        gc.collect()
+        assert torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def interrupted_in_a_context():
+    left_over = torch.inference_mode()
+    try:
+        with raising_interrupts():
+            left_over.__enter__()
+            signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        return error
 
 
 def swallow():

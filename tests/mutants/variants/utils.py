@@ -388,6 +388,13 @@ VARIANTS = [
         "the inference mode that Ctrl-C left switched on",
     ),
     _v(
+        "contexts-closed-by-the-collector",
+        "_interrupts.py",
+        "            _keep_guards()",
+        "            pass",
+        "a context that Ctrl-C left open is closed when its traceback is destroyed",
+    ),
+    _v(
         "stream-from-a-new-block",
         "_random.py",
         '        self.position = state["position"]\n        if',
