@@ -66,7 +66,7 @@ VARIANTS = [
         "_conjugate.py",
         "- alpha * data.residual) + form.constant",
         "- alpha * data.residual)",
-        "the Jacobian of the standardised target left out",
+        "the Jacobian of the standardized target left out",
     ),
     _v(
         "quadrature-panel-radius",

@@ -45,7 +45,7 @@ VARIANTS = [
         "_supervised.py",
         "log_prior = self.prior.log_prob(theta) + self.constant",
         "log_prior = self.prior.log_prob(theta)",
-        "the Jacobian of a standardised target left out",
+        "the Jacobian of a standardized target left out",
     ),
     _v(
         "log-joint-slope-weight",
