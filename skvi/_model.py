@@ -261,7 +261,7 @@ class Model:
         return target.with_held_out(judge.target(data.held_out))
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
-        """Predictor and likelihood at what a fit learnt beside the posterior.
+        """Predictor and likelihood at what a fit learned beside the posterior.
 
         Parameters
         ----------
@@ -273,7 +273,7 @@ class Model:
         predictor : Predictor
         likelihood : Likelihood
         """
-        first, second = len(self.likelihood.learnt), len(self.prior.learnt)
+        first, second = len(self.likelihood.learned), len(self.prior.learned)
         numbers = as_tensor(hyper)
         predictor = self.predictor.bind(numbers[first + second :])
         return predictor, self.likelihood.bind(numbers[:first])

@@ -324,7 +324,7 @@ def fit_or_refuse(X, y, weight, parts):
     try:
         model.fit(X, y, sample_weight=weight)
     except ValueError as error:  # LinAlgError is a RuntimeError
-        if "Standardise the features" not in str(error):
+        if "Standardize the features" not in str(error):
             raise
         return False
     assert_sane(model, X)

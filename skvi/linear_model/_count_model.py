@@ -120,7 +120,7 @@ class CountModel(Model):
             weight,
             constant,
             noise_hyperprior=gamma,
-            is_centred=False,
+            is_centered=False,
             offset=None if data.offset is None else as_tensor(data.offset),
         )
 

@@ -99,7 +99,7 @@ def remedy_for(problem: Problem, normal: NormalForm) -> str:
     prior = problem.linear_target.prior.matching_normal()
     width = float((normal.variance / prior.variance).max().sqrt())
     if width < 2:
-        return "increase max_iter, or standardise the features"
+        return "increase max_iter, or standardize the features"
     return (
         f"it hardly punishes width here, so that the posterior became {width:.0f} "
         "times as wide as the prior: use divergence='kl', an order closer to 1, "
