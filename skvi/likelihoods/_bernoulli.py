@@ -28,6 +28,7 @@ class BernoulliLikelihood(Likelihood):
     """
 
     is_discrete = True
+    is_log_concave = True
     tail_curvature = 0.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

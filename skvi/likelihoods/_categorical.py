@@ -62,6 +62,7 @@ class CategoricalLikelihood(Likelihood):
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
     is_discrete = True
+    is_log_concave = True
     tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:

@@ -31,6 +31,7 @@ class CountLikelihood(Likelihood):
     """
 
     is_discrete = True
+    is_log_concave = True
 
     @property
     def length_scale(self) -> float:

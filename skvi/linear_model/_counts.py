@@ -348,6 +348,7 @@ default="auto"
         method="auto",
         n_draws=None,
         precision=None,
+        max_seconds=None,
         random_state=None,
     ):
         """Bound the log evidence log p(D) of the model from below and above.
@@ -359,7 +360,8 @@ default="auto"
         y : array-like of shape (n,)
             The training counts.
         sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalized one.
+            Needed if the fit had weights. Integers are rows that are repeated so often;
+            with others the evidence is a generalized one.
         exposure : array-like of shape (n,), default=None
             Needed if the fit had it.
         method : {"auto", "importance", "annealing"}, default="auto"
@@ -371,6 +373,8 @@ default="auto"
             Nats between each bound and log p(D) to aim for. None is 0.03 as far as
             some 130,000 draws of each side go, correlated as those of chains are.
             Not together with `n_draws`.
+        max_seconds : float, default=None
+            See `BayesianLogisticRegression.evidence_bounds`.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -389,5 +393,13 @@ default="auto"
         self._check_X(X)
         self._model.response.check_counts(y, "evidence_bounds")
         return self._check_and_bound(
-            X, y, sample_weight, method, n_draws, precision, random_state, exposure
+            X,
+            y,
+            sample_weight,
+            method,
+            n_draws,
+            precision,
+            random_state,
+            exposure,
+            max_seconds,
         )

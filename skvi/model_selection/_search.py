@@ -114,7 +114,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     results_ : dict of str to array
         One row for each candidate, ready for `pandas.DataFrame`: "params" and
         "param_*"; "model", the first candidate that is the same model; "estimate",
-        "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
+        "lower" and "upper" of the log evidence in nats, as `EvidenceBounds` prints
+        them: unknown ones are NaN or infinite; "lower_se" and "upper_se";
         "interval_lower" and "interval_upper" at `confidence_level`, infinite where
         the bounds are not reliable; "probability", "probability_lower" and
         "probability_upper" of the model, the first of which is NaN as soon as the

@@ -65,7 +65,7 @@ class NetworkEvidenceMixin(EvidenceMixin):
         max_seconds : float, default=None
             What it may take, roughly; bounds are then wider, and more often not
             reliable. With it the result depends on how fast the machine is. None has no
-            limit. For tempering only.
+            limit.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -109,8 +109,6 @@ class NetworkEvidenceMixin(EvidenceMixin):
         )
         has_symmetry = self._model.predictor.symmetry is not None
         tempers = method == "tempering" or (method == "auto" and has_symmetry)
-        if max_seconds is not None and not tempers:
-            raise ValueError("max_seconds limits method='tempering' only.")
         bounds = self._check_and_bound(
             X,
             y,

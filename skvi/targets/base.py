@@ -66,6 +66,8 @@ class Target(Movable):
     #: Whether losses of rows and their slopes in f, and the pullback of these to
     #: theta, are there without automatic differentiation.
     has_row_slopes = False
+    #: Whether the log joint density is known to be concave: there is one mode.
+    is_log_concave = False
     #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
     #: Whether rows have another loss than the log loss: with it a learned noise may
