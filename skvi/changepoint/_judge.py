@@ -7,7 +7,7 @@ import numpy as np
 
 from skvi.changepoint._groups import Reading
 
-__all__ = ["Judge", "Judgement", "beta_gain", "predict"]
+__all__ = ["Judge", "Judgment", "beta_gain", "predict"]
 
 # Steps of the logarithm of beta - 1, and its range.
 STEP, LARGEST_STEP = 0.05, 0.25
@@ -17,7 +17,7 @@ DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """Log density of rows by every hypothesis, what it gains, and the gain's slope.
 
     Of shape (R, K); the slope is in beta - 1, and there only where it is adapted.
@@ -45,18 +45,18 @@ class Judge:
         self.power, self.adapts = power, adapts
         self.log_unit = np.log(noise)[:, None]
 
-    def __call__(self, readings: Sequence[Reading], usable: np.ndarray) -> Judgement:
+    def __call__(self, readings: Sequence[Reading], usable: np.ndarray) -> Judgment:
         """Judge all hypotheses by the usable values of rows, (R, n_series)."""
         density = joined([total(reading.log_density, usable) for reading in readings])
         if self.power is None:
-            return Judgement(density, density, None)
+            return Judgment(density, density, None)
         slope = None
         if self.adapts:
             step = DIFFERENCE * self.power
             ahead = self._gain(readings, usable, self.power + step)
             behind = self._gain(readings, usable, self.power - step)
             slope = (ahead - behind) / (2 * step)
-        return Judgement(density, self._gain(readings, usable, self.power), slope)
+        return Judgment(density, self._gain(readings, usable, self.power), slope)
 
     def _gain(
         self, readings: Sequence[Reading], usable: np.ndarray, power: float

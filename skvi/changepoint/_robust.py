@@ -78,7 +78,7 @@ class RobustGroup(Group):
     window : int
         Number of rows whose sites follow the posterior.
     n_passes : int
-        Largest number of steps towards the fixed point, for each row, of segments that
+        Largest number of steps toward the fixed point, for each row, of segments that
         are no longer than the window. Longer ones take one.
     """
 

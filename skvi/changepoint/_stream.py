@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from skvi.changepoint._filter import Filter, Passed
-from skvi.changepoint._judge import Judge, Judgement, predict
+from skvi.changepoint._judge import Judge, Judgment, predict
 from skvi.changepoint._records import Records
 from skvi.changepoint._rows import Window
 from skvi.changepoint._scaling import Scaling
@@ -93,10 +93,10 @@ class Stream:
             weight = filter_.predictive()
             means = np.concatenate([r.mean[0] for r in readings], axis=-1)
             self.judge.adapt(weight[0], filter_.tilt, means, rows.values[0], usable[0])
-        judgement = self.judge(readings, usable)
-        passed = filter_.advance(judgement.gain, usable.any(1), judgement.slope)
+        judgment = self.judge(readings, usable)
+        passed = filter_.advance(judgment.gain, usable.any(1), judgment.slope)
         mean, std = predict(readings, passed.predictive)
-        self._remember(mean, std, self._densities(judgement, passed, usable), passed)
+        self._remember(mean, std, self._densities(judgment, passed, usable), passed)
         self._shift(np.where(seen, values, mean), seen)
         return n
 
@@ -145,12 +145,12 @@ class Stream:
         return Window(known, past, features, self.filter.t), usable
 
     def _densities(
-        self, judgement: Judgement, passed: Passed, usable: np.ndarray
+        self, judgment: Judgment, passed: Passed, usable: np.ndarray
     ) -> np.ndarray:
         """Log densities of rows, given those before them, in units of the series."""
         found = passed.log_total
         if self.judge.power is not None:
-            density = np.where(passed.predictive > 0, judgement.density, -np.inf)
+            density = np.where(passed.predictive > 0, judgment.density, -np.inf)
             top = density.max(1)
             total = (passed.predictive * np.exp(density - top[:, None])).sum(1)
             found = np.where(usable.any(1), top + np.log(total), 0.0)

@@ -42,7 +42,7 @@ def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
             "which is applied per coordinate"
         )
     return (
-        f"the posterior collapsed towards a point mass{where}: {divergence!r} is "
+        f"the posterior collapsed toward a point mass{where}: {divergence!r} is "
         f"bounded ({why}), and has {lowest:.1g} of the force of KL left to keep it "
         f"from narrowing; its standard deviations mean nothing. Use {remedy}"
     )

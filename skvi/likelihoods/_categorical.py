@@ -38,7 +38,7 @@ class CategoricalLikelihood(Likelihood):
     about 1e-7 nat per row. With more classes, where f is too wide for that, or where it
     is wide and independent, the log loss is integrated through ``max_k (f_k + Gumbel
     noise)``, whose mean is that of log-sum-exp plus Euler's constant: to about 3e-7 nat
-    per row for independent f (a factorised posterior), whatever their spread. A full
+    per row for independent f (a factorized posterior), whatever their spread. A full
     covariance is split into a diagonal with the right variances of the differences to
     the most probable class, integrated so, and a rest. A weak rest enters through two
     terms of a series (errors near 1e-6 nat per row on ten classes of digits); rows

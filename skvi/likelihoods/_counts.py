@@ -48,7 +48,7 @@ class CountLikelihood(Likelihood):
         return N_TERMS + 200 * (1 + safe_exp(f)) * (1 + 1 / c)
 
     def _table_key(self) -> tuple | None:
-        """Parameters of the sums over y; None where they are being learnt."""
+        """Parameters of the sums over y; None where they are being learned."""
         return ()
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ class _GaussianPass(RowPass):
         super().__init__()
         f, slope, self._log_scale, for_scale = buffers
         self._fixed: float | None = None
-        if not likelihood.learnt:
+        if not likelihood.learned:
             self._fixed = math.log(float(likelihood.noise_scale))
             self._log_scale = f.new_full((len(f), 1), self._fixed)
             for_scale = torch.empty_like(self._log_scale)

@@ -64,7 +64,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     }
     tail_curvature = 0.0
     gamma_block = ("dispersion", 1.0)
-    #: What it means that a learnt hyperparameter fell to its floor.
+    #: What it means that a learned hyperparameter fell to its floor.
     floor_remedy = (
         "the counts are not more dispersed than a Poisson distribution; use "
         "PoissonLikelihood, or fix dispersion"
@@ -81,13 +81,13 @@ class NegativeBinomialLikelihood(CountLikelihood):
         return (1.0, 1.0) if self.dispersion == "hyperprior" else None
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The dispersion, where it is no number."""
         return ("dispersion",) if isinstance(self.dispersion, str) else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """Log of y's own dispersion, (1,); see `Likelihood.initial_hyper`."""
-        if not self.learnt:
+        if not self.learned:
             return super().initial_hyper(y)
         mean, variance = float(y.mean()), float(y.var(correction=0))
         start = max((variance - mean) / max(mean, 1e-300) ** 2, MIN_START)
@@ -95,7 +95,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
     def bind(self, hyper: torch.Tensor) -> "NegativeBinomialLikelihood":
         """Return the likelihood whose dispersion is ``exp(hyper)``, at least 1e-9."""
-        if not self.learnt:
+        if not self.learned:
             return self
         bound = NegativeBinomialLikelihood()
         bound._bound = hyper[0].exp().clamp(min=LEAST)
@@ -105,7 +105,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     def _alpha(self) -> torch.Tensor:
         if self._bound is not None:
             return self._bound
-        if self.learnt:
+        if self.learned:
             raise ValueError(
                 f"NegativeBinomialLikelihood(dispersion={self.dispersion!r}) has no "
                 "value before a fit binds one; give a number."

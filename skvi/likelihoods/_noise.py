@@ -1,4 +1,4 @@
-"""Noise with a scale, fixed or learnt."""
+"""Noise with a scale, fixed or learned."""
 
 from copy import copy
 from numbers import Real
@@ -41,14 +41,14 @@ class NoiseLikelihood(Likelihood):
     _bound_scale: torch.Tensor | None = None
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The noise scale, where it is "learn"."""
         is_bound = self._bound_scale is not None
         return ("noise_scale",) if self.noise_scale == "learn" and not is_bound else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """Log of half a robust scale of y, (1,); see `Likelihood.initial_hyper`."""
-        if not self.learnt:
+        if not self.learned:
             return super().initial_hyper(y)
         # The median distance can be 0 where most targets are equal.
         median = 1.4826 * (y - y.median()).abs().median()
@@ -58,7 +58,7 @@ class NoiseLikelihood(Likelihood):
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood whose noise scale is ``exp(hyper)``."""
-        if not self.learnt:
+        if not self.learned:
             return self
         bound = copy(self)
         bound._bound_scale = hyper[0].exp()
@@ -150,7 +150,7 @@ class NoiseLikelihood(Likelihood):
     def _scale(self) -> torch.Tensor:
         if self._bound_scale is not None:
             return self._bound_scale
-        if self.learnt:
+        if self.learned:
             raise ValueError(
                 f"{type(self).__name__}(noise_scale='learn') has no value before a fit "
                 "binds one; give a number."

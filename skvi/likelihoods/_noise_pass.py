@@ -16,7 +16,7 @@ class StandardNoise(Protocol):
     noise_scale: float | str
 
     @property
-    def learnt(self) -> tuple[str, ...]: ...
+    def learned(self) -> tuple[str, ...]: ...
 
     def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor: ...
 
@@ -43,7 +43,7 @@ class NoisePass(RowPass):
         self._noise, self._reach = noise, reach
         self._f, self._slope = buffers.f, buffers.slope
         self._level, self._for_level = buffers.hyper, buffers.for_hyper
-        if not noise.learnt:
+        if not noise.learned:
             fixed = math.log(float(noise.noise_scale))
             self._level = self._f.new_full((len(self._f), 1), fixed)
             self._for_level = torch.empty_like(self._level)

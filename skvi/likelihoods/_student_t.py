@@ -117,7 +117,7 @@ class StudentTLikelihood(NoiseLikelihood):
                 f"The integral of the power {c} of {self!r} is infinite: c (df + 1) "
                 "must exceed 1. Use a larger power, or a larger df."
             )
-        # Of (1 + z^2 / df)^(-c (df + 1) / 2): the normaliser of another Student-t.
+        # Of (1 + z^2 / df)^(-c (df + 1) / 2): the normalizer of another Student-t.
         log_width = 0.5 * math.log(self.df * math.pi) + _lgamma_step(shape)
         value = c * self._log_peak + log_width + self._scale.log()
         return torch.zeros_like(f[..., 0]) + value

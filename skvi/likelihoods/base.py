@@ -39,13 +39,13 @@ class Likelihood(Component, Movable, Predictive):
     #: Columns of f that say how large the noise is; they start at 0.
     scale_outputs: tuple[int, ...] = ()
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
-    learnt: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
     #: A positive number of the distribution that may have a Gamma prior and posterior:
     #: its name, and p, where `bind` takes ``p * log(number)``. None without one.
     gamma_block: tuple[str, float] | None = None
     #: Shape and rate of that prior, where the likelihood asks for one.
     gamma_prior: tuple[float, float] | None = None
-    #: What it means, and what to do, where a learnt hyperparameter fell to its floor.
+    #: What it means, and what to do, where a learned hyperparameter fell to its floor.
     floor_remedy = (
         "the model fits some rows exactly; fix noise_scale, or use fewer parameters"
     )
@@ -60,7 +60,7 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         Tensor of shape (H,)
-            One number for each name in `learnt`, in float64; empty by default.
+            One number for each name in `learned`, in float64; empty by default.
         """
         return y.new_zeros(0, dtype=torch.float64)
 
@@ -313,7 +313,7 @@ class Likelihood(Component, Movable, Predictive):
     ) -> Expectations:
         """Expected (p^c / integral of p^c)^((c - 1) / c), and its derivatives.
 
-        The normalised power of a density is called its escort density.
+        The normalized power of a density is called its escort density.
 
         Parameters
         ----------

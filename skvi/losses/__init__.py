@@ -1,7 +1,7 @@
 """Losses: what the parameter is for.
 
 A loss turns a likelihood into l(theta, x_i, y_i), in nats per row. The log loss
-gives Bayesian inference; robust losses give a generalised posterior that
+gives Bayesian inference; robust losses give a generalized posterior that
 outliers move less.
 """
 

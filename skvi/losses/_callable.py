@@ -43,7 +43,7 @@ class CallableLoss(Loss):
     The posterior is ``prior * exp(-sum of losses)``: the loss needs a scale, which
     says how much one row teaches (10 * loss gives 10 times the information). f is
     what the linear model or network returns: the mean for regressors (of the
-    standardised target where ``normalize_y=True``, which y then is too), the log
+    standardized target where ``normalize_y=True``, which y then is too), the log
     rate for counts, the log odds of class 1 for two classes. y are the targets as
     floats, for classifiers the positions in ``classes_``: 0.0, 1.0, ... A hinge loss is
     ``lambda f, y: torch.relu(1 - (2 * y - 1) * f)``.
@@ -95,8 +95,8 @@ class CallableLoss(Loss):
 
     def check(self, likelihood: ConditionalDensity) -> None:
         """Refuse hyperparameters that this loss cannot see; see `Loss.check`."""
-        if likelihood.learnt:
-            name = likelihood.learnt[0]
+        if likelihood.learned:
+            name = likelihood.learned[0]
             raise IncompatibleComponentsError(
                 f"loss={self!r} does not depend on {name}, so that {name}='learn' has "
                 f"nothing to learn from. Give a number as {name}, or use loss='log'."
@@ -144,7 +144,7 @@ class CallableLoss(Loss):
         for step in STEPS:
             z, weights = _rule(step / refine, mean.device)
             f = torch.addcmul(mean, z[:, None], std)
-            # The centre's value is taken out: Stein's identities divide by s.
+            # The center's value is taken out: Stein's identities divide by s.
             loss = self(None, f[..., None], y) - center
             sums = torch.stack([weights, weights * z, weights * (z.square() - 1)])
             found = sums @ loss.to(sums.dtype)
@@ -165,7 +165,7 @@ def _rule(step: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor
 
 
 class RegularizedLoss(Loss):
-    r"""A loss plus a penalty: regularised Bayesian inference.
+    r"""A loss plus a penalty: regularized Bayesian inference.
 
     .. math:: \ell(\theta, x_i, y_i) + \phi(\theta, x_i)
 
@@ -185,7 +185,7 @@ class RegularizedLoss(Loss):
     given as one. With its expectation, ``E_q[phi]``, the objective is that of
     P(loss + phi, D, Q): any divergence and family go with it, and losses nest.
     Sample weights multiply both terms. Expectations are as accurate as those of the
-    two parts, and evidences are generalised ones.
+    two parts, and evidences are generalized ones.
 
     References
     ----------

@@ -19,7 +19,7 @@ class AlphaEnergy(Objective):
               -\alpha \ell_i(\theta) + \frac{\alpha}{n}
               \log\frac{\pi(\theta)}{q(\theta)}\right)\right]
 
-    minimised, with the n rows' losses, for the log loss ``-log p(y_i | theta)``. For
+    minimized, with the n rows' losses, for the log loss ``-log p(y_i | theta)``. For
     many rows it is
 
     .. math:: E_\alpha(q) \approx \mathrm{KL}(q \| \pi) - \frac{1}{\alpha} \sum_i
@@ -38,7 +38,7 @@ class AlphaEnergy(Objective):
         Positive. 0 is refused: it is `ELBO`.
     form : {"large_n", "exact"}, default="large_n"
         "large_n" is the second formula: for a linear model and a normal q it is
-        computed and optimised without noise, for a network with locally sampled
+        computed and optimized without noise, for a network with locally sampled
         activations, and every factor but the likelihood's is in closed form. "exact"
         is the first, always from draws.
     gradient : {"auto", "reparam"}, default="auto"

@@ -57,7 +57,7 @@ class _Layer(NamedTuple):
 
 
 class AnalyticSteps(NetworkSteps):
-    """Gradients of the negative ELBO from draws of factorised normals.
+    """Gradients of the negative ELBO from draws of factorized normals.
 
     ``theta = mean + std * noise``. The predictor pulls the slopes of the loss in f
     back to theta; they are the gradient in the means and, times the noise, in the

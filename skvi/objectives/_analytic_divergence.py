@@ -1,4 +1,4 @@
-"""Divergences of factorised normals, and their gradients, for several members."""
+"""Divergences of factorized normals, and their gradients, for several members."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -59,7 +59,7 @@ def divergence_part(
         return _Orders(orders, params, std, gradient)
     scaled = [form for form in forms if isinstance(form, ScaledForm)]
     if len(scaled) == len(members):
-        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learnt)
+        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
         return ScaledMoments(scaled, params, std, gradient, n_before)
     return _ByAutograd(members, params, std, gradient)
 
@@ -82,7 +82,7 @@ def form_of(member: Member) -> str:
 
 def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
     prior = member.target.prior
-    if member.target.prior_spec.learnt:
+    if member.target.prior_spec.learned:
         return ScaledForm.of(member)
     found = member.divergence.moment_form(prior)
     return member.divergence.order_form(prior) if found is None else found
@@ -107,7 +107,7 @@ class _Moments:
         self.pull = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
         self.shares = self.precision, self.pull, self.minus_weight
-        self.is_centred = not bool(center.any())
+        self.is_centered = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
@@ -123,14 +123,14 @@ class _Moments:
         std, slope = self.std, self.for_std
         precision, pull, minus_weight = self.shares
         self.for_mean.addcmul_(precision, self.mean)
-        if not self.is_centred:
+        if not self.is_centered:
             self.for_mean.sub_(pull)
         slope.addcmul_(precision, std)
         torch.addcmul(minus_weight, slope, std, out=slope)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        shift = mean if self.is_centred else mean - self.center
+        shift = mean if self.is_centered else mean - self.center
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
         total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
@@ -216,7 +216,7 @@ class _ByAutograd:
     ) -> None:
         self.members, self.params = members, params
         self.std, self.gradient, self.size = std, gradient, std.shape[1]
-        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learnt)
+        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learned)
         self.for_std = gradient[:, self.size : 2 * self.size]
         self.for_prior = gradient[:, n_of_loss:]
         self.found: list[torch.Tensor] = []

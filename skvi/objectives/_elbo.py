@@ -1,4 +1,4 @@
-"""The expectation objective: ELBO and every generalised posterior."""
+"""The expectation objective: ELBO and every generalized posterior."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -23,9 +23,9 @@ GAIN_DRAWS, GAIN_ELEMENTS = 1000, 2**23
 
 
 class ELBO(Objective):
-    """Evidence lower bound, or its generalisation by loss and divergence.
+    """Evidence lower bound, or its generalization by loss and divergence.
 
-    Maximises ``-E_q[loss] - D(q || prior)``. With log loss and KL this is a lower
+    Maximizes ``-E_q[loss] - D(q || prior)``. With log loss and KL this is a lower
     bound on log p(D), and the fit is standard variational inference.
 
     Parameters
@@ -40,7 +40,7 @@ class ELBO(Objective):
         theta, at the price of far more noise: it is for densities that have none.
     rao_blackwell : bool, default=False
         Of "score" only: whether the parameters of q for one coordinate leave out
-        log q and the log prior of all other coordinates. It needs a factorised q,
+        log q and the log prior of all other coordinates. It needs a factorized q,
         an independent prior and KL. By itself it cuts the noise; beside the control
         variate it can add some where every row depends on every coordinate, because
         near the optimum what it drops cancels the noise of the loss.
@@ -59,7 +59,7 @@ class ELBO(Objective):
     "reparam" with a log mean, as in Rényi's divergence without a closed form, is
     consistent only). A single draw has no other draws and no control variate.
 
-    For one draw of q per log weight, the doubly reparameterised gradient is "stl".
+    For one draw of q per log weight, the doubly reparameterized gradient is "stl".
 
     References
     ----------
@@ -167,7 +167,7 @@ class ELBO(Objective):
         return form.remaining_gain(form.reward(loss, weight, target.reference))
 
     def structure(self, member: Member) -> Hashable | None:
-        """What networks under factorised normals share; see `Objective.structure`."""
+        """What networks under factorized normals share; see `Objective.structure`."""
         return structure_of(member) if self.gradient == "auto" else None
 
     def steps(

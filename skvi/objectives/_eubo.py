@@ -4,14 +4,14 @@ import math
 
 import torch
 
-from skvi.objectives._weights import WeightsObjective, normalise, weighted_sum
+from skvi.objectives._weights import WeightsObjective, normalize, weighted_sum
 from skvi.utils._validation import StrOptions
 
 __all__ = ["EUBO"]
 
 
 class EUBO(WeightsObjective):
-    r"""Evidence upper bound: minimises KL(posterior || q).
+    r"""Evidence upper bound: minimizes KL(posterior || q).
 
     .. math:: U(q) = E_{p(\theta|D)}[\log p(D, \theta) - \log q(\theta)]
               = \log p(D) + KL(p(\theta|D) \| q)
@@ -24,17 +24,17 @@ class EUBO(WeightsObjective):
     ----------
     gradient : {"auto", "score", "doubly_reparam"}, default="auto"
         "auto" matches moments where q is normal, and else trains with
-        "doubly_reparam". Both rules train on self-normalised weights of fresh
+        "doubly_reparam". Both rules train on self-normalized weights of fresh
         draws; their bias is O(1/S) and large while the effective sample size is
         small. The noise of "doubly_reparam" vanishes where q is the posterior.
 
     Notes
     -----
     The exact EUBO is above log p(D). Its estimate from draws of q is a
-    self-normalised one and can fall below: `evidence_bounds` takes its upper
+    self-normalized one and can fall below: `evidence_bounds` takes its upper
     side from posterior draws. The gradient of the exact EUBO is
     ``-E_p[d log q(theta; lambda) / d lambda]`` with theta held fixed.
-    Differentiating the weights as well minimises something that has no lower
+    Differentiating the weights as well minimizes something that has no lower
     bound at a finite number of draws.
 
     References
@@ -60,7 +60,7 @@ class EUBO(WeightsObjective):
         self.gradient = gradient
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
-        """Self-normalised estimate of the EUBO.
+        """Self-normalized estimate of the EUBO.
 
         Parameters
         ----------
@@ -73,13 +73,13 @@ class EUBO(WeightsObjective):
             A scalar in nats: reduced over the last axis, averaged over the others.
             Its bias is O(1/S), so that it can be below log p(D).
         """
-        means = weighted_sum(normalise(log_weights), log_weights)
+        means = weighted_sum(normalize(log_weights), log_weights)
         top = log_weights.amax(-1)
         return torch.where(top == -math.inf, top, means).mean()
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
         """``softmax(lw)``; see `WeightsObjective.training_weights`."""
-        return normalise(log_weights)
+        return normalize(log_weights)
 
     def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
         """Minus the weights; see `WeightsObjective.path_weights`."""

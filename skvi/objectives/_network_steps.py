@@ -64,7 +64,7 @@ class NetworkSteps(Steps):
         self.passes = first.predictor.passes(*shape, like=params)
         self._columns = [batch.X.mT for batch in self.batches.steps]
         start = len(members[0].posterior.params)
-        self._noise_scale = slice(start, start + len(first.likelihood_spec.learnt))
+        self._noise_scale = slice(start, start + len(first.likelihood_spec.learned))
         hyper = (x[:, self._noise_scale] for x in (params, self.gradient))
         buffers = RowBuffers(self.passes.f, self.passes.slope, *hyper)
         self.row_pass = first.loss.row_pass(first.likelihood_spec, buffers)

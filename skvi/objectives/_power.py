@@ -7,14 +7,14 @@ import torch
 
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._existence import power_exists
-from skvi.objectives._weights import WeightsObjective, log_power_mean, normalise
+from skvi.objectives._weights import WeightsObjective, log_power_mean, normalize
 from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["IWELBO", "ChiBound", "RenyiBound"]
 
 
 class _PowerBound(WeightsObjective):
-    """``log(mean(w^(1 - alpha))) / (1 - alpha)``, in Rényi's parametrisation."""
+    """``log(mean(w^(1 - alpha))) / (1 - alpha)``, in Rényi's parametrization."""
 
     @property
     def _order(self) -> float:
@@ -41,10 +41,10 @@ class _PowerBound(WeightsObjective):
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
         """``softmax((1 - alpha) lw)``; see `WeightsObjective.training_weights`."""
-        return normalise(log_weights, 1 - self._order)
+        return normalize(log_weights, 1 - self._order)
 
     def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
-        """Doubly reparameterised factors; see `WeightsObjective.path_weights`."""
+        """Doubly reparameterized factors; see `WeightsObjective.path_weights`."""
         alpha = self._order
         if alpha < 0:
             return alpha * weights
@@ -61,7 +61,7 @@ class RenyiBound(_PowerBound):
 
     It falls as alpha grows: alpha = 0 is log p(D) itself (the importance-weighted
     ELBO from S draws), alpha -> 1 the ELBO. Orders from 0 up are lower bounds and
-    maximised, negative ones are upper bounds and minimised.
+    maximized, negative ones are upper bounds and minimized.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class RenyiBound(_PowerBound):
     (dlw/dtheta) dtheta/dlambda)``, equal in expectation at every S. For alpha < 0
     they are ``alpha / (1 - alpha) sum(w dlog q/dlambda)`` with theta held fixed
     ("score") and ``alpha sum(w (dlw/dtheta) dtheta/dlambda)``, with a bias of
-    O(1/S); there the derivative of the estimate from S draws minimises something
+    O(1/S); there the derivative of the estimate from S draws minimizes something
     without a lower bound. Minibatches bias the bound, which is not linear in the
     log likelihood.
 
@@ -155,8 +155,8 @@ class RenyiBound(_PowerBound):
 
 #: Of each direction: what it means, the rule that is no gradient, another, and why.
 _RULES = {
-    "lower": ("below", "score", "reparam", "is not the gradient of what is maximised"),
-    "upper": ("above", "reparam", "score", "minimises something without a minimum"),
+    "lower": ("below", "score", "reparam", "is not the gradient of what is maximized"),
+    "upper": ("above", "reparam", "score", "minimizes something without a minimum"),
 }
 
 
@@ -166,7 +166,7 @@ class ChiBound(_PowerBound):
     .. math:: U_n(q) = \frac{1}{n} \log E_q\left[
               \left(\frac{p(D, \theta)}{q(\theta)}\right)^n\right]
 
-    Minimising it punishes a q that is too narrow more than the EUBO does.
+    Minimizing it punishes a q that is too narrow more than the EUBO does.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class IWELBO(_PowerBound):
               \sum_k \frac{p(D, \theta_k)}{q(\theta_k)}\right]
 
     A lower bound in expectation that rises to log p(D) with K. The q that
-    maximises it is a good importance proposal, wider than the ELBO's; by itself
+    maximizes it is a good importance proposal, wider than the ELBO's; by itself
     it approximates the posterior the less, the larger K is.
 
     Parameters

@@ -8,7 +8,7 @@ import torch
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives.base import Objective
 
-__all__ = ["WeightsObjective", "log_power_mean", "normalise", "weighted_sum"]
+__all__ = ["WeightsObjective", "log_power_mean", "normalize", "weighted_sum"]
 
 # Below this spread of the scaled log weights their power mean is taken by series.
 SMALL_SPREAD = 1.0
@@ -22,10 +22,10 @@ class WeightsObjective(Objective):
 
     Notes
     -----
-    The hyperparameters of a target (learnt noise) follow the exact gradient of a
-    maximised bound. Under a minimised one they ascend ``sum(softmax(lw) *
+    The hyperparameters of a target (learned noise) follow the exact gradient of a
+    maximized bound. Under a minimized one they ascend ``sum(softmax(lw) *
     log_joint)`` with the weights and theta held fixed (Fisher's identity): to
-    minimise the bound in them would lower the evidence without limit.
+    minimize the bound in them would lower the evidence without limit.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class WeightsObjective(Objective):
         if not divergence.is_standard:
             name = type(self).__name__
             raise IncompatibleComponentsError(
-                f"objective={name} moves q towards the exact posterior and leaves no "
+                f"objective={name} moves q toward the exact posterior and leaves no "
                 f"room for another divergence to the prior than KL(weight=1); got "
                 f"divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
@@ -76,7 +76,7 @@ class WeightsObjective(Objective):
         raise NotImplementedError
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
-        """Self-normalised weights by which draws enter the gradient.
+        """Self-normalized weights by which draws enter the gradient.
 
         Parameters
         ----------
@@ -149,13 +149,13 @@ class WeightsObjective(Objective):
             surrogate = weighted_sum(self.path_weights(weights), log_weights)
         if for_hyper is not None:
             if self.direction == "upper":
-                weights = normalise(fixed)
+                weights = normalize(fixed)
             surrogate = surrogate - weighted_sum(weights, for_hyper.reshape(shape))
         value = self.bound(fixed)
         return surrogate.mean(), value if self.direction == "upper" else -value
 
 
-def normalise(log_weights: torch.Tensor, power: float = 1.0) -> torch.Tensor:
+def normalize(log_weights: torch.Tensor, power: float = 1.0) -> torch.Tensor:
     """Detached ``softmax(power * log_weights)``; 0 where all of them are -inf."""
     return torch.softmax(power * log_weights.detach(), -1).nan_to_num(nan=0.0)
 
@@ -178,6 +178,6 @@ def log_power_mean(log_weights: torch.Tensor, power: float) -> torch.Tensor:
     direct = (torch.logsumexp(power * log_weights, -1) - math.log(count)) / power
     low, high = log_weights.amin(-1, True), log_weights.amax(-1, True)
     is_small = abs(power) * (high - low) <= SMALL_SPREAD  # False where it is NaN
-    centred = torch.where(is_small, log_weights - mean, 0.0)
-    series = torch.log1p(torch.expm1(power * centred).mean(-1)) / power
+    centered = torch.where(is_small, log_weights - mean, 0.0)
+    series = torch.log1p(torch.expm1(power * centered).mean(-1)) / power
     return torch.where(is_small[..., 0], mean[..., 0] + series, direct)

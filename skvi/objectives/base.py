@@ -18,7 +18,7 @@ class Objective(Component):
     Attributes
     ----------
     kind : {"expectation", "rows", "weights"}
-        What is minimised: ``E_q[loss] + D(q || prior)``; the same with something
+        What is minimized: ``E_q[loss] + D(q || prior)``; the same with something
         else in the place of each row's expected loss; or a function of the log
         weights ``log p(D, theta) - log q(theta)`` of draws from q.
     direction : {"lower", "upper", "estimate"}
@@ -223,7 +223,7 @@ class Objective(Component):
         n_draws: int,
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Build a scalar to minimise, with the right gradient, from fresh draws.
+        """Build a scalar to minimize, with the right gradient, from fresh draws.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ class Objective(Component):
             A scalar. Its gradient in ``posterior.params`` is the training rule;
             its value means nothing.
         value : Tensor
-            A scalar: detached estimate of the loss that is minimised, in nats,
+            A scalar: detached estimate of the loss that is minimized, in nats,
             summed over all data. A minibatch or S draws add noise, and where it is
             not linear in means over draws (Rényi, EUBO) a bias that falls with S.
         """

@@ -323,7 +323,7 @@ class Family(Component):
         layout : Layout
             Of theta, with P parameters.
         generator : torch.Generator, default=None
-            Randomises the starting point where the family needs it.
+            Randomizes the starting point where the family needs it.
 
         Returns
         -------

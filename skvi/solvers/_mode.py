@@ -77,7 +77,7 @@ def average_curvature(
     precision: torch.Tensor,
     n_iter: int = 2,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move from the mode towards the best normal, with rough integrals.
+    """Move from the mode toward the best normal, with rough integrals.
 
     A step costs a third of one with the full rule, which it often saves.
 
@@ -161,7 +161,7 @@ def factorize(matrix: torch.Tensor) -> torch.Tensor:
 
 
 SINGULAR = (
-    "The curvature of the objective is numerically singular or not finite. Standardise "
+    "The curvature of the objective is numerically singular or not finite. Standardize "
     "the features, remove duplicated columns, or use a prior with a smaller scale."
 )
 

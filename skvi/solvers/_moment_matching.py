@@ -175,7 +175,7 @@ class MomentMatching(Solver):
         if bad:
             message = (
                 f"the draws behind the moments are poor ({bad}); use a stronger "
-                "prior, standardise the features, or objective='elbo'"
+                "prior, standardize the features, or objective='elbo'"
             )
         options.progress(value, lambda: state)
         return Solution(
