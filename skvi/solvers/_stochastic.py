@@ -143,7 +143,7 @@ class Ivon(Stochastic):
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
         if not problem.posterior.components[0].is_mean_field:
-            return "it needs posterior='mean_field', or an ensemble of such"
+            return "it needs posterior='mean_field', or an ensemble of them"
         if problem.objective.rate_share < 1:
             return (
                 f"the gradients of {problem.objective!r} are too noisy for a curvature"

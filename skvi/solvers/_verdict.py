@@ -28,7 +28,9 @@ def missing_for_expectations(
 ) -> str:
     """Say why an objective is none of these kinds without draws; empty if it is."""
     if problem.objective.kind not in kinds:
-        return f"it minimizes expectations, and {problem.objective!r} is none"
+        return (
+            f"it minimizes expectations under q, and {problem.objective!r} is not one"
+        )
     if problem.objective.needs_draws:
         return f"{problem.objective!r} asks for draws"
     return ""

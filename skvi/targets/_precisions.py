@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.special import gammaln
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
@@ -74,6 +76,56 @@ class ConjugateForm(Movable):
     coef: Precision
     intercept: float | None
     constant: float
+
+    def log_evidence(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Log p(D | precisions), where all coefficients share one.
+
+        Parameters
+        ----------
+        t, s : ndarray of shape (m,)
+            Logarithms of the precisions of the noise and of the coefficients.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            In nats, with all constants.
+        """
+        e, z = self.data.values.numpy(), self.data.solution.numpy()
+        # In units of the smaller of both precisions nothing overflows.
+        ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
+        alpha = np.exp(t)
+        weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
+        weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
+        value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
+        value += 0.5 * (self.data.n * (t - LOG_2PI) - alpha * self.data.residual)
+        return value + self.constant + self.log_intercept(alpha)
+
+    def log_intercept(self, alpha: np.ndarray) -> np.ndarray:
+        """Part of the log evidence that comes from the intercept.
+
+        Parameters
+        ----------
+        alpha : ndarray of shape (m,)
+            Precisions of the noise.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+        """
+        if self.intercept is None:
+            return np.zeros_like(alpha)
+        n, prior, mean = self.data.n, self.intercept, self.data.mean
+        total = alpha * n + prior
+        return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
+
+    def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Log density of D and of the logarithms of what has a hyperprior, (m,)."""
+        value = self.log_evidence(t, s)
+        for node, x in ((self.noise, t), (self.coef, s)):
+            if node.hyperprior is not None:
+                a, b = node.hyperprior.shape, node.hyperprior.rate
+                value += a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
+        return value
 
 
 class ConditionalPrior(BuiltPrior):
