@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
-from scipy.special import digamma, polygamma
 
 from skvi.base import NormalForm
 from skvi.priors.base import BuiltPrior
+from skvi.utils._device import CPU
 
 __all__ = ["GammaScales", "HorseshoeScales", "LogScales", "ScaleMixture", "ScaleTerms"]
 
@@ -92,8 +92,9 @@ class GammaScales:
 
     def start(self) -> NormalForm:
         a = self.shape
-        width = 0.5 * math.sqrt(float(polygamma(1, a)))
-        middle = float(digamma(a))  # of log(shape * precision)
+        shape = torch.tensor(a, dtype=torch.float64, device=CPU)
+        width = 0.5 * math.sqrt(float(torch.polygamma(1, shape)))
+        middle = float(torch.digamma(shape))  # of log(shape * precision)
         if width > WIDEST:
             # Between the smallest scales of a vague prior and coefficients of size 1.
             width, middle = WIDEST, 0.5 * min(math.log(a), 0.0)

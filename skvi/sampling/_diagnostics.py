@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import ndtri, softmax
 
 __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
@@ -71,7 +70,8 @@ def _fit_pareto_shape(x: np.ndarray) -> float:
         b = 1 / x[-1] + (1 - np.sqrt(n_grid / (grid - 0.5))) / (3 * quartile)
         k = np.log1p(-b[:, None] * x).mean(1)
         log_likelihood = n * (np.log(-b / k) - k - 1)
-        b_mean = softmax(log_likelihood) @ b
+        weights = np.exp(log_likelihood - log_likelihood.max())
+        b_mean = (weights @ b) / weights.sum()
         shape = float(np.log1p(-b_mean * x).mean())
     return (n * shape + 10 * 0.5) / (n + 10)
 
@@ -120,8 +120,8 @@ def _rhat_of_ranks(split: np.ndarray) -> float:
     """Largest R-hat of normal scores; quantities that never change agree."""
     flat = split.reshape(-1, split.shape[2])
     ranks = np.stack([_ranks(column) for column in flat.T], 1)
-    scores = ndtri((ranks - 0.375) / (len(flat) + 0.25))
-    scores, n = scores.reshape(split.shape), split.shape[1]
+    shares = torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))
+    scores, n = torch.special.ndtri(shares).numpy().reshape(split.shape), split.shape[1]
     within = scores.var(1, ddof=1).mean(0)
     between = scores.mean(1).var(0, ddof=1)
     ratio = (n - 1) / n + between / within.clip(min=1e-300)

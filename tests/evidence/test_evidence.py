@@ -224,7 +224,9 @@ def test_bridge_of_two_normals(width, global_random_seed):
 def plant_chains(monkeypatch, spoil):
     """Let every sampler return chains that `spoil` has changed."""
     run = HamiltonianChains.run
-    monkeypatch.setattr(HamiltonianChains, "run", lambda self, n, deadline=None: spoil(run(self, n)))
+    monkeypatch.setattr(
+        HamiltonianChains, "run", lambda self, n, deadline=None: spoil(run(self, n))
+    )
 
 
 def assert_unreliable(bounds, *reasons):

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "unreliable-numbers-printed",
         "_result.py",
-        "        if self.reliable:\n            (low",
-        "        if self.method:\n            (low",
+        "        if self.reliable:\n            low, high",
+        "        if self.method:\n            low, high",
         "an unreliable interval is shown as if it meant something",
     ),
     _v(
