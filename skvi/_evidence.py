@@ -140,7 +140,7 @@ class EvidenceMixin:
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
         model, data = self._model, self._data_of_fit(X, y, sample_weight, exposure)
-        is_counted = not data.is_weighted or self._repeats_rows(sample_weight)
+        is_counted = not data.is_weighted or repeats_rows(data, sample_weight)
         plain = self.loss_function_.is_log_loss and is_counted
         target = model.target(data).at(torch.from_numpy(self._hyper.copy()))
         work = self._evidence_draws * len(data.y) * target.layout.size
@@ -159,14 +159,6 @@ class EvidenceMixin:
             # With weights, too: a power of a probability is at most 1.
             bounds = bounds.of_probability()
         return replace(bounds, plug_in=target.learned + model.taken_from_y)
-
-    def _repeats_rows(self, sample_weight):
-        """Whether weights are integers, and nothing but how often a row was seen."""
-        has_others = self.get_params(deep=False).get("class_weight") is not None
-        if has_others or sample_weight is None:
-            return False
-        weight = np.asarray(sample_weight, dtype=np.float64)
-        return bool((weight == np.round(weight)).all())
 
     def _data_of_fit(self, X, y, sample_weight, exposure):
         """Return the training data again; raise where they are others."""
@@ -213,3 +205,13 @@ class EvidenceMixin:
             report=report,
             **limits,
         )
+
+
+def repeats_rows(data, sample_weight):
+    """Whether the weights are integers, and the user's own: no class weights."""
+    if sample_weight is None:
+        return False
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    weight = weight[weight > 0] if weight.ndim else np.full(len(data.y), weight)
+    is_own = np.array_equal(weight, data.weight)
+    return is_own and bool((weight == np.round(weight)).all())

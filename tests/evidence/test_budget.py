@@ -157,6 +157,9 @@ def test_integer_weights_are_repeated_rows():
     found = model.evidence_bounds(X, y, sample_weight=weight, random_state=0)
     assert found.quantity == expected.quantity == "log evidence"
     assert found.estimate == pytest.approx(expected.estimate, abs=0.02)
-    model.fit(X, y, sample_weight=weight / 2)
+    model.set_params(class_weight={0: 2, 1: 1}).fit(X, y, sample_weight=weight)
+    found = model.evidence_bounds(X, y, sample_weight=weight, random_state=0)
+    assert found.quantity == "generalized log evidence"
+    model.set_params(class_weight=None).fit(X, y, sample_weight=weight / 2)
     found = model.evidence_bounds(X, y, sample_weight=weight / 2, random_state=0)
     assert found.quantity == "generalized log evidence"

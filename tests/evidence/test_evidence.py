@@ -255,8 +255,8 @@ def test_heavy_tails_below(monkeypatch):
     target, posterior, _ = conjugate()
     adapt = _importance.adapt_proposal
 
-    def narrow(*args):
-        proposal, pilot = adapt(*args)
+    def narrow(*args, **options):
+        proposal, pilot = adapt(*args, **options)
         normal = proposal.normal
         normal = type(normal)(normal.mean, 0.1 * normal.scale)
         return type(proposal)(normal, 40), pilot
