@@ -32,6 +32,8 @@ class Likelihood(Component, Movable, Predictive):
     #: Whether the expectations under a normal f are right: with several columns only
     #: where nothing changes when all of them move together.
     has_expectations = True
+    #: Whether ``-log p(y | f)`` is convex in f for every y.
+    is_log_concave = False
     #: Whether y is normal given f.
     is_normal = False
     #: Whether f is the location of y, in its units.

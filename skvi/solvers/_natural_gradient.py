@@ -3,9 +3,11 @@
 import math
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 
+from skvi.divergences import MomentForm
 from skvi.solvers._anderson import Anderson
 from skvi.solvers._mode import SINGULAR, add, average_curvature, find_mode
 from skvi.solvers._normal_point import (
@@ -15,6 +17,7 @@ from skvi.solvers._normal_point import (
     singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.solvers._row_space import RowAnderson, RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
@@ -89,7 +92,8 @@ class NaturalGradient(Solver):
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
         with torch.inference_mode():
-            return _Iteration(problem, options).run()
+            run = _RowIteration if suits_rows(problem) else _Iteration
+            return run(problem, options).run()
 
 
 class _Iteration(Run):
@@ -103,8 +107,7 @@ class _Iteration(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
-        self.point = self._start()
-        self.anderson = Anderson(self.point.normal.scale)
+        self._begin()
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
 
     @property
@@ -115,6 +118,14 @@ class _Iteration(Run):
         with torch.inference_mode(False):  # for graphs of other solvers
             posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
+
+    def _begin(self) -> None:
+        self.point = self._start()
+        self.anderson = Anderson(self.point.normal.scale)
+
+    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> NormalPoint:
+        """Point at which those that `_iterate` moves have these values."""
+        return point_at(self.problem, mean, precision)
 
     def _start(self) -> NormalPoint:
         target, posterior = self.problem.linear_target, self.problem.posterior
@@ -162,13 +173,16 @@ class _Iteration(Run):
         # A line search needs values that agree with their gradients.
         if slow and self._resolution < 10 * self.options.tol:
             return self._quasi_newton()
-        point, mean = self.point, self.point.normal.mean
+        return self._natural_step()
+
+    def _natural_step(self) -> None:
+        point, mean = self.point, self.point.mean
         step, move, gap = point.directions
         share = FAR_SHARE if gap > FAR else 1.0
         self.anderson.observe(mean, point.precision, step, move, share)
         proposal = self.anderson.propose()
         if proposal is not None:
-            trial = point_at(self.problem, *proposal)
+            trial = self._at(*proposal)
             if trial.value < point.value + self._resolution:
                 self.point = trial
                 return None
@@ -177,7 +191,7 @@ class _Iteration(Run):
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
             precision = point.precision + rho * share * move
-            trial = point_at(self.problem, mean + rho * step, precision)
+            trial = self._at(mean + rho * step, precision)
             if trial.value <= point.value + slack:
                 self.point = trial
                 return None
@@ -225,10 +239,10 @@ class _Iteration(Run):
 
     def _finish(self, gap: float) -> Solution:
         point = self.point
-        fine = refined_value(self.problem, point.normal, float(point.terms.value))
+        fine = self._refined_value()
         error = abs(fine - point.value)
         message, converged = "", gap < self._tolerance
-        singular = singularity(point) > 1e-3
+        singular = self._singularity() > 1e-3
         if self.stopped:
             pass  # by the user, who knows
         elif singular:
@@ -242,3 +256,42 @@ class _Iteration(Run):
         solution = self.solution(converged, message, found)
         several = point.curvature.ndim == 3
         return replace(solution, value=fine) if several else solution
+
+    def _refined_value(self) -> float:
+        point = self.point
+        return refined_value(self.problem, point.normal, float(point.terms.value))
+
+    def _singularity(self) -> float:
+        return singularity(self.point)
+
+
+class _RowIteration(_Iteration):
+    """The same steps, in the space of the rows."""
+
+    point: RowPoint  # type: ignore[assignment]
+
+    def _begin(self) -> None:
+        problem = self.problem
+        target, posterior = problem.linear_target, problem.posterior
+        form = problem.divergence.moment_form(target.prior)
+        self.space = RowSpace(target, cast(MomentForm, form))
+        last = posterior.as_normal() if self.options.warm_start else None
+        self.point = self.space.start(last)
+        if last is not None and not math.isfinite(self.point.value):
+            self.point = self.space.start(None)
+        if not math.isfinite(self.point.value):
+            raise ValueError(SINGULAR)
+        self.anderson = RowAnderson(self.point)
+
+    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> RowPoint:  # type: ignore[override]
+        return RowPoint(self.space, mean, precision)
+
+    def _quasi_newton(self) -> None:
+        # These losses are convex: there is no curved valley.
+        self._natural_step()
+
+    def _refined_value(self) -> float:
+        return self.point.refined_value()
+
+    def _singularity(self) -> float:
+        return 0.0  # of I + something positive
