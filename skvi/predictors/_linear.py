@@ -294,13 +294,17 @@ class LinearPredictor(Predictor):
         if self.n_outputs == 1 and is_full and is_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
-        # Products of all pairs of features pay where a covariance matrix does.
-        if is_full and isinstance(X, torch.Tensor) and len(X) >= self.layout.size:
+        if is_full and isinstance(X, torch.Tensor) and self._pays(len(X)):
             return mean, self._all_covariances(X, normal.covariance())
         spread = self._covariance if is_full else self._variance
         width = self.n_outputs * (self.layout.size if is_full else 1)
         parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _pays(self, n_rows: int) -> bool:
+        """Whether products of all pairs of features take less time than a root."""
+        k, width = self.n_outputs, self.layout.size / self.n_outputs
+        return k > 1 and n_rows * (width + k) > 2 * k * width**2
 
     def _all_covariances(
         self, X: torch.Tensor, covariance: torch.Tensor

@@ -9,7 +9,7 @@ import torch
 
 from skvi.divergences import MomentForm
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, average_curvature, find_mode
+from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature, find_mode
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -108,6 +108,10 @@ class _Iteration(Run):
                 target = target.frozen()
         self.problem = replace(problem, target=target)
         self._begin()
+        #: Where the quadrature was refined, and what it gave; the gap at the last time
+        #: that its error decided on anything.
+        self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
+        self._resolved_at = 0.0
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
 
     @property
@@ -143,6 +147,8 @@ class _Iteration(Run):
         skewness = target.layout.size**2 / target.n_rows
         if precision.ndim == 2 and curvature.ndim == 1 and skewness > NEGLIGIBLE:
             mean, precision = average_curvature(target, prior, mean, precision)
+        if precision.ndim == 2 and curvature.ndim == 3:
+            mean, precision = alternate(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)
@@ -160,7 +166,8 @@ class _Iteration(Run):
         """Whether the gap is small, and not only beside the errors of a bad start."""
         if self._gap() >= self._tolerance:
             return False
-        self.__dict__.pop("_resolution", None)
+        if self._resolved_at > NEGLIGIBLE:
+            self.__dict__.pop("_resolution", None)
         return self._gap() < self._tolerance
 
     def _gap(self) -> float:
@@ -231,11 +238,11 @@ class _Iteration(Run):
         objective and its derivatives have errors of their own, so that the solution
         of the gradient equations need not be the lowest value.
         """
-        point, target = self.point, self.problem.linear_target
+        point = self.point
         if point.curvature.ndim == 1:
             return 0.0
-        fine = target.expected_loss_terms(point.normal, refine=2)[0]
-        return 2 * abs(float(fine + point.terms.value) - point.value)
+        self._resolved_at = self._gap()
+        return 2 * abs(self._refined_value() - point.value)
 
     def _finish(self, gap: float) -> Solution:
         point = self.point
@@ -258,8 +265,12 @@ class _Iteration(Run):
         return replace(solution, value=fine) if several else solution
 
     def _refined_value(self) -> float:
-        point = self.point
-        return refined_value(self.problem, point.normal, float(point.terms.value))
+        point, (where, value) = self.point, self._refined
+        if point is not where:
+            divergence = float(point.terms.value)
+            value = refined_value(self.problem, point.normal, divergence)
+            self._refined = point, value
+        return value
 
     def _singularity(self) -> float:
         return singularity(self.point)

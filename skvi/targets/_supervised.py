@@ -289,6 +289,8 @@ class SupervisedTarget(SupervisedRows):
             w_i times the expected first and second derivative of loss_i in f_i; of
             shapes (n, K) and (n, K, K) for K > 1.
         """
+        if self._predictor.n_outputs > 1:  # as large as the second derivatives
+            return self.loss_terms_at(*self.predictor.moments(self.X, normal), refine)
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
@@ -304,7 +306,7 @@ class SupervisedTarget(SupervisedRows):
         Parameters
         ----------
         mean, variance : Tensor of shape (n,)
-            Of f, without an offset; the predictor must have one output.
+            Of f, without an offset; (n, K) and covariances (n, K, K) for K > 1.
         refine : int, default=1
             Multiplies the number of nodes.
 
@@ -313,8 +315,9 @@ class SupervisedTarget(SupervisedRows):
         value : Tensor
             A scalar in nats, summed over the data.
         slope, curvature : Tensor of shape (n,)
+            Of shapes (n, K) and (n, K, K) for K > 1.
         """
-        spread = variance.sqrt()
+        spread = spread_of(variance)
 
         def of_rows(_: Rows, chunk: slice) -> tuple[torch.Tensor, torch.Tensor]:
             return mean[chunk], spread[chunk]

@@ -391,6 +391,13 @@ VARIANTS = [
         "buffers for the batches of the first member of a stack",
     ),
     _v(
+        "alternate-precision-of-the-mode",
+        "_mode.py",
+        "precision = precision.lerp(aim, AVERAGE_SHARE)",
+        "precision = precision.lerp(aim, 0.0)",
+        "a start for several classes with the curvature of the mode",
+    ),
+    _v(
         "rows-half-determinant",
         "_row_space.py",
         "kl = 0.5 * squared + factor.diagonal().log().sum()",
