@@ -53,8 +53,8 @@ class Counts(Response):
         y = column_or_1d(check_numbers(y), warn=True)
         if (y < 0).any():
             raise ValueError(
-                "Negative values in y: counts are needed, 0, 1, 2, ... "
-                f"Got {y.min():.6g}."
+                "Negative values in y: counts are needed, 0, 1, 2, ... Got "
+                f"{y.min():.6g}. For such numbers use BayesianLinearRegression."
             )
         if y.max(initial=0.0) > MAX_COUNT:
             raise ValueError(
