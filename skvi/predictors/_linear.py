@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial, reduce
+from typing import cast
 
 import torch
 
@@ -320,7 +321,7 @@ class LinearPredictor(Predictor):
         i, j = torch.tril_indices(*blocks.shape[1:], device=X.device)
         weights, out = blocks[:, i, j], blocks.new_empty(len(X), k, k)
         for rows, chunk in _chunks(X, GRAM_WIDTH):
-            columns = self.design(chunk).T.contiguous()
+            columns = self.design(cast(torch.Tensor, chunk)).T.contiguous()
             found = columns.new_zeros(len(weights), len(chunk))
             for some in row_chunks(len(i), 1, PAIRS_AT_ONCE):
                 found.addmm_(weights[:, some], columns[i[some]] * columns[j[some]])

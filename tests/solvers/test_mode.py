@@ -99,4 +99,4 @@ def test_a_start_for_several_classes():
         ]
         best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
     assert values[0] - best > 30
-    assert values[1] - best < 3
+    assert values[1] - best < 1
