@@ -22,6 +22,7 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import check_gammas, with_positive_blocks
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
+from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
@@ -38,7 +39,10 @@ NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
 
 
 class GaussianRegression(
-    RegressionEvidenceMixin, StandardizedTargetMixin, BayesianLinearModel
+    RegressionExactMixin,
+    RegressionEvidenceMixin,
+    StandardizedTargetMixin,
+    BayesianLinearModel,
 ):
     """One target column: the model in the units of the fit, results in those of y."""
 
@@ -174,6 +178,9 @@ class GaussianRegression(
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
+        found["exact_posterior_"] = exact = self._find_exact_posterior(state)
+        if exact is not None:
+            found["_normal"] = exact.normal()
         if found["_normal"] is None:
             return found | self._moments_of_draws(found)
         return found | self._moments_of_normal(found["_normal"])
@@ -255,8 +262,10 @@ class GaussianRegression(
         return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
 
     def _mixture(self, X):
-        """Predictions of noise that is not normal, in units of y; None where it is."""
-        likelihood = self._model.likelihood
+        """Predictions in units of y; None where f is a normal, and so is the noise."""
+        likelihood, exact = self._model.likelihood, self.exact_posterior_
+        if exact is not None:
+            return self._exact_mixture(X)
         if likelihood.is_normal:
             return None
         likelihood = clone(likelihood).set_params(noise_scale="learn")
@@ -292,6 +301,8 @@ class GaussianRegression(
 
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
+        if self.exact_posterior_ is not None:
+            return self.exact_posterior_.noise_variance * self._model.units.y_scale**2
         unit = self._model.likelihood.standard_variance
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
