@@ -4,7 +4,7 @@
     SKVI_DATA=folder python benchmarks/network_defaults.py sine peers --repeats 3
 
 sine     `y = sin(2 x)` with noise of 0.1, x uniform on [-3, 3]: root mean square error
-         to the truth on a grid, and the learnt noise
+         to the truth on a grid, and the learned noise
 units    few and many units on UCI sets: RMSE and negative log density of a fifth of the
          training rows of the standard splits; the test rows stay unread
 peers    held-out log likelihood of a row beside scikit-learn's networks with all their
@@ -77,9 +77,9 @@ def fit(model, X, y):
 
 
 def sine(repeats):
-    """Error to the truth and learnt noise, every repeat with other rows."""
+    """Error to the truth and learned noise, every repeat with other rows."""
     grid = np.linspace(-3, 3, 301)[:, None]
-    print("\nsine: rows, RMSE to the truth, learnt noise (0.1), seconds, converged")
+    print("\nsine: rows, RMSE to the truth, learned noise (0.1), seconds, converged")
     for n_rows in (100, 500, 1000):
         found = []
         for seed in range(repeats):

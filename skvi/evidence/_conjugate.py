@@ -25,7 +25,7 @@ __all__ = ["conjugate_evidence"]
 COARSE_NODES, RULES, GOAL = 3, ((12, 16), (24, 32), (48, 64)), 1e-7
 # Nats of quadrature error from which the result is not called reliable.
 MAX_ERROR = 0.01
-# Size of the first steps towards the mode, in log precision.
+# Size of the first steps toward the mode, in log precision.
 FIRST_STEP = 1.0
 # Nats below the mode at which a panel counts as empty.
 EMPTY = 60.0
@@ -56,7 +56,7 @@ def conjugate_evidence(
     quantity : str, default="log evidence"
         What the result calls itself.
     plug_in : tuple of str, default=()
-        Learnt hyperparameters on which the evidence is conditioned.
+        Learned hyperparameters on which the evidence is conditioned.
 
     Returns
     -------

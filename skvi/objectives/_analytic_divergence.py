@@ -1,4 +1,4 @@
-"""Divergences of factorised normals, and their gradients, for several members."""
+"""Divergences of factorized normals, and their gradients, for several members."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,15 +14,15 @@ __all__ = ["DivergencePart", "divergence_part", "form_of"]
 
 
 class DivergencePart(Protocol):
-    """Adds a share of the divergence to gradients, and says what all of it was."""
+    """Adds a fraction of the divergence to gradients, and returns its full value."""
 
     def weigh(self, shares: Sequence[float]) -> None:
-        """Take these shares, one for each member, from now on; 1 at first."""
+        """Set the fraction of each member from now on; initially 1."""
 
     def complete(self) -> None:
         """Complete the gradient, so far that of the loss in means and deviations.
 
-        It becomes that in means and logs of deviations, with the divergence.
+        It becomes that in means and log standard deviations, with the divergence.
         """
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def divergence_part(
     std: torch.Tensor,
     gradient: torch.Tensor,
 ) -> DivergencePart:
-    """Choose the fastest way that all members have.
+    """Choose the fastest method available to all members.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def divergence_part(
         Read in every step, as is `std`.
     std : Tensor of shape (M, P)
     gradient : Tensor of shape (M, V)
-        What `complete` completes.
+        Buffer that `complete` completes.
 
     Returns
     -------
@@ -59,13 +59,13 @@ def divergence_part(
         return _Orders(orders, params, std, gradient)
     scaled = [form for form in forms if isinstance(form, ScaledForm)]
     if len(scaled) == len(members):
-        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learnt)
+        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
         return ScaledMoments(scaled, params, std, gradient, n_before)
     return _ByAutograd(members, params, std, gradient)
 
 
 def form_of(member: Member) -> str:
-    """Name the way in which a member's divergence is differentiated.
+    """Name the method that differentiates a member's divergence.
 
     Parameters
     ----------
@@ -82,14 +82,14 @@ def form_of(member: Member) -> str:
 
 def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
     prior = member.target.prior
-    if member.target.prior_spec.learnt:
+    if member.target.prior_spec.learned:
         return ScaledForm.of(member)
     found = member.divergence.moment_form(prior)
     return member.divergence.order_form(prior) if found is None else found
 
 
 class _Moments:
-    """Closed: linear in second moments and in the entropy."""
+    """Closed form: linear in second moments and in the entropy."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _Moments:
         self.pull = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
         self.shares = self.precision, self.pull, self.minus_weight
-        self.is_centred = not bool(center.any())
+        self.is_centered = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
@@ -123,14 +123,14 @@ class _Moments:
         std, slope = self.std, self.for_std
         precision, pull, minus_weight = self.shares
         self.for_mean.addcmul_(precision, self.mean)
-        if not self.is_centred:
+        if not self.is_centered:
             self.for_mean.sub_(pull)
         slope.addcmul_(precision, std)
         torch.addcmul(minus_weight, slope, std, out=slope)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        shift = mean if self.is_centred else mean - self.center
+        shift = mean if self.is_centered else mean - self.center
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
         total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
@@ -138,7 +138,7 @@ class _Moments:
 
 
 class _Orders:
-    """Closed: Rényi divergences of single coordinates, each member of its own order.
+    """Closed form: Rényi divergences of coordinates, with one order for each member.
 
     With ``M = a var(pi) + (1 - a) var(q)`` the derivatives of a coordinate's are
     ``d / M`` in the mean and ``(var(q) / M - 1) / a - (1 - a) var(q) (d / M)^2`` in the
@@ -158,7 +158,7 @@ class _Orders:
         numbers = [(form.order, form.rate) for form in forms]
         self.order, self.rate = params.new_tensor(numbers).T[..., None]
         self.has_rate = bool(self.rate.any())
-        # Without a rate any number serves in its place.
+        # If there is no rate, its value has no effect.
         self.divisor = torch.where(self.rate == 0, 1.0, self.rate)
         self.share = torch.ones_like(self.rate)
         self.std, self.mean, self.size = std, params[:, :size], size
@@ -198,14 +198,14 @@ def _renyi(
     log_std: torch.Tensor,
     prior: torch.Tensor,
 ) -> torch.Tensor:
-    """Rényi divergences of coordinates, NaN where they are infinite."""
+    """Rényi divergences of coordinates, NaN if they are infinite."""
     b = 1 - a
     dets = b * log_std + 0.5 * (a * prior.log() - mixed.log())
     return 0.5 * shift.square() / mixed - dets / (a * b)
 
 
 class _ByAutograd:
-    """Automatic derivatives of the closed form, one member after the other."""
+    """Automatic differentiation of the closed form, one member after the other."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _ByAutograd:
     ) -> None:
         self.members, self.params = members, params
         self.std, self.gradient, self.size = std, gradient, std.shape[1]
-        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learnt)
+        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learned)
         self.for_std = gradient[:, self.size : 2 * self.size]
         self.for_prior = gradient[:, n_of_loss:]
         self.found: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Divergences from normal priors whose scales are learnt, and their gradients."""
+"""Divergences from normal priors whose scales are learned, and their gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,39 +14,39 @@ __all__ = ["ScaledForm", "ScaledMoments"]
 
 @dataclass(frozen=True, eq=False)
 class ScaledForm:
-    """A `MomentForm` at factors 1 of the prior's scales, and what those factors are.
+    """A `MomentForm` at unit scale factors of the prior, and the learned factors.
 
     Parameters
     ----------
     moments : MomentForm
-    learnt_scales : Tensor of int of shape (P,)
-        See `BuiltPrior.learnt_scales`.
-    n_learnt : int
+    learned_scales : Tensor of int of shape (P,)
+        See `BuiltPrior.learned_scales`.
+    n_learned : int
     """
 
     moments: MomentForm
-    learnt_scales: torch.Tensor
-    n_learnt: int
+    learned_scales: torch.Tensor
+    n_learned: int
 
     @classmethod
     def of(cls, member: Member) -> Self | None:
-        """Form of a member whose prior learns nothing but scales."""
+        """Form of a member whose prior learns only scales."""
         spec = member.target.prior_spec
-        factors = spec.learnt_scales()
+        factors = spec.learned_scales()
         if factors is None:
             return None
         prior = spec.bind(torch.zeros_like(spec.initial_hyper()))
         moments = member.divergence.moment_form(prior)
-        return None if moments is None else cls(moments, factors, len(spec.learnt))
+        return None if moments is None else cls(moments, factors, len(spec.learned))
 
     @property
     def name(self) -> str:
         """Equal for members that can be trained in one stack."""
-        return f"{type(self).__name__} {self.learnt_scales.tolist()}"
+        return f"{type(self).__name__} {self.learned_scales.tolist()}"
 
 
 class ScaledMoments:
-    """Closed, with a factor ``exp(h)`` of the prior's scale in some coordinates.
+    """Closed form, with a factor ``exp(h)`` of the prior's scale in some coordinates.
 
     ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h)
     + constant``, whose derivative in h is the sum of ``w - precision exp(-2 h) (std^2 +
@@ -55,11 +55,11 @@ class ScaledMoments:
     Parameters
     ----------
     forms : sequence of ScaledForm
-        Of M members, with equal `learnt_scales`.
+        Forms of M members, with equal `learned_scales`.
     params, gradient : Tensor of shape (M, V)
     std : Tensor of shape (M, P)
     start : int
-        Of the prior's hyperparameters in `params`.
+        Position of the prior's hyperparameters in `params`.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class ScaledMoments:
         self.center = torch.stack([m.center for m in moments]).to(device, like)
         numbers = [(m.weight, m.constant) for m in moments]
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
-        # The last factor is 1, of all scales that are fixed.
-        factors = first.learnt_scales.to(device)
-        self.index = torch.where(factors < 0, first.n_learnt, factors)
+        # The last factor is 1, for all fixed scales.
+        factors = first.learned_scales.to(device)
+        self.index = torch.where(factors < 0, first.n_learned, factors)
         self.members = torch.zeros(
-            size, first.n_learnt + 1, dtype=like, device=device
+            size, first.n_learned + 1, dtype=like, device=device
         ).scatter_(1, self.index[:, None], 1.0)[:, :-1]
         count = self.members.sum(0)
-        self.hyper = slice(start, start + first.n_learnt)
+        self.hyper = slice(start, start + first.n_learned)
         self.log_factors = params[:, self.hyper]
         self.whole = self.weight[:, None].to(like)
         self.pull = self.whole * count

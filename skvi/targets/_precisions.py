@@ -29,14 +29,14 @@ MAX_LOG = 600.0
 
 @dataclass(frozen=True, eq=False)
 class Precision(Movable):
-    """What is known of a precision: fixed, to be learnt, or with a hyperprior.
+    """What is known of a precision: fixed, to be learned, or with a hyperprior.
 
     Parameters
     ----------
     value : Tensor of shape (1,) or (d,)
         Its value, or where an iteration starts.
     hyperprior : GammaHyperprior or None
-    is_learnt : bool, default=False
+    is_learned : bool, default=False
         Whether it is a point estimate, of largest ELBO.
 
     Examples
@@ -49,12 +49,12 @@ class Precision(Movable):
 
     value: torch.Tensor
     hyperprior: GammaHyperprior | None = None
-    is_learnt: bool = False
+    is_learned: bool = False
 
     @property
     def is_fixed(self) -> bool:
         """Whether there is nothing to infer."""
-        return self.hyperprior is None and not self.is_learnt
+        return self.hyperprior is None and not self.is_learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ class BuiltHierarchy(BuiltPrior):
         self, layout: Layout, prior: Any, gammas: dict[str, GammaHyperprior]
     ) -> None:
         self.layout, self.prior, self.gammas = layout, prior, gammas
-        self.learnt = () if prior is None else prior.learnt
+        self.learned = () if prior is None else prior.learned
         self.is_proper = prior is None or prior.is_proper
         first = layout["coef"].size if "coef_precision" in gammas else 0
         self.fixed = slice(first, layout[next(iter(gammas))].start)
@@ -247,7 +247,7 @@ class BuiltHierarchy(BuiltPrior):
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
         """Bind those; see `BuiltPrior.bind`."""
-        if not self.learnt:
+        if not self.learned:
             return self
         return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
 

@@ -24,7 +24,7 @@ VARIANTS = [
         "_precisions.py",
         "return value + self.constant + self.log_intercept(alpha)",
         "return value + self.log_intercept(alpha)",
-        "the Jacobian of the standardised target left out",
+        "the Jacobian of the standardized target left out",
     ),
     _v(
         "hyperprior-without-jacobian",
@@ -73,7 +73,7 @@ VARIANTS = [
         "_supervised.py",
         "log_prior = self.prior.log_prob(theta) + self.constant",
         "log_prior = self.prior.log_prob(theta)",
-        "the Jacobian of a standardised target left out",
+        "the Jacobian of a standardized target left out",
     ),
     _v(
         "log-joint-slope-weight",
