@@ -30,7 +30,7 @@ __all__ = ["ConjugatePosterior"]
 # Draws choose among nodes that are so many times as dense.
 FINENESS = 4.0
 # Components of a smaller probability are left out.
-NEGLIGIBLE = 1e-15
+NEGLIGIBLE = 1e-18
 # Share of a squared length outside of the directions of the data that is rounding.
 ROUNDING = 1e-12
 
@@ -100,8 +100,8 @@ class ConjugatePosterior(Movable):
         covariance = apart.T @ apart + torch.diag(w @ variances)
         root = torch.linalg.cholesky(covariance).T @ basis.T
         if self._has_outside:
-            rest = torch.eye(len(basis), dtype=root.dtype, device=root.device)
-            rest = (rest - basis @ basis.T)[: self.form.data.n_features]
+            rest = basis.new_ones(len(basis)).diag() - basis @ basis.T
+            rest = rest[: self.form.data.n_features]
             root = torch.cat([root, (w @ outside).sqrt() * rest])
         upper = torch.linalg.qr(root, mode="r").R
         return NormalForm(basis @ mean, (upper * upper.diagonal().sign()[:, None]).T)
@@ -124,11 +124,10 @@ class ConjugatePosterior(Movable):
         along = predictor.project(rows, self._basis())
         square = torch.zeros_like(along[:, 0])
         if self._has_outside:
-            ones = torch.ones(predictor.layout.size, dtype=along.dtype)
+            ones = along.new_ones(predictor.layout.size)
             ones[self.form.data.n_features :] = 0.0
-            square = predictor.moments(rows, NormalForm(torch.zeros_like(ones), ones))[
-                1
-            ]
+            normal = NormalForm(torch.zeros_like(ones), ones)
+            square = predictor.moments(rows, normal)[1]
         return self._directions(along, square, torch.ones_like(square), units)
 
     def coefficients(self, units: Units) -> Directions:
@@ -144,7 +143,7 @@ class ConjugatePosterior(Movable):
             In units of y and X, as they were given.
         """
         basis = self._basis()
-        rows = torch.eye(len(basis), dtype=basis.dtype)
+        rows = basis.new_ones(len(basis)).diag()
         if units.x_mean is not None:
             rows = rows.roll(1, 0)  # the last one is the intercept's
             rows[0, :-1] -= torch.from_numpy(units.x_mean)

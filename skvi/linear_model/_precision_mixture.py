@@ -8,6 +8,7 @@ import torch
 from sklearn.utils import gen_batches
 
 from skvi._likelihood_mixture import LikelihoodMixture, OfRows
+from skvi.utils._arrays import as_tensor
 from skvi.utils._device import Movable
 
 __all__ = ["Directions", "PrecisionMixture"]
@@ -73,7 +74,7 @@ class PrecisionMixture(LikelihoodMixture):
         return self.means @ along.T + given.shift[rows], variance.sqrt()
 
     def _by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
-        tensors = [torch.from_numpy(np.asarray(column)) for column in columns]
+        tensors = [as_tensor(column) for column in columns]
         size = max(1, CHUNK_ELEMENTS // len(self.means))
         parts: list[Any] = []
         for rows in gen_batches(len(self.directions.along), size):

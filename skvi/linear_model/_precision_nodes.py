@@ -16,7 +16,7 @@ __all__ = ["PrecisionNodes", "find_nodes", "has_nodes", "merge_nodes"]
 # Steps between nodes, in standard deviations, and the longest ones.
 STEP, LONGEST = 1.0, 0.6
 # Nats below the mode at which nodes end: far ones make the tails of predictions.
-EMPTY = 32.0
+EMPTY = 40.0
 # How far beyond the data the first look goes, in logarithms, by steps of one.
 REACH = 40.0
 # Refinements of the mode by ten, the largest width, widths over which the curvature is

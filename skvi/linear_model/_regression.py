@@ -124,7 +124,9 @@ class GaussianRegression(
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}
-        if self.noise_scale == "hyperprior":
+        if isinstance(self.noise_scale, GammaHyperprior):
+            found["noise_hyperprior"] = _checked(self.noise_scale)
+        elif self.noise_scale == "hyperprior":
             found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
         return {name: gamma for name, gamma in found.items() if gamma is not None}
@@ -221,7 +223,7 @@ class GaussianRegression(
     def _noise_of(self, found):
         """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
         posterior = found["posterior_"]
-        if self.noise_scale == "hyperprior":
+        if "noise_precision" in posterior.layout:
             shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * self._model.units.y_scale
         if self.noise_scale == "learn":
@@ -371,6 +373,15 @@ def _build_prior(prior, layout):
 def _hyperprior(prior):
     """Gamma hyperprior that a prior puts on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
+
+
+def _checked(gamma):
+    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
+        raise ValueError(
+            "The hyperprior of the noise needs a positive shape and a positive rate, "
+            f"and has one precision for all rows. Got noise_scale={gamma!r}."
+        )
+    return gamma
 
 
 def _quadratic(normal, vector):
