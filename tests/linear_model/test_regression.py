@@ -219,13 +219,13 @@ def test_evidence_of_separate_precisions(noise):
 
 
 def test_predictive_distribution(z_score):
-    """Quantiles, density and moments against 100,000 draws of `sample_y`.
+    """Quantiles, density and moments of q against 100,000 draws of `sample_y`.
 
     Wrong variants: a normal predictive (short tails for 8 rows); the mean precision
     in place of its distribution.
     """
     X, y = make_data(8, 2)
-    model = MODEL(**PROPER).fit(X, y)
+    model = MODEL(**PROPER, posterior="mean_field").fit(X, y)
     X = X[:3]
     draws = model.sample_y(X, 100_000, random_state=0)
     assert draws.shape == (3, 100_000)
