@@ -11,6 +11,7 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._columns import ColumnsMixin
 from skvi.linear_model._regression import GaussianRegression
 from skvi.linear_model._regression_predictions import RegressionPredictionMixin
+from skvi.priors import GammaHyperprior
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import (
     Interval,
@@ -28,9 +29,9 @@ class BayesianLinearRegression(
 
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
     normal coefficients, each with an unknown precision, inferred in milliseconds by
-    coordinate ascent. Beyond it: the posterior of the precisions, predictions that
-    include it, the evidence of the model, noise with heavy tails, priors and losses of
-    every kind, and several targets.
+    coordinate ascent. Beyond it: the precisions are integrated, so that intervals hold
+    what they promise for six rows, too; the evidence of the model, noise with heavy
+    tails, priors and losses of every kind, and several targets.
 
     Parameters
     ----------
@@ -76,13 +77,15 @@ Divergence, default="kl"
         and expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others, which
         `evidence_bounds` and `EvidenceSearch` can compare. A `NoiseLikelihood` of your
         own works as well.
-    noise_scale : float, "learn" or "hyperprior", default="hyperprior"
+    noise_scale : float, "learn", "hyperprior" or GammaHyperprior, \
+default="hyperprior"
         Scale of the noise, in units of y; for normal noise its standard deviation. A
         float fixes it, "learn" finds the value of largest ELBO (type-II maximum
         likelihood where q is exact: an evidence is then conditioned on it, and
         optimistic), and "hyperprior" gives the precision, 1 / scale ** 2, a
         Gamma(1e-6, 1e-6) prior and a posterior, which predictions average over and the
-        evidence integrates.
+        evidence integrates. ``GammaHyperprior(2.0, 1.0)`` is a prior of the precision
+        that says something, for the target in the units of the fit.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
@@ -143,9 +146,10 @@ Divergence, default="kl"
         Scale of the noise, in units of y; for normal noise its standard deviation. With
         a hyperprior ``1 / sqrt(alpha_)``.
     alpha_ : float or ndarray of shape (K,)
-        (Mean) precision of the noise.
+        (Mean) precision of the noise in the fitted ``posterior_``.
     lambda_ : float or ndarray of shape (d,), (K,) or (K, d)
-        (Mean) precision of the coefficients, where their prior is normal.
+        (Mean) precision of the coefficients in ``posterior_``, where their prior is
+        normal.
     sigma_ : ndarray of shape (d, d) or (K, d, d)
         Covariance of the coefficients, with a full-rank posterior.
     lower_bound_ : float
@@ -166,7 +170,11 @@ Divergence, default="kl"
     converged_ : bool
     diagnostics_ : dict
     posterior_ : Posterior, or tuple of K
-        In the units of the fit, with logarithms of the precisions.
+        The fitted one, in the units of the fit, with logarithms of the precisions.
+    exact_posterior_ : ConjugatePosterior or None
+        The mixture of normals over the precisions that coefficients, predictions and
+        draws come from where the model allows it; see Notes. None where they come from
+        ``posterior_``. For K targets each of ``outputs_`` has its own.
     outputs_ : list of BayesianLinearRegression
         Only for a target of shape (n, K): the fit of each column.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -180,9 +188,20 @@ Divergence, default="kl"
 
     Notes
     -----
-    Differences from BayesianRidge: its precisions are point estimates, here they have
-    distributions, with these means; the uncertainty of the intercept is part of the
-    predictive standard deviation. With hundreds of rows both are below 1 %.
+    Differences from BayesianRidge: its precisions are point estimates, here they are
+    integrated; the uncertainty of the intercept is part of the predictive standard
+    deviation. With hundreds of rows both are about 1 %.
+
+    Exact integrals: with a hyperprior on the noise, on one precision that all
+    coefficients share, or both, normal noise, log loss, ``objective="elbo"``,
+    ``divergence="kl"`` and ``posterior="full_rank"``, the model is conjugate given the
+    precisions. Coefficients, their deviations, intervals and draws, and all
+    predictions, are then those of the exact posterior, by quadrature over the
+    precisions (probabilities to about 0.001, moments to about 1e-6), however many rows
+    there are. ``posterior_`` and ``lower_bound_`` stay those of the fit, in which
+    coefficients and precisions are independent: with six rows and three features, its
+    90 % intervals hold 70 to 80 % of the truth. Other models predict from
+    ``posterior_``.
 
     Evidence: in closed form with normal noise, log loss, normal coefficients and given
     (or learned) precisions, by quadrature with a hyperprior on the noise, on one
@@ -216,6 +235,7 @@ Divergence, default="kl"
         "noise_scale": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"learn", "hyperprior"}),
+            GammaHyperprior,
         ],
         "normalize_y": ["boolean"],
     }
