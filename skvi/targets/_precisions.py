@@ -1,4 +1,4 @@
-"""What is known of precisions, and priors that depend on them."""
+"""Information on precisions, and priors that depend on them."""
 
 import math
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ __all__ = [
     "Precision",
 ]
 
-# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
+# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
 MAX_LOG = 600.0
 
 
 @dataclass(frozen=True, eq=False)
 class Precision(Movable):
-    """What is known of a precision: fixed, to be learned, or with a hyperprior.
+    """A precision: fixed, to be learned, or with a hyperprior.
 
     Parameters
     ----------
     value : Tensor of shape (1,) or (d,)
-        Its value, or where an iteration starts.
+        Its value, or the start of an iteration.
     hyperprior : GammaHyperprior or None
     is_learned : bool, default=False
-        Whether it is a point estimate, of largest ELBO.
+        Whether it is a point estimate that maximizes the ELBO.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class ConjugateForm(Movable):
     constant: float
 
     def log_evidence(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Log p(D | precisions), where all coefficients share one.
+        """Log p(D | precisions), if all coefficients share one precision.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class ConjugateForm(Movable):
             In nats, with all constants.
         """
         e, z = self.data.values.numpy(), self.data.solution.numpy()
-        # In units of the smaller of both precisions nothing overflows.
+        # In units of the smaller of the two precisions nothing overflows.
         ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
         alpha = np.exp(t)
         weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
@@ -119,7 +119,7 @@ class ConjugateForm(Movable):
         return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
 
     def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Log density of D and of the logarithms of what has a hyperprior, (m,)."""
+        """Joint log density of D and of the logs of precisions with hyperpriors, (m,)."""
         value = self.log_evidence(t, s)
         for node, x in ((self.noise, t), (self.coef, s)):
             if node.hyperprior is not None:
@@ -129,7 +129,7 @@ class ConjugateForm(Movable):
 
 
 class ConditionalPrior(BuiltPrior):
-    """Normal coefficients of given scales, and another prior for what follows.
+    """Normal coefficients with given scales, and another prior for the other parameters.
 
     Parameters
     ----------
@@ -151,11 +151,11 @@ class ConditionalPrior(BuiltPrior):
         )
 
     def as_normal(self) -> NormalForm | None:
-        """Join the normals, where both are."""
+        """Joint normal, if both parts are normal."""
         return self._join(None if self.rest is None else self.rest.as_normal())
 
     def matching_normal(self) -> NormalForm | None:
-        """Join the normals with the right moments."""
+        """Joint normal with matching moments."""
         return self._join(None if self.rest is None else self.rest.matching_normal())
 
     def _join(self, rest: NormalForm | None) -> NormalForm | None:
@@ -168,7 +168,7 @@ class ConditionalPrior(BuiltPrior):
 
     @property
     def has_expected_log_prob(self) -> bool:
-        """Whether the other prior's is closed."""
+        """Whether that of the other prior has a closed form."""
         return self.rest is None or self.rest.has_expected_log_prob
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
@@ -188,9 +188,9 @@ class BuiltHierarchy(BuiltPrior):
     ----------
     layout : Layout
     prior : BuiltPrior or None
-        Of the parameters in front of the precisions that need no hyperprior.
+        Prior of the parameters before the precisions that need no hyperprior.
     gammas : dict of str to GammaHyperprior
-        Of the blocks of precisions.
+        Hyperpriors of the blocks of precisions.
     """
 
     has_expected_log_prob = False
@@ -205,13 +205,13 @@ class BuiltHierarchy(BuiltPrior):
         self.fixed = slice(first, layout[next(iter(gammas))].start)
 
     def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters of what has no hyperprior; see `BuiltPrior.initial_hyper`."""
+        """Hyperparameters of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
         if self.prior is None:
             return super().initial_hyper()
         return self.prior.initial_hyper()
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
-        """Bind those; see `BuiltPrior.bind`."""
+        """Bind these hyperparameters; see `BuiltPrior.bind`."""
         if not self.learned:
             return self
         return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
