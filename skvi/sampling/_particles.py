@@ -111,8 +111,8 @@ def tune_ladder(
     while betas[-1] < 1 and len(betas) < MAX_LEVELS:
         if not bool(torch.isfinite(replicas.log_weights).any()):
             raise ValueError(
-                "The log joint density is not finite at any draw of the normal that the "
-                "path starts from. Check that the prior has support there."
+                "The log joint density is not finite at any draw of the normal that "
+                "the path starts from. Check that the prior has support there."
             )
         beta = _next_beta(betas[-1], replicas.log_weights)
         report("ladder of temperatures", 1 + math.log10(max(beta, 1e-8)) / 8)

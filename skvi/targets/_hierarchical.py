@@ -347,7 +347,7 @@ class HierarchicalTarget(SupervisedTarget):
         return other
 
     def frozen(self) -> "HierarchicalTarget":
-        """Fix learned parameters at their current values; see `SupervisedTarget.frozen`."""
+        """Fix learned parameters at their values; see `SupervisedTarget.frozen`."""
         fixed = super().frozen()
         fixed._form = None
         return fixed

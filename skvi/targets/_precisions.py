@@ -119,7 +119,7 @@ class ConjugateForm(Movable):
         return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
 
     def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Joint log density of D and of the logs of precisions with hyperpriors, (m,)."""
+        """Log density of D and of the logs of precisions with hyperpriors, (m,)."""
         value = self.log_evidence(t, s)
         for node, x in ((self.noise, t), (self.coef, s)):
             if node.hyperprior is not None:
@@ -129,7 +129,7 @@ class ConjugateForm(Movable):
 
 
 class ConditionalPrior(BuiltPrior):
-    """Normal coefficients with given scales, and another prior for the other parameters.
+    """Normal coefficients with given scales, and a prior for the other parameters.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class BuiltHierarchy(BuiltPrior):
         self.fixed = slice(first, layout[next(iter(gammas))].start)
 
     def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
+        """Those of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
         if self.prior is None:
             return super().initial_hyper()
         return self.prior.initial_hyper()

@@ -347,7 +347,7 @@ class SupervisedTarget(SupervisedRows):
         of_rows: Callable[[Rows], tuple[torch.Tensor, torch.Tensor]],
         integrate: Callable[..., Sequence[torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Value and weighted derivatives, given mean and deviation of f of some rows."""
+        """Value and weighted derivatives, from mean and deviation of f of some rows."""
         likelihood, values = self.likelihood, []
 
         def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:

@@ -86,7 +86,7 @@ class Target(Movable):
 
     @property
     def starts_near_fit(self) -> bool:
-        """Whether chains start around the fit only, because the prior cannot be sampled."""
+        """Whether chains start near the fit only, as the prior cannot be sampled."""
         return self.prior is None
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
