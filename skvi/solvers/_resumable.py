@@ -103,7 +103,7 @@ class Resumable:
             return
         for source, state in zip(steps.sources, self._found["sources"], strict=True):
             source.set_state(state)
-        self._set_generator(self._found)  # the new steps have drawn seeds from it
+        self._set_generator(self._found)  # the new steps took seeds from it
 
     def _set_generator(self, state: Tree) -> None:
         self.problem.source_of_draws.set_state(state["generator"])
