@@ -98,7 +98,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
 
     def _initialize(self, problem):
-        """Importance-weighted bounds start at the ELBO, whose draws meet the posterior."""
+        """Importance-weighted bounds start at the ELBO, near the posterior."""
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
