@@ -24,7 +24,7 @@ COST = (
 
 
 class RegressionEvidenceMixin:
-    """Mixin: how the evidence of a linear regression is bounded."""
+    """Mixin: bounds on the evidence of a linear regression."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
 
@@ -51,7 +51,7 @@ class RegressionEvidenceMixin:
                 "their precision, or have given ones. Use method='auto'."
             )
         if target.is_extended:
-            # Draws of precisions beside their coefficients meet in funnels.
+            # Joint draws of precisions and coefficients have funnels.
             target = target.marginal(self._marginal_prior())
             posterior = posterior.marginal(target.layout)
             normal = self._log_normal(target.layout)
@@ -70,7 +70,7 @@ class RegressionEvidenceMixin:
         return self._with_own_bound(self._with_cost(found))
 
     def _marginal_prior(self):
-        """Prior of coefficients and intercept, the coefficients' precisions gone."""
+        """Prior of coefficients and intercept, with precisions integrated out."""
         prior = self._model.marginal_prior
         first = len(self._hyper) - len(prior.learned)
         return prior.bind(torch.from_numpy(self._hyper[first:]))
@@ -82,7 +82,7 @@ class RegressionEvidenceMixin:
         return with_logarithm(self._normal, self.posterior_, "noise_precision")
 
     def _with_own_bound(self, found):
-        """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
+        """Bounds with the fit's own ELBO if that has no Monte Carlo noise."""
         if self.lower_bound_se_:
             return found
         row = elbo_row((self.lower_bound_, 0.0))
