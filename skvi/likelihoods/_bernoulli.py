@@ -27,7 +27,6 @@ class BernoulliLikelihood(Likelihood):
     tensor([[-0.6931, -0.6931]])
     """
 
-    is_log_concave = True
     is_discrete = True
     is_log_concave = True
     tail_curvature = 0.0

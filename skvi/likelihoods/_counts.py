@@ -31,7 +31,6 @@ class CountLikelihood(Likelihood):
     """
 
     is_discrete = True
-    is_log_concave = True
 
     @property
     def length_scale(self) -> float:

@@ -32,7 +32,6 @@ class GaussianLikelihood(NoiseLikelihood):
     tensor([[-1.6121]])
     """
 
-    is_log_concave = True
     is_normal = True
     is_log_concave = True
     standard_variance = 1.0
