@@ -47,9 +47,14 @@ Divergence, default="kl"
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
         they act on the target in units of its median distance from the median.
-    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
+    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
+default="auto"
         Of coefficients and intercept together; precisions with hyperpriors are
-        independent of them, with Gamma distributions (`Product`). "full_rank" knows
+        independent of them, with Gamma distributions (`Product`). "auto" is "full_rank"
+        up to 1000 coefficients, which takes seconds, and up to 3000 where coordinate
+        ascent decomposes the features once: with normal noise, log loss and the prior
+        "hierarchical" or "normal"; else "mean_field". ``posterior_family_`` is what it
+        took. "full_rank" knows
         the correlations between coefficients; "low_rank" knows the ten strongest
         directions of them, is fitted by stochastic gradients, and is for thousands
         of features; "mean_field" ignores them.
@@ -225,7 +230,7 @@ Divergence, default="kl"
         objective="elbo",
         divergence="kl",
         loss="log",
-        posterior="full_rank",
+        posterior="auto",
         prior="hierarchical",
         intercept_prior=None,
         fit_intercept=True,

@@ -187,4 +187,18 @@ VARIANTS = [
         "covariance.astype(X.dtype)",
         "covariances of f for those of observations",
     ),
+    _v(
+        "auto-posterior-of-one-column",
+        "_base.py",
+        "size = n_columns * (width + bool(self.fit_intercept))",
+        "size = width + bool(self.fit_intercept)",
+        "parameters of all classes count where a posterior is chosen",
+    ),
+    _v(
+        "auto-posterior-without-intercept",
+        "_base.py",
+        "size = n_columns * (width + bool(self.fit_intercept))",
+        "size = n_columns * width",
+        "intercepts count where a posterior is chosen",
+    ),
 ]
