@@ -64,6 +64,9 @@ default="mean_field"
         of rows, since every weight costs evidence; with thousands of rows more
         units raise `lower_bound_`, which is the number to choose them by.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
+        "tanh" and "logistic" suit smooth functions of few features: of a noisy wave
+        they miss a half to a third of what "relu" does, which bends sharply. With many
+        features "relu" predicts better.
     noise : {"constant", "heteroscedastic"}, default="constant"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which

@@ -222,4 +222,11 @@ VARIANTS = [
         "start.mean[self._fixed]",
         "positions on the device of the fit, and the start on that of its generator",
     ),
+    _v(
+        "mlp-units-all-bend-at-0",
+        "_mlp.py",
+        "return FIRST_SPREAD.get(self.activation_name, 0.0) * size",
+        "return 0.0 * size",
+        "intercepts of the first layer start at 0 for all activations",
+    ),
 ]
