@@ -6,7 +6,7 @@
 A logistic regression with 31 coefficients and a N(0, 1) prior. The variances are those
 of a gradient from S draws, summed over all variational parameters, in coordinates in
 which the Fisher information of q is the identity (means in standard deviations): a
-number that does not depend on how q is parametrised. `error` is the largest distance
+number that does not depend on how q is parametrized. `error` is the largest distance
 of the mean gradient from the exact one, in standard errors, where the exact one is
 known by quadrature.
 """
@@ -67,7 +67,7 @@ def make_target():
 
 
 def make_points(target, X, y):
-    """A fresh mean-field q, and the one that maximises the ELBO."""
+    """A fresh mean-field q, and the one that maximizes the ELBO."""
     fitted = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
     zero = torch.zeros(target.layout.size, dtype=torch.float64)
     points = {"start": NormalForm(zero, zero + 0.1)}

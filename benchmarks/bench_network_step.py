@@ -4,7 +4,7 @@
     python benchmarks/bench_network_step.py steps        # one of them
     python benchmarks/bench_network_step.py --repeats 3 --epochs 10 steps
 
-One hidden layer of 50 ReLU units, batches of 100 rows, 10 draws, learnt noise, Adam,
+One hidden layer of 50 ReLU units, batches of 100 rows, 10 draws, learned noise, Adam,
 single precision. Rows of a table are measured in turns, `--repeats` times, in one
 process; medians, with the smallest in brackets. What is timed of ours is the solver
 inside of `fit`: minibatches, progress reports, averages and the schedule included.
@@ -170,7 +170,7 @@ def plain_step(X, y, fused):
 def numpyro_training(X, y, epochs, seed=0):
     """Compile an epoch, and return a function that trains: seconds, mean, std, noise.
 
-    One flat vector with a factorised normal guide, a closed divergence, draws in one
+    One flat vector with a factorized normal guide, a closed divergence, draws in one
     vectorized product, and a scan over the minibatches of an epoch.
     """
     import jax

@@ -154,7 +154,7 @@ def width(row):
     return high - low
 
 
-def summarise(rows, truths):
+def summarize(rows, truths):
     """Print what has to hold, and what holds."""
     n, n_in = len(rows), sum(row["contains"] == "1" for row in rows)
     cells = defaultdict(list)
@@ -218,7 +218,7 @@ def main():
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         torch.set_num_threads(1)
         sweep(options, path)
-    summarise(read(path), json.loads(Path(RESULT).read_text())["sets"])
+    summarize(read(path), json.loads(Path(RESULT).read_text())["sets"])
 
 
 if __name__ == "__main__":

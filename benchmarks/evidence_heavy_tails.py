@@ -129,7 +129,7 @@ def random_problem(index):
 def exact_evidence(problem):
     """Log evidence by Gauss-Legendre rules in panels, and the difference of two.
 
-    Panels halve towards 0, where the prior has its peak, and are half a deviation wide
+    Panels halve toward 0, where the prior has its peak, and are half a deviation wide
     around the mode of the likelihood.
     """
     mode, deviation = problem.mode()

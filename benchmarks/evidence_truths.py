@@ -4,7 +4,7 @@
     SKVI_DATA=folder python benchmarks/evidence_truths.py iris pima
 
 Nothing here imports skvi. Prior N(0, 1) on every coefficient and the intercept, as in
-Ji and Shen (2019), section 3.1; features standardised by their own means and standard
+Ji and Shen (2019), section 3.1; features standardized by their own means and standard
 deviations over all rows (the paper says nothing about scaling), constant columns 0.
 Two methods:
 
@@ -46,7 +46,7 @@ NOTES = {
 
 
 def load(name, folder=None):
-    """X standardised, and y in 0 and 1; files from `folder`, else from SKVI_DATA."""
+    """X standardized, and y in 0 and 1; files from `folder`, else from SKVI_DATA."""
     if name == "iris":
         X, y = (a[:100] for a in load_iris(return_X_y=True))
     elif name == "wdbc":
@@ -133,8 +133,8 @@ def importance(posterior, n_draws, seed):
         theta, lw = weigh(posterior, mean, factor, 50_000, rng)
         w = np.exp(lw - logsumexp(lw))
         mean = w @ theta
-        centred = theta - mean
-        factor = cholesky(centred.T @ (w[:, None] * centred), lower=True)
+        centered = theta - mean
+        factor = cholesky(centered.T @ (w[:, None] * centered), lower=True)
     n_blocks, per_chunk = 64, 10_000
     chunks = max(1, n_draws // n_blocks // per_chunk)
     blocks = np.array(

@@ -4,7 +4,7 @@
     SKVI_DATA=folder python benchmarks/network_defaults.py sine peers --repeats 3
 
 sine     `y = sin(2 x)` with noise of 0.1, x uniform on [-3, 3]: root mean square error
-         to the truth on a grid, and the learnt noise; with the default activation and
+         to the truth on a grid, and the learned noise; with the default activation and
          with tanh
 units    few and many units on UCI sets: RMSE and negative log density of a fifth of the
          training rows of the standard splits; the test rows stay unread
@@ -93,10 +93,10 @@ def fit(model, X, y):
 
 
 def sine(repeats):
-    """Error to the truth and learnt noise, every repeat with other rows."""
+    """Error to the truth and learned noise, every repeat with other rows."""
     grid = np.linspace(-3, 3, 301)[:, None]
     print(
-        "\nsine: activation, rows, RMSE to the truth, learnt noise (0.1), seconds, "
+        "\nsine: activation, rows, RMSE to the truth, learned noise (0.1), seconds, "
         "converged"
     )
     for activation, n_rows in product(("relu", "tanh"), (100, 500, 1000)):

@@ -1,7 +1,7 @@
 """What a network does not know between two clouds of data
 =========================================================
 
-A factorised posterior sits at one of the many modes of a network's posterior. Where
+A factorized posterior sits at one of the many modes of a network's posterior. Where
 there are no data it is far too sure, because it knows no other network than its own. An
 `Ensemble` trains several such posteriors side by side, each from its own start, and
 takes their mixture for the posterior: between and outside the data the members

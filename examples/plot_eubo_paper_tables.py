@@ -4,7 +4,7 @@
 Ji and Shen (2019), *Stochastic Variational Inference via Upper Bound*, compare upper
 and lower bounds on the evidence of Bayesian logistic regression on five sets (Table 1),
 and the test errors of the fits (Table 2). They did not have the true log evidence. Here
-both tables are made again, with factorised posteriors and N(0, 1) priors as in the
+both tables are made again, with factorized posteriors and N(0, 1) priors as in the
 paper, and with log p(D) between bounds that hold.
 
     python examples/plot_eubo_paper_tables.py                   # two sets, 2 trials
@@ -15,7 +15,7 @@ ionosphere are read from ``folder/<name>/<name>.csv`` (or the folder in the envi
 variable ``SKVI_DATA``): a header, features, and a column ``target`` of 0 and 1.
 
 *What the paper's numbers can have meant.* They are not the evidence of the whole sets.
-For pima the paper has -49, where the truth with standardised features is -384; no
+For pima the paper has -49, where the truth with standardized features is -384; no
 scaling and no prior can mend that, since the likelihood of a linear model has its
 maximum at -362. A hundred rows, the paper's minibatch, do have an evidence of that
 size, on pima, wdbc and ionosphere (printed below); iris has a hundred rows, and -9.84
@@ -25,7 +25,7 @@ does not explain spectf, where the paper's test error of 0.080 is that of always
 the larger class of UCI's test part (15 of 187 rows are in the other one).
 
 *What holds.* EUBO and ELBO are on their sides of the truth, 0.9 nat apart on iris and
-18 on wdbc, since a factorised q resembles the posterior little. The exact upper bounds
+18 on wdbc, since a factorized q resembles the posterior little. The exact upper bounds
 of the two chi divergences are infinite at these q; a sample prints a number all the
 same, and on wdbc it lies *below* log p(D), as does the EUBO by the paper's eq. 6 with
 ten draws. The order of Table 1 is that of the theory only for the bounds that exist.
@@ -134,7 +134,7 @@ def load(name):
 
 
 def fit(objective, seed, X, y):
-    """One factorised fit; that a bound is infinite is said in the table."""
+    """One factorized fit; that a bound is infinite is said in the table."""
     model = BayesianLogisticRegression(
         objective=OBJECTIVES[objective],
         posterior="mean_field",
@@ -146,7 +146,7 @@ def fit(objective, seed, X, y):
         return model.fit(X, y)
 
 
-def self_normalised(model, X, y, n_draws=10):
+def self_normalized(model, X, y, n_draws=10):
     """EUBO of a fit by equation 6 of the paper."""
     generator = torch.Generator().manual_seed(0)
     values = []
@@ -173,7 +173,7 @@ def table_1(name, X, y):
             exists = model.diagnostics_["bound_exists"]
             worth[row] = "" if exists is not False else "infinite: a mere number"
             if row == EUBO:
-                ten_draws.append(self_normalised(model, X, y))
+                ten_draws.append(self_normalized(model, X, y))
         some = rng.choice(len(y), min(100, len(y)), replace=False)
         model = BayesianLogisticRegression().fit(X[some], y[some])
         bounds = model.evidence_bounds(X[some], y[some], random_state=seed)

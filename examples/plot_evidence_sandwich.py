@@ -34,7 +34,7 @@ X, y = load_breast_cancer(return_X_y=True)
 
 
 def make_model(**params):
-    """A pipeline: standardise the features, then fit."""
+    """A pipeline: standardize the features, then fit."""
     return make_pipeline(
         StandardScaler(), BayesianLogisticRegression(random_state=0, **params)
     )

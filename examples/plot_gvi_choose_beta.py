@@ -87,7 +87,7 @@ print(f"Largest difference: {np.abs(peaks - ks).max():.2f}")
 # %%
 # What is the choice worth?
 # -------------------------
-# The noise is learnt as well. Error: root mean square distance of the fitted line from
+# The noise is learned as well. Error: root mean square distance of the fitted line from
 # the true one, over 8 data sets of 100 rows.
 
 cases = {"far, at 20 std": (10, 20.0), "near, at 5 std": (10, 5.0), "none": (0, 0.0)}

@@ -1,7 +1,7 @@
 """Marginal variances, and the collapse of bounded divergences
 ===========================================================
 
-A factorised posterior of correlated coefficients is too narrow. Generalised VI can
+A factorized posterior of correlated coefficients is too narrow. Generalized VI can
 choose a divergence that makes it wider; a bounded one can also let it collapse.
 
 *The claims* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
@@ -17,7 +17,7 @@ order that meets it differs from divergence to divergence, and the mean moves as
 since more width is more prior. On the right the alpha divergence in several dimensions
 P. *The second claim holds* for the formula read literally (``joint=True``): once
 (1 - alpha) P > 2 every fit is a point mass, with a warning, and some are already
-somewhat below. Coordinate by coordinate, the default of skvi for factorised posteriors,
+somewhat below. Coordinate by coordinate, the default of skvi for factorized posteriors,
 it does not collapse.
 """
 

@@ -1,12 +1,12 @@
-"""Between two modes: VI, divergence VI and generalised VI
+"""Between two modes: VI, divergence VI and generalized VI
 =======================================================
 
 Half of the rows come from N(a, 1), half from N(b, 1), and nobody knows which. The
 posterior of the locations (a, b) has two equal modes, since their names can be
-swapped; a factorised normal can follow one of them, or cover both.
+swapped; a factorized normal can follow one of them, or cover both.
 
 *The claim* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
-slides, figure 4): VI and generalised VI, which changes only the divergence to the
+slides, figure 4): VI and generalized VI, which changes only the divergence to the
 prior, stay at a most likely value. Divergence VI, which brings q close to the posterior
 by a Rényi divergence of order 0.5, changes the loss in silence, and has its mode
 between the two, where the likelihood is lowest.
@@ -17,7 +17,7 @@ part*, as the last lines, which are computed, say: the Rényi bound covers both 
 while they are close, and chooses one, as VI does, when they are far apart. EUBO and the
 chi bound, other members of divergence VI, lie between the modes at every distance. Nor
 is the divergence to the prior harmless: at the smallest distance, or with a smaller
-order, generalised VI asks for so much width that the midpoint is best for it too.
+order, generalized VI asks for so much width that the midpoint is best for it too.
 """
 
 import sys
@@ -65,7 +65,7 @@ grid = torch.cartesian_prod(axis, axis)
 
 
 def fit(target, objective, divergence, mean, scale):
-    """Mean-field fit from one start: minimised value in nats, means, widths."""
+    """Mean-field fit from one start: minimized value in nats, means, widths."""
     posterior = MeanFieldNormal().build(target.layout)
     posterior = posterior.near(NormalForm(mean, torch.full_like(mean, scale)))
     generator = torch.Generator().manual_seed(0)

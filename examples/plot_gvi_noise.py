@@ -1,24 +1,24 @@
-"""Learnt noise: divergence VI against generalised VI
+"""Learned noise: divergence VI against generalized VI
 ===================================================
 
-The noise of a regression is often learnt together with the posterior. Then it matters
+The noise of a regression is often learned together with the posterior. Then it matters
 where the divergence stands.
 
 *The claim* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
 slides, figure 15, on neural networks): divergence VI (DVI) with an order that widens
 the posterior of the parameters does not widen the predictions. It does not tell
 uncertainty from loss: the noise is part of the target that q is drawn to, and gives
-way. Under generalised VI (GVI) the noise belongs to the loss alone, and predictions
+way. Under generalized VI (GVI) the noise belongs to the loss alone, and predictions
 widen with the parameters.
 
-*The picture* shows a linear regression with correlated features and a factorised
+*The picture* shows a linear regression with correlated features and a factorized
 posterior, where VI is too narrow: on the left the marginals of a coefficient, on the
 right coefficients, noise and predictions relative to those of VI. *The claim holds in
 part*, as the printed numbers say. It holds for one kind of DVI, the alpha energy: wider
 coefficients, less noise, predictions as before. It fails for the other, the Rényi
 bound: there the noise stays, and predictions widen. GVI widens both, as claimed, and
 its noise grows too, since the loss is worse under a wider posterior. Wider is not
-better here: of the factorised fits VI gives new rows the highest density.
+better here: of the factorized fits VI gives new rows the highest density.
 """
 
 import sys
@@ -107,8 +107,8 @@ for name, rows in results.items():
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
 styles = ("k-", "k--", "C0-", "C1-", "C1--", "C1:")
-centre, width = marginals["exact"]
-at = np.linspace(centre - 4.5 * width, centre + 4.5 * width, 400)
+center, width = marginals["exact"]
+at = np.linspace(center - 4.5 * width, center + 4.5 * width, 400)
 for (name, (mean, std)), style in zip(marginals.items(), styles, strict=True):
     density = np.exp(-0.5 * ((at - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))
     left.plot(at, density, style, label=name)

@@ -9,7 +9,7 @@ slides, figure 5): with 5 % outliers the predictions of standard VI are spoilt, 
 the beta loss are not (left); and the influence of one row on the posterior grows
 without limit under the log loss, while under robust losses it rises and falls (right).
 
-*The picture*: on the left predictions of both losses, the noise learnt, on data with
+*The picture*: on the left predictions of both losses, the noise learned, on data with
 5 % outliers; on the right the influence of one row, the KL divergence in nats between
 the posteriors of the coefficients with and without it. *Both claims hold*, as the
 printed numbers say; the price is paid on clean data, with wider posteriors.

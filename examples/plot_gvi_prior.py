@@ -1,11 +1,11 @@
 """A wrong prior: which divergence forgives it?
 ============================================
 
-Generalised VI measures the distance to the prior by a divergence of one's choice. If
+Generalized VI measures the distance to the prior by a divergence of one's choice. If
 the prior is far from what the data say, the divergence decides who gives way.
 
 *The claim* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*,
-slides, figures 7 and 20 to 23): VI is sensitive to a badly specified prior; generalised
+slides, figures 7 and 20 to 23): VI is sensitive to a badly specified prior; generalized
 VI with another divergence (Rényi, beta, gamma, a weighted KL) is robust to it.
 
 *The picture* shows the marginal of one coefficient of a linear regression under four

@@ -47,7 +47,7 @@ columns = {
 
 
 def make_model(scale, **params):
-    """A pipeline: standardise the features, then fit."""
+    """A pipeline: standardize the features, then fit."""
     regression = BayesianLogisticRegression(
         prior=Normal(scale=scale), random_state=0, **params
     )

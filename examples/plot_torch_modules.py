@@ -2,7 +2,7 @@
 ===========================================================================
 
 A posterior over the weights of a small convolutional network for images of digits.
-Which of its parameters have one is a choice: here the normalizations are learnt as
+Which of its parameters have one is a choice: here the normalizations are learned as
 points, and the rest is drawn. Turned digits show what the posterior is for: the more a
 picture differs from those of the fit, the more do the networks disagree, and their
 average is less sure than each of them.

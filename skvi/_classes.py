@@ -62,8 +62,8 @@ class Labels(Response):
             classes = np.unique(column_or_1d(y))
         if len(classes) < 2:
             raise ValueError(
-                "This solver needs samples of at least 2 classes in the data, but "
-                f"the data contains only one class: {classes[0]!r}"
+                "A classifier needs rows of at least 2 classes, and y contains only "
+                f"one class: {classes[:1].tolist()[0]!r}. Give rows of the others, too."
             )
         return cls(classes, deepcopy(class_weight))
 

@@ -49,7 +49,7 @@ class EvidenceMixin:
         y : array-like of shape (n,)
             The training target.
         sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalised one.
+            Needed if the fit had weights; the evidence is then a generalized one.
             Class weights are added by the estimator.
         method : {"auto", "importance", "annealing"}, default="auto"
             "importance": importance sampling from a Student-t that is fitted to
@@ -85,10 +85,10 @@ class EvidenceMixin:
         Notes
         -----
         Values are in nats, summed over the data, with all constants. With a loss
-        other than log loss, or with weights, the result bounds a generalised
-        evidence ``log E_prior[exp(-sum of weighted losses)]``, labelled so, which
+        other than log loss, or with weights, the result bounds a generalized
+        evidence ``log E_prior[exp(-sum of weighted losses)]``, labeled so, which
         is comparable only within the same loss and weights. What comes from y is
-        conditioned on, and named in ``plug_in``: learnt hyperparameters, and location
+        conditioned on, and named in ``plug_in``: learned hyperparameters, and location
         and scale of y with ``normalize_y=True``.
         """
         check_is_fitted(self)
@@ -130,14 +130,14 @@ class EvidenceMixin:
                 method,
                 n_draws,
                 precision,
-                "log evidence" if plain else "generalised log evidence",
+                "log evidence" if plain else "generalized log evidence",
                 EvidenceProgress(self),
                 **({} if max_seconds is None else {"max_seconds": max_seconds}),
             )
         if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
             # With weights, too: a power of a probability is at most 1.
             bounds = bounds.of_probability()
-        return replace(bounds, plug_in=target.learnt + model.taken_from_y)
+        return replace(bounds, plug_in=target.learned + model.taken_from_y)
 
     def _data_of_fit(self, X, y, sample_weight, exposure):
         """Return the training data again; raise where they are others."""

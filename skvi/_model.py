@@ -13,7 +13,14 @@ from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
 
-__all__ = ["Model", "NumberColumns", "Numbers", "Response", "TrainingData"]
+__all__ = [
+    "Model",
+    "NumberColumns",
+    "Numbers",
+    "Response",
+    "TrainingData",
+    "check_numbers",
+]
 
 
 class Response:
@@ -95,7 +102,7 @@ class NumberColumns(Response):
 
     def encode(self, y: Any) -> np.ndarray:
         """Check that targets are numbers of this shape; see `Response.encode`."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        y = check_numbers(y)
         if self.n_columns is None:
             return column_or_1d(y, warn=True)
         if y.shape[1:] != (self.n_columns,):
@@ -111,8 +118,36 @@ class Numbers(Response):
 
     def encode(self, y: Any) -> np.ndarray:
         """Check that targets are numbers; see `Response.encode`."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
-        return column_or_1d(y, warn=True)
+        return column_or_1d(check_numbers(y), warn=True)
+
+
+def check_numbers(y: Any) -> np.ndarray:
+    """Return targets as floats.
+
+    Parameters
+    ----------
+    y : array-like of shape (n_samples,) or (n_samples, n_columns)
+
+    Returns
+    -------
+    ndarray of the same shape
+
+    Raises
+    ------
+    ValueError
+        These are names of classes, NaN or infinite.
+    """
+    try:
+        return check_array(y, ensure_2d=False, dtype=np.float64)
+    except ValueError as error:
+        if "convert string" not in str(error):
+            raise
+        names = np.unique(np.asarray(y, dtype=str))[:3].tolist()
+        raise ValueError(
+            f"y must hold numbers, and holds names such as {', '.join(names)}. To "
+            "predict classes, use a classifier: BayesianLogisticRegression or "
+            "BayesianMLPClassifier."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +296,7 @@ class Model:
         return target.with_held_out(judge.target(data.held_out))
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
-        """Predictor and likelihood at what a fit learnt beside the posterior.
+        """Predictor and likelihood at what a fit learned beside the posterior.
 
         Parameters
         ----------
@@ -273,7 +308,7 @@ class Model:
         predictor : Predictor
         likelihood : Likelihood
         """
-        first, second = len(self.likelihood.learnt), len(self.prior.learnt)
+        first, second = len(self.likelihood.learned), len(self.prior.learned)
         numbers = as_tensor(hyper)
         predictor = self.predictor.bind(numbers[first + second :])
         return predictor, self.likelihood.bind(numbers[:first])

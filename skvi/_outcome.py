@@ -20,7 +20,7 @@ from skvi.solvers import (
 from skvi.solvers._solution import Ending
 from skvi.targets import Target
 
-__all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learnt_scales"]
+__all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learned_scales"]
 
 # Draws for the bound after Ctrl-C, when nobody wants to wait.
 FEW_DRAWS = 100
@@ -74,7 +74,7 @@ def describe_fit(
     n_draws: int,
     n_bound_draws: int | None = None,
 ) -> dict[str, Any]:
-    """Describe a fit without a judgement, which would take time.
+    """Describe a fit without a judgment, which would take time.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def describe_fit(
         **solution.diagnostics,
         "efficiency": None,
         "khat": None,
-        "learnt": learnt_scales(solution.target),
+        "learned": learned_scales(solution.target),
         "bound_exists": None,
         "message": solution.message,
     }
@@ -192,8 +192,8 @@ def better_state(first: State, second: State) -> State:
     return first if value(second) < value(first) else second
 
 
-def learnt_scales(target: Any, prefix: str = "") -> dict[str, float]:
-    """Numbers of likelihood and prior that a fit learnt, by name.
+def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:
+    """Numbers of likelihood and prior that a fit learned, by name.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class FitProgress:
         if self.verbose > 1 or self.n_iter <= FIRST_LINES or late:
             self.last_line = now
             self._print(
-                f"iteration {self.n_iter}/{self.max_iter}: minimised {value:.4f} nats"
+                f"iteration {self.n_iter}/{self.max_iter}: minimized {value:.4f} nats"
             )
 
     def _print(self, text: str) -> None:

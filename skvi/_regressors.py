@@ -31,7 +31,7 @@ def units_of(
     weight: np.ndarray | None,
     given: Units | None,
     standardize: bool,
-    centred: bool,
+    centered: bool,
     robust: bool = False,
 ) -> Units:
     """Origin and scale that a target gets for a fit.
@@ -44,7 +44,7 @@ def units_of(
         Units of another fit, to take instead.
     standardize : bool
         False leaves the target as it is.
-    centred : bool
+    centered : bool
         Whether there is an intercept; without one a shift would stand for it.
     robust : bool, default=False
         Whether they are the median and 1.4826 times the median distance from it, not
@@ -68,7 +68,7 @@ def units_of(
     if given is not None or not standardize:
         return given or Units(0.0, 1.0)
     w = np.ones(len(y)) if weight is None else weight
-    mean, scale = (_median_units if robust else _mean_units)(y, w, centred)
+    mean, scale = (_median_units if robust else _mean_units)(y, w, centered)
     # A constant target has no scale, up to rounding.
     return Units(mean, 1.0 if scale <= 1e-12 * max(abs(mean), 1e-300) else scale)
 
@@ -90,15 +90,15 @@ def column_units(
         With arrays of shape (K,) for K columns.
     """
     if y.ndim == 1 or given is not None:
-        return units_of(y, weight, given, standardize, centred=True)
+        return units_of(y, weight, given, standardize, centered=True)
     found = [units_of(column, weight, None, standardize, True) for column in y.T]
     means, scales = zip(*((u.y_mean, u.y_scale) for u in found), strict=True)
     return Units(np.array(means), np.array(scales))
 
 
-def names_of_units(centred: bool) -> tuple[str, ...]:
+def names_of_units(centered: bool) -> tuple[str, ...]:
     """What a prior takes from a target that is standardized, for ``plug_in``."""
-    return ("y_mean", "y_scale") if centred else ("y_scale",)
+    return ("y_mean", "y_scale") if centered else ("y_scale",)
 
 
 def noise_in(units: Units, noise_scale: float | str) -> float | str:
@@ -193,16 +193,16 @@ def check_rows(X, y):
         raise ValueError(f"X has {X.shape[0]} rows, but y has {len(y)}.")
 
 
-def _mean_units(y, w, centred):
-    mean = float(np.average(y, weights=w)) if centred else 0.0
+def _mean_units(y, w, centered):
+    mean = float(np.average(y, weights=w)) if centered else 0.0
     # Squares of very large or small numbers leave the range of floats.
     largest = max(float(np.abs(y - mean).max()), 1e-300)
     squared = ((y - mean) / largest) ** 2
     return mean, largest * float(np.sqrt(np.average(squared, weights=w)))
 
 
-def _median_units(y, w, centred):
+def _median_units(y, w, centered):
     """Median and 1.4826 times the median distance; the mean's where that is 0."""
-    median = weighted_median(y, w) if centred else 0.0
+    median = weighted_median(y, w) if centered else 0.0
     scale = median_distance(y, w, median)
-    return (median, scale) if scale > 0 else _mean_units(y, w, centred)
+    return (median, scale) if scale > 0 else _mean_units(y, w, centered)

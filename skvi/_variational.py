@@ -14,7 +14,7 @@ from skvi._outcome import (
     cut_short,
     describe_fit,
     judge_fit,
-    learnt_scales,
+    learned_scales,
 )
 from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
@@ -370,11 +370,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         )
 
     def _posterior_attributes(self, state: State) -> dict[str, Any]:
-        """Fitted attributes that follow from a posterior and learnt scales."""
+        """Fitted attributes that follow from a posterior and learned scales."""
         posterior = state.posterior.at(state.posterior.params.detach().clone()).to(CPU)
         hyper = state.target.hyper.detach().double().cpu().numpy().copy()
         found = {"posterior_": posterior, "_hyper": hyper}
-        scales = learnt_scales(state.target, "prior_scale")
+        scales = learned_scales(state.target, "prior_scale")
         if scales:
             # A number, or one for each entry of a mapping of priors.
             single = len(scales) == 1

@@ -64,7 +64,7 @@ def _continued(posterior: Posterior, last: Posterior) -> Posterior:
 
 
 def at_last_scales(target: Target, before: dict[str, Any]) -> Target:
-    """Target at what the last fit learnt, where it learns as many scales.
+    """Target at what the last fit learned, where it learns as many scales.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ class IncompatibleComponentsError(ValueError):
 
 
 class NoOptimumError(ValueError):
-    """A fit ran away because what it minimises has no lowest value.
+    """A fit ran away because what it minimizes has no lowest value.
 
     Examples
     --------

@@ -124,7 +124,7 @@ def _legendre(n_nodes):
 
 
 def _integrate(function, *edges, n_nodes=400):
-    """Integrate a vectorised function of shape (n_nodes,) over panels, split at kinks.
+    """Integrate a vectorized function of shape (n_nodes,) over panels, split at kinks.
 
     Exact to rounding where nothing bends within about 1/100 of a panel.
     """
@@ -143,7 +143,7 @@ def integrate():
 
 @pytest.fixture
 def expect_normal():
-    """Expectation of a vectorised function of t ~ N(mean, std^2), given its kinks."""
+    """Expectation of a vectorized function of t ~ N(mean, std^2), given its kinks."""
 
     def run(function, mean, std, *kinks):
         mean, std = float(mean), float(std)

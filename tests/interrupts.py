@@ -67,7 +67,7 @@ MODELS = {
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),
     "empirical Bayes": (Logistic(prior=Normal("learn")), classes),
     "alternating": (Linear(loss="beta"), numbers),
-    "alternating, learnt noise": (Linear(loss="beta", noise_scale="learn"), numbers),
+    "alternating, learned noise": (Linear(loss="beta", noise_scale="learn"), numbers),
     "robust start": (Linear(loss="beta", noise_scale=20.0, prior="normal"), numbers),
     "moment matching": (Logistic(objective="eubo", random_state=0), classes),
     "tilted moments": (Logistic(objective="renyi", random_state=0), classes),
@@ -121,7 +121,7 @@ WARM = ("natural gradient", "coordinate ascent", "moment matching")
 
 
 def target_of(model, X, y):
-    """The target of a fitted model, at its learnt scales."""
+    """The target of a fitted model, at its learned scales."""
     target = model._model.target(model._data_of_fit(X, y, None, None))
     target.hyper = torch.from_numpy(model._hyper.copy())
     return target.frozen()

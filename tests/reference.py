@@ -1,7 +1,7 @@
 """Independent references, in numpy and scipy only: nothing here imports skvi.
 
 Quadrature is a dense trapezoidal sum, gradients follow the draws f = m + s z (the
-package uses expected second derivatives), the optimiser is L-BFGS, the sampler is
+package uses expected second derivatives), the optimizer is L-BFGS, the sampler is
 elliptical slice sampling.
 """
 
@@ -29,7 +29,7 @@ SYNTHETIC = ("wide", "nearly_separable", "separable", "tiny", "correlated")
 
 @lru_cache
 def real_data(name):
-    """X standardised by its own mean and standard deviation, and y."""
+    """X standardized by its own mean and standard deviation, and y."""
     if name == "breast_cancer":
         X, y = load_breast_cancer(return_X_y=True)
     elif name == "pima":
@@ -148,7 +148,7 @@ class Problem:
         return log_prior.sum(1) - self.loss(theta @ self.A.T * self.sign)[0] @ self.w
 
     def value(self, m, L):
-        """The minimised objective at q, nothing but sums."""
+        """The minimized objective at q, nothing but sums."""
         return self.expected_loss(m, L)[0] + self.divergence(m, L)[0]
 
     def gradient(self, m, L):

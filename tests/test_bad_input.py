@@ -10,8 +10,13 @@ from sklearn.preprocessing import StandardScaler
 
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.linear_model import BayesianLogisticRegression
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
 from skvi.losses import BetaLoss
+from skvi.neural_network import BayesianMLPRegressor
 from skvi.objectives import ELBO, EUBO
 from skvi.posteriors import FullRankNormal
 from skvi.priors import Laplace, Normal
@@ -94,6 +99,17 @@ def test_impossible_data(X, y, weight, error, message):
         model.evidence_bounds(*small())
     with pytest.raises(NotFittedError):
         model.sample_posterior()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [BayesianLinearRegression(), BayesianPoissonRegressor(), BayesianMLPRegressor()],
+)
+def test_names_of_classes_are_no_numbers(model):
+    """Wrong variant: NumPy's words, which name neither y nor the remedy."""
+    X, y = small()
+    with pytest.raises(ValueError, match=r"such as no, yes\. .*use a classifier"):
+        model.fit(X, np.where(y, "yes", "no"))
 
 
 def test_column_of_labels_warns():
@@ -324,7 +340,7 @@ def fit_or_refuse(X, y, weight, parts):
     try:
         model.fit(X, y, sample_weight=weight)
     except ValueError as error:  # LinAlgError is a RuntimeError
-        if "Standardise the features" not in str(error):
+        if "Standardize the features" not in str(error):
             raise
         return False
     assert_sane(model, X)

@@ -190,9 +190,9 @@ def _parts():
         if built.has_expected_log_prob:
             some = built, theta[0], theta[1].abs()
             yield f"{name}-expected", lambda b, m, s: b.expected_log_prob(m, s), some
-    learnt = Normal("learn").build(layout)
+    learned = Normal("learn").build(layout)
     bound = lambda b, t: b.bind(b.initial_hyper()).log_prob(t)
-    yield "Normal-learnt", bound, (learnt, theta)
+    yield "Normal-learned", bound, (learned, theta)
     unit = Normal().build(layout)
     for divergence in (
         KL(), Renyi(0.5), AlphaDivergence(0.5), BetaDivergence(1.2),

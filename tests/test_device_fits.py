@@ -31,7 +31,7 @@ LABELS = (_rng.uniform(size=60) < 1 / (1 + np.exp(-_f))).astype(int)
 COUNTS, NUMBERS = _rng.poisson(np.exp(_f)), 3 + 2 * _f + 0.3 * _rng.normal(size=60)
 CLASSES = np.digitize(_f, [-0.5, 0.5])
 
-LEARNT, FIXED = Normal("learn"), {"prior": "normal", "noise_scale": 0.5}
+LEARNED, FIXED = Normal("learn"), {"prior": "normal", "noise_scale": 0.5}
 SHORT = {"solver": "stochastic", "max_iter": 2}
 SMALL = {"hidden_layer_sizes": (4,), "max_iter": 2}
 # Without draws: the same result to rounding.
@@ -41,7 +41,7 @@ EXACT = {
     "classes": (BayesianLogisticRegression(), CLASSES),
     "lbfgs": (BayesianPoissonRegressor(posterior="low_rank", max_iter=3), COUNTS),
     "counts": (BayesianPoissonRegressor(), COUNTS),
-    "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNT), COUNTS),
+    "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNED), COUNTS),
     "coordinate-ascent": (BayesianLinearRegression(), NUMBERS),
     "conjugate": (BayesianLinearRegression(**FIXED), NUMBERS),
     "ard": (BayesianLinearRegression(prior="ard"), NUMBERS),
@@ -129,7 +129,7 @@ def test_tensors_name_their_device(name):
 WITHOUT_WAITING = {
     "regressor": (BayesianMLPRegressor(), NUMBERS),
     "classifier": (BayesianMLPClassifier(), LABELS),
-    "learnt-scale": (BayesianMLPRegressor(prior=LEARNT), NUMBERS),
+    "learned-scale": (BayesianMLPRegressor(prior=LEARNED), NUMBERS),
     "weights": (BayesianMLPRegressor(objective="iwelbo"), NUMBERS),
     "robust": (BayesianMLPRegressor(loss="beta"), NUMBERS),
 }

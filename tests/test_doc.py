@@ -12,6 +12,7 @@ PAGES_RUN = [
     "changepoints.rst",
     "extend.rst",
     "long_fits.rst",
+    "messages.rst",
     "metrics.rst",
     "model_selection.rst",
     "predict.rst",

@@ -119,18 +119,18 @@ def test_convolution_with_a_deterministic_normalization():
     posterior = MeanFieldNormal().build(target.layout)
     posterior = posterior.near(target.initial_normal(generator))
     assert list(posterior.layout) == ["conv1.weight", "conv1.bias", "head.weight"]
-    assert target.learnt == ("noise_scale", *points)
+    assert target.learned == ("noise_scale", *points)
     problem = Problem(target, ELBO(), KL(), posterior, generator)
     options = SolverOptions(max_iter=10, n_draws=3, learning_rate=0.05)
     fit = choose_solver(problem)().solve(problem, options)
     theta = fit.posterior.draw(50, generator).theta
     f = fit.target.predictor.forward(theta, X[200:])
     residual = y[200:] - f.mean(0)[:, 0]
-    learnt = target.point_layout.unpack(fit.target.hyper[None])
-    weight = learnt["norm.weight"].flatten()
+    learned = target.point_layout.unpack(fit.target.hyper[None])
+    weight = learned["norm.weight"].flatten()
     assert float(residual.var() / y[200:].var()) < 0.05
     assert float(weight[0] / weight[1]) == pytest.approx(8, rel=0.6)
-    assert float(learnt["noise_scale"]) == pytest.approx(0.1, rel=0.5)
+    assert float(learned["noise_scale"]) == pytest.approx(0.1, rel=0.5)
 
 
 class _Matched(_DiagonalPosterior):

@@ -2,7 +2,7 @@
 
 Each combination is refused before training with a remedy, or reports that it has no
 optimum or did not get there, or converges to an optimum that is checked against its
-neighbours. The axes come from the registry. By default the walk shows every pair of
+neighbors. The axes come from the registry. By default the walk shows every pair of
 values; ``pytest -m "slow or walk"`` takes every combination of all axes but the loss,
 which alternates: seeds 0 to 3 (``--random-seed``) together are the full product.
 """
@@ -151,9 +151,9 @@ def test_walk_finds_a_wrong_optimum():
     assert len(faults_of_optimum(model, X, y)) == 2
     noisy, X, y = model_of("logistic", objective="eubo")
     noisy.fit(X, y)
-    assert not Evaluation(noisy, X, y).better_neighbour(0.0)
+    assert not Evaluation(noisy, X, y).better_neighbor(0.0)
     noisy.posterior_.params = noisy.posterior_.params - 0.3 * torch.eye(9)[4].double()
-    assert Evaluation(noisy, X, y).better_neighbour(0.0)
+    assert Evaluation(noisy, X, y).better_neighbor(0.0)
 
 
 def test_messages_without_a_remedy_are_found():

@@ -25,7 +25,7 @@ from skvi.solvers import SOLVERS, choose_solver
 # What a message must have: something to do, and something to do it with.
 VERB = re.compile(r"\b(use|give|choose|fix|set|increase|lower|leave|add)\b", re.I)
 ALLOWED = re.compile(r"\w+=['\w(]|'\w+'|\w+\(|max_iter|n_draws|noise_scale")
-# Nats that a fit may lie above a neighbour: without and with noise in the fit.
+# Nats that a fit may lie above a neighbor: without and with noise in the fit.
 EXACT, NOISY = 1e-4, 0.02
 STEPS = (0.03, 0.3)
 BATCHES, DRAWS = 12, 500
@@ -191,7 +191,7 @@ def _faults_of_report(model, caught):
 
 
 class Evaluation:
-    """What a fit minimised, rebuilt from the fitted attributes."""
+    """What a fit minimized, rebuilt from the fitted attributes."""
 
     def __init__(self, model, X, y):
         self.divergence, self.posterior = model.divergence_, copy(model.posterior_)
@@ -226,7 +226,7 @@ class Evaluation:
         return np.array([first, second, *rest])
 
     def expectation(self):
-        """Minimised expectation from draws of theta alone: value and its error."""
+        """Minimized expectation from draws of theta alone: value and its error."""
         self.posterior.params, self.target.hyper = self.start, self.hyper
         generator = torch.Generator().manual_seed(9)
         with torch.no_grad():
@@ -279,8 +279,8 @@ class Evaluation:
                 move[split:] = 0
         return [m * scales / max(float(m.norm()), 1e-12) for m in moves]
 
-    def better_neighbour(self, tolerance):
-        """Say by how much a neighbour is better; empty where none is."""
+    def better_neighbor(self, tolerance):
+        """Say by how much a neighbor is better; empty where none is."""
         here, split = self.values(self.start, self.hyper), len(self.start)
         for i, move in enumerate(self.directions()):
             for step in STEPS:
@@ -301,7 +301,7 @@ def faults_of_optimum(model, X, y):
     """What is wrong with an optimum that a fit claims."""
     found = Evaluation(model, X, y)
     noisy = model.diagnostics_["solver"] in ("stochastic", "ivon", "moment_matching")
-    fault = found.better_neighbour(NOISY if noisy else EXACT)
+    fault = found.better_neighbor(NOISY if noisy else EXACT)
     faults = [fault] if fault else []
     if noisy or found.objective.kind != "expectation":
         return faults

@@ -49,7 +49,7 @@ class HasNormal(Protocol):
     """Something that may be a normal distribution."""
 
     def as_normal(self) -> NormalForm | None:
-        """The normal, detached; None where it is not one."""
+        """The normal, detached; None if it is not one."""
         ...
 
 
@@ -92,7 +92,7 @@ class ConditionalDensity(Protocol):
     """What losses need of a likelihood: see `skvi.likelihoods.Likelihood`."""
 
     @property
-    def learnt(self) -> tuple[str, ...]: ...
+    def learned(self) -> tuple[str, ...]: ...
 
     @property
     def scale_outputs(self) -> tuple[int, ...]: ...

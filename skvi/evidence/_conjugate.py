@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,10 +13,9 @@ from skvi.evidence._named import ALWAYS, NEVER, BoundsTable, NamedBound
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import elbo_row
 from skvi.posteriors import Posterior
-from skvi.targets import Target
+from skvi.targets import Precision, Target
 from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import CPU
-from skvi.utils._gamma import log_gamma_density
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["conjugate_evidence"]
@@ -25,7 +25,7 @@ __all__ = ["conjugate_evidence"]
 COARSE_NODES, RULES, GOAL = 3, ((12, 16), (24, 32), (48, 64)), 1e-7
 # Nats of quadrature error from which the result is not called reliable.
 MAX_ERROR = 0.01
-# Size of the first steps towards the mode, in log precision.
+# Size of the first steps toward the mode, in log precision.
 FIRST_STEP = 1.0
 # Nats below the mode at which a panel counts as empty.
 EMPTY = 60.0
@@ -56,7 +56,7 @@ def conjugate_evidence(
     quantity : str, default="log evidence"
         What the result calls itself.
     plug_in : tuple of str, default=()
-        Learnt hyperparameters on which the evidence is conditioned.
+        Learned hyperparameters on which the evidence is conditioned.
 
     Returns
     -------
@@ -88,10 +88,10 @@ def conjugate_evidence(
     form = None if form is None else form.to(CPU)
     if form is None:
         return None
+    if not len(form.data.values):  # nothing depends on the coefficients
+        form = replace(form, coef=Precision(form.coef.value))
     nodes = [form.noise, form.coef]
     free = [i for i in (0, 1) if nodes[i].hyperprior is not None]
-    if not len(form.data.values):
-        free = [i for i in free if i == 0]  # nothing depends on the coefficients
     if any(len(nodes[i].value) > 1 for i in free):
         return None
     if not free:
@@ -139,7 +139,7 @@ def _given(form: ConjugateForm) -> float:
     coef = form.coef.value.numpy()
     if len(coef) > 1:
         return _given_each(form)
-    return float(_log_evidence(form, np.log(form.noise.value.numpy()), np.log(coef))[0])
+    return float(form.log_evidence(np.log(form.noise.value.numpy()), np.log(coef))[0])
 
 
 def _given_each(form: ConjugateForm) -> float:
@@ -157,49 +157,19 @@ def _given_each(form: ConjugateForm) -> float:
     fit = float(whitened.square().sum()) - alpha * squares
     value = 0.5 * fit - float(factor.diagonal().log().sum())
     value += 0.5 * data.n * (math.log(alpha) - LOG_2PI) + form.constant
-    return value + float(_of_intercept(form, np.array([alpha]))[0])
-
-
-def _of_intercept(form: ConjugateForm, alpha: np.ndarray) -> np.ndarray:
-    """Part of the log evidence that comes from the intercept."""
-    if form.intercept is None:
-        return np.zeros_like(alpha)
-    n, prior, mean = form.data.n, form.intercept, form.data.mean
-    total = alpha * n + prior
-    return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
-
-
-def _log_evidence(form: ConjugateForm, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Log p(D | precisions) at log precisions of noise and coefficients, (m,)."""
-    data = form.data
-    e, z = data.values.numpy(), data.solution.numpy()
-    # In units of the smaller of both precisions nothing overflows.
-    ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
-    alpha = np.exp(t)
-    weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
-    weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
-    value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
-    value += 0.5 * (data.n * (t - LOG_2PI) - alpha * data.residual) + form.constant
-    return value + _of_intercept(form, alpha)
+    return value + float(form.log_intercept(np.array([alpha]))[0])
 
 
 def _integrate(form: ConjugateForm, free: list[int]) -> tuple[float, float]:
     """Log of the integral over the precisions with hyperpriors, and its error."""
     nodes = [form.noise, form.coef]
     fixed = [float(node.value[0].log()) for node in nodes]
-    gammas = [g for i in free if (g := nodes[i].hyperprior) is not None]
 
     def log_density(x: np.ndarray) -> np.ndarray:
         columns = [np.full(len(x), value) for value in fixed]
         for j, i in enumerate(free):
             columns[i] = x[:, j]
-        total = _log_evidence(form, *columns)
-        for j, gamma in enumerate(gammas):
-            shape = torch.tensor(gamma.shape, dtype=torch.float64, device=CPU)
-            rate = torch.tensor(gamma.rate, dtype=torch.float64, device=CPU)
-            column = torch.from_numpy(np.ascontiguousarray(x[:, j]))
-            total = total + log_gamma_density(column, shape, rate.log()).numpy()
-        return total
+        return form.log_density(*columns)
 
     mode, widths = _find_mode(log_density, np.array([fixed[i] for i in free]))
     step = max(1, CHUNK // max(len(form.data.values), 1))

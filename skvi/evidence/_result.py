@@ -61,14 +61,14 @@ class EvidenceBounds:
         Why not; or where the chains behind the upper bound started.
     method : str
     plug_in : tuple of str
-        What the evidence is conditioned on although it comes from y: learnt
+        What the evidence is conditioned on although it comes from y: learned
         hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
         ``normalize_y=True``; "intercept_scale" where the prior of the intercept is as
         wide as y is large. Where it is empty the (plain) evidence is the probability
         (density) that the model gives to the data: as a function of y it integrates to
         1.
     quantity : str
-        "log evidence", or "generalised log evidence" for other losses or weights.
+        "log evidence", or "generalized log evidence" for other losses or weights.
     table : BoundsTable
         Every bound by name, with its standard error, its direction, whether it exists
         and what it certifies.
@@ -213,10 +213,10 @@ class EvidenceBounds:
         names = ("lower", "estimate", "upper")
         pairs = zip(names, self._three_numbers(), strict=True)
         lines += [f"  {name:<9}{text:>14}" for name, text in pairs]
-        learnt = [name for name in self.plug_in if name not in FROM_TARGET]
+        learned = [name for name in self.plug_in if name not in FROM_TARGET]
         taken = [name for name in self.plug_in if name in FROM_TARGET]
-        if learnt:
-            lines.append(f"  at the learnt {', '.join(learnt)}: {_OPTIMISTIC}")
+        if learned:
+            lines.append(f"  at the learned {', '.join(learned)}: {_OPTIMISTIC}")
         if taken:
             lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         return "\n".join([*lines, f"  {self.reason}"])

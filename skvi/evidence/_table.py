@@ -155,7 +155,7 @@ def _rows_of_q(
     iw = NamedBound(*value, "lower", EXPECTED, k=K_OF_Q)
     value = jackknife(_self_normalized, log_weights)
     eubo = NamedBound(*value, "upper", SELF_NORMALIZED, holds=NEVER)
-    above["EUBO of q, self-normalised"] = eubo
+    above["EUBO of q, self-normalized"] = eubo
     for name, objective in objectives.items():
         found = jackknife(objective.bound, log_weights)
         exists = objective.exists(target, posterior)

@@ -99,7 +99,7 @@ def record_training(
     Returns
     -------
     TrainingRecord
-        The model is the final one throughout: where noise or prior scales are learnt,
+        The model is the final one throughout: where noise or prior scales are learned,
         the bounds are on the evidence at their last values.
 
     Raises

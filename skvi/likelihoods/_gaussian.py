@@ -102,7 +102,7 @@ class _GaussianPass(RowPass):
         super().__init__()
         f, slope, self._log_scale, for_scale = buffers
         self._fixed: float | None = None
-        if not likelihood.learnt:
+        if not likelihood.learned:
             self._fixed = math.log(float(likelihood.noise_scale))
             self._log_scale = f.new_full((len(f), 1), self._fixed)
             for_scale = torch.empty_like(self._log_scale)
@@ -123,7 +123,7 @@ class _GaussianPass(RowPass):
         torch.mul(weight, self._by_row, out=self._factor)
         torch.sub(self._f, y, out=self._residual)
         torch.mul(self._residual, self._factor, out=self._slope)
-        # Squares in units of the noise; on average there are as many as terms.
+        # Squares in units of the noise; they average to about one per term.
         squares = torch.mul(self._slope, self._residual, out=self._squares).sum((1, 2))
         torch.sub(count, squares, out=self._for_scale)
         return squares, count

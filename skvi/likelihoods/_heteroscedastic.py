@@ -23,7 +23,7 @@ class HeteroscedasticLikelihood(Likelihood):
 
     The scale is ``noise_scale * exp(g)`` with ``g = 6 tanh(f_1 / 6)``, which is f_1 up
     to rounding near 0: where f_1 is 0, as its prior expects, the noise is that of
-    `noise` alone, and `noise_scale` is its level, fixed or learnt.
+    `noise` alone, and `noise_scale` is its level, fixed or learned.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ class HeteroscedasticLikelihood(Likelihood):
         return GaussianLikelihood() if self.noise is None else self.noise
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The level of the noise, where it is "learn"."""
-        return self._noise.learnt
+        return self._noise.learned
 
     @property
     def is_normal(self) -> bool:  # type: ignore[override]
@@ -78,7 +78,7 @@ class HeteroscedasticLikelihood(Likelihood):
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood whose level is ``exp(hyper)``."""
-        if not self.learnt:
+        if not self.learned:
             return self
         bound = copy(self)
         bound.noise = self._noise.bind(hyper)

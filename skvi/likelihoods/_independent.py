@@ -14,7 +14,7 @@ __all__ = ["IndependentLikelihood"]
 class IndependentLikelihood(Likelihood):
     """Targets with a likelihood each, independent given f.
 
-    Log densities are sums over the targets, and each has its own learnt numbers. f has
+    Log densities are sums over the targets, and each has its own learned numbers. f has
     the columns of the first target, then those of the second, and so on.
 
     Parameters
@@ -63,10 +63,10 @@ class IndependentLikelihood(Likelihood):
         return all(part.is_normal for part in self.likelihoods)
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names with the number of the target."""
         parts = enumerate(self.likelihoods)
-        return tuple(f"{name}[{k}]" for k, part in parts for name in part.learnt)
+        return tuple(f"{name}[{k}]" for k, part in parts for name in part.learned)
 
     @property
     def floor_remedy(self) -> str:  # type: ignore[override]
@@ -80,9 +80,9 @@ class IndependentLikelihood(Likelihood):
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood with each target at its own numbers."""
-        if not self.learnt:
+        if not self.learned:
             return self
-        own = hyper.split([len(part.learnt) for part in self.likelihoods])
+        own = hyper.split([len(part.learned) for part in self.likelihoods])
         bound = copy(self)
         parts: Sequence[Any] = list(zip(self.likelihoods, own, strict=True))
         bound.likelihoods = [part.bind(numbers) for part, numbers in parts]

@@ -1,4 +1,4 @@
-"""Noise with a scale, fixed or learnt."""
+"""Noise with a scale, fixed or learned."""
 
 from copy import copy
 from numbers import Real
@@ -17,9 +17,10 @@ from skvi.utils._validation import Interval, StrOptions
 class NoiseLikelihood(Likelihood):
     """Base class: y = f + noise of one shape, with a scale.
 
-    A subclass takes a `noise_scale`, and implements `log_power_integral` and what
-    begins with "standard": noise of scale 1. Quadrature over a normal f, which networks
-    do not need, also asks for `expected_log_prob` and `_expected_power`.
+    A subclass takes a `noise_scale`, and implements `log_power_integral` and the
+    methods whose names begin with "standard", for noise of scale 1. Quadrature over a
+    normal f, which networks do not need, also asks for `expected_log_prob` and
+    `_expected_power`.
 
     Examples
     --------
@@ -41,14 +42,14 @@ class NoiseLikelihood(Likelihood):
     _bound_scale: torch.Tensor | None = None
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
         """The noise scale, where it is "learn"."""
         is_bound = self._bound_scale is not None
         return ("noise_scale",) if self.noise_scale == "learn" and not is_bound else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
         """Log of half a robust scale of y, (1,); see `Likelihood.initial_hyper`."""
-        if not self.learnt:
+        if not self.learned:
             return super().initial_hyper(y)
         # The median distance can be 0 where most targets are equal.
         median = 1.4826 * (y - y.median()).abs().median()
@@ -58,7 +59,7 @@ class NoiseLikelihood(Likelihood):
 
     def bind(self, hyper: torch.Tensor) -> Any:
         """Return the likelihood whose noise scale is ``exp(hyper)``."""
-        if not self.learnt:
+        if not self.learned:
             return self
         bound = copy(self)
         bound._bound_scale = hyper[0].exp()
@@ -70,7 +71,7 @@ class NoiseLikelihood(Likelihood):
         Parameters
         ----------
         scale : Tensor of shape (S, n)
-            In units of y; any shape that goes with it.
+            In units of y; any shape that broadcasts to it.
 
         Returns
         -------
@@ -115,7 +116,7 @@ class NoiseLikelihood(Likelihood):
 
     @property
     def standard_variance(self) -> float:
-        """Variance of noise of scale 1; infinity where it has none."""
+        """Variance of noise of scale 1; infinity if it has none."""
         raise NotImplementedError
 
     def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
@@ -150,7 +151,7 @@ class NoiseLikelihood(Likelihood):
     def _scale(self) -> torch.Tensor:
         if self._bound_scale is not None:
             return self._bound_scale
-        if self.learnt:
+        if self.learned:
             raise ValueError(
                 f"{type(self).__name__}(noise_scale='learn') has no value before a fit "
                 "binds one; give a number."
@@ -232,7 +233,7 @@ class NoiseLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Without cut or cap for any spread; see `Likelihood.expected_power`."""
+        """Without truncation at any scale; see `Likelihood.expected_power`."""
         return self._expected_power(mean, spread, y, c, torch.zeros_like(mean), refine)
 
     def _expected_power(

@@ -16,7 +16,7 @@ class StandardNoise(Protocol):
     noise_scale: float | str
 
     @property
-    def learnt(self) -> tuple[str, ...]: ...
+    def learned(self) -> tuple[str, ...]: ...
 
     def standard_log_prob(self, z: torch.Tensor) -> torch.Tensor: ...
 
@@ -30,8 +30,9 @@ class NoisePass(RowPass):
     ----------
     noise : StandardNoise
     buffers : RowBuffers
-        Of one column of f, the location; or of two, the location and what
-        ``reach * tanh(f / reach)`` bounds, the log of the scale over `noise_scale`.
+        Buffers with one column of f, the location; or with two, the location and the
+        log of the scale relative to `noise_scale`, bounded as ``reach * tanh(f /
+        reach)``.
     reach : float or None, default=None
         For two columns.
     """
@@ -43,7 +44,7 @@ class NoisePass(RowPass):
         self._noise, self._reach = noise, reach
         self._f, self._slope = buffers.f, buffers.slope
         self._level, self._for_level = buffers.hyper, buffers.for_hyper
-        if not noise.learnt:
+        if not noise.learned:
             fixed = math.log(float(noise.noise_scale))
             self._level = self._f.new_full((len(self._f), 1), fixed)
             self._for_level = torch.empty_like(self._level)

@@ -71,7 +71,7 @@ class ColumnsMixin:
         y : array-like of shape (n,) or (n, K)
             The training target.
         sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalised one.
+            Needed if the fit had weights; the evidence is then a generalized one.
         method : {"auto", "exact", "importance", "annealing"}, default="auto"
             "exact": closed forms, with quadrature over at most two precisions with
             hyperpriors. "importance": importance sampling, and posterior chains for
@@ -104,7 +104,7 @@ class ColumnsMixin:
         -----
         Values are in nats, of the density of y in its own units, summed over the
         data, with all constants. What comes from y is conditioned on, and named in
-        ``plug_in``: a learnt noise, with which the evidence is optimistic as the score
+        ``plug_in``: a learned noise, with which the evidence is optimistic as the score
         of a model, and with ``normalize_y=True`` the location and scale of y, with
         which it is no probability of y.
         """

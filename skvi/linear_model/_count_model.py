@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Model, Response, TrainingData
+from skvi._model import Model, Response, TrainingData, check_numbers
 from skvi.base import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
@@ -45,16 +45,16 @@ class Counts(Response):
     @classmethod
     def find(cls, y: Any) -> "Counts":
         """Look at the targets of a fit."""
-        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        y = check_numbers(y)
         return cls(bool((y == np.floor(y)).all()))
 
     def encode(self, y: Any) -> np.ndarray:
         """Check that targets may be counts or rates; see `Response.encode`."""
-        y = column_or_1d(check_array(y, ensure_2d=False, dtype=np.float64), warn=True)
+        y = column_or_1d(check_numbers(y), warn=True)
         if (y < 0).any():
             raise ValueError(
-                "Negative values in y: counts are needed, 0, 1, 2, ... "
-                f"Got {y.min():.6g}."
+                "Negative values in y: counts are needed, 0, 1, 2, ... Got "
+                f"{y.min():.6g}. For such numbers use BayesianLinearRegression."
             )
         if y.max(initial=0.0) > MAX_COUNT:
             raise ValueError(
@@ -120,7 +120,7 @@ class CountModel(Model):
             weight,
             constant,
             noise_hyperprior=gamma,
-            is_centred=False,
+            is_centered=False,
             offset=None if data.offset is None else as_tensor(data.offset),
         )
 

@@ -55,7 +55,7 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``.
+        generalized posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model finds impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
@@ -67,7 +67,7 @@ Divergence, default="kl"
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform", \
 "hierarchical"}, Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
-        standardised features: one standard deviation changes the rate by a factor
+        standardized features: one standard deviation changes the rate by a factor
         of e or so; ``Normal(scale="learn")`` finds the one with the largest ELBO.
         "student_t" has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse.
         A dict gives one prior for "coef" and one for "intercept".
@@ -130,19 +130,19 @@ default="auto"
     intercept_, intercept_std_ : float
     dispersion_ : float
         Only with negative binomial counts: posterior mean of the dispersion, or the
-        value that was given or learnt.
+        value that was given or learned.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimised. It bounds log p(D) only for counts, with log
+        the data, whatever was optimized. It bounds log p(D) only for counts, with log
         loss and without sample weights.
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats.
+        What was optimized, in nats.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity after every iteration.
+        The minimized quantity after every iteration.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
@@ -359,7 +359,7 @@ default="auto"
         y : array-like of shape (n,)
             The training counts.
         sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalised one.
+            Needed if the fit had weights; the evidence is then a generalized one.
         exposure : array-like of shape (n,), default=None
             Needed if the fit had it.
         method : {"auto", "importance", "annealing"}, default="auto"

@@ -1,4 +1,4 @@
-"""The model of linear regression: units, centred features, inferred precisions."""
+"""The model of linear regression: units, centered features, inferred precisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from skvi._model import Model
-from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.predictors import CenteredLinearPredictor, LinearPredictor
 from skvi.priors import GammaHyperprior
 from skvi.targets import HierarchicalTarget
 from skvi.utils._arrays import as_tensor, row_chunks
@@ -40,7 +40,7 @@ class GaussianLinearModel(Model):
 
     gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
     marginal_prior: Any = None
-    is_centred: bool = True
+    is_centered: bool = True
 
     def target(self, data):
         """Log joint density of coefficients and precisions; see `Model.target`."""
@@ -57,19 +57,19 @@ class GaussianLinearModel(Model):
             weight,
             constant,
             **self.gammas,
-            is_centred=self.is_centred,
+            is_centered=self.is_centered,
         )
 
     def design(self, X):
-        """Centred features, and their predictor; sparse ones are centred by that.
+        """Centered features, and their predictor; sparse ones are centered by that.
 
-        Many dense ones are centred where they are read: they may be a map of a file.
+        Many dense ones are centered where they are read: they may be a map of a file.
         """
         origin = self.units.x_mean
         if origin is None:
             return as_rows(X), LinearPredictor(X.shape[1], 1, False)
         if sparse.issparse(X):
-            return as_rows(X), CentredLinearPredictor(as_tensor(origin))
+            return as_rows(X), CenteredLinearPredictor(as_tensor(origin))
         if X.size > MAX_COPIED:
             rows = ShiftedRows(as_tensor(X), as_tensor(np.asarray(origin)))
             return rows, LinearPredictor(X.shape[1])

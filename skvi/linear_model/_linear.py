@@ -43,7 +43,7 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``.
+        generalized posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
         they act on the target in units of its median distance from the median.
@@ -56,7 +56,7 @@ Divergence, default="kl"
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
 "log_uniform"}, Prior, Posterior or dict, default="hierarchical"
         Distribution of the coefficients before the data, for a target that is
-        standardised (see `normalize_y`). "hierarchical" is normal with one unknown
+        standardized (see `normalize_y`). "hierarchical" is normal with one unknown
         precision, "ard" with one for each coefficient, as in
         `sklearn.linear_model.ARDRegression`; "horseshoe" and "log_uniform" are sparse
         without one, "student_t" has heavy tails. A dict gives one prior for "coef"
@@ -64,13 +64,13 @@ Divergence, default="kl"
         that came later: its normal of coefficients and intercept, and, with
         ``noise_scale="hyperprior"``, its Gamma distribution of the noise precision.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        Of the intercept of centred features: the prediction at their means. None is
+        Of the intercept of centered features: the prediction at their means. None is
         a normal with the scale of `prior`; beside precisions with hyperpriors its
         scale is the root mean square of the target in the units of the fit, which is
-        1 if it is standardised. That is as good as flat, and proper, so that there
+        1 if it is standardized. That is as good as flat, and proper, so that there
         is an evidence; as it is taken from y, ``plug_in`` of the bounds names it.
     fit_intercept : bool, default=True
-        Without an intercept neither features nor target are centred.
+        Without an intercept neither features nor target are centered.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
         Shape of the noise. "student_t" has heavy tails, of four degrees of freedom,
         and expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others, which
@@ -84,9 +84,9 @@ Divergence, default="kl"
         Gamma(1e-6, 1e-6) prior and a posterior, which predictions average over and the
         evidence integrates.
     normalize_y : bool, default=True
-        Whether the target is standardised for the fit: by mean and standard
+        Whether the target is standardized for the fit: by mean and standard
         deviation, for other losses than log loss by median and median distance.
-        Priors refer to the standardised target; everything that is returned is in
+        Priors refer to the standardized target; everything that is returned is in
         units of y. The prior then takes its location and scale from y: the evidence has
         the units of the density of y, but is no probability of y, and is comparable
         only with others of the same normalization (``plug_in`` says so). For one that
@@ -150,17 +150,17 @@ Divergence, default="kl"
         Covariance of the coefficients, with a full-rank posterior.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        data and targets, whatever was optimised. It bounds log p(D) only with log loss
-        and without sample weights; with a learnt noise, at that noise. With given
+        data and targets, whatever was optimized. It bounds log p(D) only with log loss
+        and without sample weights; with a learned noise, at that noise. With given
         precisions and a full-rank posterior it is log p(D).
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats.
+        What was optimized, in nats.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity after every iteration; with coordinate ascent the
+        The minimized quantity after every iteration; with coordinate ascent the
         negative ELBO, which never rises.
     n_iter_ : int
     converged_ : bool
@@ -185,7 +185,7 @@ Divergence, default="kl"
     predictive standard deviation. With hundreds of rows both are below 1 %.
 
     Evidence: in closed form with normal noise, log loss, normal coefficients and given
-    (or learnt) precisions, by quadrature with a hyperprior on the noise, on one
+    (or learned) precisions, by quadrature with a hyperprior on the noise, on one
     precision that all coefficients share, or both; else from draws, which integrate
     all that has a hyperprior. Vague hyperpriors cost about 14 nats each, with a
     warning.
@@ -275,7 +275,7 @@ Divergence, default="kl"
         ----------
         X : array-like or sparse matrix of shape (n, d)
             float32 is kept, everything else becomes float64. A sparse matrix is
-            never made dense, not even to centre it.
+            never made dense, not even to center it.
         y : array-like of shape (n,) or (n, K)
             Every column is a target of its own, with its own noise and precisions.
         sample_weight : array-like of shape (n,), default=None

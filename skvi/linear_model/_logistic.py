@@ -49,7 +49,7 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``. "renyi" below order 1
+        generalized posterior and needs ``objective="elbo"``. "renyi" below order 1
         gives wider posteriors; on nearly separable data much wider ones.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
@@ -63,11 +63,11 @@ or Objective, default="elbo"
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. The default scale 1 suits
-        standardised features; ``Normal(scale="learn")`` finds the one with the
+        standardized features; ``Normal(scale="learn")`` finds the one with the
         largest ELBO. "student_t" has heavy tails; "horseshoe", "ard" and
         "log_uniform" are sparse: they take coefficients without effect to 0 and leave
         large ones alone. A dict gives one prior for "coef" and one for "intercept";
-        a fitted ``posterior_`` makes what was learnt from other data the prior.
+        a fitted ``posterior_`` makes what was learned from other data the prior.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is a normal prior with the scale of `prior`, or with 10 where that has
         none, or learns it: an intercept is never shrunk by a sparse prior.
@@ -75,11 +75,11 @@ Prior, Posterior or dict, default="normal"
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
-        evidence are generalised ones.
+        evidence are generalized ones.
     solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
 "moment_matching", "stochastic"}, default="auto"
         "auto" takes the most exact one that can solve the combination: "lbfgs" for
-        low-rank posteriors, "empirical_bayes" for learnt scales.
+        low-rank posteriors, "empirical_bayes" for learned scales.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
@@ -135,27 +135,27 @@ Prior, Posterior or dict, default="normal"
     intercept_, intercept_std_ : ndarray of shape (1,) or (K,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimised. It bounds log p(D) only with log loss and
+        the data, whatever was optimized. It bounds log p(D) only with log loss and
         without sample weights.
     lower_bound_se_ : float
         Its standard error, 0 where it is computed without draws.
     objective_value_ : float
-        What was optimised, in nats.
+        What was optimized, in nats.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity after every iteration.
+        The minimized quantity after every iteration.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
         The solver, its estimate of the remaining gap, the error of the quadrature,
         and the efficiency and Pareto k of 128 importance weights (None where they
         would cost more than a tenth of the fit). "bound_exists" is whether the exact
-        bound that was optimised is finite at this posterior, or None.
+        bound that was optimized is finite at this posterior, or None.
     posterior_ : Posterior
         The fitted posterior.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learnt, for several of them by block; only where it
+        The scale that `prior` learned, for several of them by block; only where it
         learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
@@ -277,7 +277,7 @@ Prior, Posterior or dict, default="normal"
         return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):
-        """Log odds, or centred log probabilities, averaged over the posterior.
+        """Log odds, or centered log probabilities, averaged over the posterior.
 
         Parameters
         ----------

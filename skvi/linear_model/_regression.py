@@ -51,7 +51,7 @@ class GaussianRegression(
         return super()._resolve_prior()
 
     def _assemble(self, data, response):
-        """Return the model: units, centred features, noise, priors, precisions."""
+        """Return the model: units, centered features, noise, priors, precisions."""
         units, standardizes = self._find_units(data)
         predictor = LinearPredictor(data.X.shape[1], 1, self.fit_intercept)
         taken = names_of_units(self.fit_intercept) if standardizes else ()
@@ -72,7 +72,7 @@ class GaussianRegression(
             taken,
             gammas,
             marginal,
-            is_centred=self._given_units() is None,
+            is_centered=self._given_units() is None,
         )
 
     def _likelihood(self, scale):

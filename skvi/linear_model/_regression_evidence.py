@@ -56,7 +56,7 @@ class RegressionEvidenceMixin:
     def _marginal_prior(self):
         """Prior of coefficients and intercept, the coefficients' precisions gone."""
         prior = self._model.marginal_prior
-        first = len(self._hyper) - len(prior.learnt)
+        first = len(self._hyper) - len(prior.learned)
         return prior.bind(torch.from_numpy(self._hyper[first:]))
 
     def _log_normal(self, layout):

@@ -84,7 +84,7 @@ class RegressionPredictionMixin:
         Returns
         -------
         ndarray of shape (n, q), or (n, q, K)
-            One column for each of `quantiles`. With a fixed or learnt normal noise they
+            One column for each of `quantiles`. With fixed or learned normal noise they
             are normal; where it has a hyperprior they are those of the normal f plus
             Student-t noise, integrated to rounding; those of other noise are
             integrated to about 1e-6.

@@ -1,4 +1,4 @@
-"""Where fits start: near what a neighbouring, easier problem gives."""
+"""Where fits start: near what a neighboring, easier problem gives."""
 
 from copy import copy
 from dataclasses import replace
@@ -77,7 +77,7 @@ def _with_noise(target, likelihood):
 
 
 def start_near(problem, likelihood):
-    """State near the fit with learnt noise and N(0, s^2) coefficients.
+    """State near the fit with learned noise and N(0, s^2) coefficients.
 
     s is such that each feature alone would explain the target.
 
@@ -125,24 +125,24 @@ def start_near(problem, likelihood):
 
 
 def _solve_near(start, likelihood):
-    if likelihood.learnt == ():
+    if likelihood.learned == ():
         moved = approach(start, likelihood.length_scale)
         options = replace(ROUGH, warm_start=moved is not None)
         found = NaturalGradient().solve(start.at(moved or start.state), options)
     else:
         found = Alternating().solve(start, ROUGH)
     found.raise_interrupt()
-    if likelihood.learnt:
+    if likelihood.learned:
         scale = found.target.likelihood._scale
         check_noise(found.target, found.posterior.as_normal(), scale)
     return found.state
 
 
 def _taken_over(problem, near):
-    """State of a problem with the coefficients and the learnt noise of another one."""
+    """State of a problem with the coefficients and the learned noise of another one."""
     hyper, target = near.target.hyper, problem.target
-    if len(hyper) and target.learnt[: len(hyper)] == near.target.learnt:
-        # Learnt prior scales come after the noise, and stay at their start.
+    if len(hyper) and target.learned[: len(hyper)] == near.target.learned:
+        # Learned prior scales come after the noise, and stay at their start.
         target = target.at(torch.cat([hyper.detach(), target.hyper[len(hyper) :]]))
     normal, posterior = near.posterior.as_normal(), problem.posterior
     parts = {}

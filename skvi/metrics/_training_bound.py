@@ -38,7 +38,7 @@ class TrainingBound(Scorer):
     It is a *lower* bound: the distance to the evidence, KL(q || posterior), differs
     between candidates. Between posterior families of one model the larger ELBO is the
     better fit. Between models the largest bound can belong to the wrong one; only
-    `skvi.evidence_bounds` can tell. A learnt noise or prior scale is conditioned on,
+    `skvi.evidence_bounds` can tell. A learned noise or prior scale is conditioned on,
     which makes the bound optimistic. It has a standard error, ``lower_bound_se_``,
     where it is estimated from draws.
 

@@ -23,8 +23,8 @@ class Comparison:
     ----------
     estimate, low, high : ndarray of shape (K,)
         Nats. The interval of a model whose bounds are not reliable is the whole line.
-    learnt : list of frozenset of str
-        Learnt hyperparameters on which each evidence is conditioned.
+    learned : list of frozenset of str
+        Learned hyperparameters on which each evidence is conditioned.
     min_difference : float
         Nats.
     """
@@ -32,7 +32,7 @@ class Comparison:
     estimate: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    learnt: list[frozenset[str]]
+    learned: list[frozenset[str]]
     min_difference: float
 
     def beats(self, k: int, j: int) -> bool:
@@ -40,7 +40,7 @@ class Comparison:
 
         A maximum over hyperparameters that j does not learn proves nothing against j.
         """
-        return self.is_above(k, j) and self.learnt[k] <= self.learnt[j]
+        return self.is_above(k, j) and self.learned[k] <= self.learned[j]
 
     def is_above(self, k: int, j: int) -> bool:
         """Whether the numbers alone say so."""

@@ -105,11 +105,11 @@ class Race:
             model.record(outcome, precision)
 
     def _split(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
-        """Take apart merged candidates whose learnt hyperparameters can differ."""
+        """Take apart merged candidates whose learned hyperparameters can differ."""
         parts = []
         for model in models:
-            learnt = model.bounds and set(model.bounds.plug_in) - set(FROM_TARGET)
-            if learnt:
+            learned = model.bounds and set(model.bounds.plug_in) - set(FROM_TARGET)
+            if learned:
                 others = [row for row in model.rows if row != model.chosen]
                 model.rows = [model.chosen]
                 parts += [Model([row], row, fits[row].value) for row in others]
@@ -133,9 +133,9 @@ class Race:
         prior = np.array([self.log_prior[model.chosen] for model in models])
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
         estimate = np.array([model.bounds.estimate for model in models])
-        learnt = [frozenset(model.bounds.plug_in) for model in models]
+        learned = [frozenset(model.bounds.plug_in) for model in models]
         return Comparison(
-            estimate + prior, ends[:, 0], ends[:, 1], learnt, self.min_difference
+            estimate + prior, ends[:, 0], ends[:, 1], learned, self.min_difference
         )
 
     def n_errors(self, models: list[Model]) -> float:
@@ -144,7 +144,7 @@ class Race:
 
 
 def check_quantities(models: list[Model]) -> None:
-    """Raise where some evidences are generalised ones and others are not."""
+    """Raise where some evidences are generalized ones and others are not."""
     found = sorted({model.bounds.quantity for model in models})
     if len(found) > 1:
         raise ValueError(

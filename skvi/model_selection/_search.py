@@ -121,7 +121,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         bounds of one of them are not reliable; "log_prior", the log of its weight;
         "contender", whether it is not excluded; "reliable", "reason", "method"
         and "plug_in", what an evidence is conditioned on although it comes from y
-        (learnt hyperparameters make it optimistic);
+        (learned hyperparameters make it optimistic);
         "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
         candidate's own fit; "fit_time" and "evidence_time" in seconds;
         "rank_evidence", 1 for the best.
@@ -163,7 +163,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     the opposite ends. All intervals of probabilities hold together. Bounds that are not
     reliable make them wide, and leave no probabilities.
 
-    *Learnt hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
+    *Learned hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among
     candidates that learn the same ones this is ignored; a mixture warns.
 

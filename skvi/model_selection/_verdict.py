@@ -64,8 +64,8 @@ def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) ->
         if not models[k].bounds.reliable:
             return f"{whose} bounds are not reliable, {models[k].bounds.reason}"
     if comparison.is_above(best, j):
-        learnt = ", ".join(sorted(comparison.learnt[best] - comparison.learnt[j]))
-        return f"lower, but the best one is optimistic by learning {learnt}"
+        learned = ", ".join(sorted(comparison.learned[best] - comparison.learned[j]))
+        return f"lower, but the best one is optimistic by learning {learned}"
     low = comparison.low[best] - comparison.high[j]
     high = comparison.high[best] - comparison.low[j]
     span = f"the best one is better by {low:.2g} to {high:.2g} nats"

@@ -236,7 +236,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             X of shape (n, d) -> what `predict` (for classifiers `predict_proba`)
             would return if this network were the only one. Noise is not added, and
             calls agree with each other, so that the draw can be plotted,
-            optimised, or evaluated anywhere.
+            optimized, or evaluated anywhere.
         """
         # A later fit must not change the function.
         return SampledFunction(copy(self), self._draw(1, random_state))

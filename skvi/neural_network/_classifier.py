@@ -14,7 +14,7 @@ class BayesianMLPClassifier(NetworkClassifierMixin, MLPMixin, BayesianNetwork):
 
     Where `sklearn.neural_network.MLPClassifier` finds one set of weights, this
     estimator finds a distribution over them. Class probabilities are averages over
-    networks, and therefore less extreme where data are scarce. Standardise the
+    networks, and therefore less extreme where data are scarce. Standardize the
     features, as for every network.
 
     Parameters
@@ -28,7 +28,7 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``.
+        generalized posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model finds impossible, such as wrong ones. A callable
@@ -140,17 +140,17 @@ default="mean_field"
     classes_ : ndarray of shape (K,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimised: an estimate from draws. In expectation it
+        the data, whatever was optimized: an estimate from draws. In expectation it
         bounds log p(D), with log loss and without weights.
     lower_bound_se_ : float
         Its standard error.
     objective_value_ : float
-        What was optimised, in nats: the average over the last 100 steps or more.
+        What was optimized, in nats: the average over the last 100 steps or more.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
         steps. What the posterior moves during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity in every iteration.
+        The minimized quantity in every iteration.
     n_iter_ : int
     validation_scores_ : ndarray of shape (n_iter,) or None
         Mean log predictive density of the rows that are held out, in nats per row,
@@ -167,7 +167,7 @@ default="mean_field"
         that saves next to nothing warns.
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learnt, for several of them by block; only where it
+        The scale that `prior` learned, for several of them by block; only where it
         learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
@@ -273,7 +273,7 @@ default="mean_field"
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Best standardised. float32 is kept, everything else becomes float64.
+            Best standardized. float32 is kept, everything else becomes float64.
         y : array-like of shape (n,)
             Two or more classes, of any type.
         sample_weight : array-like of shape (n,), default=None

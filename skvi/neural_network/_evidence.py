@@ -89,7 +89,7 @@ class NetworkEvidenceMixin(EvidenceMixin):
         Notes
         -----
         Values are in nats, summed over the data, with all constants. What comes from y
-        is conditioned on, and named in ``plug_in``: the learnt noise, and location and
+        is conditioned on, and named in ``plug_in``: the learned noise, and location and
         scale of y with ``normalize_y=True``. Two fits that learn other noise have other
         evidences: fix `noise_scale` to compare them.
 

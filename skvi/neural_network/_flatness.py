@@ -52,7 +52,7 @@ def remedies(
     activation : str
     divergence : Divergence
     learns_scales : bool, default=True
-        Whether the scale of some prior is learnt: one that is given may be too narrow.
+        Whether the scale of some prior is learned: one that is given may be too narrow.
 
     Returns
     -------
@@ -112,8 +112,8 @@ def explained_variance(
     """
     if not float(np.abs(mean).max()) < LARGEST:
         return None
-    centred = y - np.average(y, weights=weight)
-    total = float(weight @ centred**2)
+    centered = y - np.average(y, weights=weight)
+    total = float(weight @ centered**2)
     # Rounding leaves something of a constant.
     if total <= 1e-20 * max(float(weight @ y**2), 1e-300):
         return None
@@ -227,8 +227,8 @@ def missed_variance(
     n_pairs = float(pair.sum() ** 2 / (pair @ pair))
     if n_pairs < MIN_PAIRS:
         return None, n_pairs
-    centred = residual - np.average(residual, weights=weight)
-    shared = float(np.average(centred * centred[nearest], weights=pair))
+    centered = residual - np.average(residual, weights=weight)
+    shared = float(np.average(centered * centered[nearest], weights=pair))
     return shared / total, n_pairs
 
 

@@ -26,7 +26,7 @@ def layerwise_prior(layout: Layout, given: Mapping[str, Prior]) -> dict[str, Pri
     Returns
     -------
     dict of str to Prior
-        Blocks of fewer than five numbers keep the scale 1: a learnt one would follow
+        Blocks of fewer than five numbers keep the scale 1: a learned one would follow
         them, and say nothing.
     """
     found: dict[str, Prior] = {}

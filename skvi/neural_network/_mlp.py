@@ -48,5 +48,5 @@ class MLPMixin:
     def _remedies(self):
         """What may help a fit that misses a signal."""
         hidden = self._model.predictor.sizes[1:-1]
-        learns = self._learns_scales or bool(self._model.prior.learnt)
+        learns = self._learns_scales or bool(self._model.prior.learned)
         return remedies(hidden, self.activation, self.divergence_, learns)

@@ -63,7 +63,7 @@ Prior, Posterior or dict, default="normal"
         buffers stay as they are. Batch normalization and dropout are refused in
         training mode.
     deterministic : str or sequence of str, default=()
-        Parameters without a posterior, learnt as points by type-II maximum likelihood:
+        Parameters without a posterior, learned as points by type-II maximum likelihood:
         names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
@@ -169,7 +169,7 @@ Prior, Posterior or dict, default="normal"
     point_ : dict of str to ndarray
         What the fit found for the `deterministic` parameters.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learnt, for several of them by block; only where it
+        The scale that `prior` learned, for several of them by block; only where it
         learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.

@@ -62,7 +62,7 @@ Prior, Posterior or dict, default="normal"
         buffers stay as they are. Batch normalization and dropout are refused in
         training mode.
     deterministic : str or sequence of str, default=()
-        Parameters without a posterior, learnt as points by type-II maximum likelihood:
+        Parameters without a posterior, learned as points by type-II maximum likelihood:
         names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     noise : {"constant", "heteroscedastic"}, default="constant"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
@@ -157,7 +157,7 @@ Prior, Posterior or dict, default="normal"
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimized: an estimate from draws. In expectation it
-        bounds log p(D) at the learnt noise, with log loss and without sample
+        bounds log p(D) at the learned noise, with log loss and without sample
         weights.
     lower_bound_se_ : float
         Its standard error.
@@ -188,7 +188,7 @@ Prior, Posterior or dict, default="normal"
     point_ : dict of str to ndarray
         What the fit found for the `deterministic` parameters.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learnt, for several of them by block; only where it
+        The scale that `prior` learned, for several of them by block; only where it
         learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.

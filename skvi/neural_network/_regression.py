@@ -70,7 +70,7 @@ class NetworkRegressorMixin(
             self._build_prior(network.layout),
             str(data.X.dtype),
             units,
-            names_of_units(centred=True) if standardizes else (),
+            names_of_units(centered=True) if standardizes else (),
         )
 
     @with_callbacks
@@ -102,7 +102,7 @@ class NetworkRegressorMixin(
 
         Notes
         -----
-        The units of `normalize_y`, and noise that is learnt, stay what the first batch
+        The units of `normalize_y`, and noise that is learned, stay what the first batch
         made of them: they have no posterior that could go on. Let it be a large one, or
         give `noise_scale`.
 
@@ -133,9 +133,9 @@ class NetworkRegressorMixin(
     def _posterior_attributes(self, state):
         found, units = super()._posterior_attributes(state), self._model.units
         found["posterior_"].units = units
-        n_learnt = len(self._model.likelihood.learnt)
-        if n_learnt:
-            noise = np.exp(found["_hyper"][:n_learnt]) * units.y_scale
+        n_learned = len(self._model.likelihood.learned)
+        if n_learned:
+            noise = np.exp(found["_hyper"][:n_learned]) * units.y_scale
         else:
             noise = np.broadcast_to(self._noise_to_fix(), np.shape(units.y_scale))
         noise = noise.reshape(np.shape(units.y_scale))

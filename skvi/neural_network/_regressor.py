@@ -17,8 +17,8 @@ class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     finds the standard deviation. Predictions are averages over networks, with
     standard deviations, intervals and quantiles. Outside the data the networks
     disagree the more the farther out (with relu; with tanh they level off); between
-    clusters of data a factorised posterior is surer than it should be. Standardise
-    the features, as for every network; the target is standardised inside.
+    clusters of data a factorized posterior is surer than it should be. Standardize
+    the features, as for every network; the target is standardized inside.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ or Objective, default="elbo"
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything but "kl" gives a
-        generalised posterior and needs ``objective="elbo"``.
+        generalized posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
-        they act on the standardised target. A callable ``(f, y) -> (S, n)``, of the
+        they act on the standardized target. A callable ``(f, y) -> (S, n)``, of the
         network's output and of that target, gives a Gibbs posterior and needs a fixed
         `noise_scale`; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or Family, \
@@ -79,7 +79,7 @@ default="mean_field"
         "learn" finds the most probable value, of each target, together with the
         posterior (type-II maximum likelihood).
     normalize_y : bool, default=True
-        Whether the target is standardised for the fit. Everything that is returned
+        Whether the target is standardized for the fit. Everything that is returned
         is in units of y. The prior then takes its location and scale from y: the
         evidence has the units of the density of y, but is no probability of y, and is
         comparable only with others of the same normalization (``plug_in`` says so).
@@ -166,18 +166,18 @@ default="mean_field"
         Standard deviation of the noise, in units of y.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimised: an estimate from draws. In expectation it
-        bounds log p(D) at the learnt noise, with log loss and without sample
+        the data, whatever was optimized: an estimate from draws. In expectation it
+        bounds log p(D) at the learned noise, with log loss and without sample
         weights.
     lower_bound_se_ : float
         Its standard error.
     objective_value_ : float
-        What was optimised, in nats: the average over the last 100 steps or more.
+        What was optimized, in nats: the average over the last 100 steps or more.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
         steps. What the posterior moves during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
-        The minimised quantity in every iteration.
+        The minimized quantity in every iteration.
     n_iter_ : int
     validation_scores_ : ndarray of shape (n_iter,) or None
         Mean log predictive density of the rows that are held out, in nats per row,
@@ -196,7 +196,7 @@ default="mean_field"
         mean.
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learnt, for several of them by block; only where it
+        The scale that `prior` learned, for several of them by block; only where it
         learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
@@ -310,7 +310,7 @@ default="mean_field"
         Parameters
         ----------
         X : array-like of shape (n, d)
-            Best standardised. float32 is kept, everything else becomes float64.
+            Best standardized. float32 is kept, everything else becomes float64.
         y : array-like of shape (n,) or (n, K)
             Numbers; K targets share the hidden layers.
         sample_weight : array-like of shape (n,), default=None

@@ -23,7 +23,7 @@ class Stream:
     posterior : Posterior or None
         That of the batches before; None in the first.
     noise_scale : float, ndarray of shape (n_targets,) or None
-        What the first batch learnt, or None.
+        What the first batch learned, or None.
     """
 
     response: Response | None = None
@@ -82,8 +82,8 @@ class StreamMixin:
             )
 
     def _noise_to_fix(self):
-        """`noise_scale`, or what the first batch learnt."""
-        learnt = isinstance(self.noise_scale, str)
-        if self._continues and learnt:
+        """`noise_scale`, or what the first batch learned."""
+        learned = isinstance(self.noise_scale, str)
+        if self._continues and learned:
             return np.asarray(self._stream.noise_scale)[()]
         return self.noise_scale

@@ -1,4 +1,4 @@
-"""Divergences of factorised normals, and their gradients, for several members."""
+"""Divergences of factorized normals, and their gradients, for several members."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,22 +8,22 @@ import torch
 from skvi.base import NormalForm
 from skvi.divergences import MomentForm, OrderForm
 from skvi.objectives._orders import Orders
-from skvi.objectives._scaled_moments import LearntScales, ScaledForm, ScaledMoments
+from skvi.objectives._scaled_moments import LearnedScales, ScaledForm, ScaledMoments
 from skvi.objectives._steps import Member
 
 __all__ = ["DivergencePart", "divergence_part", "form_of"]
 
 
 class DivergencePart(Protocol):
-    """Adds a share of the divergence to gradients, and says what all of it was."""
+    """Adds a fraction of the divergence to gradients, and returns its full value."""
 
     def weigh(self, shares: Sequence[float]) -> None:
-        """Take these shares, one for each member, from now on; 1 at first."""
+        """Set the fraction of each member from now on; initially 1."""
 
     def complete(self) -> None:
         """Complete the gradient, so far that of the loss in means and deviations.
 
-        It becomes that in means and logs of deviations, with the divergence.
+        It becomes that in means and log standard deviations, with the divergence.
         """
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
@@ -36,7 +36,7 @@ def divergence_part(
     std: torch.Tensor,
     gradient: torch.Tensor,
 ) -> DivergencePart:
-    """Choose the fastest way that all members have.
+    """Choose the fastest method available to all members.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def divergence_part(
         Read in every step, as is `std`.
     std : Tensor of shape (M, P)
     gradient : Tensor of shape (M, V)
-        What `complete` completes.
+        Buffer that `complete` completes.
 
     Returns
     -------
@@ -60,8 +60,8 @@ def divergence_part(
         return Orders(orders, params, std, gradient)
     scaled = [form for form in forms if isinstance(form, ScaledForm)]
     if len(scaled) == len(members):
-        start = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learnt)
-        scales = LearntScales(scaled[0], start, params, gradient)
+        start = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
+        scales = LearnedScales(scaled[0], start, params, gradient)
         moments = [f.at_one for f in scaled if isinstance(f.at_one, MomentForm)]
         if moments:
             return ScaledMoments(moments, params, std, gradient, scales)
@@ -71,7 +71,7 @@ def divergence_part(
 
 
 def form_of(member: Member) -> str:
-    """Name the way in which a member's divergence is differentiated.
+    """Name the method that differentiates a member's divergence.
 
     Parameters
     ----------
@@ -88,14 +88,14 @@ def form_of(member: Member) -> str:
 
 def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
     prior = member.target.prior
-    if member.target.prior_spec.learnt:
+    if member.target.prior_spec.learned:
         return ScaledForm.of(member)
     found = member.divergence.moment_form(prior)
     return member.divergence.order_form(prior) if found is None else found
 
 
 class _Moments:
-    """Closed: linear in second moments and in the entropy."""
+    """Closed form: linear in second moments and in the entropy."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _Moments:
         self.pull = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
         self.shares = self.precision, self.pull, self.minus_weight
-        self.is_centred = not bool(center.any())
+        self.is_centered = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
 
@@ -129,14 +129,14 @@ class _Moments:
         std, slope = self.std, self.for_std
         precision, pull, minus_weight = self.shares
         self.for_mean.addcmul_(precision, self.mean)
-        if not self.is_centred:
+        if not self.is_centered:
             self.for_mean.sub_(pull)
         slope.addcmul_(precision, std)
         torch.addcmul(minus_weight, slope, std, out=slope)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        shift = mean if self.is_centred else mean - self.center
+        shift = mean if self.is_centered else mean - self.center
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
         total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
@@ -144,7 +144,7 @@ class _Moments:
 
 
 class _ByAutograd:
-    """Automatic derivatives of the closed form, one member after the other."""
+    """Automatic differentiation of the closed form, one member after the other."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class _ByAutograd:
     ) -> None:
         self.members, self.params = members, params
         self.std, self.gradient, self.size = std, gradient, std.shape[1]
-        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learnt)
+        n_of_loss = 2 * self.size + len(members[0].target.likelihood_spec.learned)
         self.for_std = gradient[:, self.size : 2 * self.size]
         self.for_prior = gradient[:, n_of_loss:]
         self.found: list[torch.Tensor] = []

@@ -4,38 +4,37 @@ import math
 
 import torch
 
-from skvi.objectives._weights import WeightsObjective, normalise, weighted_sum
+from skvi.objectives._weights import WeightsObjective, normalize, weighted_sum
 from skvi.utils._validation import StrOptions
 
 __all__ = ["EUBO"]
 
 
 class EUBO(WeightsObjective):
-    r"""Evidence upper bound: minimises KL(posterior || q).
+    r"""Evidence upper bound: minimizes KL(posterior || q).
 
     .. math:: U(q) = E_{p(\theta|D)}[\log p(D, \theta) - \log q(\theta)]
               = \log p(D) + KL(p(\theta|D) \| q)
 
-    A normal q at the optimum has the posterior's own mean and covariance (for a
-    mean-field q: its marginal standard deviations), where the ELBO's are often
-    too small.
+    A normal q at the optimum has the mean and covariance of the posterior (for a
+    mean-field q: its marginal standard deviations); those of the ELBO are often too
+    small.
 
     Parameters
     ----------
     gradient : {"auto", "score", "doubly_reparam"}, default="auto"
-        "auto" matches moments where q is normal, and else trains with
-        "doubly_reparam". Both rules train on self-normalised weights of fresh
-        draws; their bias is O(1/S) and large while the effective sample size is
-        small. The noise of "doubly_reparam" vanishes where q is the posterior.
+        "auto" matches moments if q is normal, and otherwise trains with
+        "doubly_reparam". Both rules train on self-normalized weights of fresh draws;
+        their bias is O(1/S) and large while the effective sample size is small. The
+        noise of "doubly_reparam" vanishes if q is the posterior.
 
     Notes
     -----
-    The exact EUBO is above log p(D). Its estimate from draws of q is a
-    self-normalised one and can fall below: `evidence_bounds` takes its upper
-    side from posterior draws. The gradient of the exact EUBO is
-    ``-E_p[d log q(theta; lambda) / d lambda]`` with theta held fixed.
-    Differentiating the weights as well minimises something that has no lower
-    bound at a finite number of draws.
+    The exact EUBO is above log p(D). Its self-normalized estimate from draws of q can
+    fall below: `evidence_bounds` takes its upper bound from posterior draws. The
+    gradient of the exact EUBO is ``-E_p[d log q(theta; lambda) / d lambda]`` with theta
+    held fixed. Differentiating the weights as well minimizes something that has no
+    lower bound at a finite number of draws.
 
     References
     ----------
@@ -60,7 +59,7 @@ class EUBO(WeightsObjective):
         self.gradient = gradient
 
     def bound(self, log_weights: torch.Tensor) -> torch.Tensor:
-        """Self-normalised estimate of the EUBO.
+        """Self-normalized estimate of the EUBO.
 
         Parameters
         ----------
@@ -73,13 +72,13 @@ class EUBO(WeightsObjective):
             A scalar in nats: reduced over the last axis, averaged over the others.
             Its bias is O(1/S), so that it can be below log p(D).
         """
-        means = weighted_sum(normalise(log_weights), log_weights)
+        means = weighted_sum(normalize(log_weights), log_weights)
         top = log_weights.amax(-1)
         return torch.where(top == -math.inf, top, means).mean()
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
         """``softmax(lw)``; see `WeightsObjective.training_weights`."""
-        return normalise(log_weights)
+        return normalize(log_weights)
 
     def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
         """Minus the weights; see `WeightsObjective.path_weights`."""

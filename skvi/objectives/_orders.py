@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from skvi.divergences import OrderForm
-from skvi.objectives._scaled_moments import LearntScales
+from skvi.objectives._scaled_moments import LearnedScales
 
 __all__ = ["Orders"]
 
@@ -21,10 +21,10 @@ class Orders:
     Parameters
     ----------
     forms : sequence of OrderForm
-        Of M members, at factors 1 of scales that are learnt.
+        Of M members, at factors 1 of scales that are learned.
     params, gradient : Tensor of shape (M, V)
     std : Tensor of shape (M, P)
-    scales : LearntScales, default=None
+    scales : LearnedScales, default=None
         None where all scales are fixed.
     """
 
@@ -34,7 +34,7 @@ class Orders:
         params: torch.Tensor,
         std: torch.Tensor,
         gradient: torch.Tensor,
-        scales: LearntScales | None = None,
+        scales: LearnedScales | None = None,
     ) -> None:
         size, like, device = std.shape[1], params.dtype, params.device
         self.center = torch.stack([form.center for form in forms]).to(device, like)

@@ -1,4 +1,4 @@
-"""Divergences from normal priors whose scales are learnt, and their gradients."""
+"""Divergences from normal priors whose scales are learned, and their gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from skvi.divergences import MomentForm, OrderForm
 from skvi.objectives._steps import Member
 
-__all__ = ["LearntScales", "ScaledForm", "ScaledMoments"]
+__all__ = ["LearnedScales", "ScaledForm", "ScaledMoments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,34 +19,34 @@ class ScaledForm:
     Parameters
     ----------
     at_one : MomentForm or OrderForm
-    learnt_scales : Tensor of int of shape (P,)
-        See `BuiltPrior.learnt_scales`.
-    n_learnt : int
+    learned_scales : Tensor of int of shape (P,)
+        See `BuiltPrior.learned_scales`.
+    n_learned : int
     """
 
     at_one: MomentForm | OrderForm
-    learnt_scales: torch.Tensor
-    n_learnt: int
+    learned_scales: torch.Tensor
+    n_learned: int
 
     @classmethod
     def of(cls, member: Member) -> Self | None:
-        """Form of a member whose prior learns nothing but scales."""
+        """Form of a member whose prior learns only scales."""
         spec = member.target.prior_spec
-        factors = spec.learnt_scales()
+        factors = spec.learned_scales()
         if factors is None:
             return None
         prior = spec.bind(torch.zeros_like(spec.initial_hyper()))
         moments = member.divergence.moment_form(prior)
         form = member.divergence.order_form(prior) if moments is None else moments
-        return None if form is None else cls(form, factors, len(spec.learnt))
+        return None if form is None else cls(form, factors, len(spec.learned))
 
     @property
     def name(self) -> str:
         """Equal for members that can be trained in one stack."""
-        return f"{type(self.at_one).__name__} {self.learnt_scales.tolist()}"
+        return f"{type(self.at_one).__name__} {self.learned_scales.tolist()}"
 
 
-class LearntScales:
+class LearnedScales:
     """Logs of factors of the prior's scales in some coordinates: where they are.
 
     Parameters
@@ -65,21 +65,21 @@ class LearntScales:
         params: torch.Tensor,
         gradient: torch.Tensor,
     ) -> None:
-        self.hyper = slice(start, start + form.n_learnt)
+        self.hyper = slice(start, start + form.n_learned)
         # The last factor is 1, of all scales that are fixed.
-        factors = form.learnt_scales.to(params.device)
-        self.index = torch.where(factors < 0, form.n_learnt, factors)
+        factors = form.learned_scales.to(params.device)
+        self.index = torch.where(factors < 0, form.n_learned, factors)
         #: Whether a factor scales a coordinate, (P, H).
-        self.members = params.new_zeros(len(factors), form.n_learnt + 1)
+        self.members = params.new_zeros(len(factors), form.n_learned + 1)
         self.members.scatter_(1, self.index[:, None], 1.0)
         self.members = self.members[:, :-1].contiguous()
         self.for_factors = gradient[:, self.hyper]
 
     def log_factors(self, params: torch.Tensor) -> torch.Tensor:
         """Logs of the factors of all coordinates, (..., M, P)."""
-        learnt = params[..., self.hyper]
-        fixed = learnt.new_zeros(*learnt.shape[:-1], 1)
-        return torch.cat([learnt, fixed], -1)[..., self.index]
+        learned = params[..., self.hyper]
+        fixed = learned.new_zeros(*learned.shape[:-1], 1)
+        return torch.cat([learned, fixed], -1)[..., self.index]
 
     def collect(self, slopes: torch.Tensor) -> None:
         """Put the gradient in place, from derivatives of every coordinate, (M, P)."""
@@ -87,7 +87,7 @@ class LearntScales:
 
 
 class ScaledMoments:
-    """Closed, with a factor ``exp(h)`` of the prior's scale in some coordinates.
+    """Closed form, with a factor ``exp(h)`` of the prior's scale in some coordinates.
 
     ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h)
     + constant``, whose derivative in h is the sum of ``w - precision exp(-2 h) (std^2 +
@@ -99,7 +99,7 @@ class ScaledMoments:
         Of M members, at factors 1.
     params, gradient : Tensor of shape (M, V)
     std : Tensor of shape (M, P)
-    scales : LearntScales
+    scales : LearnedScales
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ScaledMoments:
         params: torch.Tensor,
         std: torch.Tensor,
         gradient: torch.Tensor,
-        scales: LearntScales,
+        scales: LearnedScales,
     ) -> None:
         size, like, device = std.shape[1], params.dtype, params.device
         self.precision = torch.stack([m.precision for m in forms]).to(device, like)

@@ -30,10 +30,10 @@ def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
 def row_label(name: str, bounds: EvidenceBounds) -> str:
     """Name a model, with what a reader must know about its bounds."""
     notes = [] if bounds.reliable else ["not reliable"]
-    learnt = [name for name in bounds.plug_in if name not in FROM_TARGET]
-    if learnt:
-        notes.append(f"given learnt {', '.join(learnt)}")
-    if len(learnt) < len(bounds.plug_in):
+    learned = [name for name in bounds.plug_in if name not in FROM_TARGET]
+    if learned:
+        notes.append(f"given learned {', '.join(learned)}")
+    if len(learned) < len(bounds.plug_in):
         notes.append("prior made from y")
     return f"{name}\n({'; '.join(notes)})" if notes else name
 

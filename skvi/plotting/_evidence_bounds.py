@@ -28,7 +28,7 @@ class EvidenceBoundsDisplay:
     the ELBO and the EUBO of the fitted posterior. The interval with its whiskers is
     printed on the right, since on an axis that holds several models it can be too
     narrow to be seen. Bounds that are not reliable are hollow, hatched and
-    labelled so; they get no whiskers, because their standard errors mean nothing.
+    labeled so; they get no whiskers, because their standard errors mean nothing.
 
     It is recommended to use `from_estimator` or `from_bounds`.
 

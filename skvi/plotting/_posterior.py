@@ -247,9 +247,9 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
-    if built.learnt:
-        learnt = fitted.prior_scale_
-        scale = learnt["coef"] if isinstance(learnt, dict) else learnt
+    if built.learned:
+        learned = fitted.prior_scale_
+        scale = learned["coef"] if isinstance(learned, dict) else learned
         built = built.bind(torch.from_numpy(np.log([scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
 

@@ -28,7 +28,7 @@ def _value(value: object) -> str:
 
 
 def row_text(estimate: float, low: float, high: float) -> str:
-    """Estimate, and the interval of the probability in per cent."""
+    """Estimate, and the interval of the probability in percent."""
     value = f"{estimate:.2f}".replace("-", MINUS)
     ends = [_per_cent(low), _per_cent(high)]
     is_one = ends[0] == ends[1] or high < SMALL

@@ -63,7 +63,7 @@ class TrainingSandwichDisplay:
     -----
     In nats, summed over the data. The upper bounds need posterior draws, from chains
     that are the same for all iterations, and hold against the modes that these reach.
-    Where noise or prior scales are learnt, all bounds are on the evidence at their
+    Where noise or prior scales are learned, all bounds are on the evidence at their
     *last* values. Axes leave out early iterations that would make them too wide.
 
     References

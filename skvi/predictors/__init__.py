@@ -1,6 +1,6 @@
 """Predictors: f(theta, X), the only place that knows how parameters meet features."""
 
-from skvi.predictors._centred import CentredLinearPredictor
+from skvi.predictors._centered import CenteredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
 from skvi.predictors._module import ModulePredictor
@@ -10,7 +10,7 @@ from skvi.predictors.base import Predictor
 
 __all__ = [
     "ACTIVATIONS",
-    "CentredLinearPredictor",
+    "CenteredLinearPredictor",
     "LinearPredictor",
     "MLPPredictor",
     "ModulePredictor",

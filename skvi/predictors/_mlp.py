@@ -30,7 +30,7 @@ ODD_ACTIVATIONS = ("identity", "tanh")
 # wider starts lose units for good before the data have shaped them.
 INITIAL_SHARE = 0.01
 # Means of the last layer's weights, likewise: a large random function must first be
-# unlearnt, and takes units with it.
+# unlearned, and takes units with it.
 LAST_SHARE = 0.2
 # Standard deviation of the means of the first layer's intercepts, in sizes of what its
 # weights make of standardized features: units bend at places all over the data. Those
@@ -55,7 +55,7 @@ class MLPPredictor(Predictor):
         Applied after every layer but the last.
     input_scale, output_scale : float, default=1.0
         Multiply the gains of the first hidden and of the last layer: 1 for
-        standardised targets, more for log odds, which are large, and change
+        standardized targets, more for log odds, which are large, and change
         quickly, where classes can be told apart.
     flat_outputs : sequence of int, default=()
         Columns of f that are 0 everywhere at the start, such as the log of a scale.
@@ -240,7 +240,7 @@ class MLPPredictor(Predictor):
         """Draw f by sampling activations instead of weights.
 
         Every row gets its own weights (Kingma et al. 2015, section 2): right for
-        sums over rows of per-row expectations under a factorised normal, wrong
+        sums over rows of per-row expectations under a factorized normal, wrong
         for anything that needs one theta for all rows.
 
         Parameters

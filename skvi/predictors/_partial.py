@@ -19,7 +19,7 @@ SEED = 0
 class PartialPredictor(Predictor):
     """A predictor of which some blocks are no part of theta, but points beside it.
 
-    They are learnt by type-II maximum likelihood, as noise and prior scales are: a
+    They are learned by type-II maximum likelihood, as noise and prior scales are: a
     normalization layer or an embedding of which nobody asks how sure it is.
 
     Parameters

@@ -53,12 +53,12 @@ class Predictor(Movable):
     has_local_draws = False
     #: Whether f and its pullback go through buffers, as training a network does.
     has_passes = False
-    #: Parameters that are points: learnt beside the posterior, not part of theta.
+    #: Parameters that are points: learned beside the posterior, not part of theta.
     point_layout = Layout({})
 
     @property
     def symmetry(self) -> Symmetry | None:
-        """Finite group that leaves f unchanged; None where none is known."""
+        """Finite group that leaves f unchanged; None if none is known."""
         return None
 
     @property

@@ -19,14 +19,14 @@ INSTEAD = {"weight": "coef", "affine": "intercept"}
 class _BuiltBlocks(BuiltPrior):
     """Independent priors on the blocks of a layout.
 
-    Blocks of the same entry of a mapping share what is learnt.
+    Blocks of the same entry of a mapping share what is learned.
     """
 
     def __init__(
         self, slices: list[slice], priors: list[BuiltPrior], entries: list[str]
     ) -> None:
         self.slices, self.priors, self.entries = slices, priors, entries
-        self._normal, self._learns = None, any(p.learnt for p in priors)
+        self._normal, self._learns = None, any(p.learned for p in priors)
         if not self._learns:
             self._normal = _concatenate([p.as_normal() for p in priors])
 
@@ -39,8 +39,8 @@ class _BuiltBlocks(BuiltPrior):
         return found
 
     @property
-    def learnt(self) -> tuple[str, ...]:  # type: ignore[override]
-        found = [(e, name) for e, p in self._first.items() for name in p.learnt]
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
+        found = [(e, name) for e, p in self._first.items() for name in p.learned]
         if len(found) == 1:
             return (found[0][1],)
         return tuple(f"{name}[{entry}]" for entry, name in found)
@@ -48,13 +48,13 @@ class _BuiltBlocks(BuiltPrior):
     def initial_hyper(self) -> torch.Tensor:
         return torch.cat([p.initial_hyper() for p in self._first.values()])
 
-    def learnt_scales(self) -> torch.Tensor | None:
+    def learned_scales(self) -> torch.Tensor | None:
         starts, n_before = {}, 0
         for entry, prior in self._first.items():
-            starts[entry], n_before = n_before, n_before + len(prior.learnt)
+            starts[entry], n_before = n_before, n_before + len(prior.learned)
         parts = []
         for prior, entry in zip(self.priors, self.entries, strict=True):
-            own = prior.learnt_scales()
+            own = prior.learned_scales()
             if own is None:
                 return None
             parts.append(torch.where(own < 0, own, own + starts[entry]))
@@ -63,7 +63,7 @@ class _BuiltBlocks(BuiltPrior):
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
         if not self._learns:
             return self
-        sizes = [len(p.learnt) for p in self._first.values()]
+        sizes = [len(p.learned) for p in self._first.values()]
         own = dict(zip(self._first, hyper.split(sizes), strict=True))
         parts = zip(self.priors, self.entries, strict=True)
         bound = [prior.bind(own[entry]) for prior, entry in parts]
@@ -78,6 +78,8 @@ class _BuiltBlocks(BuiltPrior):
         return all(p.is_log_concave for p in self.priors)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        if self._normal is not None:
+            return self._normal.log_prob(theta)
         parts = zip(self.slices, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
 
@@ -97,6 +99,8 @@ class _BuiltBlocks(BuiltPrior):
         return torch.cat(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
+        if self._normal is not None:
+            return self._normal
         return _concatenate([p.matching_normal() for p in self.priors])
 
     @property
@@ -137,7 +141,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
         "affine", ...), that are not named themselves. "coef" is also for weights, and
         "intercept" for affine blocks, that are left: those must not be shrunk by a
         sparse prior. Blocks of one entry share what its prior learns. A fitted
-        posterior stands for itself: what was learnt from other data is the prior of
+        posterior stands for itself: what was learned from other data is the prior of
         these.
     layout : Layout
         Of theta.

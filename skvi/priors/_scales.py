@@ -1,4 +1,4 @@
-"""Scales of priors: numbers, or learnt ones."""
+"""Scales of priors: numbers, or learned ones."""
 
 from collections.abc import Callable
 from numbers import Real
@@ -32,14 +32,14 @@ def scaled(layout: Layout, scale: float | str, make: Make) -> BuiltPrior:
     """
     natural = layout.natural_scales()
     if isinstance(scale, str):
-        return _LearntScale(make, natural)
+        return _LearnedScale(make, natural)
     return make(float(scale) * natural)
 
 
-class _LearntScale(BuiltPrior):
+class _LearnedScale(BuiltPrior):
     """A prior whose scale a fit has yet to choose."""
 
-    learnt = ("prior_scale",)
+    learned = ("prior_scale",)
 
     def __init__(self, make: Make, natural: torch.Tensor) -> None:
         self.make, self.natural = make, natural
@@ -48,7 +48,7 @@ class _LearntScale(BuiltPrior):
         """Scale 1."""
         return torch.zeros(1, dtype=torch.float64, device=CPU)
 
-    def learnt_scales(self) -> torch.Tensor | None:
+    def learned_scales(self) -> torch.Tensor | None:
         if self.make(self.natural).as_normal() is None:
             return None
         return torch.zeros(len(self.natural), dtype=torch.int64, device=CPU)

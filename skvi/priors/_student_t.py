@@ -88,7 +88,7 @@ class ARD(Prior):
 
     References
     ----------
-    MacKay (1994), *Bayesian nonlinear modelling for the prediction competition*;
+    MacKay (1994), *Bayesian nonlinear modeling for the prediction competition*;
     Tipping (2001), *Sparse Bayesian learning and the relevance vector machine*,
     equation 32 for the marginal density.
 

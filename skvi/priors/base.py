@@ -24,7 +24,7 @@ class BuiltPrior(Movable):
     """
 
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
-    learnt: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
     #: Whether the density integrates to one, so that there is an evidence.
     is_proper = True
 
@@ -34,20 +34,20 @@ class BuiltPrior(Movable):
         Returns
         -------
         Tensor of shape (H,)
-            One number for each name in `learnt`, in float64; empty by default.
+            One number for each name in `learned`, in float64; empty by default.
         """
         return torch.zeros(0, dtype=torch.float64, device=CPU)
 
-    def learnt_scales(self) -> torch.Tensor | None:
+    def learned_scales(self) -> torch.Tensor | None:
         """Which hyperparameter is the log of a factor of each coordinate's scale.
 
         Returns
         -------
         Tensor of int of shape (P,) or None
-            Positions in `learnt`, -1 for fixed scales. None where hyperparameters are
+            Positions in `learned`, -1 for fixed scales. None where hyperparameters are
             something else, or the prior is not normal.
         """
-        normal = None if self.learnt else self.as_normal()
+        normal = None if self.learned else self.as_normal()
         if normal is None:
             return None
         return torch.full((normal.size,), -1, device=CPU)
@@ -129,7 +129,7 @@ class BuiltPrior(Movable):
         Returns
         -------
         NormalForm or None
-            None where the prior is not normal.
+            None if the prior is not normal.
         """
         return None
 
@@ -140,7 +140,7 @@ class BuiltPrior(Movable):
         -------
         NormalForm or None
             With the prior's mean and variances where it has some; else of its
-            scale. None where the prior has no such normal.
+            scale. None if the prior has no such normal.
         """
         return self.as_normal()
 
@@ -151,7 +151,7 @@ class BuiltPrior(Movable):
         -------
         Tensor of shape (P,) or None
             T, where ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0
-            for tails heavier than normal ones. None where it is not of this form.
+            for tails heavier than normal ones. None if it is not of this form.
         """
         normal = self.as_normal()
         if normal is None or not normal.is_diagonal:

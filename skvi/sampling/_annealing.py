@@ -15,7 +15,7 @@ from skvi.utils._random import rand
 
 __all__ = ["AnnealedPath", "tune_path"]
 
-# Fraction of effective draws between neighbours of the coarse path, and its length.
+# Fraction of effective draws between neighbors of the coarse path, and its length.
 KEPT_FRACTION, MAX_LEVELS = 0.7, 200
 # Whitened length of a trajectory on average, and leapfrog steps at most: a path that
 # is twice as fine mixes as well as one with trajectories twice as long.
@@ -151,7 +151,7 @@ class AnnealedPath:
         AnnealedPath
         """
         betas = _divide(self.betas, factor)
-        # Steps of the ends are those of their neighbours.
+        # Steps of the ends are those of their neighbors.
         steps = (self.steps[:1] or (0.5,)) + self.steps + (self.steps[-1:] or (0.5,))
         return AnnealedPath(
             self.target, self.normal, betas, _divide(steps, factor)[1:-1]

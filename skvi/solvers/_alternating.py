@@ -1,4 +1,4 @@
-"""Natural gradients in turn with hyperparameters: learnt scales without noise."""
+"""Natural gradients in turn with hyperparameters: learned scales without noise."""
 
 from dataclasses import replace
 from typing import cast

@@ -19,9 +19,9 @@ from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["Conjugate", "Node", "Point"]
 
-# A learnt precision may exceed its first value by this factor; then something is
+# A learned precision may exceed its first value by this factor; then something is
 # fitted exactly.
-LEARNT_RANGE = math.log(1e12)
+LEARNED_RANGE = math.log(1e12)
 # Logarithm of the ratio of precisions from which a second start is tried.
 FAR = math.log(1e4)
 # Extrapolations stop here.
@@ -41,7 +41,7 @@ class Node:
     def __init__(self, precision: Precision, half_count: float) -> None:
         self.first = np.log(precision.value.numpy())
         self.size = len(self.first)
-        self.is_learnt, self.is_free = precision.is_learnt, not precision.is_fixed
+        self.is_learned, self.is_free = precision.is_learned, not precision.is_fixed
         self.gamma, self.shift, self.constant = precision.hyperprior, 0.0, 0.0
         self.shape = half_count
         if self.gamma is not None:
@@ -68,7 +68,7 @@ class Node:
         rate = half_squares + (0.0 if self.gamma is None else self.gamma.rate)
         x = math.log(self.shape) - np.log(np.maximum(rate, 1e-300))
         x = np.reshape(x, self.size)
-        return np.minimum(x, self.first + LEARNT_RANGE) if self.is_learnt else x
+        return np.minimum(x, self.first + LEARNED_RANGE) if self.is_learned else x
 
     def rates(self, x: np.ndarray) -> np.ndarray:
         """Rates of the Gamma distributions."""
@@ -167,17 +167,17 @@ class Conjugate:
         return np.where(squares > 0, np.log(np.maximum(ratio, 1e-300)), self.coef.first)
 
     def inside(self, x: np.ndarray) -> np.ndarray:
-        """Logarithms within the range of floats, and of what may be learnt."""
+        """Logarithms within the range of floats, and of what may be learned."""
         x = np.clip(x, -MAX_LOG, MAX_LOG)
         for node, part in zip((self.noise, self.coef), self.split(x), strict=True):
-            if node.is_learnt:
-                np.minimum(part, node.first + LEARNT_RANGE, out=part)
+            if node.is_learned:
+                np.minimum(part, node.first + LEARNED_RANGE, out=part)
         return x
 
     def is_at_limit(self, point: Point) -> bool:
-        """Whether a learnt precision is as large as it may be."""
+        """Whether a learned precision is as large as it may be."""
         pairs = zip((self.noise, self.coef), self.split(point.x), strict=True)
-        limits = [n.first + LEARNT_RANGE - x for n, x in pairs if n.is_learnt]
+        limits = [n.first + LEARNED_RANGE - x for n, x in pairs if n.is_learned]
         return any(bool((room < 1e-6).any()) for room in limits)
 
     def split(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -317,6 +317,6 @@ class Conjugate:
                 found[name] = GammaForm(torch.full_like(rate, node.shape), rate)
         return found
 
-    def learnt_noise(self, point: Point) -> torch.Tensor:
+    def learned_noise(self, point: Point) -> torch.Tensor:
         """Log of the noise scale, (1,)."""
         return torch.from_numpy(-0.5 * self.split(point.x)[0])

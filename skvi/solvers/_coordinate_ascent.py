@@ -22,7 +22,7 @@ class CoordinateAscent(Solver):
     """Closed-form updates of q(coef) q(noise precision) q(coef precisions).
 
     Given the mean precisions, the normal q(coef) is known, full-rank or factorized;
-    given its moments, the Gamma distributions of the precisions are; learnt ones
+    given its moments, the Gamma distributions of the precisions are; learned ones
     move to the value of largest ELBO. No update lowers the ELBO, up to rounding. One
     decomposition of the features makes an update cost O(d) where all coefficients
     share a precision, and a Cholesky factorization otherwise. Extrapolations
@@ -105,7 +105,7 @@ class _Ascent(Run):
     def _last(self) -> np.ndarray:
         """Precisions of the last fit."""
         problem, parts = self.given, []
-        if self.form.noise.is_learnt:
+        if self.form.noise.is_learned:
             parts.append(-2 * problem.target.hyper.cpu().numpy())
         for name in problem.target.layout:
             gamma = problem.posterior.part(name).as_gamma()
@@ -143,7 +143,7 @@ class _Ascent(Run):
             self.point = trial
 
     def state(self) -> State:
-        """Posterior and learnt hyperparameters at the point."""
+        """Posterior and learned hyperparameters at the point."""
         (posterior, target), point = self.given.state, self.point
         gammas, parts = self.model.gammas(point), {}
         for names, part in posterior.parts.items():
@@ -151,8 +151,8 @@ class _Ascent(Run):
                 parts[names] = part.near_gamma(gammas[names[0]])
             else:
                 parts[names] = part.near(self.model.normal(point, list(names)))
-        if self.form.noise.is_learnt:
-            noise = self.model.learnt_noise(point)
+        if self.form.noise.is_learned:
+            noise = self.model.learned_noise(point)
             target = target.at(noise.to(target.hyper.device))
         return State(posterior.with_parts(parts), target)
 

@@ -1,4 +1,4 @@
-"""Learnt scales without noise: the best posterior for each, the best of them."""
+"""Learned scales without noise: the best posterior for each, the best of them."""
 
 import math
 from dataclasses import replace
@@ -217,7 +217,7 @@ class _Search(Run):
             message = message or inner.message
         if not (converged or message or self.stopped):
             message = (
-                f"after {len(self.history)} steps of the learnt scales the objective "
+                f"after {len(self.history)} steps of the learned scales the objective "
                 f"may still be {gap:.2g} nats from its optimum; increase max_iter, or "
                 "give the scales as numbers"
             )

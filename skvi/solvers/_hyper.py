@@ -1,4 +1,4 @@
-"""Learnt scales: how far they may run, and what to say where they do."""
+"""Learned scales: how far they may run, and what to say where they do."""
 
 import math
 
@@ -39,24 +39,24 @@ def suspicion(target: Target, hyper: torch.Tensor) -> str:
     layout = target.point_layout
     noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
     is_suspicious = target.is_robust and bool(fallen[noise].any())
-    return f"; a learnt scale falls too: {RUNAWAY}" if is_suspicious else ""
+    return f"; a learned scale falls too: {RUNAWAY}" if is_suspicious else ""
 
 
 def runaway_message(
     target: Target, to_zero: torch.Tensor, to_infinity: torch.Tensor
 ) -> str:
-    """Say which learnt scales have no optimum, and what to change.
+    """Say which learned scales have no optimum, and what to change.
 
     Parameters
     ----------
     target : Target
-        With the names of its hyperparameters in `learnt`.
+        With the names of its hyperparameters in `learned`.
     to_zero, to_infinity : Tensor of bool of shape (H,)
 
     Returns
     -------
     str
-        Empty where none ran away.
+        Empty if none ran away.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def runaway_message(
 def check_noise(
     target: SupervisedTarget, normal: NormalForm, scale: torch.Tensor
 ) -> None:
-    """Raise where a robust loss has settled on rows that are fitted exactly.
+    """Raise if a robust loss has settled on rows that are fitted exactly.
 
     A hyperprior of the noise precision stops the noise from reaching zero, so that it
     has an optimum there, which says nothing of the data.
@@ -130,9 +130,9 @@ _FLOOR_OF_PRIOR = (
     "the prior a number for its scale, or leave the features out"
 )
 _CEILING = {
-    "noise": "the model explains nothing; standardise the target, or fix it at a "
+    "noise": "the model explains nothing; standardize the target, or fix it at a "
     "number",
     "prior": "the data set no limit to the size of the coefficients (features of a "
-    "tiny unit, or classes that can be separated); standardise the features, or give "
+    "tiny unit, or classes that can be separated); standardize the features, or give "
     "the prior a number for its scale",
 }

@@ -7,8 +7,8 @@ paper estimates by a reparametrized product of gradient and noise:
 
 .. math:: \frac{\partial L}{\partial r} = \sigma^2 H - w
 
-with w the weight of the entropy of q, prior and learnt scales included in H. The
-optimum has the precision H / w. The paper moves the precision by a share b towards it,
+with w the weight of the entropy of q, prior and learned scales included in H. The
+optimum has the precision H / w. The paper moves the precision by a share b toward it,
 with a term of second order that keeps it positive (its line 5), and the mean along
 momentum in units of the variance (line 6). In our coordinates, with x = b g_r / w,
 

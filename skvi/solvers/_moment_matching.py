@@ -175,7 +175,7 @@ class MomentMatching(Solver):
         if bad:
             message = (
                 f"the draws behind the moments are poor ({bad}); use a stronger "
-                "prior, standardise the features, or objective='elbo'"
+                "prior, standardize the features, or objective='elbo'"
             )
         options.progress(value, lambda: state)
         return Solution(
@@ -256,7 +256,7 @@ def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | Non
     Returns
     -------
     NormalForm or None
-        Over all P parameters, computed without draws. None where the ELBO needs
+        Over all P parameters, computed without draws. None if the ELBO needs
         draws, such as under a prior whose coefficients depend on each other.
 
     Raises

@@ -22,9 +22,9 @@ __all__ = [
 #: What a solver says of itself after Ctrl-C.
 INTERRUPTED = "interrupted: the best posterior so far was kept"
 
-#: Said where a learnt scale has no optimum inside its range.
+#: Said where a learned scale has no optimum inside its range.
 FLOOR_MESSAGE = (
-    "a learnt scale fell to its floor: the model fits some rows exactly; fix "
+    "a learned scale fell to its floor: the model fits some rows exactly; fix "
     "noise_scale, or use fewer parameters"
 )
 

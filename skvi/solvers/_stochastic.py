@@ -119,7 +119,7 @@ class Ivon(Stochastic):
     """Stochastic natural gradients for mean-field normals (IVON).
 
     As `Stochastic`, but the means step by a share `learning_rate` of a Newton step,
-    with a curvature that the draws bring along, and the precisions move towards that
+    with a curvature that the draws bring along, and the precisions move toward that
     curvature: natural gradients of q at the cost of Adam. Steps do not change with the
     units of a parameter. Means of 0.2 and three hundredths of that for precisions suit
     networks of all sizes and data that were tried; the point parameters of the target
@@ -143,7 +143,7 @@ class Ivon(Stochastic):
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
         if not problem.posterior.components[0].is_mean_field:
-            return "it needs posterior='mean_field', or an ensemble of such"
+            return "it needs posterior='mean_field', or an ensemble of them"
         if problem.objective.rate_share < 1:
             return (
                 f"the gradients of {problem.objective!r} are too noisy for a curvature"

@@ -150,9 +150,9 @@ class _Sample:
     def influence(self, values: torch.Tensor) -> torch.Tensor:
         """What each draw adds to the error of the moment of `values`, (S, m)."""
         w_t, w_0 = self.w_t[:, None], self.w_0[:, None]
-        centred_t = values - (w_t * values).sum(0)
-        centred_0 = values - (w_0 * values).sum(0)
-        return (w_t * centred_t - w_0 * centred_0) / self.delta
+        centered_t = values - (w_t * values).sum(0)
+        centered_0 = values - (w_0 * values).sum(0)
+        return (w_t * centered_t - w_0 * centered_0) / self.delta
 
     @property
     def ess(self) -> float:

@@ -28,7 +28,7 @@ PATIENCE = 3
 MIN_EFFICIENCY = 0.1
 # Nats that may be left where gradients are too noisy to find them.
 MAX_GAIN = 1.0
-# An average over steps at the end of a learnt scale's range lies so close to it.
+# An average over steps at the end of a learned scale's range lies so close to it.
 END_MARGIN = math.log(3.0)
 
 
@@ -210,7 +210,7 @@ class Training(Resumable):
         self.solution = self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
-        """Say what is wrong with the end, the worst first; empty where nothing is."""
+        """Say what is wrong with the end, the worst first; empty if nothing is."""
         problem = self._at(self.kept)
         # First: at an end other parameters may go on moving without limit.
         message = self.message or self._runaway_message()
@@ -294,7 +294,7 @@ class Training(Resumable):
         )
 
     def _runaway_message(self) -> str:
-        """Say which learnt scales of what is returned lie at an end."""
+        """Say which learned scales of what is returned lie at an end."""
         hyper = self.kept[self.split :]
         return runaway_message(
             self.problem.target,
@@ -374,5 +374,5 @@ def _non_finite(problem: Problem) -> str:
     bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
     return (
         f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
-        "state was kept. Lower learning_rate or standardise the features"
+        "state was kept. Lower learning_rate or standardize the features"
     )

@@ -28,7 +28,9 @@ def missing_for_expectations(
 ) -> str:
     """Say why an objective is none of these kinds without draws; empty if it is."""
     if problem.objective.kind not in kinds:
-        return f"it minimizes expectations, and {problem.objective!r} is none"
+        return (
+            f"it minimizes expectations under q, and {problem.objective!r} is not one"
+        )
     if problem.objective.needs_draws:
         return f"{problem.objective!r} asks for draws"
     return ""
@@ -72,7 +74,7 @@ def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> fl
 
 
 def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
-    """What to change where the integrals are too coarse; empty where they are not."""
+    """What to change where the integrals are too coarse; empty if they are not."""
     several = curvature.ndim == 3
     allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
     if error <= (COARSE_TOLERANCE if several else allowed):
@@ -99,7 +101,7 @@ def remedy_for(problem: Problem, normal: NormalForm) -> str:
     prior = problem.linear_target.prior.matching_normal()
     width = float((normal.variance / prior.variance).max().sqrt())
     if width < 2:
-        return "increase max_iter, or standardise the features"
+        return "increase max_iter, or standardize the features"
     return (
         f"it hardly punishes width here, so that the posterior became {width:.0f} "
         "times as wide as the prior: use divergence='kl', an order closer to 1, "

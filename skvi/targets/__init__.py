@@ -2,7 +2,7 @@
 
 from skvi.priors import GammaHyperprior
 from skvi.targets._hierarchical import HierarchicalTarget
-from skvi.targets._least_squares import LeastSquares, summarise
+from skvi.targets._least_squares import LeastSquares, summarize
 from skvi.targets._precisions import Precision
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
@@ -14,5 +14,5 @@ __all__ = [
     "Precision",
     "SupervisedTarget",
     "Target",
-    "summarise",
+    "summarize",
 ]

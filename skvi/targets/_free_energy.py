@@ -13,8 +13,8 @@ from skvi.utils._quadrature import normal_rule
 
 __all__ = ["FreeEnergy"]
 
-# Steps towards the centre of what is integrated; it need not be met.
-CENTRE_STEPS = 12
+# Steps toward the center of what is integrated; it need not be met.
+CENTER_STEPS = 12
 
 
 class FreeEnergy:
@@ -85,7 +85,7 @@ class FreeEnergy:
             return self._vector(likelihood, mean, spread, y, refine)
         reach = likelihood.length_scale / math.sqrt(max(self.alpha, 1.0))
         nodes, weights = normal_rule(float(spread.max()) / reach, refine, spread.device)
-        shift = self._centre(likelihood, mean, spread, y)
+        shift = self._center(likelihood, mean, spread, y)
         f = mean + spread * (nodes[:, None] + shift)
         # The normal density around its own mean, at nodes that are spaced elsewhere.
         tilt = -nodes[:, None] * shift - 0.5 * shift.square()
@@ -124,12 +124,12 @@ class FreeEnergy:
     def _weigh(
         self, log_weights: torch.Tensor, gain: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Normalised weights of the nodes, and the free energy."""
+        """Normalized weights of the nodes, and the free energy."""
         terms = log_weights + self.alpha * gain
         total = torch.logsumexp(terms, 0)
         return torch.exp(terms - total), -total / self.alpha
 
-    def _centre(
+    def _center(
         self,
         likelihood: Any,
         mean: torch.Tensor,
@@ -144,7 +144,7 @@ class FreeEnergy:
         """
         shift = torch.zeros_like(mean)
         low, high = shift, shift
-        for step in range(CENTRE_STEPS):
+        for step in range(CENTER_STEPS):
             f = (mean + spread * shift)[None, :, None]
             _, first, second = self._derivatives(likelihood, f, y)
             pull = self.alpha * spread * first[0]

@@ -9,7 +9,7 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
-from skvi.targets._least_squares import LeastSquares, summarise
+from skvi.targets._least_squares import LeastSquares, summarize
 from skvi.targets._precisions import (
     BuiltHierarchy,
     ConditionalPrior,
@@ -41,9 +41,9 @@ class HierarchicalTarget(SupervisedTarget):
     predictor, likelihood, loss : LinearPredictor, Likelihood, Loss
     prior : BuiltPrior or None
         Over the parameters of the predictor; with `coef_hyperprior` over the
-        intercept only, and None where there is none.
+        intercept only, and None if there is none.
     X : Tensor or SparseRows of shape (n, d)
-        With an intercept, `is_centred` says that weighted means are zero.
+        With an intercept, `is_centered` says that weighted means are zero.
     y : Tensor of shape (n,)
     sample_weight : Tensor of shape (n,), default=None
     constant : float, default=0.0
@@ -51,7 +51,7 @@ class HierarchicalTarget(SupervisedTarget):
         On the likelihood's `Likelihood.gamma_block`, which is then "learn".
     coef_hyperprior : GammaHyperprior, default=None
         On the precision of normal coefficients with mean 0.
-    is_centred : bool, default=True
+    is_centered : bool, default=True
     offset : Tensor of shape (n,), default=None
         As of `SupervisedTarget`.
 
@@ -90,7 +90,7 @@ class HierarchicalTarget(SupervisedTarget):
         constant: float = 0.0,
         noise_hyperprior: GammaHyperprior | None = None,
         coef_hyperprior: GammaHyperprior | None = None,
-        is_centred: bool = True,
+        is_centered: bool = True,
         offset: torch.Tensor | None = None,
     ) -> None:
         self.noise_hyperprior = noise_hyperprior
@@ -116,8 +116,8 @@ class HierarchicalTarget(SupervisedTarget):
         self.coef_hyperprior = coef_hyperprior
         if gammas:
             self._prior = BuiltHierarchy(self.layout, prior, gammas)
-        self._is_centred = is_centred or not predictor.fit_intercept
-        self._data, self._form, self._is_summarised = None, None, False
+        self._is_centered = is_centered or not predictor.fit_intercept
+        self._data, self._form, self._is_summarized = None, None, False
         self._starts_near_fit = bool(gammas)
 
     @property
@@ -127,19 +127,19 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def data(self) -> LeastSquares | None:
-        """Sums of squares, computed when they are asked for; None where there are none.
+        """Sums of squares, computed when they are asked for; None if there are none.
 
-        They exist for normal noise, log loss and centred features, up to 3,000 columns
+        They exist for normal noise, log loss and centered features, up to 3,000 columns
         or rows.
         """
-        if not self._is_summarised:
-            self._is_summarised = True
+        if not self._is_summarized:
+            self._is_summarized = True
             rows, columns = self.X.shape
             size = columns if isinstance(self.X, SparseRows) else min(rows, columns)
             is_plain = self.loss.is_log_loss and self._likelihood.is_normal
-            if is_plain and self._is_centred and size <= MAX_DECOMPOSED:
+            if is_plain and self._is_centered and size <= MAX_DECOMPOSED:
                 weight = self.sample_weight
-                self._data = summarise(self.predictor, self.X, self.y, weight)
+                self._data = summarize(self.predictor, self.X, self.y, weight)
         return self._data
 
     def _initial_scales(self) -> torch.Tensor:
@@ -147,7 +147,7 @@ class HierarchicalTarget(SupervisedTarget):
         own = self._prior.initial_hyper().to(self.rows.device)
         if len(own) and self._likelihood.is_location:
             own = own + math.log(self.coef_scale())
-        if self.noise_hyperprior is not None or not self._likelihood.learnt:
+        if self.noise_hyperprior is not None or not self._likelihood.learned:
             return own
         if not self._likelihood.is_location:
             return torch.cat([self._likelihood.initial_hyper(self.y), own])
@@ -171,7 +171,7 @@ class HierarchicalTarget(SupervisedTarget):
         Returns
         -------
         float
-            In the units of the fit: 1 where features and target are standardised.
+            In the units of the fit: 1 where features and target are standardized.
         """
         (y, w), d = self._targets_and_weights(), self._predictor.n_features
         size = median_distance(y, w, 0.0)
@@ -186,19 +186,19 @@ class HierarchicalTarget(SupervisedTarget):
         return ratio if 0 < ratio < math.inf else 1.0
 
     @property
-    def _learnt_of_likelihood(self) -> tuple[str, ...]:
+    def _learned_of_likelihood(self) -> tuple[str, ...]:
         """Noise with a hyperprior is part of theta: `_likelihood_at` binds it."""
-        return () if self.noise_hyperprior is not None else self._likelihood.learnt
+        return () if self.noise_hyperprior is not None else self._likelihood.learned
 
     @property
     def base_prior(self) -> Any:
-        """Prior of all that has no hyperprior; None where there is nothing left."""
+        """Prior of all that has no hyperprior; None if there is nothing left."""
         prior = self.prior
         return prior.prior if self.is_extended else prior
 
     def at(self, hyper: torch.Tensor) -> "HierarchicalTarget":
         """Target with other hyperparameters, which shares the sums of squares."""
-        if not self._is_summarised:
+        if not self._is_summarized:
             _ = self.data  # once, and not in every copy
         return super().at(hyper)
 
@@ -310,7 +310,7 @@ class HierarchicalTarget(SupervisedTarget):
         other = copy(self)
         other.loss, other._prior = loss, prior
         other.layout, other._data = self.predictor.layout, None
-        other._is_summarised = True
+        other._is_summarized = True
         if self.noise_hyperprior is not None:  # the loss has the noise
             other._likelihood = self._likelihood.bind(self.y.new_zeros(1))
         other.noise_hyperprior = other.coef_hyperprior = other._form = None
@@ -339,15 +339,15 @@ class HierarchicalTarget(SupervisedTarget):
             self.sample_weight,
             self.constant,
             noise_hyperprior=self.noise_hyperprior,
-            is_centred=self._is_centred,
+            is_centered=self._is_centered,
             offset=self.offset,
         )
-        other._data, other._is_summarised = self._data, self._is_summarised
+        other._data, other._is_summarized = self._data, self._is_summarized
         other._starts_near_fit = self._starts_near_fit
         return other
 
     def frozen(self) -> "HierarchicalTarget":
-        """Fix what is learnt where it is; see `SupervisedTarget.frozen`."""
+        """Fix what is learned where it is; see `SupervisedTarget.frozen`."""
         fixed = super().frozen()
         fixed._form = None
         return fixed
@@ -358,7 +358,7 @@ class HierarchicalTarget(SupervisedTarget):
         Returns
         -------
         ConjugateForm or None
-            None for other losses than log loss, features that are not centred, and
+            None for other losses than log loss, features that are not centered, and
             priors that are not normal with mean 0, given precisions.
         """
         if self._form is None or len(self.hyper):
@@ -367,7 +367,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     def _find_form(self) -> ConjugateForm | None:
         fixed = self._fixed_precisions()
-        if self.data is None or fixed is None or self._prior.learnt:
+        if self.data is None or fixed is None or self._prior.learned:
             return None
         d = self.predictor.n_features
         intercept = float(fixed[-1]) if self.predictor.fit_intercept else None
@@ -381,7 +381,7 @@ class HierarchicalTarget(SupervisedTarget):
         return ConjugateForm(self.data, *nodes, intercept, self.constant)
 
     def _fixed_precisions(self) -> torch.Tensor | None:
-        """Prior precisions without hyperpriors; None where they are not normal."""
+        """Prior precisions without hyperpriors; None if they are not normal."""
         if self.base_prior is None:
             return self.y.new_zeros(0)
         normal = self.base_prior.as_normal()
@@ -392,7 +392,7 @@ class HierarchicalTarget(SupervisedTarget):
     def _noise(self) -> Precision:
         if self.noise_hyperprior is None:
             value = self.likelihood._scale.detach().reshape(1) ** -2
-            return Precision(value, is_learnt=len(self.hyper) > 0)
+            return Precision(value, is_learned=len(self.hyper) > 0)
         y = self.y - self.data.mean if self.data else self.y
         w = torch.ones_like(y) if self.sample_weight is None else self.sample_weight
         variance = float(w @ y.square() / w.sum())

@@ -9,7 +9,7 @@ from skvi.utils._arrays import row_chunks
 from skvi.utils._device import Movable
 from skvi.utils._sparse import SparseRows
 
-__all__ = ["LeastSquares", "summarise"]
+__all__ = ["LeastSquares", "summarize"]
 
 # Eigenvalues below this share of the largest are rounding.
 SINGULAR = 1e-15
@@ -50,9 +50,9 @@ class LeastSquares(Movable):
     --------
     >>> import torch
     >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.targets import summarise
+    >>> from skvi.targets import summarize
     >>> X, y = torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([0.0, 2.0]).double()
-    >>> found = summarise(LinearPredictor(1), X, y, None)
+    >>> found = summarize(LinearPredictor(1), X, y, None)
     >>> found.mean, found.residual, found.values
     (1.0, 0.0, tensor([2.], dtype=torch.float64))
     """
@@ -105,10 +105,10 @@ class LeastSquares(Movable):
         return total
 
 
-def summarise(
+def summarize(
     predictor: Any, X: Any, y: torch.Tensor, weight: torch.Tensor | None
 ) -> LeastSquares:
-    """Summarise data whose features have weighted mean zero beside an intercept.
+    """Summarize data whose features have weighted mean zero beside an intercept.
 
     Parameters
     ----------
@@ -126,33 +126,33 @@ def summarise(
     --------
     >>> import torch
     >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.targets import summarise
+    >>> from skvi.targets import summarize
     >>> X, y = torch.eye(2).double(), torch.tensor([1.0, 3.0]).double()
-    >>> found = summarise(LinearPredictor(2, fit_intercept=False), X, y, None)
+    >>> found = summarize(LinearPredictor(2, fit_intercept=False), X, y, None)
     >>> found.sum_of_squares(torch.zeros(1, 2).double(), None)
     tensor([10.], dtype=torch.float64)
     """
     d, weight = predictor.n_features, torch.ones_like(y) if weight is None else weight
     n, is_dense = float(weight.sum()), not isinstance(X, SparseRows)
     mean = float(weight @ y) / n if predictor.fit_intercept else 0.0
-    centred = y - mean
+    centered = y - mean
     if is_dense and len(y) < d:
         gram, diagonal = None, predictor.gram_diagonal(X, weight)[:d]
-        values, vectors, solution = _from_features(X, weight, centred)
+        values, vectors, solution = _from_features(X, weight, centered)
     else:
         gram = predictor.gram(X, weight)[:d, :d]
         diagonal = gram.diagonal()
         values, vectors = torch.linalg.eigh(gram)
         if is_dense and float(values[0]) < SQUARED * values[-1]:
-            values, vectors, solution = _from_features(X, weight, centred)
+            values, vectors, solution = _from_features(X, weight, centered)
         else:
             keep = values > SINGULAR * max(len(y), d) * values[-1]
             values, vectors = values[keep], vectors[:, keep]
-            moment = predictor.pull_back(X, weight * centred)[:d]
+            moment = predictor.pull_back(X, weight * centered)[:d]
             solution = (vectors.T @ moment) / values
     coef = y.new_zeros(predictor.layout.size, 1)
     coef[:d, 0] = vectors @ solution
-    rest = centred - predictor.project(X, coef)[:, 0]
+    rest = centered - predictor.project(X, coef)[:, 0]
     residual = float(weight @ rest.square())
     return LeastSquares(n, values, vectors, solution, residual, mean, gram, diagonal)
 

@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.special import gammaln
 
 from skvi.base import Layout, NormalForm
 from skvi.priors import BuiltPrior, GammaHyperprior
@@ -27,14 +29,14 @@ MAX_LOG = 600.0
 
 @dataclass(frozen=True, eq=False)
 class Precision(Movable):
-    """What is known of a precision: fixed, to be learnt, or with a hyperprior.
+    """What is known of a precision: fixed, to be learned, or with a hyperprior.
 
     Parameters
     ----------
     value : Tensor of shape (1,) or (d,)
         Its value, or where an iteration starts.
     hyperprior : GammaHyperprior or None
-    is_learnt : bool, default=False
+    is_learned : bool, default=False
         Whether it is a point estimate, of largest ELBO.
 
     Examples
@@ -47,12 +49,12 @@ class Precision(Movable):
 
     value: torch.Tensor
     hyperprior: GammaHyperprior | None = None
-    is_learnt: bool = False
+    is_learned: bool = False
 
     @property
     def is_fixed(self) -> bool:
         """Whether there is nothing to infer."""
-        return self.hyperprior is None and not self.is_learnt
+        return self.hyperprior is None and not self.is_learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,56 @@ class ConjugateForm(Movable):
     coef: Precision
     intercept: float | None
     constant: float
+
+    def log_evidence(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Log p(D | precisions), where all coefficients share one.
+
+        Parameters
+        ----------
+        t, s : ndarray of shape (m,)
+            Logarithms of the precisions of the noise and of the coefficients.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+            In nats, with all constants.
+        """
+        e, z = self.data.values.numpy(), self.data.solution.numpy()
+        # In units of the smaller of both precisions nothing overflows.
+        ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
+        alpha = np.exp(t)
+        weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
+        weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
+        value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
+        value += 0.5 * (self.data.n * (t - LOG_2PI) - alpha * self.data.residual)
+        return value + self.constant + self.log_intercept(alpha)
+
+    def log_intercept(self, alpha: np.ndarray) -> np.ndarray:
+        """Part of the log evidence that comes from the intercept.
+
+        Parameters
+        ----------
+        alpha : ndarray of shape (m,)
+            Precisions of the noise.
+
+        Returns
+        -------
+        ndarray of shape (m,)
+        """
+        if self.intercept is None:
+            return np.zeros_like(alpha)
+        n, prior, mean = self.data.n, self.intercept, self.data.mean
+        total = alpha * n + prior
+        return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
+
+    def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Log density of D and of the logarithms of what has a hyperprior, (m,)."""
+        value = self.log_evidence(t, s)
+        for node, x in ((self.noise, t), (self.coef, s)):
+            if node.hyperprior is not None:
+                a, b = node.hyperprior.shape, node.hyperprior.rate
+                value += a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
+        return value
 
 
 class ConditionalPrior(BuiltPrior):
@@ -147,7 +199,7 @@ class BuiltHierarchy(BuiltPrior):
         self, layout: Layout, prior: Any, gammas: dict[str, GammaHyperprior]
     ) -> None:
         self.layout, self.prior, self.gammas = layout, prior, gammas
-        self.learnt = () if prior is None else prior.learnt
+        self.learned = () if prior is None else prior.learned
         self.is_proper = prior is None or prior.is_proper
         first = layout["coef"].size if "coef_precision" in gammas else 0
         self.fixed = slice(first, layout[next(iter(gammas))].start)
@@ -160,7 +212,7 @@ class BuiltHierarchy(BuiltPrior):
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
         """Bind those; see `BuiltPrior.bind`."""
-        if not self.learnt:
+        if not self.learned:
             return self
         return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
 

@@ -14,7 +14,7 @@ from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedRows"]
 
-# Ratio of a learnt noise scale to its start, and of a prior scale: without a floor
+# Ratio of a learned noise scale to its start, and of a prior scale: without a floor
 # the likelihood of a row that is fitted exactly has no bound.
 NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
 
@@ -81,17 +81,17 @@ class SupervisedRows(Target):
         return torch.cat([self._likelihood.initial_hyper(self.y), own])
 
     @property
-    def learnt(self) -> tuple[str, ...]:
+    def learned(self) -> tuple[str, ...]:
         """Names of the blocks of `hyper`: likelihood's, prior's, predictor's."""
         return (
-            *self._learnt_of_likelihood,
-            *self._prior.learnt,
+            *self._learned_of_likelihood,
+            *self._prior.learned,
             *self._predictor.point_layout,
         )
 
     @property
-    def _learnt_of_likelihood(self) -> tuple[str, ...]:
-        return self._likelihood.learnt
+    def _learned_of_likelihood(self) -> tuple[str, ...]:
+        return self._likelihood.learned
 
     @property
     def point_layout(self) -> Layout:
@@ -99,7 +99,7 @@ class SupervisedRows(Target):
 
         The numbers of likelihood and prior are positive, and `hyper` has their logs.
         """
-        noise, prior = self._learnt_of_likelihood, self._prior.learnt
+        noise, prior = self._learned_of_likelihood, self._prior.learned
         names = (*noise, *prior)
         ranges = [NOISE_RANGE] * len(noise) + [PRIOR_RANGE] * len(prior)
         starts = self._initial_scales().tolist() if names else []
@@ -121,7 +121,7 @@ class SupervisedRows(Target):
         """What in `hyper` belongs to likelihood, prior and predictor."""
         if not self.hyper.shape[0]:
             return self.hyper, self.hyper, self.hyper
-        sizes = len(self._learnt_of_likelihood), len(self._prior.learnt)
+        sizes = len(self._learned_of_likelihood), len(self._prior.learned)
         return self.hyper.split([*sizes, len(self.hyper) - sum(sizes)])
 
     @property
@@ -298,7 +298,7 @@ class SupervisedRows(Target):
         -------
         Tensor of shape (S, n)
             Unweighted, in nats, differentiable. Activations are sampled locally
-            where q is factorised: a draw is then no single theta, and its rows may
+            where q is factorized: a draw is then no single theta, and its rows may
             not be summed before anything but a mean is taken.
         """
         part, predictor = self.rows.take(rows), self.predictor

@@ -45,11 +45,11 @@ class SupervisedTarget(SupervisedRows):
     sample_weight : Tensor of shape (n,), default=None
         w, not negative; None is 1 for every row.
     constant : float, default=0.0
-        Added to the log joint density: the Jacobian of standardised targets.
+        Added to the log joint density: the Jacobian of standardized targets.
     offset : Tensor of shape (n,), default=None
         Added to f of every row, such as the log of an exposure; None is 0.
     deterministic : sequence of str, default=()
-        Blocks of the predictor that are no part of theta: points, learnt beside q as
+        Blocks of the predictor that are no part of theta: points, learned beside q as
         noise and prior scales are. `prior` is over the other blocks.
 
     Examples
@@ -169,7 +169,7 @@ class SupervisedTarget(SupervisedRows):
         precision : Tensor of shape (P,) or (P, P)
             See `Target.tail_precision`.
         is_exact : bool
-            False where the likelihood's part is left out: for predictors that are
+            False if the likelihood's part is left out: for predictors that are
             not linear, likelihoods that do not say how they decay, and above 2000
             parameters. What is left is a lower bound while the likelihood is
             bounded above.
@@ -200,7 +200,7 @@ class SupervisedTarget(SupervisedRows):
         """E_q[sum_i w_i loss_i], differentiable in the posterior's parameters.
 
         Deterministic (quadrature) for a linear predictor and a normal q; with
-        locally sampled activations for a factorised q and a predictor that has
+        locally sampled activations for a factorized q and a predictor that has
         them; else from draws of q.
 
         Parameters
@@ -264,7 +264,7 @@ class SupervisedTarget(SupervisedRows):
         mean, variance = self.predictor.moments(part.X, normal)
         mean = shift_mean(mean, part)
         losses = ExpectedLoss.apply(mean, variance, self.loss, likelihood, part.y)
-        if self.hyper.requires_grad and self._likelihood.learnt:
+        if self.hyper.requires_grad and self._likelihood.learned:
             at = mean, variance, self.loss, likelihood, part.y
             losses = losses + hyper_path(*at)
         return self._scaled_up(losses[None], part.weight)[0] - self.constant

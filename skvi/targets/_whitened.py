@@ -23,7 +23,7 @@ class WhitenedTarget(Movable):
     ----------
     target : Target
     normal : NormalForm
-        Over theta, factorised or full.
+        Over theta, factorized or full.
     """
 
     def __init__(self, target: Any, normal: NormalForm) -> None:
@@ -58,7 +58,7 @@ class WhitenedLinear(WhitenedTarget):
     target : SupervisedTarget
         With one linear output, dense features and log loss.
     normal : NormalForm
-        Over theta, factorised or full.
+        Over theta, factorized or full.
     """
 
     def __init__(self, target: Any, normal: NormalForm) -> None:
@@ -72,8 +72,8 @@ class WhitenedLinear(WhitenedTarget):
         # One row for each coordinate: products of both kinds are faster so.
         self.columns = whitened.T.contiguous()
         q = self.prior.as_normal()
-        is_factorised = q is not None and q.is_diagonal
-        self.quadratic = _Quadratic(q, normal) if is_factorised else None
+        is_factorized = q is not None and q.is_diagonal
+        self.quadratic = _Quadratic(q, normal) if is_factorized else None
 
     def value_and_slope(
         self, position: torch.Tensor
@@ -114,7 +114,7 @@ class WhitenedLinear(WhitenedTarget):
 
 
 class _Quadratic(Movable):
-    """Log density of a factorised normal in whitened coordinates."""
+    """Log density of a factorized normal in whitened coordinates."""
 
     def __init__(self, density: NormalForm, normal: NormalForm) -> None:
         gap = normal.mean - density.mean

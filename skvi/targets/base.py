@@ -68,10 +68,10 @@ class Target(Movable):
     has_row_slopes = False
     #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
-    #: Whether rows have another loss than the log loss: with it a learnt noise may
+    #: Whether rows have another loss than the log loss: with it a learned noise may
     #: have no optimum.
     is_robust = False
-    #: What to change where a learnt number of the likelihood runs to 0.
+    #: What to change where a learned number of the likelihood runs to 0.
     floor_remedy = "fix it at a number"
 
     @property
@@ -99,7 +99,7 @@ class Target(Movable):
         Returns
         -------
         NormalForm or None
-            Over theta. None where a family's own start will do: near 0.
+            Over theta. None if a family's own start will do: near 0.
         """
         return None
 
@@ -123,7 +123,7 @@ class Target(Movable):
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log joint density log p(D, theta), or its generalisation by a loss.
+        """Log joint density log p(D, theta), or its generalization by a loss.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Target(Movable):
             In nats; its gradient flows into `theta`, not into `hyper`.
         for_hyper : Tensor of shape (S,) or None
             The same values; the gradient flows into `hyper` only. None where
-            nothing is learnt.
+            nothing is learned.
         """
         return self.log_joint(theta, rows), None
 
@@ -245,7 +245,7 @@ class Target(Movable):
         Parameters
         ----------
         normal : NormalForm
-            Over theta, factorised or full.
+            Over theta, factorized or full.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class Target(Movable):
         return Layout({"hyper": (len(self.hyper),)} if len(self.hyper) else {})
 
     @property
-    def learnt(self) -> tuple[str, ...]:
+    def learned(self) -> tuple[str, ...]:
         """Names of the blocks of `hyper`."""
         return tuple(self.point_layout)
 

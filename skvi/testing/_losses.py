@@ -154,7 +154,7 @@ def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
     Parameters
     ----------
     likelihood : Likelihood
-        Without hyperparameters that are still to be learnt.
+        Without hyperparameters that are still to be learned.
     random_state : int, default=0
 
     Raises

@@ -1,7 +1,7 @@
 """Distribution function of a normal plus Gumbel noise, as one smooth polynomial.
 
 For G standard Gumbel and Z standard normal, ``log(-log P(G + s Z <= x))`` is a line
-for s = 0 and nearly a parabola for large s. Standardised, and with its range mapped to
+for s = 0 and nearly a parabola for large s. Standardized, and with its range mapped to
 [-1, 1], a polynomial of degree 26 whose coefficients are polynomials in the shape
 gives probabilities to 5e-7 for every s.
 """

@@ -41,7 +41,7 @@ def reduce_covariance(covariance: torch.Tensor) -> torch.Tensor:
     return basis.T @ covariance @ basis
 
 
-def factorise_rows(matrices: torch.Tensor) -> torch.Tensor:
+def factorize_rows(matrices: torch.Tensor) -> torch.Tensor:
     """Lower Cholesky factors of positive semi-definite matrices, (n, D, D)."""
     size = matrices.diagonal(dim1=1, dim2=2).mean(1)
     identity = torch.eye(
@@ -106,7 +106,7 @@ def node_groups(
     reduced = reduce_covariance(covariance)
     dimension = reduced.shape[1]
     factor = contrasts(covariance.shape[1], covariance.device)
-    factor = factor @ factorise_rows(reduced)
+    factor = factor @ factorize_rows(reduced)
     for rows, nodes, weights in _rules(reduced, refine):
         width = len(weights) * (dimension + 1)
         for chunk in row_chunks(len(rows), width, NODE_ELEMENTS):

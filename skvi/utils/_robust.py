@@ -13,6 +13,6 @@ def weighted_median(values: np.ndarray, w: np.ndarray) -> float:
     return float(values[order][np.searchsorted(below, below[-1] / 2)])
 
 
-def median_distance(values: np.ndarray, w: np.ndarray, centre: float) -> float:
-    """1.4826 times the median distance from the centre: a standard deviation."""
-    return PER_DISTANCE * weighted_median(np.abs(values - centre), w)
+def median_distance(values: np.ndarray, w: np.ndarray, center: float) -> float:
+    """1.4826 times the median distance from the center: a standard deviation."""
+    return PER_DISTANCE * weighted_median(np.abs(values - center), w)

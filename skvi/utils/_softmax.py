@@ -8,7 +8,7 @@ from skvi.utils._arrays import row_chunks
 from skvi.utils._normal_points import (
     N_POINTS,
     contrasts,
-    factorise_rows,
+    factorize_rows,
     node_groups,
     quasi_random_rule,
     reduce_covariance,
@@ -83,7 +83,7 @@ def softmax_quantiles(
     """
     basis = contrasts(mean.shape[1], mean.device)
     centered = mean - mean.mean(1, keepdim=True)
-    root = basis @ factorise_rows(reduce_covariance(covariance))
+    root = basis @ factorize_rows(reduce_covariance(covariance))
     points = quasi_random_rule(basis.shape[1], N_POINTS, device=mean.device)[0].T
     parts = []
     for rows in row_chunks(len(mean), points.numel(), QUANTILE_ELEMENTS):

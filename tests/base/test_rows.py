@@ -81,8 +81,8 @@ def test_memory_maps_are_shared(tmp_path):
     assert rows.take(slice(3, 5)).X.data_ptr() == X[3:].ctypes.data
 
 
-def test_rows_centred_where_they_are_read():
-    """Wrong variants: not centred; a copy of all of them."""
+def test_rows_centered_where_they_are_read():
+    """Wrong variants: not centered; a copy of all of them."""
     X = torch.from_numpy(KINDS["single"])
     shifted = ShiftedRows(X, torch.tensor([1.0, 2.0, 3.0]))
     expected = X.double() - torch.tensor([1.0, 2.0, 3.0]).double()

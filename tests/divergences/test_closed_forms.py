@@ -226,7 +226,7 @@ def test_terms_are_derivatives(spec, pair, q_kind, prior_kind):
     torch.testing.assert_close(terms.gradient, gradient, rtol=1e-9, atol=1e-11)
     actual = terms.precision_gradient
     expected = pull if actual.ndim == pull.ndim else torch.diag(pull)
-    if actual.ndim > pull.ndim:  # a factorised q uses the diagonal of what it is given
+    if actual.ndim > pull.ndim:  # a factorized q uses the diagonal of what it is given
         actual, expected = actual.diagonal(), pull
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-9)
     actual = terms.curvature
@@ -329,7 +329,7 @@ def test_renyi_is_infinite_outside_its_range(kind, alpha, edge, make_normal):
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0])
-def test_orders_that_cannot_regularise(alpha):
+def test_orders_that_cannot_regularize(alpha):
     with pytest.raises(IncompatibleComponentsError, match=r"Renyi\(alpha=.*alpha > 0"):
         Renyi(alpha).check_regularizer()
 
@@ -337,6 +337,6 @@ def test_orders_that_cannot_regularise(alpha):
 @pytest.mark.parametrize(
     "spec", [KL(), KL(2.0), Renyi(0.1), Renyi(1), Renyi(3)], ids=repr
 )
-def test_orders_that_can_regularise(spec):
+def test_orders_that_can_regularize(spec):
     spec.check_regularizer()
     assert spec.is_standard == (spec.get_params() == {"weight": 1.0})

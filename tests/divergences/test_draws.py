@@ -53,8 +53,8 @@ def test_integrals_and_gradients(family, order, make_normal, generator, z_score)
     its baseline's mean; the score without the order; no gradient of the prior.
     """
     hyper = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
-    learnt = Normal("learn").build(LAYOUT)
-    prior = learnt.bind(hyper)
+    learned = Normal("learn").build(LAYOUT)
+    prior = learned.bind(hyper)
     posterior = posterior_of(family, make_normal)
     params = posterior.params.clone().requires_grad_()
     exact = log_power_integral(
@@ -66,7 +66,7 @@ def test_integrals_and_gradients(family, order, make_normal, generator, z_score)
     for _ in range(400):
         logs, _ = log_tempered_integral(
             posterior.normal(params),
-            Opaque(learnt.bind(hyper)),
+            Opaque(learned.bind(hyper)),
             order,
             generator,
             n_draws=64,
@@ -116,7 +116,7 @@ def test_estimates_of_fits(spec, family, make_normal, generator):
     """Means of the estimate of a step of training are the closed form.
 
     Wrong variants: a Rényi divergence without 1 / (a (a - 1)); the alpha-divergence of
-    the joint integral for a factorised pair.
+    the joint integral for a factorized pair.
     """
     prior = Normal(1.3).build(LAYOUT)
     posterior = posterior_of(family, make_normal)
@@ -163,7 +163,7 @@ def test_fits_meet_those_with_closed_forms(family, order):
 
 
 def test_blocks_have_coordinates():
-    """A mapping of priors is factorised where all of them are."""
+    """A mapping of priors is factorized where all of them are."""
     layout = Layout({"coef": (2,), "intercept": (1,)})
     prior = build_prior({"coef": Laplace(), "intercept": Normal(10.0)}, layout)
     posterior = MeanFieldNormal().build(layout)

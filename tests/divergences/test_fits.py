@@ -73,7 +73,7 @@ def objective(X, y, spec, prior, family, hermite):
 
 
 @pytest.mark.parametrize(("spec", "family"), FITS, ids=repr)
-def test_optimum_is_that_of_another_optimiser(spec, family, data):
+def test_optimum_is_that_of_another_optimizer(spec, family, data):
     """L-BFGS on means, log widths and the rest of the factor, from another start.
 
     Wrong variants: a precision gradient without its factor 2; the curvature of KL
@@ -123,7 +123,7 @@ def test_collapse_is_reported_once(spec, family):
     plain, _ = fit(X, y, posterior=family)
     assert model.coef_std_.max() < 0.05 * plain.coef_std_.min()
     assert len(messages) == 1
-    assert "collapsed towards a point mass" in messages[0]
+    assert "collapsed toward a point mass" in messages[0]
     assert "is above 2" in messages[0]
     assert "divergence='renyi'" in messages[0]
     assert not model.converged_
@@ -195,10 +195,10 @@ def test_jeffreys_of_a_prior_that_is_not_normal(data):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (FDivergence("hellinger"), "collapsed towards a point mass"),
-        (FDivergence("total_variation"), "collapsed towards a point mass"),
+        (FDivergence("hellinger"), "collapsed toward a point mass"),
+        (FDivergence("total_variation"), "collapsed toward a point mass"),
         (FDivergence(lambda t: -t.log()), "draws of the posterior, which miss"),
-        (AlphaDivergence(0.3, joint=True), "collapsed towards a point mass"),
+        (AlphaDivergence(0.3, joint=True), "collapsed toward a point mass"),
     ],
     ids=["hellinger", "tv", "reverse", "alpha"],
 )

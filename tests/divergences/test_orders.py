@@ -99,7 +99,7 @@ def test_joint_form_against_a_grid(kind, order, make_normal):
 
 
 @every_case
-def test_factorised_normals_are_taken_by_coordinate(kind, order, make_normal):
+def test_factorized_normals_are_taken_by_coordinate(kind, order, make_normal):
     """The sum of the divergences of coordinates. Wrong variant: the joint form."""
     q, pi = make_normal(3, "diag", 1, 0.8), make_normal(3, "diag", 2, 1.1)
     spec = kind(order)
@@ -193,7 +193,7 @@ def test_infinite_outside_the_range(spec, edge, side, joint, low):
 
 
 @pytest.mark.parametrize("spec", [AlphaDivergence(0), AlphaDivergence(-2.0)], ids=repr)
-def test_orders_that_cannot_regularise(spec):
+def test_orders_that_cannot_regularize(spec):
     with pytest.raises(IncompatibleComponentsError, match=r"alpha > 0; alpha=1 is KL"):
         spec.check_regularizer()
 

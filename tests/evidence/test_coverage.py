@@ -119,7 +119,7 @@ def test_contains_the_truth(name, family):
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wdbc", "ionosphere"])
-def test_contains_the_truth_from_a_factorised_proposal(name):
+def test_contains_the_truth_from_a_factorized_proposal(name):
     """Draws around these q are worth 3 to 15 of 4,096.
 
     Wrong variant: the proposal is not moved to where the chains are; then importance
@@ -164,7 +164,7 @@ def test_the_sweep_in_the_repository():
 
 
 def regression(seed):
-    """A linear regression with correlated features, a factorised q, and log p(D)."""
+    """A linear regression with correlated features, a factorized q, and log p(D)."""
     rng = np.random.default_rng(seed)
     d, n = int(rng.integers(1, 13)), int(rng.integers(10, 60))
     noise, width = rng.uniform(0.3, 1.5), rng.uniform(0.5, 2.0)
@@ -197,7 +197,7 @@ def test_levels_on_conjugate_regressions(method, monkeypatch):
     """200 regressions: each side of both statements, at stated 95 % and 99 %.
 
     `limits` is asymptotic, the rows of the table hold at any number of draws. Both
-    start at a factorised q. Wrong variants, with the smallest coverage at 95 %: errors
+    start at a factorized q. Wrong variants, with the smallest coverage at 95 %: errors
     divided by the number of draws once more (0.81), the penalty's sign in the rows
     (0.73), means of blocks in place of the smallest one (0.52).
     """

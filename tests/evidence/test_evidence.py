@@ -78,7 +78,7 @@ def test_conjugate_regression(shape, seed):
     )
     table = bounds.table
     assert table["lower, 95 %"].value < exact < table["upper, 95 %"].value
-    # Marginal deviations under a factorised q: neither bound is tight, both hold.
+    # Marginal deviations under a factorized q: neither bound is tight, both hold.
     elbo, eubo = table["ELBO of q"], table["EUBO of q"]
     assert elbo.value < exact - 0.01
     assert eubo.value > exact + 0.01
@@ -130,7 +130,7 @@ def one_feature():
     return X, (X[:, 0] + rng.logistic(size=25) > 0.3).astype(int)
 
 
-GENERALISED = {
+GENERALIZED = {
     "plain": ({}, {}),
     "wide": ({"scale": 4.0}, {"prior": Normal(4.0)}),
     "laplace": ({"laplace": True}, {"prior": Laplace()}),
@@ -139,13 +139,13 @@ GENERALISED = {
 }
 
 
-@pytest.mark.parametrize("variant", GENERALISED)
+@pytest.mark.parametrize("variant", GENERALIZED)
 def test_against_a_grid(variant):
-    """Two parameters, integrated on a grid of points; also generalised evidences.
+    """Two parameters, integrated on a grid of points; also generalized evidences.
 
     Wrong variants: the Laplace density without its 2; weights ignored in `log_joint`.
     """
-    reference, parts = GENERALISED[variant]
+    reference, parts = GENERALIZED[variant]
     X, y = one_feature()
     exact = grid_evidence(Problem(X, y, **reference), n_nodes=401)
     w = reference.get("w")
@@ -161,7 +161,7 @@ def test_against_a_grid(variant):
     assert model.lower_bound_ < exact
     special = variant in ("beta", "weights")
     assert bounds.quantity == (
-        "generalised log evidence" if special else "log evidence"
+        "generalized log evidence" if special else "log evidence"
     )
     assert str(bounds).startswith(bounds.quantity)
 

@@ -80,7 +80,7 @@ def test_a_mode_that_nothing_reaches():
 
 
 @pytest.mark.slow
-def test_plain_importance_sampling_from_a_factorised_q(monkeypatch):
+def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     """Breast cancer, 31 coefficients: four of 20,000 draws are effective.
 
     Wrong variant: Pareto k is not asked.

@@ -79,15 +79,15 @@ def test_a_larger_target_is_as_probable_when_it_is_normalized():
     assert far[0] == pytest.approx(far[1], abs=1e-6)  # wherever y is
     text = str(bound(params, y))
     assert "with y_mean, y_scale from y: the prior depends on y" in text
-    assert "learnt" not in text
+    assert "learned" not in text
     assert row_label("a", bound(params, y)) == "a\n(prior made from y)"
 
 
-def test_a_learnt_noise_is_named_beside():
+def test_a_learned_noise_is_named_beside():
     y = np.array([1.0, 3.0])
     bounds = bound({"prior": "normal", "noise_scale": "learn"}, y)
     assert bounds.plug_in == ("noise_scale", "y_mean", "y_scale")
-    assert "at the learnt noise_scale: optimistic" in str(bounds)
+    assert "at the learned noise_scale: optimistic" in str(bounds)
 
 
 @pytest.mark.filterwarnings(

@@ -84,7 +84,7 @@ def test_densities_and_other_losses_are_not_cut(sure):
         loss=BetaLoss(1.5), prior=sure, fit_intercept=False
     )
     bounds = robust.fit(X, Y).evidence_bounds(X, Y, **FEW)
-    assert bounds.quantity == "generalised log evidence"
+    assert bounds.quantity == "generalized log evidence"
     assert bounds.lower > 0  # 1.3 nats for each certain row
     assert "probability 1" not in bounds.table
 

@@ -33,7 +33,7 @@ COMMON = {
     "upper, 95 %": "upper",
     "IW-EUBO of q": "upper",
     "EUBO of q": "upper",
-    "EUBO of q, self-normalised": "upper",
+    "EUBO of q, self-normalized": "upper",
     "Renyi (alpha=-0.5) of q": "upper",
     "Renyi (alpha=-1) of q": "upper",
     "chi (order=2) of q": "upper",
@@ -48,7 +48,7 @@ OWN = {
     },
 }
 NOTHING = {name for name, side in COMMON.items() if "alpha=-" in name}
-NOTHING |= {"chi (order=2) of q", "EUBO of q, self-normalised", "bridge"}
+NOTHING |= {"chi (order=2) of q", "EUBO of q, self-normalized", "bridge"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def tables():
 
 @pytest.mark.parametrize("method", OWN)
 def test_rows_and_their_directions(tables, method):
-    """Wrong variants: chi or the self-normalised EUBO as a certificate."""
+    """Wrong variants: chi or the self-normalized EUBO as a certificate."""
     found, exact = tables
     table = found[method].table
     assert {name: row.direction for name, row in table.items()} == COMMON | OWN[method]
@@ -169,8 +169,8 @@ def test_infinite_bounds_say_so():
     assert row.exists is False
     assert math.isfinite(row.value)
     assert row.certifies == "+inf in expectation; certifies nothing"
-    # The self-normalised EUBO of a poor q is too small.
-    row = table["EUBO of q, self-normalised"]
+    # The self-normalized EUBO of a poor q is too small.
+    row = table["EUBO of q, self-normalized"]
     assert row.value < table["EUBO of q"].value
     assert not row.is_certificate
 
@@ -275,7 +275,7 @@ def test_an_elbo_above_the_upper_bound_is_reported(monkeypatch):
 def test_quadrature_finds_the_peak_of_noiseless_data(n, seed):
     """log p(D) against scipy's quadrature around the peak, far from the start.
 
-    Wrong variant: the optimiser's own first steps, which are none at 0: errors of
+    Wrong variant: the optimizer's own first steps, which are none at 0: errors of
     0.003, 0.6 and 4 nats that were called exact.
     """
     rng = np.random.default_rng(seed)
@@ -292,7 +292,7 @@ def test_quadrature_finds_the_peak_of_noiseless_data(n, seed):
 
 
 def test_a_poor_quadrature_is_not_called_exact(monkeypatch):
-    """Two nodes per panel: unreliable, labelled, and "auto" samples instead."""
+    """Two nodes per panel: unreliable, labeled, and "auto" samples instead."""
     monkeypatch.setattr(_conjugate, "RULES", ((1, 2),))
     monkeypatch.setattr(_conjugate, "MAX_ERROR", 1e-4)
     rng = np.random.default_rng(0)

@@ -150,7 +150,7 @@ def test_power_sums_are_differentiable(likelihood, c):
     torch.testing.assert_close(bend[..., 0], numeric, rtol=1e-3, atol=2e-4)
 
 
-def test_learnt_dispersion_has_a_gradient():
+def test_learned_dispersion_has_a_gradient():
     """Wrong variant: the tabulated sum, which does not know the dispersion."""
     spec, f = NegativeBinomialLikelihood("learn"), column([0.3, 2.0, 5.0])
     y = as_rows([1.0, 0.0, 200.0])
@@ -162,7 +162,7 @@ def test_learnt_dispersion_has_a_gradient():
     (slope,) = torch.autograd.grad(total(hyper), hyper)
     numeric = (total(hyper.detach() + 1e-5) - total(hyper.detach() - 1e-5)) / 2e-5
     assert float(slope) == pytest.approx(float(numeric), rel=1e-6)
-    assert spec.learnt == ("dispersion",)
+    assert spec.learned == ("dispersion",)
     assert spec.initial_hyper(as_rows([0.0, 0, 4, 8])).shape == (1,)
     with pytest.raises(ValueError, match="no value before a fit"):
         spec.log_prob(f, y)
@@ -174,7 +174,7 @@ def test_nothing_to_learn(likelihood):
     assert likelihood.bind(as_rows([])) is likelihood
 
 
-def test_learnt_scale_of_student_t():
+def test_learned_scale_of_student_t():
     spec = StudentTLikelihood(3.0, noise_scale="learn")
     bound = spec.bind(as_rows([math.log(0.3)]))
     f, y = column([0.0, 1.0]), as_rows([0.5, 9.0])
@@ -277,8 +277,8 @@ def test_counts_far_out(likelihood, loss):
 # --- propriety -------------------------------------------------------------------
 
 
-def minimiser(loss, build, y, mass, start):
-    """Population minimiser over f and the logarithm of a second parameter."""
+def minimizer(loss, build, y, mass, start):
+    """Population minimizer over f and the logarithm of a second parameter."""
 
     def risk(parameters):
         leaf = as_rows(parameters).requires_grad_()
@@ -301,7 +301,7 @@ def test_proper_for_counts(loss):
     """Poisson counts with rate 3. Wrong variant: the sum replaced by an integral."""
     y = as_rows(np.arange(60.0))
     mass = as_rows(stats.poisson(3.0).pmf(np.arange(60)))
-    found = minimiser(loss, lambda _: PoissonLikelihood(), y, mass, [0.3])
+    found = minimizer(loss, lambda _: PoissonLikelihood(), y, mass, [0.3])
     assert found[0] == pytest.approx(math.log(3), abs=1e-6)
 
 
@@ -310,7 +310,7 @@ def test_proper_for_mean_and_dispersion(loss):
     """Counts of mean 3 and dispersion 0.7. Wrong variants: as for the normal."""
     spec, y = NegativeBinomialLikelihood("learn"), np.arange(300.0)
     mass = as_rows(reference(NegativeBinomialLikelihood(0.7), math.log(3)).pmf(y))
-    found = minimiser(loss, spec.bind, as_rows(y), mass, [0.7, 0.0])
+    found = minimizer(loss, spec.bind, as_rows(y), mass, [0.7, 0.0])
     assert found == pytest.approx([math.log(3), math.log(0.7)], abs=1e-5)
 
 
@@ -321,7 +321,7 @@ def test_proper_for_location_and_scale(loss):
     y = 1.3 * np.sinh(6 * t)  # far into the tails
     mass = w * 7.8 * np.cosh(6 * t) * stats.t(4, 0, 1.3).pdf(y)
     spec = StudentTLikelihood(4.0, noise_scale="learn")
-    found = minimiser(loss, spec.bind, as_rows(y), as_rows(mass), [0.2, 0.0])
+    found = minimizer(loss, spec.bind, as_rows(y), as_rows(mass), [0.2, 0.0])
     assert found == pytest.approx([0, math.log(1.3)], abs=1e-5)
 
 

@@ -85,7 +85,7 @@ def buffers_of(likelihood, f, hyper):
     return RowBuffers(f, torch.zeros_like(f), hyper, torch.zeros_like(hyper))
 
 
-LEARNT = [
+LEARNED = [
     HeteroscedasticLikelihood(GaussianLikelihood("learn")),
     HeteroscedasticLikelihood(StudentTLikelihood(3.0, "learn")),
     StudentTLikelihood(3.0, "learn"),
@@ -95,12 +95,12 @@ LEARNT = [
 ]
 
 
-@pytest.mark.parametrize("likelihood", LEARNT, ids=repr)
+@pytest.mark.parametrize("likelihood", LEARNED, ids=repr)
 def test_passes_are_automatic_derivatives(likelihood):
-    """Wrong variants: slopes without weights; no gradient of the learnt level."""
+    """Wrong variants: slopes without weights; no gradient of the learned level."""
     generator = torch.Generator().manual_seed(1)
     f = torch.randn(3, 5, likelihood.n_outputs, generator=generator).double()
-    hyper = torch.tensor([[-0.3], [0.4]]).double()[:, : len(likelihood.learnt)]
+    hyper = torch.tensor([[-0.3], [0.4]]).double()[:, : len(likelihood.learned)]
     y = torch.stack([Y, Y.flip(0)])[:, None]
     weight = torch.linspace(0.1, 2, 10).double().reshape(2, 1, 5)
     found, expected = (buffers_of(likelihood, f, hyper.clone()) for _ in range(2))
@@ -165,7 +165,7 @@ def test_several_targets():
     likelihood = IndependentLikelihood(parts)
     assert likelihood.n_outputs == 4
     assert likelihood.scale_outputs == (1,)
-    assert likelihood.learnt == ("noise_scale[0]", "noise_scale[2]")
+    assert likelihood.learned == ("noise_scale[0]", "noise_scale[2]")
     y = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).double()
     assert likelihood.initial_hyper(y).tolist() == [
         float(parts[0].initial_hyper(y[:, 0])),
@@ -185,4 +185,4 @@ def test_several_targets():
     assert bound.mean(f).shape == (2, 7, 3)
     assert torch.equal(bound.mean(f), f[..., [0, 2, 3]])
     assert not bound.is_normal
-    assert bound.learnt == ()
+    assert bound.learned == ()

@@ -18,7 +18,7 @@ def _table(name, file="data.txt", **options):
 
 
 def data_of(name):
-    """Standardised features, and a target in its own units."""
+    """Standardized features, and a target in its own units."""
     if name == "boston":
         table = _table("bostonHousing")
         return scale(table[:, :-1]), table[:, -1]
@@ -68,7 +68,7 @@ class Posterior:
 
 
 class StudentT(Posterior):
-    """Of a standardised target; the number is the scale, 1 / scale^2 ~ Gamma(a, a)."""
+    """Of a standardized target; the number is the scale, 1 / scale^2 ~ Gamma(a, a)."""
 
     start = 0.0
 

@@ -1,7 +1,7 @@
 """Independent references for several classes: numpy and scipy only, no skvi.
 
 Expectations over independent f use the largest of f plus Gumbel noise, in one
-dimension; over correlated f a dense product rule. The optimiser is L-BFGS.
+dimension; over correlated f a dense product rule. The optimizer is L-BFGS.
 """
 
 import numpy as np
@@ -68,7 +68,7 @@ class Multinomial:
     """E_q[loss] + KL(q || prior) of a softmax model, with its gradient.
 
     theta has the coefficients of all classes, (K, d), then the intercepts, (K,). q is
-    factorised (L of shape (P,), by the Gumbel form) or full (lower Cholesky factor, by
+    factorized (L of shape (P,), by the Gumbel form) or full (lower Cholesky factor, by
     the product rule; three or four classes).
     """
 

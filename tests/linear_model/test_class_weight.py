@@ -63,11 +63,11 @@ def test_balanced_counts_weights_as_repetitions(data):
 
 
 @pytest.mark.parametrize("data", [2], indirect=True)
-def test_the_evidence_is_generalised_and_needs_no_weights(data):
+def test_the_evidence_is_generalized_and_needs_no_weights(data):
     X, y = data
     model = BayesianLogisticRegression(class_weight="balanced").fit(X, y)
     bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
-    assert bounds.quantity == "generalised log evidence"
+    assert bounds.quantity == "generalized log evidence"
     other = BayesianLogisticRegression().fit(
         X, y, sample_weight=per_class(y, "balanced")
     )

@@ -215,7 +215,7 @@ def test_hard_data():
 
 @pytest.mark.parametrize("loss", [BetaLoss(1.5), GammaLoss(1.5)], ids=repr)
 def test_robust_losses_ignore_wrong_counts(loss):
-    """Two per cent of the counts are 500. Wrong variant: the sign of the normaliser."""
+    """Two percent of the counts are 500. Wrong variant: the sign of the normalizer."""
     y = Y.copy()
     y[::50] = 500
     clean = BayesianPoissonRegressor().fit(X, Y, exposure=T)

@@ -116,10 +116,10 @@ def test_posterior_draws_have_its_moments(data, z_score, posterior):
     mean = np.append(model.coef_[0], model.intercept_)
     std = np.append(model.coef_std_[0], model.intercept_std_)
     assert z_score(theta, mean) < 5
-    centred = theta - mean
+    centered = theta - mean
     cov = model.posterior_.as_normal().covariance()
     assert np.diag(cov) == pytest.approx(std**2)
-    assert z_score(centred[:, :, None] * centred[:, None], cov) < 5
+    assert z_score(centered[:, :, None] * centered[:, None], cov) < 5
     again = model.sample_posterior(50_000, random_state=1)
     assert np.array_equal(again["coef"], draws["coef"])
     assert "intercept" not in fit(data, fit_intercept=False).sample_posterior()

@@ -435,7 +435,7 @@ def test_lower_bound_is_the_optimum(name, posterior):
 
 @pytest.mark.slow
 def test_lower_bound_of_digits_is_the_optimum():
-    """Ten classes, factorised: 0.01 nat of the independent optimum."""
+    """Ten classes, factorized: 0.01 nat of the independent optimum."""
     X, y = data("digits")
     X, y = X[::12], y[::12]
     model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)

@@ -128,17 +128,17 @@ def test_negative_binomial_evidence_against_quadrature():
     assert truth - 0.15 < model.lower_bound_ < truth
 
 
-def test_learnt_numbers_are_plugged_in():
+def test_learned_numbers_are_plugged_in():
     """Type-II maxima are named, and their evidence is larger. Wrong variant: not."""
     X, y = overdispersed(60, rate=1.0)
-    learnt = BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn"))
+    learned = BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn"))
     integrated = BayesianPoissonRegressor(likelihood="negative_binomial")
-    first = learnt.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
+    first = learned.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     second = integrated.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     assert first.plug_in == ("dispersion",)
     assert second.plug_in == ()
     assert first.estimate > second.estimate + 0.5
-    ratio = learnt.dispersion_ / integrated.dispersion_
+    ratio = learned.dispersion_ / integrated.dispersion_
     assert 0.7 < ratio < 1.1  # the mode is below the mean
 
 

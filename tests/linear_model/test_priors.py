@@ -53,7 +53,7 @@ def data():
     ids=str,
 )
 def test_fits_are_optimal(prior, posterior, data):
-    """Another optimiser, started at the solution, finds no more than the gap.
+    """Another optimizer, started at the solution, finds no more than the gap.
 
     Wrong variant: the exact, negative curvature of the prior in Newton steps.
     """
@@ -76,8 +76,8 @@ def test_sparse_priors_shrink_noise_and_leave_signal():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 13))
     y = rng.random(200) < 1 / (1 + np.exp(-3 * X[:, 0]))
-    learnt = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
-    normal = np.abs(learnt.coef_[0])
+    learned = BayesianLogisticRegression(prior=Normal("learn")).fit(X, y)
+    normal = np.abs(learned.coef_[0])
     for prior in (Horseshoe("learn"), "log_uniform", "ard"):
         ard = BayesianLogisticRegression(prior=prior).fit(X, y)
         coef = np.abs(ard.coef_[0])
@@ -166,7 +166,7 @@ def test_correlated_divergences_by_draws(prior, data):
 def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
     """Conjugate: with full rank the result is the posterior of all the data.
 
-    A factorised posterior forgets correlations, so that it is another one.
+    A factorized posterior forgets correlations, so that it is another one.
     """
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 3)), rng.normal(size=30)

@@ -46,8 +46,8 @@ def make_data(n=30, d=4, seed=0):
 @pytest.mark.parametrize("normalize_y", [True, False])
 @pytest.mark.parametrize("name", ["diabetes", "concrete"])
 def test_same_model_as_bayesian_ridge(name, normalize_y):
-    """Wrong variants: uncentred features; N(0, 1) for the intercept of a target that
-    is not standardised."""
+    """Wrong variants: uncentered features; N(0, 1) for the intercept of a target that
+    is not standardized."""
     X, y = load(name)
     ours = MODEL(normalize_y=normalize_y).fit(X, y)
     # Before scikit-learn 1.9 the other one's deviations are wrong for raw features.
@@ -71,10 +71,10 @@ def test_same_model_as_bayesian_ridge(name, normalize_y):
 
 def exact(X, y, scale, noise, fit_intercept, normalize_y):
     """Posterior of coef and raw intercept, and log evidence, by dense algebra."""
-    centre = X.mean(0) if fit_intercept else 0.0
+    center = X.mean(0) if fit_intercept else 0.0
     shift = y.mean() if fit_intercept and normalize_y else 0.0
     unit = np.sqrt(((y - shift) ** 2).mean()) if normalize_y else 1.0
-    A = X - centre
+    A = X - center
     if fit_intercept:
         A = np.column_stack([A, np.ones(len(y))])
     prior = (scale * unit) ** 2
@@ -83,7 +83,7 @@ def exact(X, y, scale, noise, fit_intercept, normalize_y):
     )
     covariance = np.linalg.inv(A.T @ A / noise**2 + np.eye(A.shape[1]) / prior)
     mean = covariance @ A.T @ (y - shift) / noise**2
-    return mean, covariance, evidence, centre, shift
+    return mean, covariance, evidence, center, shift
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def exact(X, y, scale, noise, fit_intercept, normalize_y):
 def test_conjugate_fit_is_exact(shape, fit_intercept, normalize_y):
     """Posterior and evidence to 1e-8 relative.
 
-    Wrong variants: the Jacobian of the standardisation left out; a noise scale in
-    units of the standardised target; rows n - 1 for n.
+    Wrong variants: the Jacobian of the standardization left out; a noise scale in
+    units of the standardized target; rows n - 1 for n.
     """
     X, y = make_data(*shape)
     parts = {"fit_intercept": fit_intercept, "normalize_y": normalize_y}
     model = MODEL(**FIXED, **parts).fit(X, y)
-    mean, covariance, evidence, centre, shift = exact(X, y, 1.5, 0.8, **parts)
+    mean, covariance, evidence, center, shift = exact(X, y, 1.5, 0.8, **parts)
     d, rel = X.shape[1], {"rel": 1e-8, "abs": 1e-10}
     assert model.coef_ == pytest.approx(mean[:d], **rel)
     assert model.sigma_ == pytest.approx(covariance[:d, :d], **rel)
@@ -109,12 +109,12 @@ def test_conjugate_fit_is_exact(shape, fit_intercept, normalize_y):
     assert (bounds.method, bool(bounds.plug_in)) == ("exact", normalize_y)
     assert bounds.lower == bounds.upper == pytest.approx(evidence, rel=1e-8)
     if fit_intercept:
-        at_zero = np.append(-centre, 1.0)
+        at_zero = np.append(-center, 1.0)
         assert model.intercept_ == pytest.approx(at_zero @ mean + shift, **rel)
         variance = at_zero @ covariance @ at_zero
         assert model.intercept_std_ == pytest.approx(variance**0.5, **rel)
     new = X[:3] * 1.7
-    A = new - centre
+    A = new - center
     A = np.column_stack([A, np.ones(3)]) if fit_intercept else A
     f, cov = model.predict(new, return_cov=True)
     expected = A @ covariance @ A.T + 0.64 * np.eye(3)
@@ -137,7 +137,7 @@ def test_unequal_scales_of_coefficients_are_exact():
     assert a.evidence_bounds(X * scales, y).lower == pytest.approx(a.lower_bound_)
 
 
-def test_learnt_noise_has_the_largest_evidence():
+def test_learned_noise_has_the_largest_evidence():
     """And is named as a plug-in. Wrong variant: the maximum of the likelihood."""
     X, y = make_data()
     model = MODEL(noise_scale="learn", prior=Normal(1.5), tol=1e-12).fit(X, y)
@@ -326,7 +326,7 @@ def test_units_of_data():
 @pytest.mark.parametrize(
     ("prior", "unit"), [("hierarchical", (1.0, 1e5)), ("ard", (1e-5, 1.0))]
 )
-def test_units_without_standardising(prior, unit):
+def test_units_without_standardizing(prior, unit):
     """Coordinate ascent does not stop where the coefficients have no effect.
 
     Wrong variant: precisions that start at one, where the ELBO is flat if the features
@@ -348,7 +348,7 @@ def test_units_without_standardising(prior, unit):
     ],
     ids=str,
 )
-def test_learnt_scales_follow_the_units(parts):
+def test_learned_scales_follow_the_units(parts):
     """Wrong variant: prior scales that start at one, whatever the features' unit."""
     X, y = make_data(60)
     w = np.linspace(0.5, 2, 60)
@@ -405,10 +405,10 @@ def movements(kind, seeds, **parts):
     return np.median(found, 0)
 
 
-LEARNT = {"noise_scale": "learn", "prior": "normal"}
+LEARNED = {"noise_scale": "learn", "prior": "normal"}
 
 
-@pytest.mark.parametrize("parts", [LEARNT, {"noise_scale": 1.0, "prior": "normal"}])
+@pytest.mark.parametrize("parts", [LEARNED, {"noise_scale": 1.0, "prior": "normal"}])
 @pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
 def test_outliers_move_the_robust_fit_little(kind, parts):
     """5 % outliers. Wrong variant: beta's exponent 1 for beta - 1 in the gain."""
@@ -417,11 +417,13 @@ def test_outliers_move_the_robust_fit_little(kind, parts):
     assert by_beta < 0.1 * by_log
 
 
-@pytest.mark.parametrize("parts", [LEARNT, {"noise_scale": 1.0, "prior": "normal"}, {}])
+@pytest.mark.parametrize(
+    "parts", [LEARNED, {"noise_scale": 1.0, "prior": "normal"}, {}]
+)
 def test_robust_fits_find_distant_data(parts):
     """Rows that are hundreds of noise standard deviations from zero, and one in ten
     outliers, however far. Wrong variants: a start at zero coefficients;
-    standardisation by the mean."""
+    standardization by the mean."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 30))
     f = X @ (100 * rng.standard_normal(30)) + 50
@@ -436,7 +438,7 @@ def test_robust_fits_find_distant_data(parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parts", [{}, LEARNT])
+@pytest.mark.parametrize("parts", [{}, LEARNED])
 @pytest.mark.parametrize("kind", ["two-sided", "one-sided"])
 def test_outliers_on_many_seeds(kind, parts):
     by_log, by_beta = movements(kind, range(12), **parts)
@@ -462,7 +464,7 @@ def test_not_converged_is_said():
         model = MODEL(prior="ard", max_iter=2).fit(X, y)
     assert model.n_iter_ == 2
     assert not model.converged_
-    # Without noise the learnt noise has no interior optimum.
+    # Without noise the learned noise has no interior optimum.
     with pytest.warns(ConvergenceWarning, match="fix noise_scale"):
         MODEL(noise_scale="learn", max_iter=1000).fit(X, X @ np.ones(4))
 
@@ -470,7 +472,7 @@ def test_not_converged_is_said():
 def test_progress(capsys):
     MODEL(verbose=2).fit(*make_data())
     out = capsys.readouterr().out
-    assert "iteration 1/100: minimised" in out
+    assert "iteration 1/100: minimized" in out
     assert "ELBO" in out
 
 
@@ -480,7 +482,7 @@ def test_progress(capsys):
         {},
         {"prior": "ard"},
         {"posterior": "mean_field"},
-        {"loss": "beta", **LEARNT},
+        {"loss": "beta", **LEARNED},
         FIXED,
     ],
 )
@@ -546,7 +548,7 @@ def test_bad_arguments():
 
 def test_posteriors_may_be_products():
     """A product that splits coefficients and intercept loses nothing: they are
-    independent for centred features."""
+    independent for centered features."""
     X, y = make_data()
     parts = {"tol": 1e-10, **PROPER}
     whole, split = (
@@ -587,7 +589,7 @@ def test_precisions_beside_priors_that_are_not_normal():
     near = MODEL(prior={**prior, "intercept": Normal(2.0)}, tol=1e-8).fit(X, y)
     assert near.diagnostics_["solver"] == "coordinate_ascent"
     assert model.coef_ == pytest.approx(near.coef_, rel=1e-3)
-    # The intercept of a centred target is near 0, where the densities differ by this.
+    # The intercept of a centered target is near 0, where the densities differ by this.
     gap = np.log(1 / 4) - stats.norm.logpdf(0, 0, 2)
     assert model.lower_bound_ - near.lower_bound_ == pytest.approx(gap, abs=0.1)
 
@@ -659,8 +661,8 @@ def test_targets_whose_squares_are_no_floats(scale):
         MODEL().fit(X, scale * y)
 
 
-def test_many_features_are_centred_where_they_are_read(monkeypatch):
-    """The same fit, predictions and evidence as from a centred copy of them.
+def test_many_features_are_centered_where_they_are_read(monkeypatch):
+    """The same fit, predictions and evidence as from a centered copy of them.
 
     Also where columns nearly depend on each other, so that singular values are taken
     of a triangle. Wrong variants: no offset; means of a single chunk; y not in it.

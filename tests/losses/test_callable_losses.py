@@ -133,7 +133,7 @@ def test_the_log_loss_as_a_function(posterior):
     "loss", [hinge, pytest.param(brier, marks=pytest.mark.slow)], **by_name
 )
 def test_gibbs_posteriors_of_classifiers(loss):
-    """A converged optimum that draws confirm: no neighbour is better.
+    """A converged optimum that draws confirm: no neighbor is better.
 
     Wrong variant: curvatures from autograd, with which the fit stops at the prior.
     """
@@ -149,7 +149,7 @@ def test_gibbs_posteriors_of_classifiers(loss):
     values = losses + log_q + 0.5 * (theta.square() + math.log(2 * math.pi)).sum(1)
     error = float(values.std()) / math.sqrt(len(values))
     assert abs(float(values.mean()) + model.objective_value_) < 5 * error
-    assert "generalised" in model.evidence_bounds(X, Y, n_draws=64).quantity
+    assert "generalized" in model.evidence_bounds(X, Y, n_draws=64).quantity
 
 
 @pytest.mark.filterwarnings(

@@ -1,4 +1,4 @@
-"""Losses and likelihoods: normalisation, expectations, derivatives, propriety."""
+"""Losses and likelihoods: normalization, expectations, derivatives, propriety."""
 
 import math
 
@@ -204,7 +204,7 @@ def test_beta_loss_is_its_definition(likelihood, beta, integrate):
 @every_likelihood
 @pytest.mark.parametrize("gamma", [1.01, 1.5, 2, 3.5])
 def test_gamma_loss_is_its_definition(likelihood, gamma, integrate):
-    """Wrong variants: the sign of the normaliser; gamma for its inverse in it."""
+    """Wrong variants: the sign of the normalizer; gamma for its inverse in it."""
     f, y = F[3:], some_targets(likelihood, F[3:])
     value = GammaLoss(gamma)(likelihood, f[None, :, None], y)[0]
     density = likelihood.log_prob(f[None, :, None], y)[0].exp()
@@ -222,7 +222,7 @@ def test_gamma_loss_is_its_definition(likelihood, gamma, integrate):
 @every_likelihood
 @pytest.mark.parametrize("order", [30.0, 1e4])
 def test_large_orders_stay_finite(likelihood, order):
-    """Wrong variant: the power and its normaliser exponentiated one by one."""
+    """Wrong variant: the power and its normalizer exponentiated one by one."""
     y, f = some_targets(likelihood, F), F[None, :, None].clone().requires_grad_()
     value = GammaLoss(order)(likelihood, f, y)
     (slope,) = torch.autograd.grad(value.sum(), f)
@@ -247,14 +247,14 @@ def test_robust_losses_tend_to_the_log_loss(likelihood, robust):
 
 
 class WrongSign(BetaLoss):
-    """The normaliser is added where it belongs subtracted, and the other way round."""
+    """The normalizer is added where it belongs subtracted, and the other way round."""
 
     def __call__(self, likelihood, f, y):
         integral = likelihood.log_power_integral(f, self.beta).exp() / self.beta
         return super().__call__(likelihood, f, y) - 2 * integral
 
 
-class NoNormaliser(BetaLoss):
+class NoNormalizer(BetaLoss):
     def __call__(self, likelihood, f, y):
         integral = likelihood.log_power_integral(f, self.beta).exp() / self.beta
         return super().__call__(likelihood, f, y) - integral
@@ -271,11 +271,11 @@ class WrongGammaSign(GammaLoss):
 
 ORDERS = [1.1, 2, 3]
 PROPER = [LogLoss(), *map(BetaLoss, ORDERS), *map(GammaLoss, ORDERS)]
-IMPROPER = [WrongSign(1.5), NoNormaliser(1.5), WrongGammaSign(1.5)]
+IMPROPER = [WrongSign(1.5), NoNormalizer(1.5), WrongGammaSign(1.5)]
 
 
 def best_log_odds(loss, p):
-    """Population minimiser over f for Bernoulli data with P(y = 1) = p."""
+    """Population minimizer over f for Bernoulli data with P(y = 1) = p."""
     y = torch.tensor([0.0, 1.0], dtype=torch.float64)
     prob = torch.tensor([1 - p, p], dtype=torch.float64)
 
@@ -287,7 +287,7 @@ def best_log_odds(loss, p):
 
 
 def best_normal(loss, integrate):
-    """Population minimiser over mean and noise scale for N(0, 1) data."""
+    """Population minimizer over mean and noise scale for N(0, 1) data."""
 
     def risk(parameters):
         likelihood = GaussianLikelihood(math.exp(parameters[1]))
@@ -318,7 +318,7 @@ def test_losses_are_proper_for_a_normal_with_its_noise(loss, integrate):
 
 
 @pytest.mark.parametrize("loss", IMPROPER, ids=repr)
-def test_propriety_tells_wrong_normalisers_apart(loss, integrate):
+def test_propriety_tells_wrong_normalizers_apart(loss, integrate):
     assert abs(best_log_odds(loss, 0.3) - math.log(3 / 7)) > 0.1
     assert abs(best_normal(loss, integrate)[1] - 1) > 0.1
 

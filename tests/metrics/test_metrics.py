@@ -184,7 +184,7 @@ def test_wrong_arguments(call, match):
 def test_values_of_the_linear_regression(regression, linear):
     """By hand from predictions; the CRPS by quadrature over its quantiles.
 
-    Wrong variants: the noise left out of the mixture; weights not normalised.
+    Wrong variants: the noise left out of the mixture; weights not normalized.
     """
     X, y = regression
     density = linear.predict_log_density(X, y)

@@ -33,7 +33,7 @@ class Columns(TransformerMixin, BaseEstimator):
 def normal_evidence(features, y, scale, noise=NOISE):
     """Log density of y with coefficients integrated out: a multivariate normal.
 
-    The intercept has the coefficients' prior, and features are centred.
+    The intercept has the coefficients' prior, and features are centered.
     """
     features = features - features.mean(0)
     covariance = noise**2 * np.eye(len(y)) + scale**2 * (features @ features.T + 1)

@@ -198,7 +198,7 @@ def test_unreliable_models_are_not_excluded():
     assert alone.results_["probability_upper"].tolist() == [1.0]
 
 
-def test_learnt_hyperparameters_exclude_no_model_without_them():
+def test_learned_hyperparameters_exclude_no_model_without_them():
     """A maximum over a hyperparameter is no score against a model that has it fixed."""
     grid = [
         {"log_evidence": [0.0, -9.0], "plug_in": [("noise_scale",)]},
@@ -266,7 +266,7 @@ def test_evidences_fail_and_mix():
         search = oracle_search([0.0, math.inf])
     assert np.isnan(search.results_["estimate"]).tolist() == [False, True]
     assert "not finite" in search.results_["reason"][1]
-    with pytest.raises(ValueError, match="different quantities: generalised log"):
+    with pytest.raises(ValueError, match="different quantities: generalized log"):
         oracle_search([0.0, 1.0], estimator=Mixed())
 
 
@@ -275,7 +275,7 @@ class Mixed(Oracle):
 
     def evidence_bounds(self, X, y, precision, random_state):
         found = super().evidence_bounds(X, y, precision, random_state)
-        kind = "generalised log evidence" if self.name else "log evidence"
+        kind = "generalized log evidence" if self.name else "log evidence"
         return replace(found, quantity=kind)
 
 
@@ -331,8 +331,8 @@ def test_inference_is_merged(data):
     )
 
 
-def test_learnt_hyperparameters_keep_candidates_apart(data):
-    """A learnt noise depends on how it is inferred: nothing is merged."""
+def test_learned_hyperparameters_keep_candidates_apart(data):
+    """A learned noise depends on how it is inferred: nothing is merged."""
     model = BayesianLinearRegression(prior="normal", noise_scale="learn")
     grid = {"posterior": ["mean_field", "full_rank"]}
     search = EvidenceSearch(model, grid, random_state=0).fit(*data)
@@ -560,7 +560,7 @@ def test_weights_reach_fit_and_evidence(data):
     weight = np.where(np.arange(len(y)) < 10, 2.0, 1.0)
     repeated = np.r_[np.arange(len(y)), np.arange(10)]
     grid = {"prior__scale": [0.1, 2.0]}
-    # Repetition moves the centre of the features; without intercept nothing moves.
+    # Repetition moves the center of the features; without intercept nothing moves.
     flat = clone(REGRESSION).set_params(fit_intercept=False)
     expected = EvidenceSearch(flat, grid).fit(X[repeated], y[repeated])
     expected = expected.results_["estimate"]

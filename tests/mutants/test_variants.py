@@ -72,6 +72,6 @@ def test_outcomes_are_told_apart():
         return _judge(VARIANTS[0], [part | changes], touching).state
 
     assert state() == UNFINISHED
-    assert state(ran=["a", "b", "neighbour"]) == SURVIVED
+    assert state(ran=["a", "b", "neighbor"]) == SURVIVED
     assert state(failed="a") == CAUGHT
     assert state(hung=True) == TIMED_OUT

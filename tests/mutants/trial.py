@@ -135,7 +135,7 @@ def _session(tree: Path, chosen: dict[str, float], limit: float, slow: bool) -> 
 
 
 def _plan(variant: Variant, records: Records, tree: Path) -> list[list[str]]:
-    """Narrow tests, the others that touch the variant, and their neighbours.
+    """Narrow tests, the others that touch the variant, and their neighbors.
 
     Others of the same files may use what a shared fixture or a cache has computed in
     a test that touches it.

@@ -1,6 +1,6 @@
 """Networks without hidden layers are Bayesian linear regression, in closed form.
 
-Everything is compared in units of y: the fit standardises y, the evidence has the
+Everything is compared in units of y: the fit standardizes y, the evidence has the
 Jacobian. The closed forms are written in numpy.
 """
 
@@ -35,7 +35,7 @@ def make_data(n=40, d=3, seed=0):
 
 
 def closed_form(X, y, noise):
-    """Mean, covariance and log evidence; parameters are those for standardised y."""
+    """Mean, covariance and log evidence; parameters are those for standardized y."""
     shift, scale = y.mean(), y.std()
     z, noise, A = (y - shift) / scale, noise / scale, np.c_[X, np.ones(len(y))]
     layout = MLPPredictor(X.shape[1], 1, ()).layout
@@ -113,10 +113,10 @@ def test_mean_field_has_the_diagonal_of_the_precision(global_random_seed):
         pytest.param(RenyiBound(-0.5), id="renyi", marks=pytest.mark.slow),
     ],
 )
-def test_learnt_noise_is_the_type_2_maximum(objective, global_random_seed):
+def test_learned_noise_is_the_type_2_maximum(objective, global_random_seed):
     """To 0.002 nats of the evidence, from a fresh start.
 
-    Wrong variants: the upper bounds minimised in the noise as in q, which lowers the
+    Wrong variants: the upper bounds minimized in the noise as in q, which lowers the
     evidence without limit: the noise runs off. The rest of the Cholesky factor not in
     units of its diagonal: weights degenerate in the first steps, and stay so.
     """

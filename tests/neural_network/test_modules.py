@@ -147,7 +147,7 @@ def test_a_template_is_the_start_and_stays_as_it_is():
     ],
 )
 def test_points_have_no_posterior(deterministic, points):
-    """They are learnt all the same. Wrong variant: points that stay at their start."""
+    """They are learned all the same. Wrong variant: points that stay at their start."""
     X, y = wave()
     options = {**FAST, "max_iter": 20, "module": template()}
     model = BayesianModuleRegressor(deterministic=deterministic, **options).fit(X, y)

@@ -206,7 +206,7 @@ def test_probabilities_are_averages(n_classes):
 def test_bounds_are_on_the_density_of_y():
     """ELBO(10 y + 3) = ELBO(y) - n log 10. Wrong variant: the Jacobian left out.
 
-    With a fixed noise scale the fit in standardised units is the same.
+    With a fixed noise scale the fit in standardized units is the same.
     """
     X, y = wave(40)
     first = BayesianMLPRegressor(noise_scale=4.0, **FAST).fit(X, y)

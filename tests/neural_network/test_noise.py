@@ -186,7 +186,7 @@ def test_several_targets(noise):
 
 
 def test_a_number_for_several_targets():
-    """Of units of y. Wrong variant: the exponentials of nothing that was learnt."""
+    """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
     model = BayesianMLPRegressor(noise_scale=2.5, max_iter=1, random_state=0)
     model.fit(X, np.column_stack([y, 100 * y]))

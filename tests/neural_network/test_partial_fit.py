@@ -94,7 +94,7 @@ def test_a_batch_starts_where_the_last_one_ended():
 
 
 def test_units_and_noise_stay_those_of_the_first_batch():
-    """Wrong variants: noise is learnt from every batch; the noise of the first in the
+    """Wrong variants: noise is learned from every batch; the noise of the first in the
     units of the fit."""
     X, y = numbers()
     y = np.column_stack([y, y**2])
@@ -106,8 +106,8 @@ def test_units_and_noise_stay_those_of_the_first_batch():
         np.testing.assert_allclose(model.noise_scale_, noise, rtol=1e-12)
         np.testing.assert_array_equal(model._model.units.y_mean, units.y_mean)
         np.testing.assert_array_equal(model._model.units.y_scale, units.y_scale)
-        learnt = model._model.likelihood.learnt
-        assert not learnt
+        learned = model._model.likelihood.learned
+        assert not learned
     _, std = model.predict(X, return_std=True)
     assert (std > noise).all()
 

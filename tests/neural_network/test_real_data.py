@@ -45,7 +45,7 @@ def breast_cancer():
         yield i, X, y, train, test
 
 
-def standardised(X, y, train, test):
+def standardized(X, y, train, test):
     scaler = StandardScaler().fit(X[train])
     return scaler.transform(X[train]), y[train], scaler.transform(X[test]), y[test]
 
@@ -59,7 +59,7 @@ def test_concrete():
     """Default settings of both; scikit-learn's noise is that of its residuals."""
     differences = []
     for i, *data in concrete():
-        X, y, X_test, y_test = standardised(*data)
+        X, y, X_test, y_test = standardized(*data)
         ours = BayesianMLPRegressor(random_state=i).fit(X, y)
         theirs = MLPRegressor(random_state=i).fit(X, y)
         variance = np.mean((theirs.predict(X) - y) ** 2)
@@ -78,7 +78,7 @@ def test_breast_cancer():
     """
     differences = []
     for i, *data in breast_cancer():
-        X, y, X_test, y_test = standardised(*data)
+        X, y, X_test, y_test = standardized(*data)
         ours = BayesianMLPClassifier(
             prior=Normal(0.5), divergence=KL(0.3), max_iter=100, random_state=i
         ).fit(X, y)

@@ -136,7 +136,7 @@ def test_an_unfinished_fit_says_so():
 
 
 @pytest.mark.parametrize("normalize_y", [False, True])
-def test_nothing_is_learnt_from_rows_that_are_held_out(normalize_y):
+def test_nothing_is_learned_from_rows_that_are_held_out(normalize_y):
     """A fit of the others makes the same steps. Wrong variants: units of all rows;
     the split takes numbers from the generator of the fit."""
     X, y = numbers()

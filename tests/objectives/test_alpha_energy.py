@@ -370,7 +370,7 @@ def test_networks_sample_activations(z_score):
     assert mean < torch.stack([pair[0] for pair in local]).mean()  # less biased
 
 
-def test_learnt_noise_has_a_gradient(numeric_gradient):
+def test_learned_noise_has_a_gradient(numeric_gradient):
     """Linear too, where quadrature would not see it. Wrong variant: detached noise."""
     predictor, y = LinearPredictor(1), randn(N, seed=1)
     prior = Normal().build(predictor.layout)

@@ -138,12 +138,12 @@ def compare(members, has_batches=True, rtol=1e-11, shares=None):
 
 
 LOSSES = {
-    "gaussian, learnt": {},
+    "gaussian, learned": {},
     "gaussian": {"likelihood": GaussianLikelihood(0.4)},
-    "student_t, learnt": {"likelihood": StudentTLikelihood(4.0, "learn")},
+    "student_t, learned": {"likelihood": StudentTLikelihood(4.0, "learn")},
     "bernoulli": {"likelihood": BernoulliLikelihood()},
     "categorical": {"likelihood": CategoricalLikelihood(3)},
-    "beta, learnt": {"loss": BetaLoss(1.3)},
+    "beta, learned": {"loss": BetaLoss(1.3)},
     "gamma": {"loss": GammaLoss(1.2), "likelihood": BernoulliLikelihood()},
     "beta, classes": {"loss": BetaLoss(1.2), "likelihood": CategoricalLikelihood(4)},
     "function": {
@@ -159,21 +159,21 @@ REGULARIZERS = {
     "next to a limit": {"divergence": Renyi(0.9995)},
     "alpha": {"divergence": AlphaDivergence(0.6)},
     "alpha, joint": {"divergence": AlphaDivergence(0.01, joint=True)},
-    "renyi, learnt scale": {"divergence": Renyi(1.3), "prior": Normal("learn")},
-    "alpha, learnt scales": {
+    "renyi, learned scale": {"divergence": Renyi(1.3), "prior": Normal("learn")},
+    "alpha, learned scales": {
         "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
         | {"intercept": Normal("learn")},
         "divergence": AlphaDivergence(0.6),
     },
-    "jeffreys, learnt scale": {"divergence": Jeffreys(), "prior": Normal("learn")},
+    "jeffreys, learned scale": {"divergence": Jeffreys(), "prior": Normal("learn")},
     "laplace": {"prior": Laplace(0.5)},
     "student_t": {"prior": StudentT(3.0)},
-    "learnt scale": {"prior": Normal("learn"), "divergence": KL(0.4)},
-    "learnt scales, one fixed": {
+    "learned scale": {"prior": Normal("learn"), "divergence": KL(0.4)},
+    "learned scales, one fixed": {
         "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
         | {"intercept": Normal("learn")},
     },
-    "learnt scales": {
+    "learned scales": {
         "prior": {"coef": Normal("learn"), "intercept": Laplace("learn")},
         "divergence": KL(2.0),
     },
@@ -204,8 +204,8 @@ def test_losses(name, count):
 @pytest.mark.parametrize("name", REGULARIZERS)
 def test_divergences_and_priors(name, count):
     """Wrong variants: the entropy's slope without the weight; slopes of the last step
-    left in the learnt scale; the prior's mean left out; a fixed scale that follows a
-    learnt one; the slope in the log of a scale without the coordinates' number."""
+    left in the learned scale; the prior's mean left out; a fixed scale that follows a
+    learned one; the slope in the log of a scale without the coordinates' number."""
     compare([make_member(s, n=30 + s, **REGULARIZERS[name]) for s in range(count)])
 
 
@@ -238,7 +238,7 @@ def test_offsets_and_rows_without_weights():
     compare([make_member(**parts)])
 
 
-@pytest.mark.parametrize("name", ["gaussian, learnt", "categorical", "beta, learnt"])
+@pytest.mark.parametrize("name", ["gaussian, learned", "categorical", "beta, learned"])
 def test_single_precision(name):
     """To its rounding."""
     parts = {"dtype": torch.float32, **LOSSES[name]}
@@ -295,7 +295,7 @@ def test_what_has_another_structure(parts):
 
 
 def test_what_has_none():
-    """Without a factorised normal, without a closed divergence; other gradients."""
+    """Without a factorized normal, without a closed divergence; other gradients."""
     member = make_member()
     full = FullRankNormal().build(member.target.layout)
     other = Parts(member.target, full, member.divergence, member.generator)

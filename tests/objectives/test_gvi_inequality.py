@@ -1,4 +1,4 @@
-"""Minus a generalised objective is a lower bound on a generalised evidence."""
+"""Minus a generalized objective is a lower bound on a generalized evidence."""
 
 import numpy as np
 import pytest

@@ -146,7 +146,7 @@ def gradients_of(objective, seed, n_groups=4000, n_replicates=25):
 @pytest.mark.parametrize(
     "make", [lambda g: IWELBO(gradient=g), lambda g: RenyiBound(0.4, g)]
 )
-def test_maximised_rules_agree_at_every_number_of_draws(make, size, z_score):
+def test_maximized_rules_agree_at_every_number_of_draws(make, size, z_score):
     """Wrong variant: alpha w alone, which is what holds for many draws only."""
     alpha = make("auto")._order
     auto = gradients_of(grouped(make("reparam"), size), 0)
@@ -324,7 +324,7 @@ def test_theorem_1(make_normal):
 # --- hyperparameters ----------------------------------------------------------------
 
 
-class LearntNoise(Target):
+class LearnedNoise(Target):
     """The conjugate problem, with the logarithm of the noise to learn."""
 
     layout, prior = TARGET.layout, TARGET.prior
@@ -347,9 +347,9 @@ class LearntNoise(Target):
 
 
 @pytest.mark.parametrize("objective", [IWELBO(5), RenyiBound(0.5), RenyiBound(2.0)])
-def test_maximised_bounds_have_their_own_gradient_in_hyper(objective, numeric_gradient):
+def test_maximized_bounds_have_their_own_gradient_in_hyper(objective, numeric_gradient):
     """Away from the posterior. Wrong variant: softmax(lw) for every order."""
-    target, posterior = LearntNoise(), make_posterior(MeanFieldNormal())
+    target, posterior = LearnedNoise(), make_posterior(MeanFieldNormal())
     draw = posterior.draw(20, torch.Generator().manual_seed(4))
     theta, log_q = draw.theta, draw.log_q
 

@@ -2,7 +2,7 @@
 
 The network, the normal families and the bounds are written a second time here, as
 functions of the variational parameters and of the log noise. The data are weak, so
-that the posterior is one hill near the prior: self-normalised weights then have a
+that the posterior is one hill near the prior: self-normalized weights then have a
 large effective sample size, and their bias O(1/S) is far below the noise.
 """
 
@@ -167,7 +167,7 @@ def test_the_second_model_is_the_first(make_normal):
         torch.testing.assert_close(posterior.log_prob(theta), again)
 
 
-# --- maximised bounds: unbiased at every number of draws -----------------------------
+# --- maximized bounds: unbiased at every number of draws -----------------------------
 
 
 def reference_lower(alpha, family, n_blocks=20, n_groups=1_000):
@@ -210,11 +210,11 @@ LOWER = {
     ],
 )
 def test_maximized_bounds(alpha, family):
-    """ELBO, Rényi and importance-weighted bounds, with learnt noise.
+    """ELBO, Rényi and importance-weighted bounds, with learned noise.
 
     Wrong variants: "stl" with attached parameters inside q and detached draws; the
-    doubly reparameterised rule with w for alpha w + (1 - alpha) w^2; the noise with
-    softmax(lw) for alpha = 1/2; local reparameterisation with standard deviations
+    doubly reparameterized rule with w for alpha w + (1 - alpha) w^2; the noise with
+    softmax(lw) for alpha = 1/2; local reparameterization with standard deviations
     where variances belong.
     """
     expected, posterior = reference_lower(alpha, family), make_posterior(family)
@@ -239,10 +239,10 @@ def test_learning_the_noise_leaves_the_posterior_alone(objective, family):
     """The gradient in q is that of the same noise, fixed. Wrong variant: a weight of
     the noise's part that is not detached."""
     posterior = make_posterior(family)
-    learnt = run(objective, posterior, make_target("learn"), 30)
+    learned = run(objective, posterior, make_target("learn"), 30)
     fixed = run(objective, posterior, make_target("fixed"), 30)
-    torch.testing.assert_close(learnt[:-1], fixed)
-    assert len(learnt) == len(posterior.params) + 1
+    torch.testing.assert_close(learned[:-1], fixed)
+    assert len(learned) == len(posterior.params) + 1
 
 
 def test_minibatches_of_locally_sampled_activations():
@@ -260,7 +260,7 @@ def test_minibatches_of_locally_sampled_activations():
     check(torch.stack(parts).mean(0), expected)
 
 
-# --- minimised bounds: many draws -----------------------------------------------------
+# --- minimized bounds: many draws -----------------------------------------------------
 
 
 def reference_upper(alpha, family, n_blocks=20, n_draws=10_000):
@@ -306,7 +306,7 @@ UPPER = {
     ],
 )
 def test_minimized_bounds(alpha, family):
-    """EUBO, negative orders and chi, with learnt noise: 30 times 3,000 draws.
+    """EUBO, negative orders and chi, with learned noise: 30 times 3,000 draws.
 
     Wrong variants: algorithm 1 of Ji and Shen (draws not detached in the score); the
     weights with the power 1 - alpha also in the noise; the noise descends the bound;

@@ -84,7 +84,7 @@ def test_sticking_the_landing(z_score):
 
 
 @pytest.mark.parametrize("divergence", [KL(0.5), Renyi(0.5), Renyi(1.5)], ids=repr)
-def test_generalised_objective(divergence, z_score):
+def test_generalized_objective(divergence, z_score):
     """Expected loss plus D. Wrong variant: the prior counted twice, or dropped."""
     posterior = make_posterior(FullRankNormal())
     value, gradient = run(ELBO(), posterior, divergence=divergence)
@@ -124,7 +124,7 @@ def test_elbo_without_a_closed_divergence(z_score):
 
 
 def test_elbo_of_a_network_agrees_with_draws_of_weights(z_score):
-    """Local reparameterisation trains with the same expectation."""
+    """Local reparameterization trains with the same expectation."""
     target = make_target(MLPPredictor(1, 1, (3,), "tanh"))
     posterior = make_posterior(MeanFieldNormal(), target=target)
     pairs = [
@@ -306,7 +306,7 @@ class Bell(Target):
     [
         (ELBO(), KL(0.5), "this target has none"),
         (ELBO(), Renyi(0.5), "this target has none"),
-        (AlphaEnergy(), KL(), "no rows that it tells apart"),
+        (AlphaEnergy(), KL(), "has no separate rows"),
     ],
 )
 def test_what_needs_a_prior_or_rows_is_refused(objective, divergence, match):

@@ -209,8 +209,8 @@ def test_minibatches_average_to_all_rows(rao_blackwell, control):
 
 
 @options
-def test_learnt_noise_follows_its_own_gradient(rao_blackwell, control):
-    """As by reparameterisation. Wrong variant: a detached value."""
+def test_learned_noise_follows_its_own_gradient(rao_blackwell, control):
+    """As by reparameterization. Wrong variant: a detached value."""
     target = make_target(noise="learn")
     posterior = make_posterior(MeanFieldNormal(), target=target)
     found = []

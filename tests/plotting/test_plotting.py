@@ -100,7 +100,7 @@ def test_loss_curve_shows_the_estimators_values(fitted):
         ({"objective": "eubo"}, "EUBO [nats]"),
     ],
 )
-def test_loss_curve_is_named_after_what_was_minimised(data, params, label):
+def test_loss_curve_is_named_after_what_was_minimized(data, params, label):
     model = BayesianLogisticRegression(random_state=0, **params).fit(*data)
     display = LossCurveDisplay.from_estimator(model)
     assert display.ax_.get_ylabel().startswith(label)
@@ -123,7 +123,7 @@ def test_several_loss_curves_share_axes():
     assert displays[1].plot(ax, linewidth=3).ax_ is ax
     lines = [display.line_ for display in displays]
     assert len(legend_texts(ax)) == len(ax.get_lines()) == 2
-    # Colour is not the only difference.
+    # Color is not the only difference.
     assert lines[0].get_linestyle() != lines[1].get_linestyle()
     assert lines[0].get_marker() != lines[1].get_marker()
     assert lines[1].get_linewidth() == 3
@@ -217,7 +217,7 @@ def test_bounds_on_the_artists():
             assert line.get_xdata()[row] == value
             assert abs(line.get_ydata()[row] - row) < 0.5
     tips = (display.elbo_.get_marker(), display.eubo_.get_marker())
-    assert tips == (markers.CARETRIGHT, markers.CARETLEFT)  # centred at the tip
+    assert tips == (markers.CARETRIGHT, markers.CARETLEFT)  # centered at the tip
     ax = display.ax_
     assert [label.get_text() for label in ax.get_yticklabels()] == ["b", "a"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first one at the top
@@ -242,7 +242,7 @@ def test_printed_intervals():
     assert EvidenceBoundsDisplay(bounds).plot(values=False).values_ is None
 
 
-def test_unreliable_bounds_are_hollow_and_labelled():
+def test_unreliable_bounds_are_hollow_and_labeled():
     bounds = {"good": make_bounds(), "bad": make_bounds(-57.0, reliable=False)}
     display = EvidenceBoundsDisplay.from_bounds(bounds)
     good, bad = display.bars_
@@ -266,10 +266,10 @@ def test_missing_parts():
     assert bad.whiskers_ is None
 
 
-def test_learnt_hyperparameters_are_named():
+def test_learned_hyperparameters_are_named():
     bounds = make_bounds(plug_in=("noise_scale",), reliable=False)
     (label,) = EvidenceBoundsDisplay.from_bounds(bounds).ax_.get_yticklabels()
-    assert label.get_text() == "model\n(not reliable; given learnt noise_scale)"
+    assert label.get_text() == "model\n(not reliable; given learned noise_scale)"
 
 
 def test_non_finite_bounds_can_be_drawn():
@@ -282,12 +282,12 @@ def test_non_finite_bounds_can_be_drawn():
 
 
 def test_quantities_are_not_mixed():
-    bounds = {"a": make_bounds(), "b": make_bounds(quantity="generalised log evidence")}
-    with pytest.raises(ValueError, match=r"different quantities.*generalised"):
+    bounds = {"a": make_bounds(), "b": make_bounds(quantity="generalized log evidence")}
+    with pytest.raises(ValueError, match=r"different quantities.*generalized"):
         EvidenceBoundsDisplay.from_bounds(bounds)
     assert not plt.get_fignums()
     display = EvidenceBoundsDisplay.from_bounds(bounds["b"])
-    assert display.ax_.get_xlabel() == "generalised log evidence [nats]"
+    assert display.ax_.get_xlabel() == "generalized log evidence [nats]"
 
 
 def test_wrong_bounds_are_refused():

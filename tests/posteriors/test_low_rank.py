@@ -228,7 +228,7 @@ def test_existence_of_upper_bounds(posterior):
     "ignore::skvi.exceptions.SkviWarning",
 )
 def test_networks_learn_correlations():
-    """On features that nearly agree, where a factorised q loses nats.
+    """On features that nearly agree, where a factorized q loses nats.
 
     Wrong variant: a factor that starts at zero, and gradients that leave it there.
     """

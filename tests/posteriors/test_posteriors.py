@@ -160,7 +160,7 @@ def test_starting_point_is_a_valid_posterior(family):
 def test_near_a_normal(family, kind, make_normal):
     """The mean and those covariances that the family has.
 
-    Wrong variant: conditional variances, 1 / diag(inv(cov)), for a factorised family.
+    Wrong variant: conditional variances, 1 / diag(inv(cov)), for a factorized family.
     """
     posterior, normal = family.build(LAYOUT), make_normal(SIZE, kind)
     if posterior.as_normal() is None:
@@ -224,7 +224,7 @@ def test_full_rank_refuses_what_it_cannot_afford():
 
 
 def test_moment_projections_are_the_best_fits(make_normal):
-    """Marginal variances minimise KL(p || q) over factorised q."""
+    """Marginal variances minimize KL(p || q) over factorized q."""
     full = make_normal(SIZE, "full", seed=5)
     posterior = MeanFieldNormal().build(LAYOUT)
     posterior = posterior.near(full)

@@ -184,7 +184,7 @@ def test_pickles_and_starts():
     assert next(module.parameters()).device == torch.device("cpu")  # as it was
 
 
-class Centred(nn.Linear):
+class Centered(nn.Linear):
     def forward(self, x):
         return super().forward(x - x.mean(0))
 
@@ -201,12 +201,20 @@ class Centred(nn.Linear):
             "GroupNorm",
         ),
         (nn.Sequential(nn.Dropout(0.1), nn.Linear(3, 3)), None, r"module\.eval\(\)"),
-        (Centred(3, 3), None, "other rows of a batch"),
+        (Centered(3, 3), None, "other rows of a batch"),
         (nn.Linear(3, 2), ValueError, r"needs \(4, 3\)"),
         (nn.Linear(4, 3), ValueError, r"fails on rows of shape \(3,\)"),
         (nn.Flatten(), ValueError, "nothing to learn"),
     ],
-    ids=["batch norm", "no statistics", "dropout", "centred", "outputs", "inputs", "0"],
+    ids=[
+        "batch norm",
+        "no statistics",
+        "dropout",
+        "centered",
+        "outputs",
+        "inputs",
+        "0",
+    ],
 )
 def test_refused(module, error, message):
     """Wrong variants: batch normalization without statistics let through; no probe."""
@@ -231,7 +239,7 @@ def test_points_of_a_module():
     prior = build_prior({"coef": Normal(), "intercept": Normal()}, partial.layout)
     parts = partial, GaussianLikelihood(), LogLoss(), prior
     target = SupervisedTarget(*parts, X, randn(6))
-    assert target.learnt == ("norm.weight", "norm.bias")
+    assert target.learned == ("norm.weight", "norm.bias")
     assert not set(names) & set(target.layout)
     # They start where the module has them: scale 1, shift 0.
     assert target.hyper.tolist() == [1.0] * 4 + [0.0] * 4

@@ -61,7 +61,7 @@ def test_the_predictor_sees_its_full_theta():
 
 def test_points_are_named_beside_the_scales():
     target = make_target()
-    assert target.learnt == ("noise_scale", "prior_scale", "intercept_1", "coef_0")
+    assert target.learned == ("noise_scale", "prior_scale", "intercept_1", "coef_0")
     layout = target.point_layout
     roles = [block.role for block in layout.values()]
     assert roles == ["noise", "prior", "intercept", "weight"]
@@ -72,7 +72,7 @@ def test_points_are_named_beside_the_scales():
     )
     assert bool(low[2:].isinf().all() & high[2:].isinf().all())
     frozen = target.frozen()
-    assert (frozen.learnt, len(frozen.hyper)) == ((), 0)
+    assert (frozen.learned, len(frozen.hyper)) == ((), 0)
     theta = randn(3, REST.size)
     torch.testing.assert_close(frozen.log_joint(theta), target.log_joint(theta))
     assert frozen.layout.size == REST.size

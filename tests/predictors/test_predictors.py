@@ -164,7 +164,7 @@ def two_samplers(make_normal, generator):
     return predictor.sample_locally(normal, X, 200_000, generator)[..., 0], weights
 
 
-def test_local_reparameterisation_keeps_every_row(two_samplers, z_score):
+def test_local_reparameterization_keeps_every_row(two_samplers, z_score):
     """Expectations of each row agree.
 
     Wrong variants: |h| for h squared; a noiseless intercept; the variance for its root.
@@ -175,7 +175,7 @@ def test_local_reparameterisation_keeps_every_row(two_samplers, z_score):
     assert z_score(local**2 - 1.05 * weights**2, 0.0) > 5
 
 
-def test_local_reparameterisation_breaks_joint_quantities(two_samplers, z_score):
+def test_local_reparameterization_breaks_joint_quantities(two_samplers, z_score):
     """A draw is not one theta: rows are independent, so no log-mean-exp over sums."""
     local, weights = two_samplers
     assert z_score(local.sum(1) ** 2 - weights.sum(1) ** 2, 0.0) > 5

@@ -106,8 +106,8 @@ def test_coordinates_are_independent(spec, generator, z_score):
     assert z_score(draws[:, 0].sign() * draws[:, 1].sign(), 0.0) < 5
     small = (draws.abs() < one.matching_normal().scale).double()
     assert z_score(small[:, 1] - small[:, 2], 0.0) < 5
-    centred = small - small.mean(0)
-    assert z_score(centred[:, 0] * centred[:, 1], 0.0) < 5
+    centered = small - small.mean(0)
+    assert z_score(centered[:, 0] * centered[:, 1], 0.0) < 5
 
 
 @every_spec
@@ -259,7 +259,7 @@ def test_blocks_by_role():
     spec = {"weight": Normal(1.0), "affine": Normal("learn"), "intercept": Normal(3.0)}
     layout = layout.without("head")
     prior = build_prior(spec, layout)
-    assert prior.learnt == ("prior_scale",)
+    assert prior.learned == ("prior_scale",)
     scale = prior.bind(torch.tensor([math.log(5.0)]).double()).as_normal().scale
     torch.testing.assert_close(scale, torch.tensor([1.0, 1.0, 3.0, 5.0]).double())
     with pytest.raises(IncompatibleComponentsError, match=r"a\.bias"):
@@ -294,7 +294,7 @@ def test_pickle(spec):
     prior = build_prior(spec, LAYOUT)
     data = pickle.dumps(prior)
     assert b"torch" not in data  # numpy only
-    hyper = torch.full((len(prior.learnt),), 0.3, dtype=torch.float64)
+    hyper = torch.full((len(prior.learned),), 0.3, dtype=torch.float64)
     copy = pickle.loads(data).bind(hyper)
     assert torch.equal(copy.log_prob(THETA), prior.bind(hyper).log_prob(THETA))
 

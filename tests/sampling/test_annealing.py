@@ -114,7 +114,7 @@ def test_targets_without_density_at_the_start():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_sandwich_of_a_user_target(make_normal, seed):
-    """Twelve correlated dimensions from a factorised q, without a linear predictor.
+    """Twelve correlated dimensions from a factorized q, without a linear predictor.
 
     Wrong variants: reverse paths from draws of q; forward weights of the coarse path
     with the errors of the fine one.

@@ -62,9 +62,9 @@ def test_chains_of_a_normal(make_normal, generator, kind, width):
     theta, true = chains.theta.numpy(), target.normal
     mean, error = chain_mean(theta)
     assert np.all(np.abs(mean - true.mean.numpy()) < 5 * error)
-    centred = theta - true.mean.numpy()
+    centered = theta - true.mean.numpy()
     i, j = np.triu_indices(4)
-    product, error = chain_mean(centred[..., i] * centred[..., j])
+    product, error = chain_mean(centered[..., i] * centered[..., j])
     assert np.all(np.abs(product - true.covariance().numpy()[i, j]) < 5 * error)
     assert np.allclose(
         chains.log_joint[3].numpy(), target.log_joint(chains.theta[3]).numpy()

@@ -15,10 +15,10 @@ from skvi.linear_model import BayesianLinearRegression
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Gamma, MeanFieldNormal, Product
-from skvi.predictors import CentredLinearPredictor, LinearPredictor
+from skvi.predictors import CenteredLinearPredictor, LinearPredictor
 from skvi.priors import ARD, HierarchicalNormal, Normal
 from skvi.solvers import Alternating, CoordinateAscent, Problem, SolverOptions
-from skvi.targets import GammaHyperprior, HierarchicalTarget, summarise
+from skvi.targets import GammaHyperprior, HierarchicalTarget, summarize
 from skvi.utils._sparse import as_rows
 
 TIGHT = SolverOptions(max_iter=2000, tol=1e-11)
@@ -68,21 +68,21 @@ def test_sum_of_squares_is_that_of_the_rows(shape, is_sparse):
     X, y = rng.standard_normal(shape), torch.from_numpy(rng.standard_normal(shape[0]))
     w = rng.uniform(0.5, 2, shape[0])
     offset = w @ X / w.sum()
-    centred, w = X - offset, torch.from_numpy(w)
+    centered, w = X - offset, torch.from_numpy(w)
     if is_sparse:
-        predictor = CentredLinearPredictor(torch.from_numpy(offset))
-        data = summarise(predictor, as_rows(csr_matrix(X)), y, w)
+        predictor = CenteredLinearPredictor(torch.from_numpy(offset))
+        data = summarize(predictor, as_rows(csr_matrix(X)), y, w)
     else:
         predictor = LinearPredictor(shape[1])
-        data = summarise(predictor, torch.from_numpy(centred), y, w)
+        data = summarize(predictor, torch.from_numpy(centered), y, w)
     coef = torch.from_numpy(rng.standard_normal((5, shape[1])))
     intercept = torch.from_numpy(rng.standard_normal(5))
-    f = coef @ torch.from_numpy(centred).T + intercept[:, None]
+    f = coef @ torch.from_numpy(centered).T + intercept[:, None]
     expected = (y - f).square() @ w
     torch.testing.assert_close(
         data.sum_of_squares(coef, intercept), expected, rtol=1e-9, atol=1e-9
     )
-    gram = torch.from_numpy(centred.T) @ (w[:, None] * torch.from_numpy(centred))
+    gram = torch.from_numpy(centered.T) @ (w[:, None] * torch.from_numpy(centered))
     torch.testing.assert_close(data.full_gram(), gram, rtol=1e-9, atol=1e-9)
 
 
@@ -93,7 +93,7 @@ def test_nearly_collinear_features_keep_their_digits():
     X[:, 1] = X[:, 0] + 1e-7 * X[:, 1]
     X -= X.mean(0)
     y = X[:, 0] - X[:, 1] * 0.5
-    data = summarise(LinearPredictor(2), *map(torch.from_numpy, (X, y)), None)
+    data = summarize(LinearPredictor(2), *map(torch.from_numpy, (X, y)), None)
     assert len(data.values) == 2
     np.testing.assert_allclose(
         data.vectors @ data.solution, [1.0, -0.5], rtol=1e-6, atol=1e-6
@@ -101,7 +101,7 @@ def test_nearly_collinear_features_keep_their_digits():
 
 
 @pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
-def test_centred_predictor_is_one_of_centred_features(kind, make_normal):
+def test_centered_predictor_is_one_of_centered_features(kind, make_normal):
     """Wrong variant: the intercept moved by + offset' coef."""
     from scipy.sparse import random_array
 
@@ -109,7 +109,7 @@ def test_centred_predictor_is_one_of_centred_features(kind, make_normal):
     X = random_array((9, 4), density=0.5, rng=rng, format="csr")
     offset, h = torch.from_numpy(rng.standard_normal(4)), torch.rand(9).double()
     dense = torch.from_numpy(X.toarray()) - offset
-    a, b = CentredLinearPredictor(offset), LinearPredictor(4)
+    a, b = CenteredLinearPredictor(offset), LinearPredictor(4)
     rows = as_rows(X)
     theta = torch.from_numpy(rng.standard_normal((3, 5)))
     pairs = [
@@ -182,8 +182,8 @@ def test_gamma_posterior(a, generator, z_score):
     )
     assert z_score(theta, torch.digamma(shape) - rate.log()) < 5
     variance = torch.polygamma(1, shape)
-    centred = theta - (torch.digamma(shape) - rate.log())
-    assert z_score(centred**2, variance) < 5
+    centered = theta - (torch.digamma(shape) - rate.log())
+    assert z_score(centered**2, variance) < 5
 
 
 def test_gamma_draws_are_differentiable(z_score):
@@ -213,10 +213,10 @@ def test_product_is_a_product(generator):
     posterior = posterior.with_parts({("b", "a"): part})
     draw = posterior.draw(500, generator)
     theta, log_q = draw.theta, draw.log_q
-    centres = torch.tensor([-1.0, -2.0, 10.0, 11.0, 12.0]).double()
-    assert (theta[:, [0, 1, 3, 4, 5]] - centres).abs().max() < 0.1
+    centers = torch.tensor([-1.0, -2.0, 10.0, 11.0, 12.0]).double()
+    assert (theta[:, [0, 1, 3, 4, 5]] - centers).abs().max() < 0.1
     torch.testing.assert_close(posterior.log_prob(theta), log_q)
-    expected = stats.norm.logpdf(theta[:, [0, 1, 3, 4, 5]], centres, 0.01).sum(1)
+    expected = stats.norm.logpdf(theta[:, [0, 1, 3, 4, 5]], centers, 0.01).sum(1)
     expected += stats.gamma.logpdf(theta[:, 2].exp().numpy(), 1.0) + theta[:, 2].numpy()
     np.testing.assert_allclose(log_q, expected, rtol=1e-10)
     assert posterior.side == "exact"

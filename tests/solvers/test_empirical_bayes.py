@@ -1,4 +1,4 @@
-"""Learnt prior and noise scales: type-II maximum likelihood."""
+"""Learned prior and noise scales: type-II maximum likelihood."""
 
 import math
 from dataclasses import replace
@@ -82,10 +82,10 @@ def best():
 
 
 def test_conjugate_fit_is_the_type_two_maximum(best):
-    # Wrong variants: ELBO minimised in eta; the prior left out of the gradient.
+    # Wrong variants: ELBO minimized in eta; the prior left out of the gradient.
     solution = fit(make_target())
     assert solution.converged
-    assert solution.target.learnt == ("noise_scale", "prior_scale")
+    assert solution.target.learned == ("noise_scale", "prior_scale")
     np.testing.assert_allclose(solution.target.hyper.exp(), best[0], rtol=1e-5)
     assert -solution.value == pytest.approx(best[1], abs=1e-9)
     exact = exact_posterior(*best[0])
@@ -138,7 +138,7 @@ def test_breast_cancer_against_a_search(family):
     assert model.diagnostics_["solver"] == "empirical_bayes"
     assert model.converged_
     assert model.lower_bound_se_ == 0
-    assert model.diagnostics_["learnt"] == {"prior_scale": model.prior_scale_}
+    assert model.diagnostics_["learned"] == {"prior_scale": model.prior_scale_}
     steps = [-1e-3, 0.0, 1e-3]
     bounds = []
     for step in steps:
@@ -172,8 +172,8 @@ def test_gradient_in_the_scales_is_that_of_the_evidence(
     """Where q is the exact posterior, every objective ascends the log evidence.
 
     The weights are then constant, so that the mean over draws of the gradient of the
-    log joint is that of the log evidence (Fisher's identity), for minimised bounds as
-    well. Wrong variants: the sign for minimised bounds; the prior detached.
+    log joint is that of the log evidence (Fisher's identity), for minimized bounds as
+    well. Wrong variants: the sign for minimized bounds; the prior detached.
     """
     scales = np.array([0.9, 0.4])
     target = make_target()
@@ -236,7 +236,7 @@ def test_blocks_share_what_their_entry_learns():
     """ "coef" learns one number for all layers; named blocks learn their own."""
     layout = MLPPredictor(3, 1, (5,)).layout
     shared = build_prior({"coef": Normal("learn"), "intercept": Normal(2.0)}, layout)
-    assert shared.learnt == ("prior_scale",)
+    assert shared.learned == ("prior_scale",)
     bound = shared.bind(torch.tensor([0.1], dtype=torch.float64).log())
     theta = torch.ones(1, layout.size, dtype=torch.float64)
     expected = build_prior({"coef": Normal(0.1), "intercept": Normal(2.0)}, layout)
@@ -247,7 +247,7 @@ def test_blocks_share_what_their_entry_learns():
         "intercept": Normal(),
     }
     own = build_prior(spec, layout)
-    assert own.learnt == ("prior_scale[coef_0]", "prior_scale[coef_1]")
+    assert own.learned == ("prior_scale[coef_0]", "prior_scale[coef_1]")
     bound = own.bind(torch.tensor([0.1, 2.0], dtype=torch.float64).log())
     spec = {"coef_1": Normal(2.0), "coef_0": Laplace(0.1), "intercept": Normal()}
     expected = build_prior(spec, layout)
@@ -268,12 +268,12 @@ def test_scales_without_an_optimum_are_reported():
     assert not model.converged_
     assert model.prior_scale_ < 0.05
     tiny = 1e-8 * (2.0 * y[:, None] - 1)
-    with pytest.warns(ConvergenceWarning, match=r"grows without limit.*standardise"):
+    with pytest.warns(ConvergenceWarning, match=r"grows without limit.*standardize"):
         model.fit(tiny, y)
     assert not model.converged_
 
 
-def test_learnt_noise_at_its_floor_is_reported():
+def test_learned_noise_at_its_floor_is_reported():
     target = make_target()
     y = target.X @ torch.ones(4, dtype=torch.float64)  # no noise at all
     target.rows = replace(target.rows, y=y)
@@ -330,7 +330,7 @@ def test_evidence_says_what_it_is_conditioned_on():
     shared = {"n_draws": 2000, "random_state": 0}
     bounds = model.evidence_bounds(X, y, **shared)
     assert bounds.plug_in == ("prior_scale",)
-    assert "at the learnt prior_scale" in str(bounds)
+    assert "at the learned prior_scale" in str(bounds)
     fixed = BayesianLogisticRegression(
         prior=Normal(model.prior_scale_), intercept_prior=Normal(10.0)
     )
@@ -339,7 +339,7 @@ def test_evidence_says_what_it_is_conditioned_on():
     assert bounds.estimate == pytest.approx(expected.estimate, abs=0.02)
 
 
-def test_several_learnt_scales_are_a_mapping():
+def test_several_learned_scales_are_a_mapping():
     X, y = load_breast_cancer(return_X_y=True)
     X = scale(X)[:, :5] + 1.0  # so that the intercept is not 0
     prior = {"coef": Normal("learn"), "intercept": Normal("learn")}
@@ -358,7 +358,7 @@ def test_network_learns_a_prior_scale():
     )
     model.fit(X, y)
     assert 0.2 < model.prior_scale_ < 5
-    assert model.diagnostics_["learnt"].keys() == {"noise_scale", "prior_scale"}
+    assert model.diagnostics_["learned"].keys() == {"noise_scale", "prior_scale"}
 
 
 def test_solver_says_what_it_lacks():

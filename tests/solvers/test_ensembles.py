@@ -135,7 +135,7 @@ def test_components_take_the_share_of_their_member(base):
 
 
 def test_one_scale_of_the_noise_in_one_stack(monkeypatch):
-    """Members of a learnt noise: one target; and ensembles of a search in one stack.
+    """Members of a learned noise: one target; and ensembles of a search in one stack.
 
     Wrong variant: a stack for each ensemble.
     """

@@ -73,7 +73,7 @@ PLACES = {
     "trial scales": ("empirical Bayes", SupervisedTarget, "frozen", 4, True),
     "half-step": ("alternating", _alternating.GammaSteps, "step", 2, True),
     "other half-step": ("alternating", _natural_gradient, "point_at", 6, True),
-    "learnt noise": ("alternating, learnt noise", _alternating, "minimize", 1, True),
+    "learned noise": ("alternating, learned noise", _alternating, "minimize", 1, True),
     "first noise": ("robust start", SupervisedTarget, "expected_loss_terms", 3, True),
     "draws": ("moment matching", _moment_matching, "draw_weighted", 1, True),
     "tilt": ("tilted moments", _tilted._Sample, "moments", 5, True),
@@ -96,7 +96,7 @@ PLACES = {
 @pytest.mark.parametrize("place", list(PLACES))
 def test_an_interrupted_call(place, monkeypatch):
     """Wrong variants: none but the last statement of `_solve`; `lbfgs` apart from its
-    coordinates; learnt scales without the posterior at them; the attributes one by
+    coordinates; learned scales without the posterior at them; the attributes one by
     one; no `except` around what comes after the last iteration."""
     name, owner, method, number, usable = PLACES[place]
     model, data = MODELS[name]

@@ -94,9 +94,9 @@ def test_members_get_what_they_get_alone():
     options = [replace(OPTIONS, max_iter=6, learning_rate=rate) for rate in rates]
 
     def make():
-        learnt = {"prior": Normal("learn")}
+        learned = {"prior": Normal("learn")}
         weights = enumerate((0.1, 1.0, 3.0))
-        return [make_problem(s, divergence=KL(w), **learnt) for s, w in weights]
+        return [make_problem(s, divergence=KL(w), **learned) for s, w in weights]
 
     together = Ivon().solve_members(make(), options)
     for problem, option, found in zip(make(), options, together, strict=True):

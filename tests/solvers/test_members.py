@@ -68,7 +68,7 @@ STACKS = {
     "weights": [{"divergence": KL(w)} for w in (0.1, 1.0, 3.0)],
     "priors": [{"prior": Normal(s)} for s in (0.3, 1.0)],
     "classes": [{"likelihood": CategoricalLikelihood(3)}] * 2,
-    "learnt": [{"prior": Normal("learn")}, {"prior": Normal("learn")}],
+    "learned": [{"prior": Normal("learn")}, {"prior": Normal("learn")}],
     # Not of one structure: side by side all the same.
     "mixed": [{}, {"hidden": (3,)}, {"family": FullRankNormal()}, {}],
 }

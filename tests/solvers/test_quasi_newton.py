@@ -113,7 +113,7 @@ def low_rank_value(problem, x, size, rank):
     ("rank", "scale_"), [(1, 1.0), pytest.param(2, 10.0, marks=SLOW)]
 )
 def test_no_other_normal_of_the_rank_is_better(rank, scale_):
-    """An independent optimiser with numerical gradients, from several starts."""
+    """An independent optimizer with numerical gradients, from several starts."""
     X, y = real_data("virginica")
     problem = Problem(X, y, scale=scale_)
     model = fit(X, y, LowRankNormal(rank), prior=Normal(scale_))
@@ -159,7 +159,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_generalised_posteriors(variant):
+def test_generalized_posteriors(variant):
     """The value is that of q, and of the rank of P that of the full covariance."""
     reference, parts = VARIANTS[variant]
     X, y = synthetic_data("nearly_separable")
@@ -263,7 +263,7 @@ def rosenbrock(x):
 
 
 @pytest.mark.parametrize("wall", [np.inf, 1.05])
-def test_lbfgs_minimises_beside_a_wall(wall):
+def test_lbfgs_minimizes_beside_a_wall(wall):
     """Wrong variant: a value behind the wall is accepted as a decrease."""
     seen = []
 

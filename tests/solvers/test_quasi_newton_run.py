@@ -44,7 +44,7 @@ class Point:
 
 @pytest.fixture
 def spied(monkeypatch):
-    """The functions that runs minimise."""
+    """The functions that runs minimize."""
     found = []
 
     class Spy(_quasi_newton.LBFGS):

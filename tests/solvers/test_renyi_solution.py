@@ -140,7 +140,7 @@ def solve(target, family, objective, seed=0):
 @pytest.mark.parametrize("alpha", [0.02, 0.5, 0.98])
 def test_conjugate_model(alpha):
     """Without noise: the posterior for full rank; for mean field the optimum of the
-    closed form. Wrong variant: the factorised posterior's marginals alone."""
+    closed form. Wrong variant: the factorized posterior's marginals alone."""
     target, exact, log_z = conjugate()
     solution, q = solve(target, FullRankNormal(), RenyiBound(alpha))
     torch.testing.assert_close(q.mean, exact.mean, rtol=1e-6, atol=1e-8)
@@ -269,7 +269,7 @@ STOCHASTIC = {
 def test_stochastic_fits(name):
     """Three sweeps from N(0, 0.1^2): nearer to log p(D), with a sensible value.
 
-    Wrong variant: an upper bound that is maximised.
+    Wrong variant: an upper bound that is maximized.
     """
     X, y = real_data("setosa")
     model = BayesianLogisticRegression(

@@ -1,4 +1,4 @@
-"""Every solver finds the optimum that an independent optimiser finds."""
+"""Every solver finds the optimum that an independent optimizer finds."""
 
 import math
 

@@ -35,16 +35,16 @@ def make_hierarchy(loss):
 
 def make_cases():
     """Solver: target, objective, family."""
-    learnt, full = make_target("learn", Normal("learn")), FullRankNormal()
+    learned, full = make_target("learn", Normal("learn")), FullRankNormal()
     return {
         "natural_gradient": (make_target(), ELBO(), full),
         "lbfgs": (make_target(), ELBO(), LowRankNormal(1)),
         "coordinate_ascent": (make_hierarchy(LogLoss()), ELBO(), JOINT),
-        "empirical_bayes": (learnt, ELBO(), full),
+        "empirical_bayes": (learned, ELBO(), full),
         "alternating": (make_hierarchy(BetaLoss(1.3)), ELBO(), JOINT),
         "moment_matching": (make_target(), RenyiBound(0.5), full),
-        "stochastic": (learnt, ELBO("reparam"), full),
-        "ivon": (learnt, ELBO("reparam"), MeanFieldNormal()),
+        "stochastic": (learned, ELBO("reparam"), full),
+        "ivon": (learned, ELBO("reparam"), MeanFieldNormal()),
     }
 
 
@@ -76,7 +76,7 @@ def test_the_problem_is_not_changed(solver):
     assert problem.target.hyper is held[1]
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert not torch.equal(solution.posterior.params, before[0])
-    assert torch.equal(solution.target.hyper, before[1]) != bool(problem.target.learnt)
+    assert torch.equal(solution.target.hyper, before[1]) != bool(problem.target.learned)
     # A later iteration does not write into the state of an earlier one.
     places = {state.posterior.params.data_ptr() for state in seen}
     assert len(places) == len(seen) > 0

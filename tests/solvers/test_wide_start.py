@@ -90,7 +90,7 @@ def test_a_spike_does_not_hold_a_logistic_regression():
     assert model.coef_[0, 0] > 0.5
 
 
-def test_learnt_noise_does_not_explain_what_the_spike_hides():
+def test_learned_noise_does_not_explain_what_the_spike_hides():
     """A cold fit takes the signal for noise: the noise scale is then 2.9."""
     X, _, y, _ = sparse_data(60, 4)
     model = BayesianLinearRegression(prior=Horseshoe(0.001), normalize_y=False)
@@ -171,8 +171,8 @@ def test_the_scales_of_the_chosen_start_are_taken():
     prior = StudentT(scale=1e-3).build(model.layout)
     noise = torch.randn(20, generator=torch.Generator().manual_seed(0)).double()
     rows = torch.ones(20, 1).double(), 5 + 0.3 * noise
-    learnt = GaussianLikelihood("learn")
-    target = SupervisedTarget(model, learnt, LogLoss(), prior, *rows)
+    learned = GaussianLikelihood("learn")
+    target = SupervisedTarget(model, learned, LogLoss(), prior, *rows)
     posterior = FullRankNormal().build(model.layout)
     problem = Problem(target, ELBO(), KL(), posterior, None)
     start = choose_start(EmpiricalBayes(), problem, SolverOptions())

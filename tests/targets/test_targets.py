@@ -123,10 +123,10 @@ def test_expected_loss_terms_are_derivatives(likelihood, loss, family, make_norm
     )
     # The chain rule through the family's own parameters.
     q = posterior.normal()
-    linearised = (q.mean * by_mean).sum() + (q.scale * by_scale).sum()
+    linearized = (q.mean * by_mean).sum() + (q.scale * by_scale).sum()
     torch.testing.assert_close(
         gradient_of(value, posterior),
-        gradient_of(linearised, posterior),
+        gradient_of(linearized, posterior),
         rtol=1e-6,
         atol=1e-6,
     )

@@ -48,27 +48,6 @@ VARIANTS = [
         "the spread of leave-one-out values as the error",
     ),
     _v(
-        "conjugate-evidence-fit-sign",
-        "_conjugate.py",
-        "value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))",
-        "value = -0.5 * (np.log1p(ratio).sum(1) - weight @ (z * z))",
-        "sign of the squared solution",
-    ),
-    _v(
-        "conjugate-evidence-intercept-prior",
-        "_conjugate.py",
-        "return 0.5 * (np.log(prior / total) -",
-        "return 0.5 * (np.log(1 / total) -",
-        "the intercept's prior without its normalizer",
-    ),
-    _v(
-        "conjugate-evidence-jacobian",
-        "_conjugate.py",
-        "- alpha * data.residual) + form.constant",
-        "- alpha * data.residual)",
-        "the Jacobian of the standardised target left out",
-    ),
-    _v(
         "quadrature-panel-radius",
         "_conjugate.py",
         "np.diff(borders)[:, 0] / 2",

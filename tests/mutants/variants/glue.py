@@ -57,16 +57,16 @@ VARIANTS = [
     _v(
         "plug-in-forgotten",
         "_evidence.py",
-        "plug_in=target.learnt + ",
+        "plug_in=target.learned + ",
         "plug_in=() + ",
-        "learnt hyperparameters are not named",
+        "learned hyperparameters are not named",
     ),
     _v(
-        "evidence-never-generalised",
+        "evidence-never-generalized",
         "_evidence.py",
         "plain = self.loss_function_.is_log_loss and not data.is_weighted",
         "plain = self.loss_function_.is_log_loss or not data.is_weighted",
-        "a generalised evidence that says it is one",
+        "a generalized evidence that says it is one",
     ),
     _v(
         "interrupt-swallowed",
@@ -128,7 +128,7 @@ VARIANTS = [
     _v(
         "location-not-named",
         "_regressors.py",
-        'return ("y_mean", "y_scale") if centred else ("y_scale",)',
+        'return ("y_mean", "y_scale") if centered else ("y_scale",)',
         'return ("y_scale",)',
         "the location that is taken from y is not named",
     ),
@@ -170,8 +170,8 @@ VARIANTS = [
     _v(
         "units-from-y-not-named",
         "_evidence.py",
-        "target.learnt + model.taken_from_y",
-        "target.learnt",
+        "target.learned + model.taken_from_y",
+        "target.learned",
         "what the prior takes from y is not named",
     ),
     _v(

@@ -171,7 +171,7 @@ VARIANTS = [
         "_gaussian.py",
         "torch.sub(count, squares, out=self._for_scale)",
         "torch.neg(squares, out=self._for_scale)",
-        "the learnt noise without the number of terms",
+        "the learned noise without the number of terms",
     ),
     _v(
         "categorical-pass-weight",
@@ -227,7 +227,7 @@ VARIANTS = [
         "_independent.py",
         "[part.bind(numbers) for part, numbers in parts]",
         "[part.bind(own[0]) for part, _ in parts]",
-        "the learnt numbers of the first target for all",
+        "the learned numbers of the first target for all",
     ),
     _v(
         "targets-means",

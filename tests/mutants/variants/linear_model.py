@@ -167,10 +167,10 @@ VARIANTS = [
         "a vague hyperprior where the first fit knows the noise",
     ),
     _v(
-        "features-taken-for-centred",
+        "features-taken-for-centered",
         "_regression.py",
-        "is_centred=self._given_units() is None",
-        "is_centred=True",
+        "is_centered=self._given_units() is None",
+        "is_centered=True",
         "features with the origin of other data count as centered",
     ),
     _v(

@@ -38,7 +38,7 @@ VARIANTS = [
         "_scores.py",
         "(deviations * ranks).sum(-1) / (size * (size - 1))",
         "(deviations * ranks).sum(-1) / (size * size)",
-        "S^2 for S (S - 1): favours narrow forecasts",
+        "S^2 for S (S - 1): favors narrow forecasts",
     ),
     _v(
         "interval-score-price",

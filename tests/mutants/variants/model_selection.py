@@ -34,10 +34,10 @@ VARIANTS = [
         "any difference excludes a model",
     ),
     _v(
-        "learnt-hyperparameters-exchanged",
+        "learned-hyperparameters-exchanged",
         "_decision.py",
-        "self.learnt[k] <= self.learnt[j]",
-        "self.learnt[j] <= self.learnt[k]",
+        "self.learned[k] <= self.learned[j]",
+        "self.learned[j] <= self.learned[k]",
         "the optimistic model may exclude the other one",
     ),
     _v(
@@ -69,7 +69,7 @@ VARIANTS = [
         "after Ctrl-C the results of the last search, with other parameters",
     ),
     _v(
-        "units-taken-for-learnt",
+        "units-taken-for-learned",
         "_race.py",
         "model.bounds and set(model.bounds.plug_in) - set(FROM_TARGET)",
         "model.bounds and model.bounds.plug_in",

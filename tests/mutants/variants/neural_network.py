@@ -54,8 +54,8 @@ VARIANTS = [
     _v(
         "explained-about-another-mean",
         "_flatness.py",
-        "centred = y - np.average(y, weights=weight)",
-        "centred = y - y.mean()",
+        "centered = y - np.average(y, weights=weight)",
+        "centered = y - y.mean()",
         "the mean without weights",
     ),
     _v(
@@ -82,8 +82,8 @@ VARIANTS = [
     _v(
         "missed-with-the-mean",
         "_flatness.py",
-        "centred = residual - np.average(residual, weights=weight)",
-        "centred = residual",
+        "centered = residual - np.average(residual, weights=weight)",
+        "centered = residual",
         "an offset that all rows share counts as signal of neighbors",
     ),
     _v(
@@ -174,7 +174,7 @@ VARIANTS = [
     _v(
         "noise-of-every-batch",
         "_stream.py",
-        "if self._continues and learnt:",
+        "if self._continues and learned:",
         "if False:",
         "a batch learns the noise from its own rows alone",
     ),
@@ -195,8 +195,8 @@ VARIANTS = [
     _v(
         "fixed-noise-of-several-targets",
         "_regression.py",
-        "        if n_learnt:\n",
+        "        if n_learned:\n",
         "        if True:\n",
-        "the scale of noise that is fixed is looked for in what was learnt",
+        "the scale of noise that is fixed is looked for in what was learned",
     ),
 ]

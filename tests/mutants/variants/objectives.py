@@ -10,7 +10,7 @@ VARIANTS = [
         "_eubo.py",
         "return -weights",
         "return weights",
-        "the doubly reparameterised gradient with the wrong sign",
+        "the doubly reparameterized gradient with the wrong sign",
     ),
     _v(
         "power-path-weights-sum-over-draws",
@@ -29,8 +29,8 @@ VARIANTS = [
     _v(
         "power-weights-of-order-one",
         "_power.py",
-        "return normalise(log_weights, 1 - self._order)",
-        "return normalise(log_weights)",
+        "return normalize(log_weights, 1 - self._order)",
+        "return normalize(log_weights)",
         "softmax of lw for every order",
     ),
     _v(
@@ -62,11 +62,11 @@ VARIANTS = [
         "algorithm 1 read literally: log q differentiated along the path",
     ),
     _v(
-        "upper-bound-minimised-in-hyper",
+        "upper-bound-minimized-in-hyper",
         "_weights.py",
         "surrogate = surrogate - weighted_sum(weights, for_hyper.reshape(shape))",
         "surrogate = surrogate + weighted_sum(weights, for_hyper.reshape(shape))",
-        "learnt hyperparameters descend",
+        "learned hyperparameters descend",
     ),
     _v(
         "power-mean-count",
@@ -122,7 +122,7 @@ VARIANTS = [
         "_weights.py",
         "surrogate = surrogate - weighted_sum(weights, for_hyper",
         "surrogate = surrogate + weighted_sum(weights, for_hyper",
-        "scales are learnt downhill",
+        "scales are learned downhill",
     ),
     _v(
         "analytic-noise-forgotten",
@@ -216,28 +216,28 @@ VARIANTS = [
         "the slope of the Rényi divergence for that of the alpha-divergence",
     ),
     _v(
-        "learnt-scales-fixed-ones-follow",
+        "learned-scales-fixed-ones-follow",
         "_scaled_moments.py",
-        "torch.where(factors < 0, form.n_learnt, factors)",
+        "torch.where(factors < 0, form.n_learned, factors)",
         "torch.where(factors < 0, 0, factors)",
-        "coordinates of fixed scale follow the first learnt one",
+        "coordinates of fixed scale follow the first learned one",
     ),
     _v(
-        "learnt-scales-without-their-number",
+        "learned-scales-without-their-number",
         "_scaled_moments.py",
         "self.pull = self.whole * scales.members.sum(0)",
         "self.pull = self.whole * torch.ones_like(scales.members[0])",
         "the log of a scale counts once for all of its coordinates",
     ),
     _v(
-        "learnt-scales-whole-entropy",
+        "learned-scales-whole-entropy",
         "_scaled_moments.py",
         "sub_(self.whole * share)",
         "sub_(self.whole)",
         "a share of the divergence, but all of the entropy",
     ),
     _v(
-        "learnt-scales-standard-deviations",
+        "learned-scales-standard-deviations",
         "_scaled_moments.py",
         "factor = self.scales.log_factors(params).mul_(-2.0)",
         "factor = self.scales.log_factors(params).mul_(-1.0)",
@@ -248,13 +248,13 @@ VARIANTS = [
         "_orders.py",
         "in_factor = (prior - variance) / mixed - a * prior * squares",
         "in_factor = (prior - variance) / mixed",
-        "the slope in a learnt scale of coordinates whose means agree",
+        "the slope in a learned scale of coordinates whose means agree",
     ),
     _v(
         "orders-scale-without-the-rate",
         "_orders.py",
         "self.scales.collect(weight * in_factor)",
         "self.scales.collect(self.share * in_factor)",
-        "the slope of the Rényi divergence in a learnt scale",
+        "the slope of the Rényi divergence in a learned scale",
     ),
 ]

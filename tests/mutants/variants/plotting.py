@@ -55,10 +55,10 @@ VARIANTS = [
         "the upper bound for the length of the bar",
     ),
     _v(
-        "units-shown-as-learnt",
+        "units-shown-as-learned",
         "_bounds_text.py",
         "[name for name in bounds.plug_in if name not in FROM_TARGET]",
         "list(bounds.plug_in)",
-        "units of y are said to be learnt",
+        "units of y are said to be learned",
     ),
 ]

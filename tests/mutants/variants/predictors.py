@@ -48,15 +48,15 @@ VARIANTS = [
         "features enter the diagonal unsquared",
     ),
     _v(
-        "centred-intercept-sign",
-        "_centred.py",
+        "centered-intercept-sign",
+        "_centered.py",
         "moved[-1] = matrix[-1] - self.offset @ matrix[:-1]",
         "moved[-1] = matrix[-1] + self.offset @ matrix[:-1]",
         "the intercept moved the wrong way",
     ),
     _v(
-        "centred-diagonal-cross-term",
-        "_centred.py",
+        "centered-diagonal-cross-term",
+        "_centered.py",
         "out[:-1] += c * (c * out[-1] - 2 * first)",
         "out[:-1] += c * (c * out[-1] - first)",
         "the cross term without its 2",
@@ -73,7 +73,7 @@ VARIANTS = [
         "_mlp.py",
         "v = h.square() @ variance",
         "v = h.abs() @ variance",
-        "|h| for h squared in local reparameterisation",
+        "|h| for h squared in local reparameterization",
     ),
     _v(
         "mlp-local-std",

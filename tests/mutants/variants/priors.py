@@ -104,11 +104,11 @@ VARIANTS = [
         "a scale for a rate",
     ),
     _v(
-        "natural-scale-of-learnt-prior",
+        "natural-scale-of-learned-prior",
         "_scales.py",
         "return self.make(hyper[0].exp() * self.natural)",
         "return self.make(hyper[0].exp() * torch.ones_like(self.natural))",
-        "natural sizes forgotten where the scale is learnt",
+        "natural sizes forgotten where the scale is learned",
     ),
     _v(
         "blocks-concave-if-one-is",
@@ -139,10 +139,10 @@ VARIANTS = [
         "the prior of the weights also for intercepts and normalizations",
     ),
     _v(
-        "learnt-scales-of-the-first-entry",
+        "learned-scales-of-the-first-entry",
         "_blocks.py",
         "own + starts[entry]",
         "own",
-        "all learnt scales of a mapping are the first one",
+        "all learned scales of a mapping are the first one",
     ),
 ]

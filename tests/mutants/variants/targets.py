@@ -6,6 +6,34 @@ _v = variants_of("targets/")
 
 VARIANTS = [
     _v(
+        "conjugate-evidence-fit-sign",
+        "_precisions.py",
+        "value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))",
+        "value = -0.5 * (np.log1p(ratio).sum(1) - weight @ (z * z))",
+        "sign of the squared solution",
+    ),
+    _v(
+        "conjugate-evidence-intercept-prior",
+        "_precisions.py",
+        "return 0.5 * (np.log(prior / total) -",
+        "return 0.5 * (np.log(1 / total) -",
+        "the intercept's prior without its normalizer",
+    ),
+    _v(
+        "conjugate-evidence-jacobian",
+        "_precisions.py",
+        "return value + self.constant + self.log_intercept(alpha)",
+        "return value + self.log_intercept(alpha)",
+        "the Jacobian of the standardized target left out",
+    ),
+    _v(
+        "hyperprior-without-jacobian",
+        "_precisions.py",
+        "value += a * (x + math.log(b))",
+        "value += (a - 1) * (x + math.log(b))",
+        "the density of a precision for that of its logarithm",
+    ),
+    _v(
         "minibatch-not-scaled",
         "_rows.py",
         "return total * (len(self.rows) / losses.shape[1])",
@@ -45,7 +73,7 @@ VARIANTS = [
         "_supervised.py",
         "log_prior = self.prior.log_prob(theta) + self.constant",
         "log_prior = self.prior.log_prob(theta)",
-        "the Jacobian of a standardised target left out",
+        "the Jacobian of a standardized target left out",
     ),
     _v(
         "log-joint-slope-weight",

@@ -62,7 +62,7 @@ VARIANTS = [
         "log y! left out",
     ),
     _v(
-        "contrasts-not-normalised",
+        "contrasts-not-normalized",
         "_normal_points.py",
         "return basis / basis.norm(dim=0)",
         "return basis / basis[0]",
@@ -350,7 +350,7 @@ VARIANTS = [
         "_shifted.py",
         "return self.X[rows].double() - self.offset",
         "return self.X[rows].double()",
-        "features that are centred where they are read, not centred",
+        "features that are centered where they are read, not centered",
     ),
     _v(
         "memory-maps-copied",

@@ -1,4 +1,4 @@
-"""Linear models of centred features, without centring a sparse matrix."""
+"""Linear models of centered features, without centring a sparse matrix."""
 
 import torch
 
@@ -7,10 +7,10 @@ from skvi.predictors._linear import CHUNK_ELEMENTS, LinearPredictor
 from skvi.utils._arrays import row_chunks
 from skvi.utils._sparse import Features
 
-__all__ = ["CentredLinearPredictor"]
+__all__ = ["CenteredLinearPredictor"]
 
 
-class CentredLinearPredictor(LinearPredictor):
+class CenteredLinearPredictor(LinearPredictor):
     """A linear model of features minus an offset, with one column and an intercept.
 
     ``f = (X - offset) coef' + intercept``: the intercept is the value at the offset.
@@ -23,8 +23,8 @@ class CentredLinearPredictor(LinearPredictor):
     Examples
     --------
     >>> import torch
-    >>> from skvi.predictors import CentredLinearPredictor
-    >>> predictor = CentredLinearPredictor(torch.tensor([1.0, 2.0]).double())
+    >>> from skvi.predictors import CenteredLinearPredictor
+    >>> predictor = CenteredLinearPredictor(torch.tensor([1.0, 2.0]).double())
     >>> theta = torch.tensor([[3.0, 4.0, 0.5]]).double()
     >>> predictor.forward(theta, torch.tensor([[1.0, 3.0]]).double())
     tensor([[[4.5000]]], dtype=torch.float64)

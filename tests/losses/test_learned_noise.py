@@ -1,4 +1,4 @@
-"""Learnt noise with robust losses: the interior optimum, or an error that says so."""
+"""Learned noise with robust losses: the interior optimum, or an error that says so."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def test_a_fit_at_the_floor_is_an_error(loss):
 def test_on_the_way_to_the_floor():
     X, y = equal_targets(0.8)
     model = BayesianMLPRegressor(loss=GammaLoss(1.5), **FAST).set_params(max_iter=6)
-    with pytest.warns(ConvergenceWarning, match=r"increase max_iter; a learnt scale"):
+    with pytest.warns(ConvergenceWarning, match=r"increase max_iter; a learned scale"):
         model.fit(X, y)
 
 
