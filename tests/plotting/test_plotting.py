@@ -255,6 +255,22 @@ def test_unreliable_bounds_are_hollow_and_labeled():
     assert set(display.whiskers_.get_ydata()) == {0.0}
 
 
+def test_differences_from_a_reference():
+    """All marks move by its estimate. Wrong variant: bars that stay."""
+    bounds = {"a": make_bounds(-102.0), "b": make_bounds(-100.0)}
+    display = EvidenceBoundsDisplay(bounds).plot(reference="b")
+    np.testing.assert_allclose(display.estimates_.get_xdata(), [-2.0, 0.0])
+    lower = [bar.get_x() for bar in display.bars_]
+    expected = [value.lower - bounds["b"].estimate for value in bounds.values()]
+    np.testing.assert_allclose(lower, expected)
+    assert display.ax_.get_xlabel() == "log evidence minus that of b [nats]"
+    low, high = display.ax_.get_xlim()
+    assert low < min(lower)
+    assert high > display.bars_[1].get_x() + display.bars_[1].get_width()
+    with pytest.raises(ValueError, match="reference must be one of"):
+        display.plot(reference="c")
+
+
 def test_missing_parts():
     display = EvidenceBoundsDisplay.from_bounds(make_bounds(table=False), name="m")
     assert display.elbo_ is display.eubo_ is None
