@@ -81,14 +81,14 @@ def column_units(
 
     Parameters
     ----------
-    y : ndarray of shape (n_samples,) or (n_samples, K)
+    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
     weight, given, standardize
         See `units_of`.
 
     Returns
     -------
     Units
-        With arrays of shape (K,) for K columns.
+        With arrays of shape (n_outputs,) for several targets.
     """
     if y.ndim == 1 or given is not None:
         return units_of(y, weight, given, standardize, centered=True)
@@ -153,14 +153,14 @@ class StandardizedTargetMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         coverage : float, default=0.9
             Probability that the interval gives to the observation, in (0, 1).
 
         Returns
         -------
-        ndarray of shape (n, 2)
-            Lower and upper end; of shape (n, 2, K) for a target of K columns.
+        ndarray of shape (n_samples, 2)
+            Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
         """
         validate_arguments(
             type(self).__name__,

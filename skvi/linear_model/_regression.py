@@ -99,7 +99,7 @@ class GaussianRegression(
         return replace(units, x_mean=origin), standardizes
 
     def _own_prior(self, layout, marginal, gammas):
-        """Prior of what has no hyperprior; None where nothing is left."""
+        """Prior of the blocks without hyperprior; None if there are none."""
         if "coef_hyperprior" not in gammas:
             return marginal
         if not self.fit_intercept:
@@ -107,9 +107,9 @@ class GaussianRegression(
         return self.prior_["intercept"].build(layout.only("intercept"))
 
     def _set_intercept_prior(self, data, units):
-        """Give the intercept a normal prior as wide as the target is large.
+        """Give the intercept a normal prior with the scale of the target.
 
-        Returns what that takes from y.
+        Returns what was taken from y.
         """
         prior = self.prior_
         if not isinstance(prior, dict) or prior.get("intercept", 0) is not None:
@@ -117,7 +117,7 @@ class GaussianRegression(
         y = (data.y - units.y_mean) / units.y_scale
         size = math.sqrt(float(np.average(y**2, weights=data.weight)))
         prior["intercept"] = Normal(scale=size if size > 0 else 1.0)
-        # By mean and standard deviation a target has size 1, whatever it is.
+        # Standardized by mean and standard deviation, a target has root mean square 1.
         is_one = self.normalize_y and self.loss_function_.is_log_loss
         return () if is_one else ("intercept_scale",)
 
@@ -132,7 +132,7 @@ class GaussianRegression(
         return {name: gamma for name, gamma in found.items() if gamma is not None}
 
     def _noise_hyperprior(self):
-        """Of a fit whose posterior is the prior: what it found."""
+        """Noise hyperprior from a fit whose posterior is the prior."""
         prior = self.prior_
         if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
             return NOISE_HYPERPRIOR
@@ -170,7 +170,7 @@ class GaussianRegression(
         check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
-        """Start draws at what closed forms and quadrature find for a model near it."""
+        """Start draws at the solution of a similar model without draws."""
         return start_near(problem, self._model.likelihood)
 
     def _posterior_attributes(self, state):
@@ -211,7 +211,7 @@ class GaussianRegression(
         return found
 
     def _intercept_of(self, normal):
-        """Intercept of the features and the target as they were given."""
+        """Intercept for the original features and target."""
         units, kind = self._model.units, np.dtype(self._model.dtype).type
         if units.x_mean is None:
             return {"intercept_": kind(0), "intercept_std_": kind(0)}
@@ -231,7 +231,7 @@ class GaussianRegression(
         return float(self.noise_scale)
 
     def _precisions_of(self, posterior):
-        """Mean precisions of the coefficients, where their prior is normal."""
+        """Mean precisions of the coefficients, if their prior is normal."""
         if "coef_precision" in posterior.layout:
             shape, rate = posterior.part("coef_precision").as_gamma()
             value = (shape / rate).numpy() / self._model.units.y_scale**2
@@ -256,7 +256,7 @@ class GaussianRegression(
     def _drawn(self):
         theta = torch.from_numpy(self._theta)
         noise = self._noise_draws(theta) * torch.ones_like(theta[:, :1])
-        # Of the features as they are: their origin moves the intercept.
+        # For the original features: their origin shifts the intercept.
         draws = self._in_units(theta)
         columns = [draws["coef"], draws.get("intercept", np.zeros(len(theta)))[:, None]]
         raw = torch.from_numpy(np.hstack(columns))
@@ -326,7 +326,7 @@ class GaussianRegression(
         return covariance.numpy().astype(X.dtype)
 
     def _noise(self, theta, shape, generator):
-        """Noise of draws, (S, n), in units of y, which theta has the scales of."""
+        """Noise of draws, (S, n), in units of y, with scales from theta."""
         scale = torch.as_tensor(self._noise_draws(theta)).reshape(-1, 1)
         noise = self._model.likelihood.at_scale(scale)
         zero = torch.zeros(*shape, 1, dtype=torch.float64, device=CPU)
@@ -371,7 +371,7 @@ def _build_prior(prior, layout):
 
 
 def _hyperprior(prior):
-    """Gamma hyperprior that a prior puts on precisions, or None."""
+    """Gamma hyperprior of a prior on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
 
 

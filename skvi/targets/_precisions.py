@@ -1,4 +1,4 @@
-"""What is known of precisions, and priors that depend on them."""
+"""Information on precisions, and priors that depend on them."""
 
 import math
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ __all__ = [
     "Precision",
 ]
 
-# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
+# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
 MAX_LOG = 600.0
 
 
 @dataclass(frozen=True, eq=False)
 class Precision(Movable):
-    """What is known of a precision: fixed, to be learned, or with a hyperprior.
+    """A precision: fixed, to be learned, or with a hyperprior.
 
     Parameters
     ----------
     value : Tensor of shape (1,) or (d,)
-        Its value, or where an iteration starts.
+        Its value, or the start of an iteration.
     hyperprior : GammaHyperprior or None
     is_learned : bool, default=False
-        Whether it is a point estimate, of largest ELBO.
+        Whether it is a point estimate that maximizes the ELBO.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class ConjugateForm(Movable):
 
 
 class ConditionalPrior(BuiltPrior):
-    """Normal coefficients of given scales, and another prior for what follows.
+    """Normal coefficients with given scales, and a prior for the other parameters.
 
     Parameters
     ----------
@@ -186,11 +186,11 @@ class ConditionalPrior(BuiltPrior):
         )
 
     def as_normal(self) -> NormalForm | None:
-        """Join the normals, where both are."""
+        """Joint normal, if both parts are normal."""
         return self._join(None if self.rest is None else self.rest.as_normal())
 
     def matching_normal(self) -> NormalForm | None:
-        """Join the normals with the right moments."""
+        """Joint normal with matching moments."""
         return self._join(None if self.rest is None else self.rest.matching_normal())
 
     def _join(self, rest: NormalForm | None) -> NormalForm | None:
@@ -203,7 +203,7 @@ class ConditionalPrior(BuiltPrior):
 
     @property
     def has_expected_log_prob(self) -> bool:
-        """Whether the other prior's is closed."""
+        """Whether that of the other prior has a closed form."""
         return self.rest is None or self.rest.has_expected_log_prob
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
@@ -223,9 +223,9 @@ class BuiltHierarchy(BuiltPrior):
     ----------
     layout : Layout
     prior : BuiltPrior or None
-        Of the parameters in front of the precisions that need no hyperprior.
+        Prior of the parameters before the precisions that need no hyperprior.
     gammas : dict of str to GammaHyperprior
-        Of the blocks of precisions.
+        Hyperpriors of the blocks of precisions.
     """
 
     has_expected_log_prob = False
@@ -240,13 +240,13 @@ class BuiltHierarchy(BuiltPrior):
         self.fixed = slice(first, layout[next(iter(gammas))].start)
 
     def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters of what has no hyperprior; see `BuiltPrior.initial_hyper`."""
+        """Those of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
         if self.prior is None:
             return super().initial_hyper()
         return self.prior.initial_hyper()
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
-        """Bind those; see `BuiltPrior.bind`."""
+        """Bind these hyperparameters; see `BuiltPrior.bind`."""
         if not self.learned:
             return self
         return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)
