@@ -68,7 +68,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression().fit(*data)
+    return BayesianLogisticRegression(posterior="mean_field").fit(*data)
 
 
 def legend_texts(ax):
