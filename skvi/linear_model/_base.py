@@ -193,6 +193,15 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         blocks = layout.unpack(torch.from_numpy(self._theta)[:, : layout.size])
         return {name: block.numpy() for name, block in blocks.items()}
 
+    def _density_of(self, row, index, grid):
+        """Density of one coefficient on a grid, in its units, for pictures.
+
+        Normal; of posteriors that are not, the normal with their moments.
+        """
+        mean, std = (np.atleast_2d(x)[row, index] for x in (self.coef_, self.coef_std_))
+        z = (grid - float(mean)) / float(std)
+        return np.exp(-0.5 * z**2) / (float(std) * np.sqrt(2 * np.pi))
+
     def _drawn(self):
         """Functions that predictions average over if theta is not normal."""
         return Draws(self._model.predictor, as_tensor(self._theta))

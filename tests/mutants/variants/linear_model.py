@@ -6,6 +6,20 @@ _v = variants_of("linear_model/")
 
 VARIANTS = [
     _v(
+        "density-of-a-coefficient-variance",
+        "_base.py",
+        "z = (grid - float(mean)) / float(std)",
+        "z = (grid - float(mean)) / float(std) ** 2",
+        "the variance for the standard deviation",
+    ),
+    _v(
+        "density-of-the-next-coefficient",
+        "_regression_exact.py",
+        "place = index + (1 if self.fit_intercept else 0)",
+        "place = index",
+        "the density of the coefficient before it",
+    ),
+    _v(
         "nodes-without-hyperpriors",
         "_precision_nodes.py",
         "w = form.log_density(t, s, ratio)",
