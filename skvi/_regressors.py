@@ -1,4 +1,4 @@
-"""What all regressors share: the units of the target, and what they predict."""
+"""Shared by all regressors: the units of the target, and predictions."""
 
 from numbers import Real
 
@@ -22,7 +22,7 @@ __all__ = [
     "with_noise_scale",
 ]
 
-# Squares of larger targets, or of the inverses of smaller ones, are no floats.
+# Squares of larger targets, or of the inverses of smaller ones, overflow.
 LARGEST = 1e150
 
 
@@ -34,21 +34,21 @@ def units_of(
     centered: bool,
     robust: bool = False,
 ) -> Units:
-    """Origin and scale that a target gets for a fit.
+    """Origin and scale of a target for a fit.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,)
     weight : ndarray of shape (n_samples,) or None
     given : Units or None
-        Units of another fit, to take instead.
+        Units of another fit, to use instead.
     standardize : bool
-        False leaves the target as it is.
+        False leaves the target unchanged.
     centered : bool
-        Whether there is an intercept; without one a shift would stand for it.
+        Whether there is an intercept; without one the target is not shifted.
     robust : bool, default=False
-        Whether they are the median and 1.4826 times the median distance from it, not
-        the mean and the standard deviation.
+        Whether to use the median and 1.4826 times the median absolute deviation instead
+        of the mean and the standard deviation.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def units_of(
     Raises
     ------
     ValueError
-        Squares of these numbers are no floats.
+        Squares of the targets overflow.
     """
     largest = float(np.abs(y).max())
     if largest > LARGEST or 0 < largest < 1 / LARGEST:
@@ -97,12 +97,12 @@ def column_units(
 
 
 def names_of_units(centered: bool) -> tuple[str, ...]:
-    """What a prior takes from a target that is standardized, for ``plug_in``."""
+    """Quantities that a prior takes from a standardized target, for ``plug_in``."""
     return ("y_mean", "y_scale") if centered else ("y_scale",)
 
 
 def noise_in(units: Units, noise_scale: float | str) -> float | str:
-    """Scale of the noise in the units of a fit; "learn" where it is not a number."""
+    """Scale of the noise in the units of a fit; "learn" if it is not a number."""
     return "learn" if isinstance(noise_scale, str) else noise_scale / units.y_scale
 
 
@@ -125,7 +125,7 @@ def with_noise_scale(
     Raises
     ------
     ValueError
-        The shape has a scale of its own.
+        The given noise has its own scale.
     """
     if given.noise_scale != type(given)().noise_scale:
         raise ValueError(
@@ -136,7 +136,7 @@ def with_noise_scale(
 
 
 class StandardizedTargetMixin:
-    """Mixin: targets that may be standardized for the fit, intervals in units of y.
+    """Mixin: targets that can be standardized for the fit, intervals in units of y.
 
     The estimator must implement `predict_quantiles`.
     """
@@ -154,7 +154,7 @@ class StandardizedTargetMixin:
         ----------
         X : array-like of shape (n_samples, n_features)
         coverage : float, default=0.9
-            Probability that the interval gives to the observation, in (0, 1).
+            Predictive probability of the interval, in (0, 1).
 
         Returns
         -------
@@ -188,7 +188,7 @@ def check_levels(quantiles):
 
 
 def check_rows(X, y):
-    """Raise where X and y have different numbers of rows."""
+    """Raise if X and y have different numbers of rows."""
     if len(y) != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows, but y has {len(y)}.")
 
@@ -202,7 +202,7 @@ def _mean_units(y, w, centered):
 
 
 def _median_units(y, w, centered):
-    """Median and 1.4826 times the median distance; the mean's where that is 0."""
+    """Median and 1.4826 times the median absolute deviation; mean and std if that is 0."""
     median = weighted_median(y, w) if centered else 0.0
     scale = median_distance(y, w, median)
     return (median, scale) if scale > 0 else _mean_units(y, w, centered)

@@ -87,7 +87,7 @@ def test_one_hidden_unit(seed, monkeypatch):
         X, labels, method="importance", n_draws=1000, random_state=seed
     )
     assert not one_copy.reliable
-    assert "exp(0.7) equivalent copies" in one_copy.reason
+    assert "exp(0.7) equivalent modes" in one_copy.reason
 
 
 def test_function_for_pipelines_and_other_data():
