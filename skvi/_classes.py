@@ -133,7 +133,7 @@ class Labels(Response):
 
 
 def _are_integers(y: Any) -> bool:
-    """Whether y is a column of integers, which are valid labels: full checks are slow."""
+    """Whether y is a column of integers, valid labels without further checks."""
     return isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biu"
 
 

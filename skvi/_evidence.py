@@ -172,7 +172,7 @@ class EvidenceMixin:
     def _bound_evidence(
         self, target, generator, method, n_draws, precision, quantity, report, **limits
     ):
-        """Bound the evidence of a target that has been checked to be that of the fit."""
+        """Bound the evidence of a target, after the check that it is the fit's."""
         return bound_evidence(
             target,
             self.posterior_,

@@ -144,7 +144,7 @@ class StandardizedTargetMixin:
     _reads_units = True
 
     def _given_units(self):
-        """Units of the fit whose posterior is the prior; None where there is none."""
+        """Units of the fit whose posterior is the prior; None if there is none."""
         return self.prior_.units if isinstance(self.prior_, Posterior) else None
 
     def predict_interval(self, X, coverage=0.9):
@@ -202,7 +202,7 @@ def _mean_units(y, w, centered):
 
 
 def _median_units(y, w, centered):
-    """Median and 1.4826 times the median absolute deviation; mean and std if that is 0."""
+    """Median and scaled median absolute deviation; the mean's if that is 0."""
     median = weighted_median(y, w) if centered else 0.0
     scale = median_distance(y, w, median)
     return (median, scale) if scale > 0 else _mean_units(y, w, centered)

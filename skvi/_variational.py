@@ -155,7 +155,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         progress.finish(self.lower_bound_)
 
     def _pose(self, target: Any) -> tuple[Problem, Solver]:
-        """Check the combination; return the problem at the family's start, and a solver.
+        """Check the combination; return the problem at the family's start, and solver.
 
         Parameters
         ----------
@@ -211,7 +211,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return choose_start(solver, problem, options, start)
 
     def _first_phase(self, problem: Problem) -> tuple[Problem, SolverOptions] | None:
-        """Problem solved first by stochastic gradients, for a better start; None if none.
+        """Problem solved first by stochastic gradients, for a better start, or None.
 
         Parameters
         ----------
@@ -233,6 +233,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         file: CheckpointFile | None = None,
     ) -> tuple[Solution, FitProgress]:
         """Find a start and solve; after Ctrl-C with the result of the current phase.
+
+        Raises KeyboardInterrupt if there is no result yet.
         """
         start, options = None, self._solver_options(problem.target)
         n_iter = solver.count_iterations(problem, options)

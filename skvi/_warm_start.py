@@ -22,7 +22,7 @@ def continued_state(
     Parameters
     ----------
     problem : Problem
-        Of the next fit.
+        Problem of the next fit.
     before : dict
         "posterior_", "_hyper" and, for a classifier, "classes_" of the last fit.
     classes : array-like

@@ -97,7 +97,7 @@ class PosteriorDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure, as high as the rows need.
+            Axes to draw on; None creates a new figure of suitable height.
         posterior_kwargs : dict, default=None
             Passed to ``Axes.fill_between``.
         prior_kwargs : dict, default=None
@@ -129,7 +129,7 @@ class PosteriorDisplay:
             filled = ax.fill_between(
                 self.grid, row, row - scale * after, label=labels[0], **fill
             )
-            # A density that is infinite somewhere must not leave its row.
+            # An infinite density must not leave its row.
             shown = row - np.minimum(scale * before, HEIGHT)
             (line,) = ax.plot(self.grid, shown, label=labels[1], **style)
             self.posteriors_.append(filled)
@@ -154,13 +154,13 @@ class PosteriorDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-            It ends in a linear model of skvi. Inside a pipeline the coefficients are
-            those of the transformed features.
+            The final estimator is an skvi linear model. Inside a pipeline the
+            coefficients are those of the transformed features.
         coefficients : sequence of int or str, default=None
-            Which ones, by feature number or name. None shows all, or, where there are
-            more than 12, those 12 whose mean is the largest in standard deviations.
+            Coefficients to draw, by feature number or name. None shows all, or, if
+            there are more than 12, the 12 with the largest mean in standard deviations.
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to draw on; None creates a new figure.
         **kwargs : dict
             Passed to `plot`.
 
@@ -187,7 +187,7 @@ class PosteriorDisplay:
             raise TypeError(
                 f"{type(found).__name__} has no coef_std_. Pass a fitted linear model "
                 "of skvi, or a Pipeline or search (refit=True) that ends in one; "
-                "weights of networks have no meaning one by one."
+                "weights of networks are not meaningful individually."
             )
         mean, std = np.atleast_2d(found.coef_), np.atleast_2d(found.coef_std_)
         if len(mean) > 1:
@@ -211,7 +211,7 @@ class PosteriorDisplay:
 def _choose(
     names: list, strength: np.ndarray, coefficients: Sequence[int | str] | None
 ) -> np.ndarray:
-    """Numbers of the features to show."""
+    """Indices of the features to show."""
     if coefficients is None:
         if len(names) <= MOST_SHOWN:
             return np.arange(len(names))
@@ -231,7 +231,7 @@ def _choose(
 
 
 def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
-    """Marginal density of a coefficient before the data, in its own units."""
+    """Marginal prior density of a coefficient, in its own units."""
     # Priors of regressions refer to the standardized target.
     units = fitted.posterior_.units
     unit = 1.0 if units is None else units.y_scale
@@ -241,11 +241,11 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     if isinstance(prior, Posterior):  # the posterior of another fit
         normal = prior.real_part().as_normal()
         if normal is None:
-            raise TypeError("The posterior that is the prior is not normal.")
+            raise TypeError("The posterior used as the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
-    # All of them are exchangeable: one coordinate has the marginal density.
+    # All coordinates are exchangeable: one has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
     if built.learned:
         learned = fitted.prior_scale_
@@ -255,8 +255,8 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
 
 
 def _peak(posterior: np.ndarray, prior: np.ndarray) -> float:
-    """What fills a row: the posterior; the prior where it is higher, but finite."""
+    """Height of a row: that of the posterior, or of the prior if higher and finite."""
     finite = prior[np.isfinite(prior)]
-    # Spikes of sparse priors are cut, or the posterior would not be seen.
+    # Peaks of sparse priors are cut, or the posterior would be invisible.
     typical = float(np.quantile(finite, 0.95)) if len(finite) else 0.0
     return max(float(posterior.max()), typical, 1e-300)
