@@ -7,7 +7,7 @@ import torch
 __all__ = ["Anderson"]
 
 # History length by number of parameters: each entry holds a full precision.
-_DEPTHS = ((512, 5), (4096, 2))
+_DEPTHS = ((1100, 5), (4096, 2))
 
 
 class Anderson:
