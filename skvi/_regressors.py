@@ -1,6 +1,7 @@
 """Shared by all regressors: the units of the target, and predictions."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -101,9 +102,9 @@ def names_of_units(centered: bool) -> tuple[str, ...]:
     return ("y_mean", "y_scale") if centered else ("y_scale",)
 
 
-def noise_in(units: Units, noise_scale: float | str) -> float | str:
+def noise_in(units: Units, noise_scale: Any) -> float | str:
     """Scale of the noise in the units of a fit; "learn" if it is not a number."""
-    return "learn" if isinstance(noise_scale, str) else noise_scale / units.y_scale
+    return noise_scale / units.y_scale if isinstance(noise_scale, Real) else "learn"
 
 
 def with_noise_scale(

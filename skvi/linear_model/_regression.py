@@ -22,6 +22,7 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import check_gammas, with_positive_blocks
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
+from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
@@ -38,7 +39,10 @@ NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
 
 
 class GaussianRegression(
-    RegressionEvidenceMixin, StandardizedTargetMixin, BayesianLinearModel
+    RegressionExactMixin,
+    RegressionEvidenceMixin,
+    StandardizedTargetMixin,
+    BayesianLinearModel,
 ):
     """One target column: the model in the units of the fit, results in those of y."""
 
@@ -120,7 +124,9 @@ class GaussianRegression(
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}
-        if self.noise_scale == "hyperprior":
+        if isinstance(self.noise_scale, GammaHyperprior):
+            found["noise_hyperprior"] = _checked(self.noise_scale)
+        elif self.noise_scale == "hyperprior":
             found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
         return {name: gamma for name, gamma in found.items() if gamma is not None}
@@ -174,6 +180,9 @@ class GaussianRegression(
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
+        found["exact_posterior_"] = exact = self._find_exact_posterior(state)
+        if exact is not None:
+            found["_normal"] = exact.normal()
         if found["_normal"] is None:
             return found | self._moments_of_draws(found)
         return found | self._moments_of_normal(found["_normal"])
@@ -214,7 +223,7 @@ class GaussianRegression(
     def _noise_of(self, found):
         """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
         posterior = found["posterior_"]
-        if self.noise_scale == "hyperprior":
+        if "noise_precision" in posterior.layout:
             shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * self._model.units.y_scale
         if self.noise_scale == "learn":
@@ -255,8 +264,10 @@ class GaussianRegression(
         return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
 
     def _mixture(self, X):
-        """Predictions with non-normal noise, in units of y; None if it is normal."""
-        likelihood = self._model.likelihood
+        """Predictions in units of y; None where f is a normal, and so is the noise."""
+        likelihood, exact = self._model.likelihood, self.exact_posterior_
+        if exact is not None:
+            return self._exact_mixture(X)
         if likelihood.is_normal:
             return None
         likelihood = clone(likelihood).set_params(noise_scale="learn")
@@ -292,6 +303,8 @@ class GaussianRegression(
 
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
+        if self.exact_posterior_ is not None:
+            return self.exact_posterior_.noise_variance * self._model.units.y_scale**2
         unit = self._model.likelihood.standard_variance
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
@@ -360,6 +373,15 @@ def _build_prior(prior, layout):
 def _hyperprior(prior):
     """Gamma hyperprior of a prior on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
+
+
+def _checked(gamma):
+    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
+        raise ValueError(
+            "The hyperprior of the noise needs a positive shape and a positive rate, "
+            f"and has one precision for all rows. Got noise_scale={gamma!r}."
+        )
+    return gamma
 
 
 def _quadratic(normal, vector):

@@ -48,10 +48,10 @@ class CoefficientTable:
     >>> X, y = load_diabetes(return_X_y=True)
     >>> print(BayesianLinearRegression().fit(100 * X[:, :2], y).summary())
     BayesianLinearRegression: 90 % credible intervals
-                  mean     std    lower    upper
-    intercept  152.133   3.606  146.203  158.064
-    x0           2.627   0.718    1.446    3.807
-    x1           0.210   0.718   -0.970    1.391
+                  mean    std    lower    upper
+    intercept  152.133  3.616  146.187  158.080
+    x0           2.531  0.865    1.061    3.913
+    x1           0.202  0.707   -0.962    1.367
     noise_scale_ 75.887, lower_bound_ -2573.7
     """
 

@@ -77,27 +77,49 @@ class ConjugateForm(Movable):
     intercept: float | None
     constant: float
 
-    def log_evidence(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Log p(D | precisions), if all coefficients share one precision.
+    def at_ratio(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What depends on the ratio of both precisions alone.
 
         Parameters
         ----------
-        t, s : ndarray of shape (m,)
-            Logarithms of the precisions of the noise and of the coefficients.
+        u : ndarray of shape (...)
+            Log precision of the coefficients minus that of the noise.
 
         Returns
         -------
-        ndarray of shape (m,)
+        half_log_det : ndarray of shape (...)
+            Of the posterior precision in units of the prior's.
+        squares : ndarray of shape (...)
+            Smallest sum of squares with the ridge penalty ``exp(u)``.
+        """
+        log_e = self.data.values.log().numpy()
+        z = self.data.solution.numpy()
+        # In units of the smaller of both precisions nothing overflows.
+        excess, least = log_e - u[..., None], np.minimum(log_e, u[..., None])
+        share = np.exp(-np.abs(excess))
+        half_log_det = 0.5 * (np.maximum(excess, 0.0) + np.log1p(share)).sum(-1)
+        return half_log_det, self.data.residual + np.exp(least) / (1 + share) @ (z * z)
+
+    def log_evidence(
+        self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Log p(D | precisions), where all coefficients share one.
+
+        Parameters
+        ----------
+        t, s : ndarray of shape (...)
+            Logarithms of the precisions of the noise and of the coefficients.
+        ratio : ndarray, default=None
+            Their difference s - t, where fewer numbers say it.
+
+        Returns
+        -------
+        ndarray of shape (...)
             In nats, with all constants.
         """
-        e, z = self.data.values.numpy(), self.data.solution.numpy()
-        # In units of the smaller of the two precisions nothing overflows.
-        ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
+        half_log_det, squares = self.at_ratio(s - t if ratio is None else ratio)
         alpha = np.exp(t)
-        weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
-        weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
-        value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
-        value += 0.5 * (self.data.n * (t - LOG_2PI) - alpha * self.data.residual)
+        value = 0.5 * (self.data.n * (t - LOG_2PI) - alpha * squares) - half_log_det
         return value + self.constant + self.log_intercept(alpha)
 
     def log_intercept(self, alpha: np.ndarray) -> np.ndarray:
@@ -105,12 +127,12 @@ class ConjugateForm(Movable):
 
         Parameters
         ----------
-        alpha : ndarray of shape (m,)
+        alpha : ndarray of shape (...)
             Precisions of the noise.
 
         Returns
         -------
-        ndarray of shape (m,)
+        ndarray of shape (...)
         """
         if self.intercept is None:
             return np.zeros_like(alpha)
@@ -118,13 +140,26 @@ class ConjugateForm(Movable):
         total = alpha * n + prior
         return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
 
-    def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Log density of D and of the logs of precisions with hyperpriors, (m,)."""
-        value = self.log_evidence(t, s)
+    def log_density(
+        self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Log density of the data and of the logarithms of inferred precisions.
+
+        Parameters
+        ----------
+        t, s, ratio
+            As of `log_evidence`.
+
+        Returns
+        -------
+        ndarray of shape (...)
+            In nats.
+        """
+        value = self.log_evidence(t, s, ratio)
         for node, x in ((self.noise, t), (self.coef, s)):
             if node.hyperprior is not None:
                 a, b = node.hyperprior.shape, node.hyperprior.rate
-                value += a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
+                value = value + a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
         return value
 
 

@@ -54,20 +54,24 @@ def mixture_quantiles(
         # A mixture's quantile lies between those of its components.
         own = likelihood.quantile(f, level)
         low, high = own.min(0).values, own.max(0).values
-        y, done = (low + high) / 2, torch.zeros_like(low, dtype=torch.bool)
+        y, last = w @ own, high - low
+        done = torch.zeros_like(low, dtype=torch.bool)
+        # Near 0 the rounding of probabilities, over the density, is what remains.
+        least = 1 / (w @ (1 / (own - f[..., 0]).abs()))
         for _ in range(MAX_STEPS):
             excess = w @ likelihood.cdf(f, y) - level
             low, high = (
                 torch.where(excess < 0, y, low),
                 torch.where(excess < 0, high, y),
             )
-            moved = y - excess / (w @ likelihood.log_prob(f, y).exp())
-            inside = (moved > low) & (moved < high)
+            step = excess / (w @ likelihood.log_prob(f, y).exp())
+            size = torch.maximum(torch.maximum(low.abs(), high.abs()), least)
+            done |= torch.minimum(step.abs(), high - low) <= rounding * size
+            moved = y - step
+            # Steps that do not shrink go to and fro across a steep place.
+            inside = (moved > low) & (moved < high) & (step.abs() < 0.5 * last)
             moved = torch.where(inside, moved, (low + high) / 2)
-            y, before = torch.where(done, y, moved), y
-            done |= (moved - before).abs() <= rounding * torch.maximum(
-                low.abs(), high.abs()
-            )
+            y, last = torch.where(done, y, moved), (moved - y).abs()
             if bool(done.all()):
                 break
         columns.append(y)
