@@ -50,7 +50,7 @@ def test_without_hidden_units(method, dtype):
     low, high = bounds.interval()
     assert bounds.reliable
     assert low < exact < high < low + 0.2
-    assert "copies" not in bounds.reason
+    assert "permuted" not in bounds.reason
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -61,7 +61,7 @@ class Copied(Normal):
 
 
 def test_components():
-    with pytest.raises(AssertionError, match="beside its parameters"):
+    with pytest.raises(AssertionError, match="besides its parameters"):
         check_component(HiddenState())
     with pytest.raises((AssertionError, RuntimeError), match=r"__init__|constructor"):
         check_component(Copied())
