@@ -1,7 +1,7 @@
 """Which model do the data support?
 ================================
 
-Which features, and how strongly should the prior pull the coefficients to zero?
+Which features, and how strongly should the prior shrink the coefficients to zero?
 Usually a validation set or cross-validation answers. A Bayesian model can also be
 judged on its training data alone, by its *evidence* p(D): the probability that it gave
 to the labels before it saw them. A model with too many features, or too wide a prior,

@@ -1,4 +1,4 @@
-"""Names of parts: the one place that knows every concrete class."""
+"""Shorthands of components: the only module that knows every concrete class."""
 
 from functools import partial
 

@@ -32,7 +32,7 @@ __all__ = ["ConjugatePosterior"]
 FINENESS = 4.0
 # Components of a smaller probability are left out.
 NEGLIGIBLE = 1e-18
-# Share of a squared length outside of the directions of the data that is rounding.
+# Fraction of a squared length outside of the directions of the data that is rounding.
 ROUNDING = 1e-12
 
 

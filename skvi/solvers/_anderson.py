@@ -8,7 +8,7 @@ from skvi.utils._congruence import congruence
 
 __all__ = ["Anderson"]
 
-# History length by number of parameters: a full precision is kept per entry.
+# History length by number of parameters: each entry holds a full precision.
 _DEPTHS = ((1100, 5), (4096, 2))
 
 

@@ -547,7 +547,7 @@ def test_bad_arguments():
         model.predict_log_density(X, y[1:])
     with pytest.raises(IncompatibleComponentsError, match="method='auto'"):
         model.evidence_bounds(X, y, method="exact")
-    with pytest.raises(ValueError, match="these are others"):
+    with pytest.raises(ValueError, match="these differ"):
         model.evidence_bounds(X, y + 1)
 
 
