@@ -103,14 +103,9 @@ def names_of_units(centered: bool) -> tuple[str, ...]:
 
 
 def noise_in(units: Units, noise_scale: Any) -> float | str:
-<<<<<<< HEAD
     """Scale of the noise in the units of a fit; "learn" where it is not a number."""
     is_given = isinstance(noise_scale, Real | np.ndarray)
     return noise_scale / units.y_scale if is_given else "learn"
-=======
-    """Scale of the noise in the units of a fit; "learn" if it is not a number."""
-    return noise_scale / units.y_scale if isinstance(noise_scale, Real) else "learn"
->>>>>>> 3ab1505ac84a06c0430aa74747b9ef87ab062c2d
 
 
 def with_noise_scale(

@@ -32,7 +32,6 @@ or Objective, default="elbo"
         posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
-<<<<<<< HEAD
         the model finds impossible, such as wrong ones. A callable
         ``(f, y) -> (S, n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives
         a Gibbs posterior; see `CallableLoss`.
@@ -45,18 +44,6 @@ or Objective, default="elbo"
         `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
         that start at other places, see `Ensemble`: better predictions in less than
         eight times the time.
-=======
-        the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
-        n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives a Gibbs
-        posterior; see `CallableLoss`.
-    posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or Family, \
-default="mean_field"
-        "mean_field" gives every weight its own mean and standard deviation;
-        "low_rank" adds the correlations along ten directions, "full_rank" all of
-        them, for a few hundred weights. "ensemble" is a mixture of eight "mean_field"
-        with different starts, see `Ensemble`: better predictions in less than eight
-        times the time.
->>>>>>> 3ab1505ac84a06c0430aa74747b9ef87ab062c2d
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Prior distribution of the parameters, weights in units of the natural scale of

@@ -38,19 +38,12 @@ or Objective, default="elbo"
     posterior : {"mean_field", "last_layer", "low_rank", "full_rank", "dropout", \
 "ensemble"} or Family, default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
-<<<<<<< HEAD
         "last_layer" adds the correlations in the last layer, see `LastLayerNormal`,
         "low_rank" those along ten directions, "full_rank" all of them, for a few
         hundred weights. "dropout" is normal dropout whose rate each layer learns, see
         `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
         that start at other places, see `Ensemble`: better predictions in less than
         eight times the time.
-=======
-        "low_rank" adds the correlations along ten directions, "full_rank" all of
-        them, for a few hundred weights. "ensemble" is a mixture of eight "mean_field"
-        with different starts, see `Ensemble`: better predictions in less than eight
-        times the time.
->>>>>>> 3ab1505ac84a06c0430aa74747b9ef87ab062c2d
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Prior distribution of the parameters, weights in units of the natural scale of
