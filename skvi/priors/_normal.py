@@ -19,9 +19,9 @@ class Normal(Prior):
     ----------
     scale : float or "learn", default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`).
-        1 suits standardized features. "learn" has the fit find the one with the
-        largest ELBO (empirical Bayes; type-II maximum likelihood where q is exact): one
-        number for all coefficients, or one for each entry of a mapping of priors.
+        1 suits standardized features. "learn" has the fit find the value with the
+        largest ELBO (empirical Bayes; type-II maximum likelihood if q is exact): one
+        scale for all coefficients, or one for each entry of a mapping of priors.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """The curvature of the objective in the mean, and roots of its inverse.
 
 Three forms of ``A' H A + diag(prior precision)``: a matrix, its dual in the space of
-the rows, and, where both are too large, products with a few leading directions.
+the rows, and, if both are too large, products with a few leading directions.
 """
 
 import torch
@@ -11,11 +11,17 @@ from skvi.solvers._mode import DENSE_LIMIT, factorize
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import randn
 
-__all__ = ["Curvature", "curvature_of", "rank_of", "starting_normal"]
+__all__ = [
+    "Curvature",
+    "curvature_of",
+    "kernel_of_rows",
+    "rank_of",
+    "starting_normal",
+]
 
-# Above so many parameters a matrix of them costs too much (300 MB).
+# Above this number of parameters their matrix is too large (300 MB).
 MAX_DENSE = 6000
-# Above so many rows, or numbers in X, the dual costs too much.
+# Above this number of rows, or of elements of X, the dual is too expensive.
 MAX_DUAL_ROWS, MAX_DUAL_ELEMENTS = 2500, 2**27
 DUAL_BLOCK = 256
 # Products of a block Krylov space.
@@ -25,7 +31,7 @@ KRYLOV_DEPTH = 6
 def curvature_of(
     target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor, rank: int
 ) -> "Curvature":
-    """Choose the form of the curvature that the sizes allow.
+    """Choose the form of the curvature by the sizes.
 
     Parameters
     ----------
@@ -34,9 +40,9 @@ def curvature_of(
     h : Tensor of shape (n,), or (n, K, K) for K > 1
         Second derivatives of the losses in f, positive semi-definite.
     precision : Tensor of shape (P,)
-        Of the prior, or of a normal that stands for it.
+        Precision of the prior, or of a normal that replaces it.
     rank : int
-        Of the posterior; 0 where it is factorized, and P where it is full.
+        Rank of the posterior; 0 if it is factorized, and P if it is full.
     """
     size, n_rows = len(precision), len(h)
     if size <= DENSE_LIMIT or rank == size:
@@ -71,7 +77,7 @@ class Curvature:
         return _pull_back(self.target, f) + self.precision[:, None] * matrix
 
     def root(self, matrix: torch.Tensor) -> torch.Tensor:
-        """R times (P, m), where R R' is near the inverse."""
+        """R times (P, m), where R R' approximates the inverse."""
         raise NotImplementedError
 
     def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -82,7 +88,7 @@ class Curvature:
         """Smallest eigenpairs of the curvature scaled to a unit diagonal.
 
         Returns values (rank,), from the smallest, and vectors (P, rank); Rayleigh
-        quotients in a Krylov space where the matrix is not at hand.
+        quotients in a Krylov space if the matrix is not available.
         """
         d = self.diagonal.rsqrt()[:, None]
         generator = torch.Generator(d.device).manual_seed(0)
@@ -96,7 +102,7 @@ class Curvature:
         return values[:rank], basis @ vectors[:, :rank]
 
     def _power(self, block: torch.Tensor) -> torch.Tensor:
-        """What spans the Krylov space: the inverse, if there is one."""
+        """Operator that spans the Krylov space: the inverse, if available."""
         d = self.diagonal.sqrt()[:, None]
         return d * self.root(self.root_transposed(d * block))
 
@@ -130,17 +136,9 @@ class _Dual(Curvature):
         self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
     ) -> None:
         super().__init__(target, h, precision)
-        predictor, X = target.predictor, target.X
-        self.diagonal = predictor.gram_diagonal(X, h) + precision
+        self.diagonal = target.predictor.gram_diagonal(target.X, h) + precision
         self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]
-        dual = h.new_empty(len(h), len(h))
-        for start in range(0, len(h), DUAL_BLOCK):
-            rows = slice(start, start + DUAL_BLOCK)
-            part = X[rows]
-            identity = torch.eye(len(part), dtype=h.dtype, device=h.device)
-            A = predictor.pull_back_draws(part, identity)  # rows of A
-            dual[:, rows] = predictor.project(X, self.s.square() * A.T)
-        dual *= self.w * self.w.T
+        dual = kernel_of_rows(target, 1 / precision).mul_(self.w * self.w.T)
         self.values, self.vectors = torch.linalg.eigh(dual)
         self.values.clamp_(min=0)
         # (1 - 1 / sqrt(1 + k)) / k, without cancellation.
@@ -193,6 +191,30 @@ class _Products(Curvature):
         return self._half(self.d * matrix)
 
 
+def kernel_of_rows(target: SupervisedTarget, variance: torch.Tensor) -> torch.Tensor:
+    """Covariance of f where the coordinates of theta are independent.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a linear predictor with one column.
+    variance : Tensor of shape (P,)
+
+    Returns
+    -------
+    Tensor of shape (n, n)
+    """
+    predictor, X, n_rows = target.predictor, target.X, target.n_rows
+    out = variance.new_empty(n_rows, n_rows)
+    for start in range(0, n_rows, DUAL_BLOCK):
+        rows = slice(start, start + DUAL_BLOCK)
+        part = X[rows]
+        identity = torch.eye(len(part), dtype=variance.dtype, device=variance.device)
+        A = predictor.pull_back_draws(part, identity)  # rows of A
+        out[:, rows] = predictor.project(X, variance[:, None] * A.T)
+    return out
+
+
 def rank_of(normal: NormalForm) -> int:
     """Columns of a normal's factor: 0 if it is factorized, P if it is full."""
     if normal.factor is not None:
@@ -203,12 +225,12 @@ def rank_of(normal: NormalForm) -> int:
 def starting_normal(
     mean: torch.Tensor, curvature: Curvature, shape: NormalForm
 ) -> NormalForm:
-    """Normal near ``N(mean, curvature^-1)``, of the shape of another one.
+    """Normal close to ``N(mean, curvature^-1)``, with the shape of another one.
 
     In coordinates in which the curvature C has a unit diagonal, the best one of low
-    rank with equal own variances v spans the soft directions of C (Tipping and
-    Bishop 1999, eqs. 7 and 8, with the roles of the two normals exchanged): the
-    remaining eigenvalues have the mean 1 / v.
+    rank with equal uniquenesses v spans the soft directions of C (Tipping and Bishop
+    1999, eqs. 7 and 8, with the roles of the two normals exchanged): the remaining
+    eigenvalues have the mean 1 / v.
     """
     size, d = len(mean), curvature.diagonal.rsqrt()
     if shape.is_diagonal:
@@ -223,7 +245,7 @@ def starting_normal(
         own = 0.5 / values.max()
     else:
         own = (size - rank) / (size - values.sum())
-    # Never zero: a saddle.
+    # Never zero, which is a saddle point.
     stretch = (1 / values - own).clamp(min=1e-4 * own).sqrt()
     return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * stretch)
 

@@ -229,4 +229,11 @@ VARIANTS = [
         "return 0.0 * size",
         "intercepts of the first layer start at 0 for all activations",
     ),
+    _v(
+        "pairs-count-once",
+        "_linear.py",
+        "blocks = blocks + blocks.mT  # products of two features count twice",
+        "blocks = blocks.clone()",
+        "covariances of several f from pairs of features",
+    ),
 ]
