@@ -16,14 +16,13 @@ seconds are those of the clock.
 scales are learned; other processes ran beside (load 10), so that shares mean more than
 seconds:
 
-- orders: a single fit 0.84 s; the search 51 s, 61 of them for its 100 fits. Before
-  orders with learned scales had gradients without automatic differentiation a single fit
-  took 3.2 s, member by member also in a stack.
+- orders: a single fit 0.84 s; the search 51 s, 61 of them for its 100 fits. With
+  automatic differentiation of the divergence a single fit took 3.2 s.
 - weights: a single fit 0.56 s; the search 26 s, 47 of them.
 
-With fixed prior scales, the same day:
+Before prior scales were learned by default:
 
-- orders: GridSearchCV 118 to 128 single fits of 0.45 s; weights 101 to 103 of 0.39 s.
+- orders: GridSearchCV 118 to 128 single fits of 0.45 s; weights: 101 to 103 of 0.39 s.
 - The largest difference of scores is 1e-16; over seeds they differ by 4e-3 to 6e-3.
 
 A stack saves what a gradient step costs beside its arithmetic. Here that is a third to
