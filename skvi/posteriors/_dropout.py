@@ -42,8 +42,8 @@ class GaussianDropout(Family):
 
     Mean-field normals have more freedom, and do better: weights that the data say
     nothing of widen, while here those next to 0 are known to be there, which costs many
-    nats. With 20 units the ELBO of dropout was lower by 74 nats on a wave in 150 rows, 191
-    on friedman1 (300 rows, test R^2 0.70 instead of 0.92) and 59 on the diabetes data.
+    nats. With 20 units the ELBO of dropout was lower by 74 nats on a wave in 150 rows,
+    191 on friedman1 (300 rows, test R^2 0.70 instead of 0.92) and 59 on diabetes data.
 
     References
     ----------
