@@ -144,7 +144,9 @@ class RegressionPredictionMixin:
             return None
         if self._n_columns:
             found = [o._predictive_normals(X) for o in self.outputs_]
-            mean, std, weights = zip(*found, strict=True)
+            most = max(len(weights) for _, _, weights in found)
+            padded = [[_pad(part, most) for part in parts] for parts in found]
+            mean, std, weights = zip(*padded, strict=True)
             return np.stack(mean, 1), np.stack(std, 1), np.stack(weights)
         if self._is_drawn():
             draws = self._drawn()
@@ -224,6 +226,12 @@ class RegressionPredictionMixin:
         draws = self.sample_posterior(1, random_state)
         intercept = draws["intercept"][0] if "intercept" in draws else 0.0
         return SampledLinearFunction(draws["coef"][0], intercept)
+
+
+def _pad(part, length):
+    """Append components of no weight, which are certain of 0."""
+    empty = [(0, 0)] * (part.ndim - 1)
+    return np.pad(part, [*empty, (0, length - part.shape[-1])])
 
 
 class SampledLinearFunction:
