@@ -48,6 +48,7 @@ class BaseSupervised(BaseVariational):
         sample_weight = self._check_weights(X, sample_weight)
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        self._choose_family(data, response)
         data = self._hold_out(data)
         model = self._assemble(data, response)
         self.loss_function_.check(model.likelihood)
@@ -60,6 +61,9 @@ class BaseSupervised(BaseVariational):
     def _hold_out(self, data):
         """Rows of the fit, with held-out ones; all of them by default."""
         return data
+
+    def _choose_family(self, data, response):
+        """Replace `posterior_family_` where it depends on the sizes of the data."""
 
     def _response(self, y):
         """Return the encoding of the targets: numbers, by default."""

@@ -18,7 +18,7 @@ from skvi._outcome import (
 )
 from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
-from skvi._registry import SHORTHANDS
+from skvi._registry import POSTERIORS, SHORTHANDS
 from skvi._resolution import ResolutionMixin
 from skvi._warm_start import continued_state
 from skvi.divergences import Divergence
@@ -60,7 +60,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "objective": [StrOptions(set(SHORTHANDS["objective"])), Objective],
         "divergence": [StrOptions(set(SHORTHANDS["divergence"])), Divergence],
         "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss, callable],
-        "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
+        "posterior": [StrOptions(set(POSTERIORS)), Family],
         "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, Posterior, dict],
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],

@@ -57,6 +57,13 @@ class RegressionExactMixin:
             ends = np.column_stack([np.zeros(2), ends])
         return ends[:, None]
 
+    def _density_of(self, row, index, grid):
+        if self.exact_posterior_ is None:
+            return super()._density_of(row, index, grid)
+        place = index + (1 if self.fit_intercept else 0)
+        mixture = self._coefficient_mixture().repeat(place, len(grid))
+        return np.exp(mixture.log_density(grid))
+
     def _sample(self, n_samples, generator):
         if self.exact_posterior_ is None:
             return super()._sample(n_samples, generator)

@@ -22,6 +22,7 @@ from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
+from skvi.posteriors import Family
 from skvi.priors import build_prior
 from skvi.solvers import CheckpointFile, State
 from skvi.utils._arrays import as_tensor
@@ -60,6 +61,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             StrOptions({"auto", *SHORTHANDS["prior"]}),
             *BaseSupervised._parameter_constraints["prior"][1:],
         ],
+        "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],

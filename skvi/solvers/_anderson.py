@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from skvi.utils._congruence import congruence
+
 __all__ = ["Anderson"]
 
 # History length by number of parameters: each entry holds a full precision.
@@ -75,7 +77,7 @@ class Anderson:
             parts = step / scale, move * scale.square()
         else:
             solve = torch.linalg.solve_triangular
-            parts = solve(scale, step[:, None], upper=False), scale.T @ move @ scale
+            parts = solve(scale, step[:, None], upper=False), congruence(scale, move)
         return torch.cat([parts[0].reshape(-1), parts[1].reshape(-1) * math.sqrt(0.5)])
 
 

@@ -38,6 +38,8 @@ MAX_NATURAL = 25
 FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
+# Above so many steps of mean and precision at once overshoot.
+LARGE = 30.0
 
 
 class NaturalGradient(Solver):
@@ -144,10 +146,10 @@ class _Iteration(Run):
             gram = target.predictor.gram(target.X, curvature)
         precision = add(gram, 1 / prior.variance)
         skewness = target.layout.size**2 / target.n_rows
-        if precision.ndim == 2 and curvature.ndim == 1 and skewness > NEGLIGIBLE:
-            mean, precision = average_curvature(target, prior, mean, precision)
-        if precision.ndim == 2 and curvature.ndim == 3:
+        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > LARGE):
             mean, precision = alternate(target, prior, mean, precision)
+        elif precision.ndim == 2 and skewness > NEGLIGIBLE:
+            mean, precision = average_curvature(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)

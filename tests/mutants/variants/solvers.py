@@ -398,6 +398,13 @@ VARIANTS = [
         "a start for several classes with the curvature of the mode",
     ),
     _v(
+        "large-fits-move-at-once",
+        "_natural_gradient.py",
+        "(curvature.ndim == 3 or skewness > LARGE)",
+        "curvature.ndim == 3",
+        "a start for large separable fits",
+    ),
+    _v(
         "rows-half-determinant",
         "_row_space.py",
         "kl = 0.5 * squared + factor.diagonal().log().sum()",
