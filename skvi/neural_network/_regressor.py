@@ -43,9 +43,8 @@ or Objective, default="elbo"
         "last_layer" adds the correlations in the last layer, see `LastLayerNormal`,
         "low_rank" those along ten directions, "full_rank" all of them, for a few
         hundred weights. "dropout" is normal dropout whose rate each layer learns, see
-        `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
-        that start at other places, see `Ensemble`: better predictions in less than
-        eight times the time.
+        `GaussianDropout`. "ensemble" is a mixture of eight "mean_field" with different
+        starts, see `Ensemble`: better predictions in less than eight times the time.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior distribution of the weights, in units of the layer's natural scale, gain /

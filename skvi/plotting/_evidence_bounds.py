@@ -105,10 +105,10 @@ class EvidenceBoundsDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure, as high as the models need.
+            Axes to draw on; None creates a new figure of suitable height.
         reference : str, default=None
-            Name of a model whose estimate is subtracted from all numbers: differences
-            of models that are close to each other can be read, and their errors seen.
+            Name of a model whose estimate is subtracted from all numbers, so that small
+            differences between models, and their errors, are visible.
         fit_bounds : bool, default=True
             Whether to show ELBO and EUBO of the fitted posteriors. They can be far
             from the evidence, and then widen the axis.

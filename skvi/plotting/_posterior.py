@@ -22,7 +22,7 @@ __all__ = ["PosteriorDisplay"]
 
 # Coefficients and classes that are shown without a choice, and points of each curve.
 MOST_SHOWN, MOST_CLASSES, N_POINTS = 12, 6, 401
-# Of classes, and how much of the fill is left where they lie over each other.
+# Colors of classes, and opacity of the fill if they are superimposed.
 COLORS = [common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORANGE]
 COLORS.append(common.BLACK)
 VEIL = 0.25
@@ -34,8 +34,8 @@ class PosteriorDisplay:
     """Posterior against prior: what the data say about each coefficient.
 
     Each coefficient has one row with its two marginal densities, the posterior's filled
-    and the prior's as a line, on one scale. Where both agree the data were silent.
-    Several classes lie over each other, in colors of their own.
+    and the prior's as a line, on one scale. If both agree the data were uninformative.
+    Several classes are superimposed in different colors.
 
     It is recommended to use `from_estimator`.
 
@@ -45,19 +45,19 @@ class PosteriorDisplay:
         Names of the coefficients, from top to bottom.
     grid : ndarray of shape (m,)
         Values of the coefficients.
-    posterior : ndarray of shape (len(names), m) or (K, len(names), m)
-        Densities on the grid, of one or of K classes.
+    posterior : ndarray of shape (len(names), m) or (n_classes, len(names), m)
+        Densities on the grid, for one or several classes.
     prior : ndarray of shape (len(names), m)
-    classes : sequence of length K, default=()
+    classes : sequence of length n_classes, default=()
         Names of the classes.
     prior_name : str, default="prior"
     note : str, default=""
-        Below the axis: what is not shown.
+        Text below the axis, about what is not shown.
 
     Attributes
     ----------
     posteriors_ : list of matplotlib PolyCollection
-        Row by row, in each the classes.
+        Row by row, and class by class within each row.
     priors_ : list of matplotlib Line2D
     zero_ : matplotlib Line2D
         Marks the value 0.
@@ -70,12 +70,12 @@ class PosteriorDisplay:
 
     Notes
     -----
-    The posterior is the one that ``coef_std_`` describes: exact where linear regression
-    is, else the fitted one, which can be narrower (``objective="elbo"`` with
-    ``posterior="mean_field"`` most of all). Where the precision of the coefficients is
-    inferred, the prior is the one with the precisions that were found: before the data
-    it is as good as flat. In every row all densities have the same scale, by which the
-    highest fills the row: heights of different rows cannot be compared, widths can.
+    The posterior is that of ``coef_std_``: exact for linear regressions with an exact
+    posterior, otherwise the fitted one, which can be narrower (``objective="elbo"``
+    with ``posterior="mean_field"`` most of all). If the precision of the coefficients
+    is inferred, the prior is shown at the inferred precisions: the marginal prior is
+    almost flat. In every row all densities have the same scale, by which the highest
+    fills the row: heights of different rows cannot be compared, widths can.
 
     Examples
     --------
@@ -152,7 +152,7 @@ class PosteriorDisplay:
             scale = HEIGHT / _peak(after[:, row], before)
             for k, density in enumerate(after[:, row]):
                 self._fill(row, k, scale * density, posterior_kwargs or {})
-            # A density that is infinite somewhere must not leave its row.
+            # An infinite density must not leave its row.
             shown = row - np.minimum(scale * before, HEIGHT)
             label = None if row else self.prior_name
             self.priors_ += ax.plot(self.grid, shown, label=label, **style)
