@@ -12,7 +12,7 @@ from skvi.linear_model import (
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
-NETWORK = {"hidden_layer_sizes": 3, "max_iter": 150, "tol": 1.0}
+NETWORK = {"hidden_layer_sizes": 3, "max_iter": 10, "tol": 1.0}
 ESTIMATORS = [
     BayesianLinearRegression(),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
@@ -24,8 +24,8 @@ ESTIMATORS = [
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
     ),
     BayesianPoissonRegressor(posterior="low_rank"),
-    BayesianMLPRegressor(**NETWORK),
-    BayesianMLPClassifier(**NETWORK, activation="tanh"),
+    BayesianMLPRegressor(**NETWORK, posterior="dropout"),
+    BayesianMLPClassifier(**NETWORK, activation="tanh", posterior="last_layer"),
 ]
 
 

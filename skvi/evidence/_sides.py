@@ -1,4 +1,4 @@
-"""Two sets of log weights: one for each side of the evidence."""
+"""Two sets of log weights: for the lower and the upper bound."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ LOOSE, FEW_DRAWS = 0.1, 2**9
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Log weights of the lower and the upper side, chosen from other draws.
+    """Log weights for the lower and the upper bound.
 
     Parameters
     ----------
@@ -27,11 +27,11 @@ class Sides:
         Log weights of posterior draws: for the upper bound, and with respect to the
         proposal of the forward draws.
     k_below, k_above : int
-        Draws in a block of each side.
+        Draws per block for each bound.
     chains : Chains
         The posterior draws.
     error : float
-        Standard error that was aimed for, in nats.
+        Target standard error, in nats.
     """
 
     method: str
@@ -45,7 +45,7 @@ class Sides:
 
 
 def error_of(precision: float | None) -> float:
-    """Standard error to aim for: the bias is two of it, and the noise two more."""
+    """Target standard error: the bias is two of it, and the noise two more."""
     return (DEFAULT_PRECISION if precision is None else precision) / 4
 
 

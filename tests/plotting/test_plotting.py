@@ -68,7 +68,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression().fit(*data)
+    return BayesianLogisticRegression(posterior="mean_field").fit(*data)
 
 
 def legend_texts(ax):
@@ -253,6 +253,22 @@ def test_unreliable_bounds_are_hollow_and_labeled():
     assert {"lower to upper bound", "not reliable"} <= set(legend_texts(display.ax_))
     # No whiskers: the standard errors mean nothing there.
     assert set(display.whiskers_.get_ydata()) == {0.0}
+
+
+def test_differences_from_a_reference():
+    """All marks move by its estimate. Wrong variant: bars that stay."""
+    bounds = {"a": make_bounds(-102.0), "b": make_bounds(-100.0)}
+    display = EvidenceBoundsDisplay(bounds).plot(reference="b")
+    np.testing.assert_allclose(display.estimates_.get_xdata(), [-2.0, 0.0])
+    lower = [bar.get_x() for bar in display.bars_]
+    expected = [value.lower - bounds["b"].estimate for value in bounds.values()]
+    np.testing.assert_allclose(lower, expected)
+    assert display.ax_.get_xlabel() == "log evidence minus that of b [nats]"
+    low, high = display.ax_.get_xlim()
+    assert low < min(lower)
+    assert high > display.bars_[1].get_x() + display.bars_[1].get_width()
+    with pytest.raises(ValueError, match="reference must be one of"):
+        display.plot(reference="c")
 
 
 def test_missing_parts():
