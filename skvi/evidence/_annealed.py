@@ -93,7 +93,7 @@ def _sampler(
     ends: torch.Tensor,
     generator: torch.Generator,
     report: Report,
-    deadline: float,
+    deadline: float = math.inf,
 ) -> HamiltonianChains:
     """Chains that start at end points of paths and in the prior, warmed up twice.
 
