@@ -111,8 +111,8 @@ def without_bounds(
     )
 
 
-CAPPED = "; a bound that is within the precision needs more draws than were taken"
-IF_MIXED = "the upper side is valid if the chains have mixed: they start at the fit, "
+CAPPED = "; the requested precision needs more draws than were taken"
+IF_MIXED = "the upper bound is valid if the chains have mixed: they start at the fit, "
 FROM_PRIOR = (
     "in the prior, and where the likelihood is large if the prior's peak may hide that"
 )
