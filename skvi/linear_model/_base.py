@@ -19,7 +19,7 @@ from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import build_prior
+from skvi.priors import HalfCauchy, Normal, build_prior
 from skvi.solvers import (
     Alternating,
     EmpiricalBayes,
@@ -93,6 +93,13 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         self._warn(unscaled_message(data["X"], prior, name), SkviWarning)
         return target, data
 
+    def _resolve(self, name):
+        if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
+            # Divergences have closed forms between normals, and KL some more.
+            is_kl = self.divergence_.kl_weight is not None
+            return Normal(HalfCauchy()) if is_kl else Normal()
+        return super()._resolve(name)
+
     def _coef_prior(self):
         # A dict without "coef" is refused when the prior is built.
         return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
@@ -124,6 +131,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         if "intercept" not in layout:
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
+        if normal is not None and self._model.prior.n_unknown_scales == 1:
+            found["prior_scale_"] = implied_scale(self._model.prior, normal)[0]
         return found
 
     def _drawn_or_normal(self, posterior):

@@ -1,5 +1,7 @@
 """What every prior owes."""
 
+from numbers import Real
+
 import torch
 
 from skvi.base import Component, Layout, NormalForm
@@ -66,6 +68,45 @@ class BuiltPrior(Movable):
             Differentiable in `hyper`; the prior itself where H is 0.
         """
         return self
+
+    #: How many scales of normals it integrates out that an ELBO finds by
+    #: `implied_scale`.
+    n_unknown_scales = 0
+
+    def given_scale(self, scale: float) -> "BuiltPrior":
+        """Return the prior where its one unknown scale is known.
+
+        Parameters
+        ----------
+        scale : float
+
+        Returns
+        -------
+        BuiltPrior
+        """
+        raise NotImplementedError
+
+    def implied_scale(
+        self, mean: torch.Tensor, root: torch.Tensor
+    ) -> tuple[float, float]:
+        """Scale that a normal q of largest ELBO under it implies.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (P,)
+            Of q.
+        root : Tensor of shape (P,) or (P, r)
+            Standard deviations of q, or a root of its covariance, ``root @ root.T``.
+
+        Returns
+        -------
+        scale : float
+            ``E[1 / s^2]^(-1/2)`` under the best distribution of s beside q: at the
+            optimum q is the posterior under a normal prior of this scale.
+        elasticity : float
+            Derivative of its logarithm in that of the scale that q was fitted under.
+        """
+        raise NotImplementedError
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density at points.
@@ -213,10 +254,11 @@ class Prior(Component):
 
         An intercept is one number and no effect: it is neither shrunk by a sparse
         prior nor a place to learn a scale from. It gets `scale` where that is a
-        number, `VAGUE_SCALE` where it is "learn"; None asks for `intercept_prior`.
+        number, `VAGUE_SCALE` where it is "learn" or unknown; None asks for
+        `intercept_prior`.
         """
         scale = getattr(self, "scale", None)
-        return VAGUE_SCALE if isinstance(scale, str) else scale
+        return scale if scale is None or isinstance(scale, Real) else VAGUE_SCALE
 
     def gamma_hyperprior(self) -> GammaHyperprior | None:
         """Hyperprior of the precisions, if this is a normal prior with mean 0 and one.

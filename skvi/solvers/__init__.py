@@ -51,9 +51,9 @@ SOLVERS: dict[str, type[Solver]] = {
     s.name: s
     for s in (
         CoordinateAscent,
+        EmpiricalBayes,
         NaturalGradient,
         QuasiNewton,
-        EmpiricalBayes,
         Alternating,
         MomentMatching,
         Stochastic,

@@ -14,7 +14,10 @@ AVERAGE_SHARE = 0.7
 
 
 def find_mode(
-    target: SupervisedTarget, prior: NormalForm, max_iter: int = 50
+    target: SupervisedTarget,
+    prior: NormalForm,
+    max_iter: int = 50,
+    start: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Damped Newton iteration to the mode, with the prior replaced by a normal.
 
@@ -25,6 +28,8 @@ def find_mode(
     prior : NormalForm
         Diagonal.
     max_iter : int, default=50
+    start : Tensor of shape (P,), default=None
+        None is the mean of the prior.
 
     Returns
     -------
@@ -43,7 +48,7 @@ def find_mode(
         value = loss + 0.5 * (pull @ deviation)
         return float(value), slope, convex_part(target, curvature), pull
 
-    theta, last = prior.mean.clone(), 0.0
+    theta, last = (prior.mean if start is None else start).clone(), 0.0
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
