@@ -225,7 +225,7 @@ default=None
         Returns
         -------
         low, high : Tensor of shape (P,)
-            In float64; infinite where there is no limit.
+            In float64; infinite if there is no limit.
         """
         limits = [block.limits for block in self._blocks.values()]
         return self._fill([low for low, _ in limits]), self._fill(

@@ -49,7 +49,7 @@ class HasNormal(Protocol):
     """Something that may be a normal distribution."""
 
     def as_normal(self) -> NormalForm | None:
-        """The normal, detached; None where it is not one."""
+        """The normal, detached; None if it is not one."""
         ...
 
 

@@ -18,7 +18,7 @@ class Units:
     y_mean, y_scale : float or ndarray of shape (K,)
         One number for each of K targets.
     x_mean : ndarray of shape (d,) or None, default=None
-        None where the features are not centered.
+        None if the features are not centered.
 
     Examples
     --------

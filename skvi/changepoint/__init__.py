@@ -1,4 +1,4 @@
-"""Changepoints: when, and how surely, the behavior of a series changes."""
+"""Changepoint detection: when, and how probably, the behavior of a series changes."""
 
 from skvi.changepoint._counts import BernoulliTrials, PoissonCounts
 from skvi.changepoint._detector import BayesianChangepointDetector

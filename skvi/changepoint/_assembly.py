@@ -1,4 +1,4 @@
-"""From the parameters of a detector to a stream."""
+"""Build a stream from the parameters of a detector."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,7 +73,7 @@ MODELS = {
 
 
 def resolve_models(models: Any) -> list[SegmentModel]:
-    """Copies of the models that are meant, which fit together."""
+    """Return copies of the requested models, checked to be comparable."""
     given = [models] if isinstance(models, (str, SegmentModel)) else list(models)
     if not given:
         raise ValueError("models is empty. Give at least one, such as ConstantMean().")
@@ -82,13 +82,13 @@ def resolve_models(models: Any) -> list[SegmentModel]:
         if isinstance(model, str):
             if model not in MODELS:
                 raise ValueError(
-                    f"models has {model!r}, which is none of {sorted(MODELS)}."
+                    f"models has {model!r}, which is not one of {sorted(MODELS)}."
                 )
             model = MODELS[model]()
         elif not isinstance(model, SegmentModel):
             raise TypeError(
                 f"models has a {type(model).__name__}. Give names or models, such as "
-                "ConstantMean(); one of your own extends ObservationModel."
+                "ConstantMean(); a custom model extends ObservationModel."
             )
         model.validate()
         found.append(clone(model))
@@ -103,7 +103,7 @@ def resolve_models(models: Any) -> list[SegmentModel]:
 
 
 def resolve_hazard(hazard: float | Hazard) -> Hazard:
-    """Return the hazard of a mean length, or a copy of the one that is given."""
+    """Return a constant hazard for a mean length, or a copy of a given hazard."""
     if not isinstance(hazard, Hazard):
         return ConstantHazard(float(hazard))
     hazard.validate()
@@ -141,7 +141,7 @@ def resolve_scaling(scaling: Any, n_series: int) -> tuple | None:
 
 
 def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
-    """Return the loss that is meant, where the models allow it."""
+    """Resolve the loss; raise if a model does not support it."""
     if isinstance(loss, str):
         found = LogLoss() if loss == "log" else BetaLoss(1 + INFLUENCE_PEAK**-2)
     else:
@@ -150,7 +150,7 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
     if isinstance(found, BetaLoss):
         if found.beta > LARGEST_BETA:
             raise ValueError(
-                f"loss={found!r}: under so large an order no row teaches anything. A "
+                f"loss={found!r}: with so large an order no row has any influence. A "
                 "row has its largest influence at 1 / sqrt(beta - 1) standard "
                 "deviations from its prediction: use a beta between 1 and 2."
             )
@@ -165,7 +165,7 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
 
 
 def check_adaption(adapts: bool, loss: Loss) -> None:
-    """Only a beta loss has an order."""
+    """Raise unless there is a beta loss, whose order can be adapted."""
     if adapts and not isinstance(loss, BetaLoss):
         raise IncompatibleComponentsError(
             "adapt_beta=True needs a robust run-length loss, whose order it adapts; "
@@ -174,7 +174,7 @@ def check_adaption(adapts: bool, loss: Loss) -> None:
 
 
 def check_losses(loss: Loss, run_length_loss: Loss) -> None:
-    """A robust judge asks predictions for their integral, which robust models have."""
+    """Raise if the run-length loss is robust but the models are not."""
     if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
         raise IncompatibleComponentsError(
             f"run_length_loss={run_length_loss!r} needs a robust loss for the "
@@ -185,9 +185,9 @@ def check_losses(loss: Loss, run_length_loss: Loss) -> None:
 def resolve_run_length_loss(
     given: str | Loss, loss: str | Loss, models: Sequence[SegmentModel]
 ) -> Loss:
-    """Return the loss that judges hypotheses: that of the parameters, unless given.
+    """Return the loss that weights hypotheses: by default that of the parameters.
 
-    By name both orders are those that the five autoregressions bear.
+    By name, both orders are those at which the five autoregressions still work.
     """
     if isinstance(given, str) and given == "auto":
         given = loss
@@ -202,7 +202,7 @@ def power_of(loss: Loss) -> float | None:
 
 
 def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> KL:
-    """Return the divergence that is meant, where the models allow it."""
+    """Resolve the divergence; raise if a model does not support it."""
     if isinstance(divergence, str):
         return KL()
     divergence.validate()
@@ -210,14 +210,14 @@ def resolve_divergence(divergence: str | KL, models: Sequence[SegmentModel]) -> 
         if divergence.weight != 1 and not model.takes_parts:
             raise IncompatibleComponentsError(
                 f"divergence={divergence!r} and {type(model).__name__} cannot be "
-                "combined: the model does not say what a part of a row teaches. Use "
+                "combined: the model has no update for a fraction of a row. Use "
                 "weight=1, or give the model an update_part and takes_parts = True."
             )
     return clone(divergence)
 
 
 def kind_of(model: RegressionModel, power: float | None) -> str:
-    """By which arithmetic a regression is computed; all are alike if robust."""
+    """Which arithmetic a regression uses; robust ones all use the same."""
     if power is not None:
         return "robust"
     if model.shares_design:
@@ -228,7 +228,7 @@ def kind_of(model: RegressionModel, power: float | None) -> str:
 def make_groups(
     models: Sequence[SegmentModel], burn_in: BurnIn, temper: float, power: float | None
 ) -> list[Group]:
-    """Put models of one kind together."""
+    """Group models of one kind."""
     groups: list[Group] = []
     regressions = [
         (i, model)
@@ -255,7 +255,7 @@ def make_groups(
 def make_scaling(
     rows: np.ndarray, scaling: Any, models: Sequence[SegmentModel], n_features: int
 ) -> Scaling:
-    """Units of the series, from its first rows or as given."""
+    """Units of the series, estimated from its first rows or as given."""
     given = resolve_scaling(scaling, rows.shape[1])
     return measure(rows, given, models[0].support, n_features)
 
@@ -273,7 +273,7 @@ def make_stream(
     n_kept: int,
     adapts: bool,
 ) -> Stream:
-    """Put a stream together, before its first row."""
+    """Assemble a stream, before its first row."""
     power, run_length_power = powers
     groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
     first = max(model.order for model in models)

@@ -11,9 +11,10 @@ sigma^2 ~ N(mean, sigma^2 V), sigma^2 ~ inverse gamma (a, b), the expected gain 
 with s = phi^T V phi, e = y - phi^T mean and k = c e^2 / (2 (1 + c s)). As c goes to 0,
 G - 1/c + 1 becomes the expected log density.
 
-The optimal q has the natural parameters of the prior plus, for every row, the gradient
-of G in the expectation parameters of q: a *site*, as if the row were some part of a row
-of a conjugate model. Expectation parameters of the fit u = phi^T w are
+The natural parameters of the optimal q are those of the prior plus, for every row, the
+gradient of G with respect to the expectation parameters of q: a *site*, as if the row
+were a fraction of a row of a conjugate model. Expectation parameters of the fit u =
+phi^T w are
 
     m1 = E[u^2 / sigma^2]   m2 = E[u / sigma^2]   m3 = E[1 / sigma^2]
     m4 = E[log sigma^2]
@@ -27,13 +28,14 @@ from scipy.special import gammaln, polygamma, psi
 __all__ = ["Sites", "expected_gain", "sites"]
 
 LOG_2PI = np.log(2 * np.pi)
-# The slope at the middle has an error of h^2 / 24, a difference one of 1e-16 / h.
+# The derivative at the midpoint has an error of h^2 / 24, a difference quotient one of
+# 1e-16 / h.
 SMALL_STEP = 3e-5
 
 
 @dataclass(frozen=True)
 class Sites:
-    """What rows add to the natural parameters of the posterior, all of one shape.
+    """Contributions of rows to the natural parameters of the posterior, of equal shape.
 
     The precision of the coefficients grows by ``precision`` phi phi^T, precision times
     mean by ``shift`` phi, b + mean^T precision mean / 2 by ``const``, and a by
@@ -47,10 +49,10 @@ class Sites:
 
 
 def _terms(
-    c: float, error: np.ndarray, spread: np.ndarray, a: np.ndarray, b: np.ndarray
+    c: float, error: np.ndarray, leverage: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Log E, J, 1 + c s, and k / c."""
-    damped = 1 + c * spread
+    damped = 1 + c * leverage
     k = error * error / (2 * damped)
     log_common = gammaln(a + c / 2) - gammaln(a) - c / 2 * (LOG_2PI + np.log(b))
     log_gain = log_common - 0.5 * np.log(damped) - (a + c / 2) * np.log1p(c * k / b)
@@ -58,10 +60,10 @@ def _terms(
 
 
 def expected_gain(
-    c: float, error: np.ndarray, spread: np.ndarray, a: np.ndarray, b: np.ndarray
+    c: float, error: np.ndarray, leverage: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> np.ndarray:
     """G - 1/c + 1: the expected log density at c = 0."""
-    log_gain, integral, _, _ = _terms(c, error, spread, a, b)
+    log_gain, integral, _, _ = _terms(c, error, leverage, a, b)
     return np.expm1(log_gain) / c - (integral - 1)
 
 
@@ -69,25 +71,25 @@ def sites(
     c: float,
     fit: np.ndarray,
     error: np.ndarray,
-    spread: np.ndarray,
+    leverage: np.ndarray,
     a: np.ndarray,
     b: np.ndarray,
 ) -> Sites:
-    """Sites of rows at the present posterior.
+    """Sites of rows at the current posterior.
 
     Parameters
     ----------
     c : float
         beta - 1, positive.
-    fit, error, spread : ndarray
+    fit, error, leverage : ndarray
         phi^T mean, y - phi^T mean and phi^T V phi.
     a, b : ndarray
         Shape and rate of the posterior of sigma^2; they broadcast.
     """
-    log_gain, integral, damped, k = _terms(c, error, spread, a, b)
+    log_gain, integral, damped, k = _terms(c, error, leverage, a, b)
     gain = np.exp(log_gain)
     weight = (a + c / 2) / (b + c * k)
-    d_spread = gain / damped * (c * k * weight - 0.5)
+    d_leverage = gain / damped * (c * k * weight - 0.5)
     d_fit = gain * weight * error / damped
     d_b = gain * (a * k - b / 2) / (b * (b + c * k)) + c / 2 * integral / b
     step = _digamma_step(a, c / 2)
@@ -98,15 +100,15 @@ def sites(
     by_m4 = d_a / slope + d_b / (tau * slope)
     by_m3 = by_m4 / tau - d_b * a / tau**2
     return Sites(
-        precision=-2 * d_spread,
-        shift=d_fit / tau - 2 * fit * d_spread,
-        const=d_fit * fit / tau - d_spread * fit * fit - by_m3,
+        precision=-2 * d_leverage,
+        shift=d_fit / tau - 2 * fit * d_leverage,
+        const=d_fit * fit / tau - d_leverage * fit * fit - by_m3,
         shape=-by_m4,
     )
 
 
 def _digamma_step(a: np.ndarray, h: float) -> np.ndarray:
-    """psi(a + h) - psi(a), without cancellation where h is small."""
+    """psi(a + h) - psi(a), without cancellation for small h."""
     if h < SMALL_STEP:
         return h * polygamma(1, a + h / 2)
     return psi(a + h) - psi(a)

@@ -1,4 +1,4 @@
-"""Where hypotheses stand, for some rows at a time."""
+"""Positions of hypotheses in the arrays, for a block of rows at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Block", "Posterior"]
 
 @dataclass(frozen=True)
 class Posterior:
-    """Hypotheses after a row: first row of the segment, model, probability, (K,)."""
+    """Hypotheses after a row: first row of the segment, model, probability; (K,)."""
 
     start: np.ndarray
     model: np.ndarray
@@ -19,10 +19,10 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Block:
-    """Places of hypotheses for some rows, group of models by group of models.
+    """Positions of hypotheses for a block of rows, one group of models after another.
 
-    In each group those come first that are older than the block, then those that begin
-    in its first row, in its second one, and so on.
+    Within a group, hypotheses older than the block come first, then those that begin in
+    its first row, in its second row, and so on.
 
     Parameters
     ----------
@@ -31,11 +31,12 @@ class Block:
     start, model : ndarray of shape (K,)
         First row and model of each hypothesis.
     places : ndarray of shape (n_rows, n_models)
-        Where the hypotheses stand that begin in a row.
+        Positions of the hypotheses that begin in each row.
     groups : sequence of (n_older, models)
-        Of each group, how many hypotheses it begins with, and numbers of its models.
+        For each group, the number of hypotheses older than the block, and the indices
+        of its models.
     probability : ndarray of shape (n_rows, K)
-        Posterior probabilities after each row, as far as it has come.
+        Posterior probabilities after each row that has been processed.
     """
 
     first: int
@@ -47,7 +48,7 @@ class Block:
 
     @classmethod
     def empty(cls, groups: Sequence[Sequence[int]]) -> "Block":
-        """One without rows."""
+        """Return a block without rows."""
         nothing = np.zeros(0, int)
         places = np.zeros((0, sum(len(models) for models in groups)), int)
         sizes = [(0, models) for models in groups]
@@ -59,7 +60,7 @@ class Block:
         return self.first + len(self.places)
 
     def slices(self) -> list[slice]:
-        """Where each group's hypotheses stand."""
+        """Positions of each group's hypotheses."""
         found, place = [], 0
         for n_older, models in self.groups:
             end = place + n_older + len(self.places) * len(models)
@@ -68,7 +69,7 @@ class Block:
         return found
 
     def next(self, first: int, n_rows: int, left: np.ndarray) -> "Block":
-        """The block from some row on, of hypotheses that are left, a mask (K,)."""
+        """Return the block from a later row on, with the hypotheses left, (K,)."""
         start, model, places, groups = [], [], [], []
         end = 0
         for part, (_, models) in zip(self.slices(), self.groups, strict=True):

@@ -1,4 +1,4 @@
-"""Which columns of X are series, and which are given features of regressions."""
+"""Which columns of X are series, and which are exogenous features of regressions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ __all__ = ["Columns", "Pending", "find_columns", "labels_of"]
 
 
 class Columns:
-    """Numbers of the columns that are modeled, and of those that are given."""
+    """Indices of the columns that are modeled, and of those that are features."""
 
     def __init__(self, n_columns: int, features: Sequence[int]) -> None:
         self.features = np.array(features, dtype=int)
         self.series = np.setdiff1d(np.arange(n_columns), self.features)
         if not len(self.series):
             raise ValueError(
-                "feature_columns names every column of X, and leaves no series to "
+                "feature_columns contains every column of X, and leaves no series to "
                 "model."
             )
 
     def split(self, X: np.ndarray, support: str) -> tuple[np.ndarray, np.ndarray]:
-        """Series and features; an error where a series does not fit the models."""
+        """Split into series and features; raise if values do not suit the models."""
         series, features = X[:, self.series], X[:, self.features]
         seen = series[np.isfinite(series)]
         allowed = {
@@ -54,7 +54,7 @@ def find_columns(
             known = [] if names is None else names.tolist()
             if column not in known:
                 raise ValueError(
-                    f"feature_columns has {column!r}, which is no column of X. "
+                    f"feature_columns has {column!r}, which is not a column of X. "
                     f"Columns: {known or 'X has no names, give numbers'}."
                 )
             found.append(known.index(column))
@@ -78,14 +78,14 @@ def labels_of(X: Any) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Pending:
-    """Rows of a burn-in that is not complete, with their labels."""
+    """Rows of an incomplete burn-in, with their labels."""
 
     X: np.ndarray
     labels: np.ndarray | None
 
     @staticmethod
     def join(parts: Sequence["Pending"]) -> "Pending":
-        """Rows one after the other; labels, where all have some."""
+        """Concatenate rows, and their labels if all have some."""
         labels = [part.labels for part in parts if part.labels is not None]
         joined = np.concatenate(labels) if len(labels) == len(parts) else None
         return Pending(np.concatenate([part.X for part in parts]), joined)

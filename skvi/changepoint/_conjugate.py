@@ -1,10 +1,10 @@
 """Conjugate regressions of all hypotheses at once.
 
-Hypotheses stand on the first axis, K. G sets of regressors, of p each, serve O series
-each, so that there are G * O series: G = 1 where all series share theirs, otherwise O
-= 1. Coefficients are normal with covariance sigma^2 V, and the inverse of the Cholesky
-factor of V^-1 is what is kept: V = factor^T factor. A row changes it by a matrix of
-rank one.
+The first axis, of size K, is that of hypotheses. There are G sets of p regressors, each
+for O series, so that there are G * O series: G = 1 if all series share their
+regressors, otherwise O = 1. Coefficients are normal with covariance sigma^2 V, and the
+inverse of the Cholesky factor of V^-1 is stored: V = factor^T factor. A row changes
+V^-1 by a matrix of rank one.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ __all__ = ["Designs", "Regressions", "downdate", "noise_of", "prior_of"]
 
 
 def noise_of(model: RegressionModel, burn_in: BurnIn) -> np.ndarray:
-    """Return the noise that the prior expects, (n_series,)."""
+    """Return the prior standard deviation of the noise, (n_series,)."""
     if model.noise_scale == "auto":
         return burn_in.noise
     return np.full(burn_in.n_series, float(model.noise_scale))
@@ -56,12 +56,12 @@ class Designs:
         self.sizes = [len(model.coefficient_prior(burn_in)[0]) for model in models]
         nobody = np.zeros(0, int)
         aged = [model.segment_regressors(nobody).shape[-1] for model in models]
-        # Places of the regressors that depend on the segment's age.
+        # Positions of the regressors that depend on the segment's age.
         self.aged = [slice(p - q, p) for p, q in zip(self.sizes, aged, strict=True)]
         self.any_aged = any(aged)
 
     def of_row(self, row: Row, n_sets: int) -> np.ndarray:
-        """Those that all hypotheses of a model share: (n_models, n_sets, p)."""
+        """Regressors shared by all hypotheses of a model: (n_models, n_sets, p)."""
         found = np.zeros((len(self.models), n_sets, max(self.sizes)))
         for place, model in zip(found, self.models, strict=True):
             part = model.regressors(row)
@@ -71,7 +71,7 @@ class Designs:
     def of_hypotheses(
         self, design: np.ndarray, member: np.ndarray, age: np.ndarray
     ) -> np.ndarray:
-        """Those of hypotheses, (K or 1, n_sets, ..., p), by their ages, (K, ...)."""
+        """Regressors of hypotheses, (K or 1, n_sets, ..., p), at ages (K, ...)."""
         if len(design) == 1 and not self.any_aged:
             return design
         found = design[member]
@@ -99,7 +99,7 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
 
 
 class Regressions:
-    """The prediction of one row by all hypotheses, and what the row teaches them.
+    """Prediction of one row by all hypotheses, and the update of their posteriors.
 
     Parameters
     ----------
@@ -115,24 +115,26 @@ class Regressions:
         column = design[..., None]
         self.direction = (state["factor"] @ column)[..., 0]
         self.fit = (state["mean"] @ column)[..., 0]
-        self.spread = (self.direction * self.direction).sum(-1)[..., None]
+        self.leverage = (self.direction * self.direction).sum(-1)[..., None]
 
     def log_density(self, values: np.ndarray) -> np.ndarray:
-        """Of a row (n_series,), for every hypothesis and series: (K, n_series)."""
+        """Log density of a row, for every hypothesis and series: (K, n_series)."""
         shape, rate = self.state["shape"], self.state["rate"]
         self.error = values.reshape(self.fit.shape[1:]) - self.fit
-        return log_student(self.error, shape, rate, self.spread).reshape(len(rate), -1)
+        return log_student(self.error, shape, rate, self.leverage).reshape(
+            len(rate), -1
+        )
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the prediction, (K, n_series) each."""
         shape, rate = self.state["shape"], self.state["rate"]
         excess = np.where(shape > 1, shape - 1, np.nan)
-        variance = np.where(shape > 1, rate * (1 + self.spread) / excess, np.inf)
+        variance = np.where(shape > 1, rate * (1 + self.leverage) / excess, np.inf)
         return self.fit.reshape(len(rate), -1), variance.reshape(len(rate), -1)
 
     def learned(self, temper: float = 1.0) -> State:
-        """State with the row whose density was asked for last, which counts so much."""
-        factor, width = self.state["factor"], 1 + temper * self.spread
+        """Updated state, with the last evaluated row at the given weight."""
+        factor, width = self.state["factor"], 1 + temper * self.leverage
         gain = (self.direction[..., None, :] @ factor)[..., 0, :]
         step = temper * self.error / width
         return {

@@ -1,4 +1,4 @@
-"""Counts and yes-no series with conjugate priors."""
+"""Counts and binary series with conjugate priors."""
 
 import numpy as np
 from scipy.special import gammaln
@@ -15,8 +15,8 @@ class PoissonCounts(ObservationModel):
     Parameters
     ----------
     shape : float, default=1.0
-        Shape of the gamma prior, whose mean is that of the burn-in: about how many
-        counted events it is worth.
+        Shape of the gamma prior, whose mean is that of the burn-in: the prior is worth
+        about this number of counted events.
 
     Examples
     --------
@@ -60,14 +60,14 @@ class PoissonCounts(ObservationModel):
         return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
-        """A part of one; see `ObservationModel.update_part`."""
+        """A fraction of a row; see `ObservationModel.update_part`."""
         return {
             "shape": state["shape"] + weight * row.values,
             "rate": state["rate"] + weight,
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Of the negative binomial; see `ObservationModel.moments`."""
+        """Moments of the negative binomial; see `ObservationModel.moments`."""
         mean = state["shape"] / state["rate"]
         return mean, mean * (1 + 1 / state["rate"])
 
@@ -78,8 +78,8 @@ class BernoulliTrials(ObservationModel):
     Parameters
     ----------
     ones, zeros : float, default=1.0
-        Parameters of the beta prior of this probability: how many rows of either kind
-        it is worth.
+        Parameters of the beta prior of this probability: the number of rows of either
+        kind that the prior is worth.
 
     Examples
     --------
@@ -93,9 +93,7 @@ class BernoulliTrials(ObservationModel):
 
     support = "binary"
     takes_parts = True
-    instead_of_beta = (
-        'Use loss="log": of zeros and ones none lies far from what is expected.'
-    )
+    instead_of_beta = 'Use loss="log": zeros and ones have no outliers.'
     _parameter_constraints: dict = {"ones": [POSITIVE], "zeros": [POSITIVE]}
 
     def __init__(self, ones: float = 1.0, zeros: float = 1.0) -> None:
@@ -108,7 +106,7 @@ class BernoulliTrials(ObservationModel):
         return {"ones": np.full(n, self.ones), "zeros": np.full(n, self.zeros)}
 
     def log_predictive(self, state: State, row: Row) -> np.ndarray:
-        """Of 0 or 1; see `ObservationModel.log_predictive`."""
+        """Log probability of 0 or 1; see `ObservationModel.log_predictive`."""
         ones, zeros = state["ones"], state["zeros"]
         return np.log(np.where(row.values > 0.5, ones, zeros)) - np.log(ones + zeros)
 
@@ -117,13 +115,13 @@ class BernoulliTrials(ObservationModel):
         return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
-        """A part of one; see `ObservationModel.update_part`."""
+        """A fraction of a row; see `ObservationModel.update_part`."""
         return {
             "ones": state["ones"] + weight * row.values,
             "zeros": state["zeros"] + weight * (1 - row.values),
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Of a yes-no variable; see `ObservationModel.moments`."""
+        """Moments of a Bernoulli variable; see `ObservationModel.moments`."""
         p = state["ones"] / (state["ones"] + state["zeros"])
         return p, p * (1 - p)

@@ -1,4 +1,4 @@
-"""The detector as an estimator of scikit-learn."""
+"""The detector as a scikit-learn estimator."""
 
 import time
 from collections.abc import Sequence
@@ -34,120 +34,123 @@ from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["BayesianChangepointDetector"]
 
-# Rows of the burn-in of a stream, unless told otherwise.
+# Default number of burn-in rows of a stream.
 STREAM_BURN_IN = 100
 SECONDS_BETWEEN_LINES = 1.0
 
 
 class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
-    """Bayesian online changepoint detection, with model selection, robust if asked.
+    """Bayesian online changepoint detection, with model selection, optionally robust.
 
-    A series consists of segments. Within a segment, rows follow one model with one
-    set of parameters; where a new one begins, both are drawn anew. Row by row, the
-    detector computes the exact posterior of where the present segment began and of
-    which model it follows; parameters are integrated out. This gives the most
-    probable segmentation, the probability of each changepoint, a prediction of the
-    next row, and the evidence of the series. It can run on a stream without end: a
-    row costs the same however many came before it.
+    A series consists of segments. Within a segment, rows follow one model with one set
+    of parameters; at a changepoint both are drawn anew. Row by row, the detector
+    computes the exact posterior of the first row of the current segment and of the
+    model that it follows; parameters are integrated out. This gives the most probable
+    segmentation, the probability of each changepoint, a prediction of the next row, and
+    the evidence of the series. It can run on an endless stream: the cost of a row does
+    not depend on the number of rows before it.
 
-    With ``loss="beta"`` outliers no longer look like changepoints: rows that are far
-    from what a segment predicts teach it little, and count little in judging it.
+    With ``loss="beta"`` outliers are no longer mistaken for changepoints: rows far from
+    the prediction of a segment have little influence on its parameters and on its
+    weight.
 
     Parameters
     ----------
     models : str, SegmentModel or list of them, default="constant_mean"
-        Models of the rows of a segment; several compete in every segment.
-        "constant_mean", "known_noise", "autoregression", "vector_autoregression",
-        "linear_regression", "linear_trend", "poisson" and "bernoulli" are the classes
-        of this module with their defaults.
+        Models of the rows of a segment; if there are several, they compete in every
+        segment. "constant_mean", "known_noise", "autoregression",
+        "vector_autoregression", "linear_regression", "linear_trend", "poisson" and
+        "bernoulli" are the classes of this module with their defaults.
     hazard : float or Hazard, default=100.0
-        Mean number of rows of a segment, before any is seen; or a `Hazard`, the
-        probability that a segment ends as a function of its length.
+        Prior mean number of rows of a segment; or a `Hazard`, the probability that a
+        segment ends as a function of its length.
     loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
-        How parameters are learned from rows. "log" is Bayes' rule. "beta" is robust,
-        for regressions (all models of real numbers but `KnownNoise`): its order is
-        such that rows 2 standard deviations from their prediction have the largest
-        influence, and those farther away less and less; ``BetaLoss(beta)`` sets it.
+        Loss by which parameters are learned from rows. "log" is Bayes' rule. "beta" is
+        robust, for regressions (all models of real numbers except `KnownNoise`): its
+        order is such that rows 2 standard deviations from their prediction have the
+        largest influence, and rows farther away less and less; ``BetaLoss(beta)`` sets
+        the order.
     run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
-        How hypotheses about segments are weighed by rows; "auto" is `loss`. "beta"
-        is ``BetaLoss(1.75)``: a row far from every prediction says next to nothing.
+        Loss by which rows weight the hypotheses about segments; "auto" is `loss`.
+        "beta" is ``BetaLoss(1.75)``: a row far from every prediction carries almost no
+        information.
     adapt_beta : bool, default=False
-        Whether the order of the run-length loss follows the stream: a step for each
-        row, down the gradient of the absolute error of prediction. Needs a beta loss.
+        Whether to adapt the order of the run-length loss to the stream, by one gradient
+        step per row on the absolute error of prediction. Needs a beta loss.
     divergence : {"kl"} or KL, default="kl"
-        ``KL(weight=w)`` lets rows count 1/w in what they teach.
+        ``KL(weight=w)`` gives each row the weight 1/w in learning parameters.
     model_prior : array-like of shape (n_models,), default=None
         Probabilities of the models at the start of a segment; None: all equal.
     feature_columns : list of int or str, default=None
-        Columns of X that are no series but given features, for `LinearRegression`.
+        Columns of X that are not series but exogenous features, for `LinearRegression`.
     scaling : "auto", None or (location, scale), default="auto"
-        Units in which models see the series, and in which their prior scales are:
-        (x - location) / scale. "auto" takes the median and the width of the bulk of
-        the burn-in (for counts and zeros and ones: 0 and 1); None is (0, 1).
+        Units in which models see the series, and of their prior scales: (x - location)
+        / scale. "auto" takes the median and a robust scale of the burn-in (for counts
+        and binary data: 0 and 1); None is (0, 1).
     burn_in : int, default=None
-        Number of rows, the first ones, that scale the priors. None: all rows of
+        Number of initial rows from which the priors are scaled. None: all rows of
         `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
     max_hypotheses : int, default=200
-        How many hypotheses are kept, each one pair of a first row and a model; None
-        for all, at a cost that grows with every row.
+        Maximum number of hypotheses to keep, each a pair of a first row and a model;
+        None keeps all, at a cost that grows with every row.
     min_probability : float, default=1e-7
-        Less probable hypotheses are dropped.
+        Hypotheses with a smaller probability are dropped.
     threshold : float, default=0.5
-        Which changepoints of the most probable segmentation are reported: those with
-        at least so many expected changes in the 5 rows to either side. 0 reports all:
-        the most probable of very many segmentations also has changes that are needed
-        somewhere, but are not likely there or anywhere near.
+        Changepoints of the most probable segmentation are reported if the expected
+        number of changes within 5 rows on either side is at least this value. 0 reports
+        all: the most probable of very many segmentations also contains changes whose
+        position is very uncertain.
     history : int, default=5000
-        Number of rows that a look back goes over at least, in judging whether a row
-        began a segment. Of up to twice as many rows hypotheses are kept in memory.
+        Minimum number of later rows used for the smoothed probability that a row began
+        a segment. The hypotheses of up to twice as many rows are kept in memory.
     verbose : int, default=0
-        Whether to say how far a long fit is, every second.
+        If positive, the progress of a long fit is printed every second.
 
     Attributes
     ----------
     changepoints_ : ndarray of int
-        First rows of all segments but the first one: the most probable segmentation,
-        as far as its changes pass the `threshold`.
+        First rows of all segments except the first, in the most probable segmentation,
+        restricted to changes that pass the `threshold`.
     changepoint_labels_ : ndarray
         Their labels in the index of a DataFrame, such as dates.
     segment_models_ : ndarray of int
-        Which of the models each segment of it follows.
-    labels_ : ndarray of shape (n_rows,)
+        Index of the model of each segment.
+    labels_ : ndarray of shape (n_samples,)
         Number of the segment of every row.
-    change_probability_ : ndarray of shape (n_rows,)
+    change_probability_ : ndarray of shape (n_samples,)
         Probability that a new segment began at a row, given all rows so far.
     run_lengths_, run_length_posterior_ : ndarray of shape (n_lengths,)
-        Possible numbers of rows of the present segment, and their probabilities.
+        Possible numbers of rows of the current segment, and their probabilities.
     model_posterior_ : ndarray of shape (n_models,)
-        Probability of each model in the present segment.
-    model_posteriors_ : ndarray of shape (n_rows, n_models)
+        Probability of each model in the current segment.
+    model_posteriors_ : ndarray of shape (n_samples, n_models)
         The same after every row.
-    predictions_, prediction_stds_ : ndarray of shape (n_rows, n_series)
+    predictions_, prediction_stds_ : ndarray of shape (n_samples, n_series)
         Prediction of every row from the rows before it.
     run_length_beta_ : float
-        Order of `run_length_loss_`, as far as it was adapted; 1 is the log loss.
-    log_densities_ : ndarray of shape (n_rows,)
-        Log density, in nats, that was given to every row before it was seen.
+        Current order of `run_length_loss_`, adapted if requested; 1 is the log loss.
+    log_densities_ : ndarray of shape (n_samples,)
+        Predictive log density of every row, given the rows before it, in nats.
     log_evidence_ : float
         Log density of the whole series, in nats; a lower bound where hypotheses were
         dropped. With a robust `run_length_loss` it is a generalized evidence, which
-        compares with none of another loss.
+        cannot be compared with that of another loss.
     dropped_mass_ : float
-        Sum of the probabilities of all dropped hypotheses. If the models are right,
-        the truth is among the dropped at most so probably.
+        Sum of the probabilities of all dropped hypotheses. If the models are correct,
+        this is an upper bound of the probability that the true hypothesis was dropped.
     n_rows_seen_ : int
         Number of rows so far.
     first_row_ : int
-        Number of the row of which the first entry of the arrays of rows speaks: 0
-        after `fit`; streams keep the last rows only, `history` of them.
+        Index of the row that the first entry of the per-row arrays refers to: 0 after
+        `fit`; streams keep only the last `history` rows.
     location_, scale_ : ndarray of shape (n_series,)
         Units of the models.
     models_, hazard_, model_prior_, loss_function_, run_length_loss_, divergence_
-        What the parameters stand for.
+        Resolved values of the parameters.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
-        Their names, where X has some.
+        Their names, if X has any.
 
     See Also
     --------
@@ -156,25 +159,25 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Missing values (NaN) are allowed anywhere and are integrated out. Exceptions are
-    models with a past: rows whose past has a missing value are left out, by all
-    models of the detector, so that these remain comparable.
+    Missing values (NaN) are allowed anywhere and are integrated out. Autoregressive
+    models are an exception: rows whose past has a missing value are left out by all
+    models of the detector, so that the models remain comparable.
 
     The recursion is that of Adams and MacKay [1]_ and of Fearnhead and Liu [2]_, with
     models as in [3]_. The robust detector follows [4]_: posteriors of the parameters
     are normal inverse gamma distributions that minimize the expected beta loss plus
-    the divergence from the prior, and hypotheses are weighed by the beta loss of
-    their predictions. The most probable segmentation is that of the joint posterior.
+    the divergence from the prior, and hypotheses are weighted by the beta loss of their
+    predictions. The most probable segmentation is that of the joint posterior.
 
-    No other divergence than that of Kullback and Leibler is offered: with another
-    one, what rows teach no longer adds up, and no row could be taken in by itself.
+    Only the Kullback-Leibler divergence is offered: with any other, the contributions
+    of rows are not additive, and rows could not be processed one at a time.
 
-    The beta loss depends on units: it is that of densities in units of the noise of
-    the burn-in, as differences of neighboring rows show it.
+    The beta loss depends on units: densities are taken in units of the noise of the
+    burn-in, estimated from differences of neighboring rows.
 
-    Of a new segment the posterior is fully optimized after each row. From 25 rows on
-    it takes one step per row, and older rows keep the influence that they had when
-    25 rows had passed.
+    The posterior of a new segment is fully optimized after each row. From 25 rows on it
+    takes one step per row, and older rows keep the influence that they had when 25 rows
+    had passed.
 
     References
     ----------
@@ -274,7 +277,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             The rows of a series in their order, NaN where missing.
         y : None
             Ignored.
@@ -286,10 +289,10 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            X, a parameter or a combination is not allowed; says what to do.
+            X, a parameter or a combination is not valid; the message says what to do.
         KeyboardInterrupt
-            Ctrl-C was pressed. The rows so far were taken in, with up to 31 after the
-            present one, and `partial_fit` can go on with row ``n_rows_seen_``.
+            Ctrl-C was pressed. The rows so far, and up to 31 more, have been processed,
+            and `partial_fit` can continue with row ``n_rows_seen_``.
         """
         labels = labels_of(X)
         X = self._check(X, reset=True)
@@ -299,14 +302,14 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Take in the next rows of a series.
+        """Process the next rows of a series.
 
         Until the burn-in is complete, results are those of a fit to the rows so far.
-        Afterwards, a stream in parts of any size gives what it gives as a whole.
+        Afterwards, the results do not depend on how the stream is divided into calls.
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             One row or many, NaN where missing.
         y : None
             Ignored.
@@ -327,7 +330,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         X = self._check(X, reset=is_first)
         if not is_first and self._pending is None:
             return self._run(self._stream, X, labels)
-        # Until the burn-in is complete, every call begins again.
+        # Until the burn-in is complete, every call starts from scratch.
         before = [] if is_first else [self._pending]
         rows = Pending.join([*before, Pending(X, labels)])
         n = self.burn_in or STREAM_BURN_IN

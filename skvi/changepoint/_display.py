@@ -1,4 +1,4 @@
-"""A detector's picture: series, changepoints, run lengths, models, predictions."""
+"""Plot of a detector: series, changepoints, run lengths, models, predictions."""
 
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,29 +24,29 @@ MOST_SERIES = 5
 
 
 class ChangepointDisplay:
-    """What a detector saw and found, in panels above each other.
+    """Visualization of a series and of what a detector found, in stacked panels.
 
     The series with its predictions and changepoints; the probability of every row to
     begin a segment, and (light) the expected changes within 5 rows of it, at most 1;
-    the probabilities of how long the segment has been, as they were after every row, in
-    gray on a logarithmic scale from 0.0001 (white) to 1 (black); and, where models
-    compete, theirs.
+    the posterior of the run length after every row, in gray on a logarithmic scale from
+    0.0001 (white) to 1 (black); and, if there are several models, their probabilities.
 
     It is recommended to use `from_estimator`.
 
     Parameters
     ----------
-    X : array-like of shape (n_rows, n_series)
+    X : array-like of shape (n_samples, n_series)
         The series.
     detector : BayesianChangepointDetector
-        Fitted to it.
-    index : array-like of shape (n_rows,), default=None
-        Where rows stand on the x axis, such as dates; None: their numbers.
+        Detector fitted to this series.
+    index : array-like of shape (n_samples,), default=None
+        Positions of the rows on the x axis, such as dates; None: their numbers.
 
     Attributes
     ----------
     axes_ : ndarray of matplotlib Axes
-        Panels from above: series, changes, run lengths and, of several models, models.
+        Panels from the top: series, changes, run lengths and, if there are several
+        models, models.
     figure_ : matplotlib Figure
 
     Examples
@@ -84,11 +84,11 @@ class ChangepointDisplay:
         ----------
         detector : BayesianChangepointDetector
             Fitted.
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             The rows of the fit, or the last ones of a stream. The index of a
             DataFrame becomes the x axis.
         axes : sequence of matplotlib Axes, default=None
-            Where to draw, one for each panel; None makes a new figure.
+            Axes to draw on, one for each panel; None creates a new figure.
         name : str, default=None
             Title.
         show_predictions : bool, default=True
@@ -129,7 +129,7 @@ class ChangepointDisplay:
         Parameters
         ----------
         axes : sequence of matplotlib Axes, default=None
-            Where to draw, one for each panel; None makes a new figure.
+            Axes to draw on, one for each panel; None creates a new figure.
         name : str, default=None
             Title.
         show_predictions : bool, default=True
@@ -184,7 +184,7 @@ class ChangepointDisplay:
         return self
 
     def _changes(self) -> np.ndarray:
-        """Places on the x axis of changepoints that are shown."""
+        """Positions on the x axis of the visible changepoints."""
         first = self.detector.n_rows_seen_ - len(self._x)
         found = self.detector.changepoints_ - first
         return self._x[found[found >= 0]]
@@ -240,7 +240,7 @@ class ChangepointDisplay:
         ax.set(ylabel="run length", ylim=(0, top))
 
     def _image(self) -> tuple[np.ndarray, int]:
-        """Largest probability of the run lengths and rows that share a pixel."""
+        """Largest probability of the run lengths and rows within a pixel."""
         records = self.detector._stream.records
         posteriors = records.posteriors()[-len(self._x) :]
         offset = len(self._x) - len(posteriors)
@@ -272,6 +272,6 @@ class ChangepointDisplay:
 
 
 def put_legend(ax: "Axes") -> None:
-    """To the right of the panel, if there is anything to name."""
+    """Put a legend to the right of the panel, if it has entries."""
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="x-small")

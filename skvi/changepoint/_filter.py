@@ -1,12 +1,13 @@
-"""The recursion: probabilities of all hypotheses on the present segment, row by row.
+"""The recursion: probabilities of all hypotheses about the current segment, row by row.
 
-A hypothesis says when the present segment began, and by which model its rows are
-distributed. Its weight is the posterior probability, and its path the joint probability
-of the best segmentation that ends in it.
+A hypothesis states when the current segment began, and which model its rows follow. Its
+weight is the posterior probability, and its path the joint probability of the best
+segmentation that ends in it.
 
-Hypotheses live in blocks of rows: a block begins with those that are left, and has
-places for all that begin in it. Inside a block nothing moves, so that many rows are
-computed in one operation; the blocks are the same however the rows come.
+Hypotheses are stored in blocks of rows: a block begins with the remaining hypotheses,
+and has slots for all that begin in it. Within a block nothing moves, so that many rows
+are computed in one operation; the blocks do not depend on how the rows are divided into
+calls.
 """
 
 import math
@@ -25,16 +26,16 @@ __all__ = ["Filter", "Passed"]
 
 @dataclass(frozen=True)
 class Passed:
-    """What is known of R rows that have passed.
+    """Results for R processed rows.
 
     Parameters
     ----------
     predictive : ndarray of shape (R, K)
-        Probabilities of the hypotheses before each row, given that it comes.
+        Probabilities of the hypotheses before each row is seen.
     posterior : ndarray of shape (R, K)
-        After it.
+        Probabilities after it is seen.
     log_total : ndarray of shape (R,)
-        By how much each row raised the log evidence.
+        Increment of the log evidence by each row.
     """
 
     predictive: np.ndarray
@@ -52,13 +53,14 @@ class Filter:
     model_prior : ndarray of shape (n_models,)
         Probabilities of the models at the start of a segment.
     max_hypotheses : int or None
-        How many are kept; None for all.
+        Maximum number to keep; None for all.
     min_probability : float
         Less probable ones are dropped.
     first : int
-        The first row that is judged: the rows before it are only its past.
+        The first row that is scored: the rows before it only serve as its past.
     tilts : bool
-        Whether to follow derivatives of the log weights in the order of the loss.
+        Whether to track derivatives of the log weights with respect to the order of the
+        loss.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Filter:
         return self.block.probability[passed - 1] if passed else self.before
 
     def posterior(self) -> Posterior:
-        """Hypotheses after the last row that are left."""
+        """Remaining hypotheses after the last row."""
         if not self.n_alive:
             return Posterior(self.block.start, self.block.model, np.zeros(0))
         alive = self.weights[0] > -np.inf
@@ -129,13 +131,13 @@ class Filter:
     # --- blocks -----------------------------------------------------------------------
 
     def make_room(self) -> int:
-        """Begin a new block if the present one is full; rows it has place for."""
+        """Begin a new block if the current one is full; return the free rows."""
         if self.t >= self.block.end:
             self._compact()
         return self.block.end - self.t
 
     def _compact(self) -> None:
-        """Begin the next block with those hypotheses that are left."""
+        """Begin the next block with the remaining hypotheses."""
         alive = self.weights[0] > -np.inf
         block = self.block.next(self.t, self.n_rows, alive)
         if self.t == self.first:  # the first segment begins with the series
@@ -165,7 +167,7 @@ class Filter:
     # --- rows -------------------------------------------------------------------------
 
     def read(self, rows: Window, usable: np.ndarray) -> list[Reading]:
-        """What each group's hypotheses make of rows, none beyond the block."""
+        """Predictions of rows by each group's hypotheses, none beyond the block."""
         j = np.arange(self.t, self.t + len(rows)) - self.block.first
         return [
             group.read(state, rows, usable, n_older + (j + 1) * len(models))
@@ -201,16 +203,16 @@ class Filter:
     def advance(
         self, gain: np.ndarray, judged: np.ndarray, slope: np.ndarray | None = None
     ) -> Passed:
-        """Let segments go on or end, and weigh them by rows, none beyond the block.
+        """Let segments continue or end, and reweight them by rows within the block.
 
         Parameters
         ----------
         gain : ndarray of shape (R, K)
-            Probabilities are multiplied by its exponential.
+            Log factors of the probabilities.
         judged : bool ndarray of shape (R,)
-            Rows that are not say nothing.
+            Rows that are not judged leave the probabilities unchanged.
         slope : ndarray of shape (1, K), default=None
-            Derivative of the gain, if the filter follows tilts: for a single row, after
+            Derivative of the gain, if the filter tracks tilts: for a single row, after
             `branch_tilt`.
         """
         n, block = len(gain), self.block
@@ -220,7 +222,7 @@ class Filter:
             leaves, stays = np.log(ends), np.log1p(-ends)
         posterior, total = block.probability[j : j + n], np.zeros(n)
         before, places = self.current(), block.places[j : j + n]
-        # What is old goes on, too; what is still to come weighs nothing anyway.
+        # Existing hypotheses continue; those that begin later still have weight 0.
         new = np.arange(n)[:, None], places
         moves = gain + stays
         moves[new] = gain[new]
@@ -258,7 +260,7 @@ class Filter:
     def _branch(
         self, leaves: np.ndarray | float, places: list[int], prior: list[float], i: int
     ) -> None:
-        """Let segments begin, in row i of those that are coming."""
+        """Start new segments in row i of the coming rows."""
         weight, path = self.weights
         mass = value = 0.0
         if self.n_alive:
@@ -278,7 +280,7 @@ class Filter:
         self.n_alive += len(places)
 
     def _prune(self, probability: np.ndarray, size: float) -> float:
-        """Drop hypotheses that are too many or too improbable; the sum of the others.
+        """Drop hypotheses that are too many or too improbable; return the sum kept.
 
         Probabilities are divided by their sum, the size.
         """
@@ -309,7 +311,7 @@ class Filter:
         self.tilt[places] = leaving @ self.tilt / total if total > 0 else 0.0
 
     def _hazards(self, n_rows: int) -> np.ndarray:
-        """Probabilities that segments end before rows, (R, K); one if all are alike."""
+        """Probabilities that segments end before rows, (R, K); one if all are equal."""
         t, start = np.arange(self.t, self.t + n_rows)[:, None], self.block.start
         longest = self.t + n_rows - 1 - int(start.min())
         if longest < n_rows * len(start):
@@ -331,7 +333,7 @@ class Filter:
         return p
 
     def collect(self) -> set[int]:
-        """Forget segments that no kept hypothesis leads back to; return the others."""
+        """Forget segments that precede no kept hypothesis; return the others."""
         reachable: set[int] = set()
         for start in set(self.posterior().start.tolist()):
             while start in self.parents and start not in reachable:

@@ -14,7 +14,7 @@ __all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What hypotheses make of some rows, each before it is seen: (R, n_series, K).
+    """Predictive distributions of rows by hypotheses, before each is seen.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Reading:
 
     @classmethod
     def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "Reading":
-        """One that is still to be written; hypotheses that do not exist stay 0."""
+        """Allocate a reading; hypotheses that do not exist stay 0."""
         shape = (n_rows, n_series, n_hypotheses)
         return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
@@ -41,16 +41,16 @@ class Reading:
 class Group:
     """Some of a detector's models, with the arithmetic of their hypotheses.
 
-    Every hypothesis has a place in the state's arrays, (K, ...), and says in the array
-    "member" which of the group's models it is about.
+    Every hypothesis has a position in the state's arrays, (K, ...), and the array
+    "member" holds the index of its model within the group.
 
-    What rows say to a hypothesis depends on no probability: many rows are read in one
-    call, and only then weighed.
+    The predictions of a hypothesis do not depend on probabilities: many rows are read
+    in one call, and the hypotheses are weighted afterwards.
     """
 
-    models: Sequence[int]  # their numbers among the detector's models
-    # Rows for whose new hypotheses there is place before the others are compacted:
-    # many where a call costs more than the arithmetic of a hypothesis.
+    models: Sequence[int]  # their indices among the detector's models
+    # Rows for whose new hypotheses there is room before the others are compacted: many
+    # if a call costs more than the arithmetic of a hypothesis.
     rows_at_once = 16
 
     def prior(self) -> State:
@@ -68,7 +68,7 @@ class Group:
     def read(
         self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
     ) -> Reading:
-        """Read rows one after the other, and take each into the state, in place.
+        """Read rows one after the other, and update the state with each, in place.
 
         Parameters
         ----------
@@ -77,9 +77,9 @@ class Group:
         rows : Window
             R of them.
         usable : bool ndarray of shape (R, n_series)
-            Series that are not stay as they are.
+            The state of other series is left unchanged.
         born : int ndarray of shape (R,)
-            How many hypotheses, the first ones, exist at each row.
+            Number of hypotheses, the first ones, that exist at each row.
         """
         reading = Reading.empty(len(rows), usable.shape[1], len(state["member"]))
         for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
@@ -110,7 +110,7 @@ class SingleModel(Group):
 
     def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
         """See `Group.read_one`."""
-        # Copies: a model may hand out the state itself, which is about to change.
+        # Copies: a model may return the state itself, which is about to change.
         density = np.array(self.model.log_predictive(state, row))
         mean, variance = map(np.array, self.model.moments(state, row))
         learned = (
@@ -124,13 +124,13 @@ class SingleModel(Group):
 
 
 class ConjugateGroup(Group):
-    """Regressions under the log loss; shorter ones are padded with idle regressors.
+    """Regressions under the log loss; shorter ones are padded with zero regressors.
 
     Parameters
     ----------
     numbers : sequence of int
     models : sequence of RegressionModel
-        All with a design that series share, or all without.
+        Either all have a design shared by the series, or none has.
     burn_in : BurnIn
     temper : float
         Weight of every row: the inverse of the weight of the KL divergence.

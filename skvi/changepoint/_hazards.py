@@ -1,4 +1,4 @@
-"""Hazards: how likely a segment is to end, by its length."""
+"""Hazards: the probability that a segment ends, given its length."""
 
 from numbers import Real
 
@@ -11,7 +11,7 @@ __all__ = ["ConstantHazard"]
 
 
 class ConstantHazard(Hazard):
-    """Every row is as likely as any other to begin a new segment.
+    """Every row is equally likely to begin a new segment.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ __all__ = ["Interrupt", "interrupts_between_rows"]
 
 
 class Interrupt:
-    """Remembers that Ctrl-C came."""
+    """Record of whether Ctrl-C was pressed."""
 
     came = False
 
@@ -20,10 +20,10 @@ class Interrupt:
 
 @contextmanager
 def interrupts_between_rows() -> Iterator[Interrupt]:
-    """Hold Ctrl-C back until the block says it has finished a row.
+    """Defer Ctrl-C until the current row is finished.
 
-    In the main thread, and unless the user has a handler of their own. The block looks
-    at `came` after every row, and ends; KeyboardInterrupt is raised behind it.
+    Only in the main thread, and if the user has no handler installed. The block checks
+    `came` after every row, and returns; KeyboardInterrupt is raised after it.
 
     Yields
     ------
@@ -32,7 +32,7 @@ def interrupts_between_rows() -> Iterator[Interrupt]:
     Raises
     ------
     KeyboardInterrupt
-        The signal came.
+        Ctrl-C was pressed.
     """
     interrupt = Interrupt()
     is_main = threading.current_thread() is threading.main_thread()

@@ -1,4 +1,4 @@
-"""Judging hypotheses by the next rows: the loss, its order, their predictions."""
+"""Weighting hypotheses by rows: the loss, its order, the predictions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ DIFFERENCE = 1e-4
 
 @dataclass(frozen=True)
 class Judgment:
-    """Log density of rows by every hypothesis, what it gains, and the gain's slope.
+    """Log density of rows under every hypothesis, the gain, and its derivative.
 
-    Of shape (R, K); the slope is in beta - 1, and there only where it is adapted.
+    Each has shape (R, K). The derivative is with respect to beta - 1, and present only
+    if beta is adapted.
     """
 
     density: np.ndarray
@@ -29,16 +30,16 @@ class Judgment:
 
 
 class Judge:
-    """The loss by which hypotheses are judged.
+    """The loss by which hypotheses are weighted.
 
     Parameters
     ----------
     power : float or None
         beta - 1; None for the log loss.
     adapts : bool
-        Whether it takes a step after each row.
+        Whether the order is adapted after each row.
     noise : ndarray of shape (n_series,)
-        The beta loss is that of densities in these units: it depends on units.
+        Units of the densities in the beta loss, which depends on units.
     """
 
     def __init__(self, power: float | None, adapts: bool, noise: np.ndarray) -> None:
@@ -46,7 +47,7 @@ class Judge:
         self.log_unit = np.log(noise)[:, None]
 
     def __call__(self, readings: Sequence[Reading], usable: np.ndarray) -> Judgment:
-        """Judge all hypotheses by the usable values of rows, (R, n_series)."""
+        """Evaluate all hypotheses on the usable values of rows, (R, n_series)."""
         density = joined([total(reading.log_density, usable) for reading in readings])
         if self.power is None:
             return Judgment(density, density, None)
@@ -76,10 +77,10 @@ class Judge:
         values: np.ndarray,
         usable: np.ndarray,
     ) -> None:
-        """Step down the gradient of the absolute error of the prediction of a row.
+        """Take a gradient step on the absolute error of the prediction of a row.
 
-        Weights of hypotheses and their relative derivatives, (K,), their predictions,
-        (n_series, K), and the row, (n_series,).
+        Takes the weights of hypotheses and their relative derivatives, (K,), their
+        predictions, (n_series, K), and the row, (n_series,).
         """
         if self.power is None or not usable.any():
             return
@@ -91,7 +92,7 @@ class Judge:
 
 
 def beta_gain(power: float, score: np.ndarray, integral: np.ndarray) -> np.ndarray:
-    """Minus the beta loss of log densities, plus a constant: themselves at power 0."""
+    """Minus the beta loss of log densities, plus a constant; identity at power 0."""
     return np.expm1(power * score) / power - np.expm1(integral) / (1 + power)
 
 
@@ -110,7 +111,7 @@ def total(values: np.ndarray, usable: np.ndarray) -> np.ndarray:
 def predict(
     readings: Sequence[Reading], weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of rows by all hypotheses, (R, n_series) each.
+    """Predictive mean and standard deviation over all hypotheses, (R, n_series) each.
 
     In units in which models see the series, from probabilities (R, K) before the rows.
     """

@@ -1,8 +1,7 @@
-"""Noise around a level, of all hypotheses: many rows at once.
+"""Noise around a level, for all hypotheses and many rows at once.
 
-The sum of a segment's rows is a sum over them; and given the level that is predicted
-from it, the sum of squares is one, too. So a window of rows is read by a few
-operations on arrays of rows times hypotheses.
+The sufficient statistics of a segment are cumulative sums over its rows, so that a
+window of rows is read by a few operations on arrays of rows times hypotheses.
 """
 
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ class LevelGroup(Group):
         self.noise = np.stack([noise_of(model, burn_in) for model in models])
         priors = np.array([model.coefficient_prior(burn_in) for model in models])
         self.mean, scale = priors[:, 0], priors[:, 1]
-        # Of the level, in rows: (n_models, n_series).
+        # Prior weight of the level, in rows: (n_models, n_series).
         self.precision = (self.noise / scale) ** 2
         self.shapes = np.array([model.noise_df / 2 for model in models])
         self.ratios = GammaRatios(self.shapes, temper / 2)
@@ -88,7 +87,7 @@ class LevelGroup(Group):
             rate[1:] *= self.temper * seen
         accumulate(rate)
         state["rate"][...] = rate[-1].T
-        if self.temper != 1:  # the width of predictions, not that of what is learned
+        if self.temper != 1:  # the scale of predictions, not that of the posterior
             precision -= 1
             precision /= self.temper
             precision += 1
@@ -105,8 +104,8 @@ class LevelGroup(Group):
     ) -> Reading:
         """Student's t densities, with gamma functions from a table.
 
-        From half the square of the errors and 1 + the variance of the level, in units
-        of that of the noise; both are used up.
+        Computed from half the squared errors and 1 + the variance of the level, in
+        units of that of the noise; both are overwritten.
         """
         shape = n_rows * (0.5 * self.temper)
         shape += self.shapes[member] + 0.5

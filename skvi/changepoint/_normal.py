@@ -38,7 +38,7 @@ class KnownNoise(ObservationModel):
     takes_parts = True
     instead_of_beta = (
         'Use loss="log", or ConstantMean(noise_scale=..., noise_df=1000.0), whose '
-        "noise is all but known."
+        "noise is almost known."
     )
     _parameter_constraints: dict = {
         "noise_scale": [POSITIVE, StrOptions({"auto"})],
@@ -70,7 +70,7 @@ class KnownNoise(ObservationModel):
         return self.update_part(state, row, 1.0)
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
-        """A part of one; see `ObservationModel.update_part`."""
+        """A fraction of a row; see `ObservationModel.update_part`."""
         information = weight / state["noise"] ** 2
         precision = state["precision"] + information
         step = (row.values - state["mean"]) * information / precision
@@ -81,5 +81,5 @@ class KnownNoise(ObservationModel):
         }
 
     def moments(self, state: State, row: Row) -> tuple[np.ndarray, np.ndarray]:
-        """Of the level plus the noise; see `ObservationModel.moments`."""
+        """Moments of the level plus the noise; see `ObservationModel.moments`."""
         return state["mean"], 1 / state["precision"] + state["noise"] ** 2

@@ -1,4 +1,4 @@
-"""What is kept of the rows that have passed, in bounded memory."""
+"""Records of past rows, in bounded memory."""
 
 from collections import deque
 
@@ -9,25 +9,25 @@ from skvi.changepoint.base import Hazard
 
 __all__ = ["AROUND", "Records", "nearby_sums"]
 
-# Rows to either side that count as the same place.
+# Rows on either side that count as the same position.
 AROUND = 5
 
 
 class Records:
     """Posteriors after each of the last rows, and smoothed probabilities of more rows.
 
-    Whether row s began a segment is answered by what came after: a backward pass
-    starts from the posterior after the last row. Where a segment begins, what ended
-    before it is distributed as the posterior after the row before, by the hazard.
+    The smoothed probability that row s began a segment takes later rows into account: a
+    backward pass starts from the posterior after the last row. The segment that ended
+    before a changepoint is distributed as the posterior after the previous row,
+    weighted by the hazard.
 
     Parameters
     ----------
     hazard : Hazard
     lag : int
-        Backward passes go over so many rows at least. Posteriors of twice as many
-        are kept.
+        Minimum number of rows of a backward pass. Posteriors of twice as many are kept.
     n_kept : int
-        Number of rows of which the smoothed probability and the prediction are kept.
+        Number of rows whose smoothed probability and prediction are kept.
     """
 
     def __init__(self, hazard: Hazard, lag: int, n_kept: int) -> None:
@@ -36,26 +36,26 @@ class Records:
         # The first row whose posterior is kept, and the blocks of these rows.
         self.first = 0
         self.blocks: deque[Block] = deque()
-        # What else is known of rows, several in each part.
+        # Other results of rows, several rows in each part.
         self.parts: deque[dict[str, np.ndarray]] = deque()
         self.n_in_parts = 0
         self.frozen: deque[float] = deque(maxlen=n_kept)
-        # Row that will not be judged anew -> expected changes around it.
+        # Row that will not be re-evaluated -> expected changes around it.
         self.support: dict[int, float] = {}
         self._smoothed: np.ndarray | None = None
 
     def room(self) -> int:
-        """How many rows may come in one part: the next look back follows the last."""
+        """Maximum number of rows of one part: then follows the next backward pass."""
         return 2 * self.lag + 1 - (self.n_rows - self.first)
 
     def wait(self, rows: dict[str, np.ndarray]) -> None:
-        """Keep what is known of rows before the first that is judged."""
+        """Record the rows before the first that is scored."""
         self._add(rows)
         self.first = self.n_rows
         self.frozen.extend([0.0] * len(rows["log_density"]))
 
     def add(self, block: Block, rows: dict[str, np.ndarray]) -> None:
-        """Keep posteriors, in the block, and what else is to be known of its rows."""
+        """Record the posteriors of a block, and other results of its rows."""
         if not self.blocks or self.blocks[-1] is not block:
             self.blocks.append(block)
         self._add(rows)
@@ -72,11 +72,11 @@ class Records:
             self.n_in_parts -= len(self.parts.popleft()["log_density"])
 
     def n_known(self) -> int:
-        """Number of rows of which something is known."""
+        """Number of recorded rows."""
         return min(self.n_rows, self.n_kept)
 
     def _freeze(self) -> None:
-        """Judge the oldest rows for good, and forget their posteriors."""
+        """Finalize the oldest rows, and forget their posteriors."""
         before = list(self.frozen)[-AROUND:]
         first = self.first - len(before)
         found = np.concatenate([before, self._backward()])
@@ -93,7 +93,7 @@ class Records:
         self.support = {s: x for s, x in self.support.items() if s in kept}
 
     def supports(self, rows: np.ndarray) -> np.ndarray:
-        """Expected number of changes in the rows around each of some rows."""
+        """Expected number of changes in the rows around each given row."""
         found = self.smoothed()
         first, around = self.n_rows - len(found), nearby_sums(found)
         return np.array(
@@ -104,11 +104,11 @@ class Records:
         )
 
     def column(self, name: str) -> np.ndarray:
-        """One item of all rows that are kept."""
+        """One column of all recorded rows."""
         return np.concatenate([part[name] for part in self.parts])[-self.n_known() :]
 
     def posteriors(self) -> list[Posterior]:
-        """Posteriors after each of the last rows, as far as they are kept."""
+        """Posteriors after each of the last rows, where kept."""
         found = []
         for block in self.blocks:
             for row in range(max(block.first, self.first), min(block.end, self.n_rows)):
@@ -118,7 +118,7 @@ class Records:
         return found
 
     def smoothed(self) -> np.ndarray:
-        """Probability that a segment began, given all rows, of the rows that are kept.
+        """Probability that a segment began, given all rows, for every kept row.
 
         Rows that are more than `lag` rows old may have been judged without the last
         ones.
@@ -129,11 +129,11 @@ class Records:
         return self._smoothed
 
     def _backward(self) -> np.ndarray:
-        """Of the rows whose posteriors are kept."""
+        """Smoothed probabilities of the rows whose posteriors are kept."""
         if not self.blocks:
             return np.zeros(0)
         last = self.blocks[-1]
-        # In front, one entry for all earlier rows; behind, rows that are still to come.
+        # One entry in front for all earlier rows; future rows at the end.
         found = np.zeros(1 + last.end - self.first)
         now = last.probability[self.n_rows - 1 - last.first]
         np.add.at(found, self._places(last), now)
@@ -144,11 +144,11 @@ class Records:
         return found[1 : 1 + self.n_rows - self.first]
 
     def _places(self, block: Block) -> np.ndarray:
-        """Where the first rows of a block's hypotheses stand in a look back."""
+        """Positions of the first rows of a block's hypotheses in a backward pass."""
         return np.maximum(1 + block.start - self.first, 0)
 
     def _look_back(self, block: Block, found: np.ndarray) -> None:
-        """Add what the rows of a block say of when the segments before them began."""
+        """Add what a block's rows contribute to the beginnings of earlier segments."""
         low, high = max(block.first, self.first), min(block.end, self.n_rows - 1)
         if low >= high:
             return

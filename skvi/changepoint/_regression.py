@@ -1,4 +1,4 @@
-"""Regressions with conjugate priors: constants, autoregressions, given features."""
+"""Regressions with conjugate priors: constants, autoregressions, exogenous features."""
 
 from numbers import Integral
 
@@ -30,7 +30,7 @@ class ConstantMean(RegressionModel):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class ConstantMean(RegressionModel):
 
     @property
     def is_level(self) -> bool:
-        """Not in a class that has other regressors."""
+        """True except in subclasses with other regressors."""
         return type(self).regressors is ConstantMean.regressors
 
     def regressors(self, row: Row) -> np.ndarray:
@@ -63,7 +63,7 @@ class ConstantMean(RegressionModel):
         return np.ones((1, 1))
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of the level; see `RegressionModel.coefficient_prior`."""
+        """Prior of the level; see `RegressionModel.coefficient_prior`."""
         return np.zeros(1), np.array([self.mean_scale])
 
 
@@ -72,8 +72,8 @@ class LinearTrend(RegressionModel):
 
     .. math:: y_{t} = c + w \, (t - s) / 100 + \epsilon
 
-    where s is the first row of the segment: lines of neighboring segments need not
-    meet.
+    where s is the first row of the segment: the lines of adjacent segments need not be
+    connected.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class LinearTrend(RegressionModel):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Examples
     --------
@@ -121,23 +121,23 @@ class LinearTrend(RegressionModel):
         return np.ones((1, 1))
 
     def segment_regressors(self, age: np.ndarray) -> np.ndarray:
-        """Hundreds of rows; see `RegressionModel.segment_regressors`."""
+        """Age in hundreds of rows; see `RegressionModel.segment_regressors`."""
         return age[..., None] / 100
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of c and w; see `RegressionModel.coefficient_prior`."""
+        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
         return np.zeros(2), np.array([self.mean_scale, self.slope_scale])
 
 
 class Autoregression(RegressionModel):
-    r"""Every series depends on its own last rows.
+    r"""Every series depends on its own previous rows.
 
     .. math:: y_{t} = c + \sum_{i=1}^{p} w_i \, y_{t-i} + \epsilon
 
     Parameters
     ----------
     order : int, default=1
-        Number p of rows that count.
+        Number p of lagged rows.
     mean_scale : float, default=2.0
         Prior standard deviation of c, in units of the scale of the burn-in.
     coef_scale : float, default=1.0
@@ -146,13 +146,13 @@ class Autoregression(RegressionModel):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Notes
     -----
     The first rows of a segment depend on the last ones of the segment before it. The
-    first `order` rows of a series have no past: they are taken as given and not
-    judged, by no model of a detector.
+    first `order` rows of a series have no past: they are conditioned on, and not scored
+    by any model of a detector.
 
     Examples
     --------
@@ -182,27 +182,27 @@ class Autoregression(RegressionModel):
         self.coef_scale = coef_scale
 
     def regressors(self, row: Row) -> np.ndarray:
-        """1 and the last rows; see `RegressionModel.regressors`."""
+        """1 and the previous rows; see `RegressionModel.regressors`."""
         found = np.ones((len(row.values), 1 + self.order))
         found[:, 1:] = row.past[: self.order].T
         return found
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of c and w; see `RegressionModel.coefficient_prior`."""
+        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
         scale = np.full(1 + self.order, float(self.coef_scale))
         scale[0] = self.mean_scale
         return np.zeros(1 + self.order), scale
 
 
 class VectorAutoregression(Autoregression):
-    r"""Every series depends on the last rows of all series.
+    r"""Every series depends on the previous rows of all series.
 
     .. math:: y_{t} = c + \sum_{i=1}^{p} W_i \, y_{t-i} + \epsilon
 
     Parameters
     ----------
     order : int, default=1
-        Number p of rows that count.
+        Number p of lagged rows.
     mean_scale : float, default=2.0
         Prior standard deviation of c, in units of the scale of the burn-in.
     coef_scale : float, default=0.3
@@ -211,12 +211,12 @@ class VectorAutoregression(Autoregression):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Notes
     -----
-    A row with a missing value, and the `order` rows after it, are left out. Noises of
-    different series are independent. See `Autoregression` for the first rows.
+    A row with a missing value, and the `order` rows after it, are left out. The noise
+    is independent between series. See `Autoregression` for the first rows.
 
     Examples
     --------
@@ -238,11 +238,11 @@ class VectorAutoregression(Autoregression):
         super().__init__(order, mean_scale, coef_scale, noise_scale, noise_df)
 
     def regressors(self, row: Row) -> np.ndarray:
-        """1 and the last rows of all series; see `RegressionModel.regressors`."""
+        """1 and the previous rows of all series; see `RegressionModel.regressors`."""
         return np.concatenate([[1.0], row.past[: self.order].ravel()])[None]
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of c and W; see `RegressionModel.coefficient_prior`."""
+        """Prior of c and W; see `RegressionModel.coefficient_prior`."""
         n_coef = 1 + self.order * burn_in.n_series
         scale = np.full(n_coef, float(self.coef_scale))
         scale[0] = self.mean_scale
@@ -256,27 +256,27 @@ class VectorAutoregression(Autoregression):
 
 
 class LinearRegression(RegressionModel):
-    r"""Every series depends on given features of the row.
+    r"""Every series depends on exogenous features of the row.
 
     .. math:: y_{t} = c + w^\top x_t + \epsilon
 
     Parameters
     ----------
     coef_scale : float, default=1.0
-        Prior standard deviation of the coefficients w: units of the scale of the
-        burn-in, per unit of the features as they are given.
+        Prior standard deviation of the coefficients w, in units of the scale of the
+        burn-in per unit of the features, which are not scaled.
     mean_scale : float, default=2.0
         Prior standard deviation of c, in units of the scale of the burn-in.
     noise_scale : float or "auto", default="auto"
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Notes
     -----
-    The features stand in those columns of X that the detector's `feature_columns`
-    names. A row of which a feature is missing is left out.
+    The features are the columns of X listed in the detector's `feature_columns`. A row
+    with a missing feature is left out.
 
     Examples
     --------
@@ -307,7 +307,7 @@ class LinearRegression(RegressionModel):
         return np.concatenate([[1.0], row.features])[None]
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Of c and w; see `RegressionModel.coefficient_prior`."""
+        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
         scale = np.full(1 + burn_in.n_features, float(self.coef_scale))
         scale[0] = self.mean_scale
         return np.zeros(len(scale)), scale

@@ -1,4 +1,4 @@
-"""What a detector says of the rows that it has seen."""
+"""Results of a detector for the rows that it has seen."""
 
 from copy import copy
 from typing import Any, Self
@@ -15,7 +15,7 @@ __all__ = ["Results"]
 
 
 class Results(BaseEstimator):
-    """Attributes that are computed when asked for, from the state of the stream."""
+    """Attributes that are computed on access, from the state of the stream."""
 
     _stream: Stream
     _columns: Columns
@@ -35,13 +35,13 @@ class Results(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             A series from its first row on; priors are scaled as in the fit. The
             detector itself learns nothing from it.
 
         Returns
         -------
-        ndarray of int of shape (n_rows,)
+        ndarray of int of shape (n_samples,)
         """
         detector = self._replay(X)
         return detector.labels_
@@ -55,14 +55,14 @@ class Results(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             As for `fit`.
         y : None
             Ignored.
 
         Returns
         -------
-        ndarray of int of shape (n_rows,)
+        ndarray of int of shape (n_samples,)
         """
         return self.fit(X).labels_
 
@@ -71,15 +71,15 @@ class Results(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             A series from its first row on; priors are scaled as in the fit.
 
         Returns
         -------
-        ndarray of shape (n_rows, 2)
-            The probability that a new segment begins at a row, given all rows; and
-            how many rows the segment is expected to have before this one, given the
-            rows until this one.
+        ndarray of shape (n_samples, 2)
+            The probability that a new segment begins at a row, given all rows; and the
+            expected number of earlier rows of its segment, given the rows up to this
+            one.
         """
         detector = self._replay(X)
         return np.column_stack(
@@ -108,7 +108,7 @@ class Results(BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_columns)
+        X : array-like of shape (n_samples, n_features)
             A series from its first row on; priors are scaled as in the fit.
         y : None
             Ignored.
@@ -127,11 +127,11 @@ class Results(BaseEstimator):
 
         Parameters
         ----------
-        features : array-like of shape (n_features,), default=None
-            Its given features, where the detector has `feature_columns`.
+        features : array-like of shape (n_feature_columns,), default=None
+            Its features, if the detector has `feature_columns`.
         return_std : bool, default=False
-            Whether to return standard deviations, too. They include that a new
-            segment may begin.
+            Whether to return standard deviations as well. They account for the
+            possibility that a new segment begins.
 
         Returns
         -------
@@ -178,13 +178,13 @@ class Results(BaseEstimator):
 
     @property
     def first_row_(self) -> int:
-        """Number of the first row of which the arrays of rows speak."""
+        """Index of the row that the first entry of the per-row arrays refers to."""
         records = self._of_stream().records
         return records.n_rows - records.n_known()
 
     @property
     def changepoints_(self) -> np.ndarray:
-        """First rows of all segments but the first."""
+        """First rows of all segments except the first."""
         return np.array([s for s, _ in self._segments()[1:]], dtype=int)
 
     @property
@@ -211,7 +211,7 @@ class Results(BaseEstimator):
 
     @property
     def run_lengths_(self) -> np.ndarray:
-        """Possible lengths of the present segment so far, rising."""
+        """Possible lengths of the current segment so far, in increasing order."""
         return self._run_lengths()[0]
 
     @property
@@ -221,7 +221,7 @@ class Results(BaseEstimator):
 
     @property
     def model_posterior_(self) -> np.ndarray:
-        """Probability of every model in the present segment."""
+        """Probability of every model in the current segment."""
         stream = self._of_stream()
         posterior = stream.filter.posterior()
         if not len(posterior.start):
@@ -230,7 +230,7 @@ class Results(BaseEstimator):
 
     @property
     def log_evidence_(self) -> float:
-        """Log density of all rows together, nats; a lower bound if some was dropped."""
+        """Joint log density of all rows, in nats; a lower bound if any was dropped."""
         stream = self._of_stream()
         return stream.filter.log_evidence + stream.log_jacobian
 
@@ -241,7 +241,7 @@ class Results(BaseEstimator):
 
     @property
     def run_length_beta_(self) -> float:
-        """Order of the loss by which hypotheses are judged; 1 is the log loss."""
+        """Order of the loss by which hypotheses are weighted; 1 is the log loss."""
         return 1 + (self._of_stream().judge.power or 0.0)
 
     @property
@@ -251,7 +251,7 @@ class Results(BaseEstimator):
 
     @property
     def predictions_(self) -> np.ndarray:
-        """Prediction of every kept row from those before it: (n_rows, n_series)."""
+        """Prediction of every kept row from those before it: (n_samples, n_series)."""
         return self._of_stream().records.column("mean")
 
     @property
@@ -261,11 +261,11 @@ class Results(BaseEstimator):
 
     @property
     def model_posteriors_(self) -> np.ndarray:
-        """`model_posterior_` after every kept row: (n_rows, n_models)."""
+        """`model_posterior_` after every kept row: (n_samples, n_models)."""
         return self._of_stream().records.column("models")
 
     def _segments(self) -> list[tuple[int, int]]:
-        """First row and model of the segments that are sure enough."""
+        """First row and model of the segments that pass the threshold."""
         stream = self._of_stream()
         first, *rest = stream.filter.segmentation()
         starts = np.array([s for s, _ in rest], dtype=int)

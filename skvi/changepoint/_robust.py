@@ -1,13 +1,13 @@
 """Robust regressions: hypotheses whose posteriors minimize the beta loss.
 
-Every series has a posterior of its own, normal inverse gamma, for every hypothesis. Its
-natural parameters are those of the prior plus one site for every row of the segment
-(see `_beta`). The sites of the last rows are found together with the posterior, as the
-fixed point of its optimum: for segments that are no longer than the window, that is the
-optimum over all their rows. Posteriors of longer segments take one step per row, and
-the sites of their older rows stay as they were when they left the window; a posterior
-of so many rows hardly moves any more, so that they are nearly those of the optimum, at
-a cost per row that does not grow.
+For every hypothesis each series has its own normal inverse gamma posterior. Its natural
+parameters are those of the prior plus one site for every row of the segment (see
+`_beta`). The sites of the last rows are found together with the posterior, as the fixed
+point of its optimum: for segments no longer than the window, that is the optimum over
+all their rows. Posteriors of longer segments take one step per row, and the sites of
+their older rows stay as they were when they left the window; the posterior of so many
+rows hardly changes any more, so that these sites are nearly optimal, and the cost per
+row does not grow.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ NATURAL = ("precision", "shift", "const", "count")
 MOMENTS = ("mean", "cov", "a", "b")
 HALVINGS = 20
 TOLERANCE = 1e-4
-# Smallest count of a frozen part, and sum of squares relative to the present one.
+# Smallest count of a frozen part, and sum of squares relative to the current one.
 FLOOR = 1e-3
 
 
@@ -45,11 +45,11 @@ class Seen:
 
 @dataclass(frozen=True)
 class RobustReading(Reading):
-    """Also parameters of the predictions, Student's t: (R, n_series, K)."""
+    """A reading with the parameters of Student's t predictions: (R, n_series, K)."""
 
     shape: np.ndarray
     rate: np.ndarray
-    spread: np.ndarray
+    leverage: np.ndarray
 
     @classmethod
     def empty(cls, n_rows: int, n_series: int, n_hypotheses: int) -> "RobustReading":
@@ -60,7 +60,7 @@ class RobustReading(Reading):
 
     def log_power_integral(self, power: float) -> np.ndarray:
         """See `Reading.log_power_integral`."""
-        return _student.log_power_integral(power, self.shape, self.rate, self.spread)
+        return _student.log_power_integral(power, self.shape, self.rate, self.leverage)
 
 
 class RobustGroup(Group):
@@ -78,8 +78,8 @@ class RobustGroup(Group):
     window : int
         Number of rows whose sites follow the posterior.
     n_passes : int
-        Largest number of steps toward the fixed point, for each row, of segments that
-        are no longer than the window. Longer ones take one.
+        Maximum number of fixed-point steps for each row, for segments no longer than
+        the window. Longer ones take one step.
     """
 
     rows_at_once = 4
@@ -95,7 +95,7 @@ class RobustGroup(Group):
         n_passes: int = 8,
     ) -> None:
         self.models, self.members, self.burn_in = numbers, models, burn_in
-        # The loss is that of densities in units of the noise: it depends on units.
+        # The loss depends on units: densities are taken in units of the noise.
         self.power, self.temper = power, temper * burn_in.noise[:, None] ** power
         self.n_passes = n_passes
         self.designs = Designs(models, burn_in)
@@ -132,28 +132,28 @@ class RobustGroup(Group):
             part = {name: array[:n] for name, array in state.items()}
             design = self.designs.of_row(row, usable.shape[1])
             age = row.index - part["start"]
-            fit, spread = self._fit(
+            fit, leverage = self._fit(
                 part, self.designs.of_hypotheses(design, part["member"], age)
             )
             reading.shape[i, :, :n], reading.rate[i, :, :n] = part["a"].T, part["b"].T
-            reading.spread[i, :, :n], reading.mean[i, :, :n] = spread.T, fit.T
+            reading.leverage[i, :, :n], reading.mean[i, :, :n] = leverage.T, fit.T
             reading.log_density[i, :, :n] = _student.log_student(
-                row.values - fit, part["a"], part["b"], spread
+                row.values - fit, part["a"], part["b"], leverage
             ).T
-            reading.variance[i, :, :n] = variance_of(part["a"], part["b"], spread).T
+            reading.variance[i, :, :n] = variance_of(part["a"], part["b"], leverage).T
             if seen.any():
                 self._learn(part, Seen(row.index, row.values, design, seen))
         return reading
 
     def _learn(self, state: State, seen: Seen) -> None:
-        """Take a row into the state, in place."""
+        """Update the state with a row, in place."""
         if len(self.window) == self.window.maxlen:
             self._freeze(state, self.window[0])
         self.window.append(seen)
         self._settle(state)
 
     def _freeze(self, state: State, oldest: Seen) -> None:
-        """Keep the sites of a row that leaves the window, as they are now."""
+        """Fix the sites of a row that leaves the window at their current values."""
         age = oldest.index - state["start"]
         phi = self.designs.of_hypotheses(oldest.design, state["member"], age)
         phi = np.broadcast_to(phi, state["mean"].shape)
@@ -169,9 +169,9 @@ class RobustGroup(Group):
     def _sites(self, state: State, phi: np.ndarray, values: np.ndarray) -> Sites:
         """Sites of rows, (K, n_series, w), given regressors (K, n_series, w, p)."""
         fit = (phi @ state["mean"][..., None])[..., 0]
-        spread = ((phi @ state["cov"]) * phi).sum(-1)
+        leverage = ((phi @ state["cov"]) * phi).sum(-1)
         a, b = state["a"][..., None], state["b"][..., None]
-        return sites(self.power, fit, values - fit, spread, a, b)
+        return sites(self.power, fit, values - fit, leverage, a, b)
 
     def _settle(self, state: State) -> None:
         """Find posterior and sites of the window's rows, for all hypotheses."""
@@ -200,17 +200,17 @@ class RobustGroup(Group):
                 break
 
 
-def variance_of(a: np.ndarray, b: np.ndarray, spread: np.ndarray) -> np.ndarray:
+def variance_of(a: np.ndarray, b: np.ndarray, leverage: np.ndarray) -> np.ndarray:
     """Variance of a prediction.
 
-    Rows that contradict a hypothesis take degrees of freedom from it. Below 3 the
-    variance is that of the bulk, which goes on, and not the infinite one.
+    Rows that contradict a hypothesis reduce its degrees of freedom. Below 3 a finite,
+    continuous extension replaces the variance, which would become infinite.
     """
-    return b * (1 + spread) / np.maximum(a - 1, a / 3)
+    return b * (1 + leverage) / np.maximum(a - 1, a / 3)
 
 
 def along(array: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Axes at the end, so that it broadcasts."""
+    """Append axes, so that it broadcasts."""
     return array.reshape(array.shape + (1,) * (other.ndim - array.ndim))
 
 
@@ -259,7 +259,7 @@ def add_sites(
 
 
 def without_outliers(found: Sites) -> Sites:
-    """Sites of negative precision say nothing of the coefficients."""
+    """Zero the sites with negative precision in the coefficients."""
     valid = found.precision > 0
     return Sites(
         *(np.where(valid, x, 0) for x in (found.precision, found.shift, found.const)),
@@ -268,7 +268,7 @@ def without_outliers(found: Sites) -> Sites:
 
 
 def keep_valid(state: State) -> None:
-    """Raise the frozen count and sum of squares where rows took too much from them."""
+    """Raise the frozen count and sum of squares if rows reduced them too much."""
     shift = state["frozen_shift"]
     mean = np.linalg.solve(state["frozen_precision"], shift[..., None])[..., 0]
     b = state["frozen_const"] - 0.5 * (shift * mean).sum(-1)
@@ -277,9 +277,9 @@ def keep_valid(state: State) -> None:
 
 
 def step_to(state: State, target: State) -> np.ndarray:
-    """Move natural parameters to a target, or as far as there is a posterior.
+    """Move natural parameters to a target, or as far as they define a posterior.
 
-    Returns how far it was, (K,), relative to what there is.
+    Returns the relative distance, (K,).
     """
     before = {name: state[name] for name in (*NATURAL, *MOMENTS)}
     share = np.ones(state["a"].shape)
@@ -305,7 +305,7 @@ def step_to(state: State, target: State) -> np.ndarray:
 
 
 def solve(state: State) -> np.ndarray:
-    """Mean, covariance, a and b of natural parameters; whether they are valid."""
+    """Mean, covariance, a and b of natural parameters; and whether they are valid."""
     precision, shift = state["precision"], state["shift"]
     if precision.shape[-1] == 1:
         valid = precision[..., 0, 0] > 0

@@ -1,4 +1,4 @@
-"""What models get to see of a series: its rows, and its scales."""
+"""The part of a series that models see: its rows, and its scales."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ State = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class BurnIn:
-    """What models may know of a series before its first row: it scales their priors.
+    """Scales of the burn-in of a series, from which models set their priors.
 
     Parameters
     ----------
     n_series : int
         Number of columns that are modeled.
     n_features : int
-        Number of columns that are given, for regressions.
+        Number of feature columns, for regressions.
     noise : ndarray of shape (n_series,)
         A typical standard deviation of the noise, from the differences of
         neighboring rows, in the units in which models see the series.
@@ -49,11 +49,11 @@ class Row:
     values : ndarray of shape (n_series,)
         The row; 0 where it is missing or cannot be used.
     past : ndarray of shape (order, n_series)
-        The rows before it, the latest first.
+        The rows before it, most recent first.
     features : ndarray of shape (n_features,)
-        Given features of the row.
+        Features of the row.
     index : int
-        Its number in the series.
+        Index of the row in the series.
 
     Examples
     --------
@@ -71,16 +71,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Window:
-    """Rows that follow each other, made one by one where somebody asks for them.
+    """Consecutive rows, as arrays; single `Row` objects are made on request.
 
     Parameters
     ----------
     values : ndarray of shape (n_rows, n_series)
     past : ndarray of shape (order + n_rows, n_series)
-        Those before the first one, the latest last, and the rows themselves.
+        The rows before the first one, in order, and the rows themselves.
     features : ndarray of shape (n_rows, n_features)
     index : int
-        Number of the first row.
+        Index of the first row.
     """
 
     values: np.ndarray

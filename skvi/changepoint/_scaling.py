@@ -1,4 +1,4 @@
-"""Units of a series: where it lies, how wide it is, and how noisy, in its burn-in."""
+"""Units of a series: location, scale and noise of its burn-in."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from skvi.changepoint._rows import BurnIn
 
 __all__ = ["Scaling", "measure"]
 
-# Quantiles that a normal distribution has at so many standard deviations.
+# Quantiles of a normal distribution at this number of standard deviations.
 TAIL, WIDTH = 0.05, 3.2897072539029435
 MAD = 1.4826022185056018
 # Smallest noise, in units of the scale: rounded or constant series have none.
@@ -17,7 +17,7 @@ LEAST_NOISE = 1e-3
 
 @dataclass(frozen=True)
 class Scaling:
-    """Location and scale of every series, (n_series,), and what models may know."""
+    """Location and scale of every series, (n_series,), and the burn-in for models."""
 
     location: np.ndarray
     scale: np.ndarray
@@ -36,9 +36,9 @@ def measure(
     ----------
     rows : ndarray of shape (n, n_series)
     given : (location, scale) or None
-        If they are not to be measured.
+        Given by the user, if not to be estimated.
     support : str
-        Counts and zeros and ones keep their units.
+        Counts and binary data keep their units.
     n_features : int
     """
     n_series = rows.shape[1]
@@ -55,7 +55,7 @@ def measure(
 
 
 def _location_and_scale(column: np.ndarray) -> tuple[float, float]:
-    """Median, and the width of the bulk: levels count, single outliers do not."""
+    """Median and a robust scale, sensitive to levels but not to single outliers."""
     column = column[np.isfinite(column)]
     if not len(column):
         return 0.0, 1.0
@@ -67,7 +67,7 @@ def _location_and_scale(column: np.ndarray) -> tuple[float, float]:
 
 
 def _noise(column: np.ndarray) -> float:
-    """Of differences of neighbors, which changes of the level leave alone."""
+    """Noise from differences of neighbors, which changes of the level hardly affect."""
     steps = np.diff(column[np.isfinite(column)])
     if not len(steps):
         return 1.0

@@ -1,4 +1,4 @@
-"""A series that comes row by row, and all that follows from its rows."""
+"""A series that arrives row by row, and everything computed from its rows."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -15,16 +15,16 @@ from skvi.changepoint.base import SegmentModel
 
 __all__ = ["Stream"]
 
-# Rows between two looks at which segments of the past can still be part of the best
+# Rows between two searches for past segments that can still be part of the best
 # segmentation.
 COLLECT_EVERY = 1000
-# Rows are computed together up to so many pairs of a row and a hypothesis: more would
-# not fit into fast memory.
+# Largest number of pairs of a row and a hypothesis computed together: more would not
+# fit into the cache.
 MOST_PAIRS = 2**16
 
 
 class Stream:
-    """The state of a detector in mid-stream: nothing else is needed to go on.
+    """The state of a detector within a stream: all that is needed to continue.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Stream:
     filter_ : Filter
     records : Records
     judge : Judge
-        The loss by which hypotheses are judged.
+        The loss by which hypotheses are weighted.
     """
 
     def __init__(
@@ -49,20 +49,21 @@ class Stream:
         self.judge = judge
         self.order = filter_.first
         n_series = scaling.burn_in.n_series
-        # Whether a row counts as a whole or not at all.
+        # Whether a row counts either completely or not at all.
         self.joint = any(model.shares_design for model in models)
-        # The rows before the next one, the latest last; predictions where missing.
+        # The rows before the next one, in order; missing values replaced by
+        # predictions.
         self.past = np.zeros((self.order, n_series))
         self.observed = np.zeros((self.order, n_series), bool)
         self.log_jacobian = 0.0
         self.next_collection = COLLECT_EVERY
-        # Names of rows that may turn out to be changepoints, such as dates.
+        # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
 
     def push(
         self, values: np.ndarray, features: np.ndarray, labels: np.ndarray | None
     ) -> int:
-        """Take in as many of the next rows as can be computed together.
+        """Process as many of the next rows as can be computed together.
 
         Parameters
         ----------
@@ -74,7 +75,7 @@ class Stream:
         Returns
         -------
         int
-            How many were taken in.
+            Number of processed rows.
         """
         filter_, scaling = self.filter, self.scaling
         n = self._n_together(values)
@@ -121,7 +122,7 @@ class Stream:
         n = min(n, 1 + MOST_PAIRS // self.filter.block.probability.shape[1])
         if self.judge.adapts:
             return 1
-        if self.order:  # what is missing is predicted before the row after it
+        if self.order:  # missing values are predicted before the next row
             missing = ~np.isfinite(values[:n]).all(1)
             n = int(missing.argmax()) + 1 if missing.any() else n
         return n
@@ -129,7 +130,7 @@ class Stream:
     def _rows(
         self, values: np.ndarray, seen: np.ndarray, features: np.ndarray
     ) -> tuple[Window, np.ndarray]:
-        """Rows as models see them, and which of their values all models can judge."""
+        """Rows in the units of the models, and which values all models can score."""
         observed = np.concatenate([self.observed, seen])
         windows = np.lib.stride_tricks.sliding_window_view(
             observed, self.order + 1, axis=0
@@ -160,7 +161,7 @@ class Stream:
         return found - units
 
     def _wait(self, values: np.ndarray, seen: np.ndarray) -> None:
-        """Rows that are only the past of others."""
+        """Rows that only serve as the past of others."""
         n, n_series = values.shape
         self.filter.t += n
         row = {

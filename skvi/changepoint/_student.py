@@ -1,4 +1,4 @@
-"""Student's t distribution: the prediction where mean and variance are unknown."""
+"""Student's t distribution: the prediction if mean and variance are unknown."""
 
 import math
 
@@ -26,7 +26,7 @@ def log_gamma_ratio(shape: np.ndarray) -> np.ndarray:
 
 
 class GammaRatios:
-    """Table of the constants of Student's t of shapes first, first + step, ...
+    """Table of normalizing constants of Student's t, shapes first, first + step, ...
 
     These are `log_gamma_ratio` - log(2 pi) / 2.
 
@@ -41,7 +41,7 @@ class GammaRatios:
         self.table = np.zeros((len(first), 0))
 
     def __call__(self, model: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """Look up models, (K,), after so many steps, (R, ..., K), rising in R."""
+        """Look up models, (K,), after the given steps, (R, ..., K), increasing in R."""
         top = int(count[-1].max()) + 1
         if top > self.table.shape[1]:
             size = min(max(top, 2 * self.table.shape[1], 128), LONGEST_TABLE)
@@ -61,19 +61,19 @@ class GammaRatios:
 
 
 def constant(shape: np.ndarray) -> np.ndarray:
-    """Log of the normalizing constant, but for the width."""
+    """Log of the normalizing constant, without the scale."""
     return log_gamma_ratio(shape) - 0.5 * math.log(2 * math.pi)
 
 
 def log_student(
-    error: np.ndarray, shape: np.ndarray, rate: np.ndarray, spread: np.ndarray
+    error: np.ndarray, shape: np.ndarray, rate: np.ndarray, leverage: np.ndarray
 ) -> np.ndarray:
-    """Log density at some distance from the mean.
+    """Log density at a given distance from the mean.
 
-    The mean is normal with variance ``spread`` times that of the noise, and the
+    The mean is normal with variance ``leverage`` times that of the noise, and the
     variance of the noise is inverse gamma; all arrays broadcast.
     """
-    width = 2 * rate * (1 + spread)
+    width = 2 * rate * (1 + leverage)
     return (
         log_gamma_ratio(shape)
         - 0.5 * np.log(math.pi * width)
@@ -82,10 +82,10 @@ def log_student(
 
 
 def log_power_integral(
-    power: float, shape: np.ndarray, rate: np.ndarray, spread: np.ndarray
+    power: float, shape: np.ndarray, rate: np.ndarray, leverage: np.ndarray
 ) -> np.ndarray:
     """Log of the integral of the density to a power, at least 1."""
-    width = 2 * rate * (1 + spread)
+    width = 2 * rate * (1 + leverage)
     at_mode = log_gamma_ratio(shape) - 0.5 * np.log(math.pi * width)
     return (
         power * at_mode + 0.5 * np.log(width) + betaln(0.5, power * (shape + 0.5) - 0.5)

@@ -19,24 +19,24 @@ POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 class SegmentModel(Component):
-    """How the rows of one segment are distributed: what all models share.
+    """Distribution of the rows of one segment: the interface shared by all models.
 
-    Models are written on top of `ObservationModel` or `RegressionModel`.
+    Models extend `ObservationModel` or `RegressionModel`.
 
     Attributes
     ----------
     support : {"real", "count", "binary"}
-        What values a series takes.
+        Type of the values of a series.
     order : int
-        How many rows of the past a row depends on.
+        Number of past rows that a row depends on.
     takes_parts : bool
-        Whether a row can count for less than a row, as under ``KL(weight=2.0)``.
+        Whether a row can be given a fractional weight, as under ``KL(weight=2.0)``.
     instead_of_beta : str
-        What the detector advises where a beta loss is asked for and there is none.
+        Advice of the detector if a beta loss is requested and not available.
 
     Notes
     -----
-    Models of different support have densities of different units and are never
+    Models with different supports have densities in different units and are never
     compared. The attributes are class attributes or properties.
 
     Examples
@@ -53,27 +53,27 @@ class SegmentModel(Component):
     instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Which series of some rows the model can predict and learn from.
+        """Which series of each row the model can predict and learn from.
 
         Parameters
         ----------
         observed : bool ndarray of shape (n_rows, order + 1, n_series)
-            Which values are there: of each row itself, then of those before it.
+            Which values are observed: of each row itself, then of those before it.
         features : ndarray of shape (n_rows, n_features)
-            Given features of the rows.
+            Features of the rows.
 
         Returns
         -------
         bool ndarray of shape (n_rows, n_series)
-            By default those whose values are there, with all `order` before them.
+            By default, true if the value and the `order` values before it are observed.
         """
         return observed.all(1)
 
 
 class RegressionModel(SegmentModel):
-    r"""Linear in regressors that the row's past and its features give: base class.
+    r"""Base class of linear regressions on a row's past and its features.
 
-    Every series j has coefficients and a noise variance of its own, both unknown,
+    Every series j has its own coefficients and its own noise variance, both unknown,
 
     .. math:: y_j = \phi_j^\top w_j + \epsilon, \quad \epsilon \sim N(0, \sigma_j^2),
 
@@ -86,15 +86,15 @@ class RegressionModel(SegmentModel):
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
     noise_df : float, default=3.0
-        How many rows the prior knowledge of the noise is worth.
+        Number of rows that the prior of the noise is worth.
 
     Attributes
     ----------
     shares_design : bool
-        Whether all series have the same regressors. They then share one matrix, and
-        a row of which one value is missing is left out as a whole, by all models.
+        Whether all series have the same regressors. They then share one matrix, and a
+        row with any missing value is left out by all models.
     is_level : bool
-        Whether the only regressor is 1; nobody then asks for it.
+        Whether the only regressor is the constant 1, which is then never requested.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class RegressionModel(SegmentModel):
         self.noise_df = noise_df
 
     def segment_regressors(self, age: np.ndarray) -> np.ndarray:
-        """Regressors that depend on how long the segment has been, such as a trend.
+        """Regressors that depend on the age of the segment, such as a trend.
 
         Parameters
         ----------
@@ -140,7 +140,8 @@ class RegressionModel(SegmentModel):
         Returns
         -------
         ndarray of shape (..., q)
-            They come after those of `regressors`. None by default: q = 0.
+            They are appended to those of `regressors`. By default there are none: q =
+            0.
         """
         return np.zeros((*age.shape, 0))
 
@@ -150,12 +151,12 @@ class RegressionModel(SegmentModel):
         Parameters
         ----------
         row : Row
-            Its values are not to be used.
+            Its values must not be used.
 
         Returns
         -------
         ndarray of shape (n_series, p - q) or (1, p - q)
-            All but the q `segment_regressors`.
+            All except the q `segment_regressors`.
         """
         raise NotImplementedError
 
@@ -170,21 +171,20 @@ class RegressionModel(SegmentModel):
         Returns
         -------
         mean, scale : ndarray of shape (p,)
-            In units in which models see the series. The standard deviation is that
-            at the noise that the prior expects; it is proportional to the noise.
+            In the units in which models see the series. The standard deviation is given
+            at the prior value of the noise; it is proportional to the noise.
         """
         raise NotImplementedError
 
 
 class ObservationModel(SegmentModel):
-    """How the rows of one segment are distributed: base class for a user's models.
+    """Distribution of the rows of one segment: base class for custom models.
 
     A model keeps, for each of K hypotheses ("the segment began at row 17"), a few
     arrays that sum up the rows of the segment so far: its *state*, a dict of arrays
-    of shape (K, n_series, ...). It says what it expects of the next row, and takes
-    the row into the state, for all hypotheses at once. Series are independent given
-    the model. Missing values are no concern of a model: where one is missing, its
-    answers are not used.
+    of shape (K, n_series, ...). It predicts the next row, and updates the state with
+    it, for all hypotheses at once. Series are independent given the model. A model need
+    not handle missing values: its results are not used for them.
 
     Examples
     --------
@@ -253,7 +253,7 @@ class ObservationModel(SegmentModel):
         raise NotImplementedError
 
     def update(self, state: State, row: Row) -> State:
-        """State with the row taken in; the given one is left as it is.
+        """State updated with the row; the given state is not modified.
 
         Parameters
         ----------
@@ -269,10 +269,10 @@ class ObservationModel(SegmentModel):
         raise NotImplementedError
 
     def update_part(self, state: State, row: Row, weight: float) -> State:
-        """State with a row taken in that counts for so much of one.
+        """State updated with a row of fractional weight.
 
-        Only asked for, in place of `update`, under ``KL(weight=...)``, and of models
-        with ``takes_parts = True``.
+        Only called, in place of `update`, under ``KL(weight=...)``, and for models with
+        ``takes_parts = True``.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class ObservationModel(SegmentModel):
             Name -> array of shape (K, n_series, ...).
         row : Row
         weight : float
-            Power of the row's likelihood.
+            Power of the likelihood of the row.
 
         Returns
         -------
@@ -297,7 +297,7 @@ class ObservationModel(SegmentModel):
         state : dict
             Name -> array of shape (K, n_series, ...).
         row : Row
-            Its values are not to be used.
+            Its values must not be used.
 
         Returns
         -------
@@ -307,7 +307,7 @@ class ObservationModel(SegmentModel):
 
 
 class Hazard(Component):
-    """How likely a segment is to end, by its length: base class.
+    """Base class of hazards: the probability that a segment ends, given its length.
 
     Examples
     --------
@@ -325,7 +325,7 @@ class Hazard(Component):
     """
 
     def probability(self, length: np.ndarray) -> np.ndarray:
-        """Probability that a segment of so many rows is complete.
+        """Probability that a segment of the given length is complete.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Divergences D(q || prior): how uncertainty is measured against the prior.
 
-All values are in nats. Normal against normal has a closed form throughout; it
-comes from one function, the power integral: log of the integral of q^a pi^b.
+All values are in nats. Between two normals all have closed forms, which follow from one
+function, the power integral: the log of the integral of q^a pi^b.
 """
 
 from skvi.divergences._alpha import AlphaDivergence

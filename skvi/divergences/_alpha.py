@@ -35,27 +35,25 @@ class AlphaDivergence(Divergence):
         four times the squared Hellinger distance ``1 - integral sqrt(q pi)``.
     joint : bool, default=False
         False: for a factorized q and prior, the sum over coordinates of
-        their divergences. True: the formula above in all P dimensions. A
-        correlated q or prior has no coordinates to take apart: the formula is used
-        as it is.
+        their divergences. True: the formula above in all P dimensions. For a correlated
+        q or prior the formula is always used as it is.
 
     Notes
     -----
     For ``0 < alpha < 1`` the divergence is at most ``1/(alpha (1-alpha))``. In P
-    dimensions its gradient in the width is of the order of ``width^((1-alpha) P)``,
-    that of the data of ``width^2``: once ``(1-alpha) P > 2`` a point mass is an
-    optimum, the *collapse* in figure 19 of the slides. Coordinate by coordinate
-    (P = 1) the width cannot collapse, but where data drive a mean without limit
-    (separable classes) giving up the prior costs only the bound. A fit that ends
-    so says so.
+    dimensions its gradient with respect to the width of q is of the order of
+    ``width^((1-alpha) P)``, that of the loss of ``width^2``: once ``(1-alpha) P > 2`` a
+    point mass is an optimum (the posterior *collapses*). Per coordinate (P = 1) the
+    width cannot collapse, but if the data push a mean to infinity (separable classes),
+    ignoring the prior costs no more than the bound. A fit that ends this way warns.
 
     For ``alpha > 1`` the divergence is finite only while cov(q) is below
     ``alpha/(alpha-1)`` times the covariance of the prior; outside its range the
     value is ``inf``. Orders ``alpha <= 0`` cannot regularize and are refused.
 
     For priors that are not normal it is estimated from draws of the normal
-    ``q^alpha``: the value without bias, its gradient with one of O(1/S), a few per
-    cent for the 128 draws of a step in training.
+    ``q^alpha``: the value without bias, its gradient with one of O(1/S), a few percent
+    for the 128 draws of a step in training.
 
     References
     ----------
@@ -111,7 +109,7 @@ class AlphaDivergence(Divergence):
         return alpha_from_renyi(order, self._k).sum()
 
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
-        """Of coordinates one by one; see `Divergence.order_form`."""
+        """Per coordinate; see `Divergence.order_form`."""
         return None if self.joint else order_form(prior, float(self.alpha), self._k)
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
@@ -140,7 +138,7 @@ class AlphaDivergence(Divergence):
         log_prior: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """From draws of q^alpha, where q is normal; see `Divergence.estimate`."""
+        """From draws of q^alpha if q is normal; see `Divergence.estimate`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
         if q is None or a == 1:
             return self.monte_carlo(log_q, log_prior)
@@ -154,7 +152,7 @@ class AlphaDivergence(Divergence):
         prior: PriorDensity,
         generator: torch.Generator,
     ) -> str:
-        """Say so where a point mass is the optimum; see `Divergence.collapse`."""
+        """Warn if a point mass is the optimum; see `Divergence.collapse`."""
         q, message = tempered_normal(posterior, self.alpha), ""
         if q is not None and self.has_closed_form(prior):
             overlap = torch.exp(-self._k * renyi(self._pair(q, prior), self.alpha))

@@ -15,7 +15,7 @@ from skvi.utils._validation import Interval
 
 __all__ = ["BetaDivergence"]
 
-# Gradient in the mean, relative to KL, below which the prior is as good as absent.
+# Gradient in the mean, relative to KL, below which the prior has no effect.
 LOST_BELOW = 0.01
 
 
@@ -31,17 +31,17 @@ class BetaDivergence(PowerDivergence):
         Order, above 0. 1 is ``KL(q || prior)``.
     joint : bool, default=False
         False: for a factorized normal q and prior, the sum over coordinates of
-        their divergences. True: the formula above in all P dimensions. A
-        correlated q or prior has no coordinates to take apart: the formula is used
-        as it is, and so it is for priors that are not normal.
+        their divergences. True: the formula above in all P dimensions. For a correlated
+        q or prior, and for priors that are not normal, the formula is always used as it
+        is.
 
     Notes
     -----
     Densities have units, so that the value depends on the units of theta: the
     features should be standardized. In P dimensions the terms are powers of P:
-    above 1 the first one grows with every narrow dimension and the prior's mean
-    loses its force, below 1 it vanishes, and once ``(1-beta) P > 2`` a point mass is
-    an optimum. A fit that ends in one of the two says so.
+    above 1 the first one grows with every narrow dimension and the mean of the prior
+    loses its influence, below 1 it vanishes, and once ``(1-beta) P > 2`` a point mass
+    is an optimum. A fit that ends in either state warns.
 
     For ``beta < 1`` it is finite only while cov(q) is below ``1/(1-beta)`` times the
     covariance of the prior; outside the value is ``inf``. At ``beta <= 0`` its terms
@@ -104,7 +104,7 @@ class BetaDivergence(PowerDivergence):
         prior: PriorDensity,
         generator: torch.Generator,
     ) -> str:
-        """Say so where a point mass is the optimum; see `Divergence.collapse`."""
+        """Warn if a point mass is the optimum; see `Divergence.collapse`."""
         b, q, size = self._b, posterior.as_normal(), posterior.layout.size
         if b == 0:
             return ""
@@ -158,6 +158,6 @@ class BetaDivergence(PowerDivergence):
         self, log_q: torch.Tensor, log_prior: torch.Tensor, log_norm: torch.Tensor
     ) -> torch.Tensor:
         b = self._b
-        # (q^b - pi^b) / b, and what is left: the norm of the prior minus E_q[pi^b].
+        # (q^b - pi^b) / b, and the remainder: the norm of the prior minus E_q[pi^b].
         first = exp_gap(b * log_prior, b, log_q - log_prior).mean()
         return (first + log_norm.exp() - (b * log_prior).exp().mean()) / self.beta

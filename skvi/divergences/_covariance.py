@@ -1,8 +1,8 @@
 """Log determinants and quadratic forms of mixed covariances, of any shape.
 
-Every closed form needs three things of ``M = a cov(pi) + b cov(q)``: whether it is
-positive definite, its log determinant, and ``d' M^-1 d``. Two normals without a
-dense matrix cost O(P r^2), r being the number of columns of both factors.
+Every closed form needs three properties of ``M = a cov(pi) + b cov(q)``: whether it is
+positive definite, its log determinant, and ``d' M^-1 d``. Two normals without a dense
+matrix cost O(P r^2), where r is the number of columns of both factors.
 """
 
 import math
@@ -22,8 +22,8 @@ SERIES_BELOW = 1e-3
 class Mixture:
     """A positive definite ``a cov(pi) + b cov(q)``.
 
-    Both parts are of shape (P,), one value for each coordinate, where the matrix
-    is diagonal, and scalars where it is not.
+    Both parts have shape (P,), one value for each coordinate, if the matrix is
+    diagonal, and are scalars otherwise.
     """
 
     half_log_det: torch.Tensor
@@ -31,7 +31,7 @@ class Mixture:
 
 
 def mixture(a: float, pi: NormalForm, b: float, q: NormalForm) -> Mixture | None:
-    """Factorize ``a cov(pi) + b cov(q)``; None where it is not positive definite."""
+    """Factorize ``a cov(pi) + b cov(q)``; None if it is not positive definite."""
     if 0 in (a, b):
         return _multiple(b, q) if a == 0 else _multiple(a, pi)
     if q.scale.ndim == 1 and pi.scale.ndim == 1:
@@ -65,9 +65,9 @@ def _low_rank(
 ) -> Mixture | None:
     """D + F S F' with S the signs of the weights, by the determinant lemma.
 
-    By Haynsworth's additivity of inertia it is positive definite where the negative
-    values of D and the positive eigenvalues of ``S + F' D^-1 F`` are together as
-    many as the positive signs.
+    By Haynsworth's additivity of inertia it is positive definite if the negative values
+    of D and the positive eigenvalues of ``S + F' D^-1 F`` are together as many as the
+    positive signs.
     """
     columns = torch.cat([abs(w) ** 0.5 * f for w, f in factors], 1)
     signs = torch.cat(
@@ -93,8 +93,8 @@ def _low_rank(
 def log_det_growth(x: float, base: NormalForm, other: NormalForm) -> torch.Tensor:
     """``log det(I + x cov(base)^-1 cov(other)) / x``, its limit the trace at x = 0.
 
-    Stable for x near 0, and exact for every x where the matrix is positive definite.
-    Of shape (P,), one for each coordinate, where both are diagonal.
+    Stable for x near 0, and exact for every x for which the matrix is positive
+    definite. Has shape (P,), one value for each coordinate, if both are diagonal.
     """
     if base.is_diagonal and other.is_diagonal:
         return log1p_ratio(x, (other.scale / base.scale).square())
@@ -109,7 +109,7 @@ def log_det_growth(x: float, base: NormalForm, other: NormalForm) -> torch.Tenso
 def _low_rank_growth(x: float, base: NormalForm, other: NormalForm) -> torch.Tensor:
     d_base, d_other = base.scale.square(), other.scale.square()
     d = d_base + x * d_other
-    if not bool((d > 0).all()):  # far from x = 0: nothing cancels
+    if not bool((d > 0).all()):  # far from x = 0: no cancellation
         mixed = mixture(1.0, base, x, other)
         log_det = torch.full_like(d[0], torch.nan)
         log_det = log_det if mixed is None else mixed.half_log_det

@@ -56,14 +56,14 @@ class FDivergence(Divergence):
 
     Notes
     -----
-    The estimate from S draws is unbiased, always of the joint form in all P
-    dimensions, also for normals. Ratios q/pi beyond exp(350) or below exp(-350)
-    (exp(40) in single precision) are reached by the tangent in the log ratio.
+    The estimate from S draws is unbiased. It is always that of the joint form in all P
+    dimensions, also for normals. For ratios q/pi above exp(350) or below exp(-350)
+    (exp(40) in single precision) f is continued linearly in the log ratio.
 
     Most f-divergences are bounded, by ``f(0) + lim f(t)/t``: nothing then keeps the
-    posterior of many parameters from a point mass. A fit that ends there says so.
-    Unbounded ones can have infinite variance: "chi2" where q is wider than the
-    prior, ``-log t`` where it is narrower.
+    posterior of many parameters from collapsing to a point mass. A fit that ends there
+    warns. Unbounded ones can have infinite variance: "chi2" if q is wider than the
+    prior, ``-log t`` if it is narrower.
 
     References
     ----------
@@ -88,17 +88,17 @@ class FDivergence(Divergence):
         self.generator = generator
 
     def check_regularizer(self) -> None:
-        """Refuse what is not a convex function with f(1) = 0."""
+        """Refuse functions that are not convex with f(1) = 0."""
         self.validate()
         at = [1.0, 0.05, 0.5, 0.9, 1.1, 2.0, 20.0]
         t = torch.tensor(at, dtype=torch.float64, device=CPU)
         one, *rest = self._weighted(t.log()) * t
-        # Above a tangent at 1; the least slope that will do.
+        # Above a tangent at 1: the smallest slope that suffices.
         slopes = torch.stack(rest) / (t[1:] - 1)
         convex = bool((slopes.diff() >= -1e-9).all())
         if abs(float(one)) > 1e-9 or not convex:
             raise IncompatibleComponentsError(
-                f"{self!r} is no f-divergence: f must be convex with f(1) = 0; got "
+                f"{self!r} is not an f-divergence: f must be convex with f(1) = 0; got "
                 f"f(1) = {float(one):.3g} and slopes from 1 of {slopes.tolist()} for "
                 f"t = {t[1:].tolist()}. Subtract f(1), or change the sign."
             )
@@ -113,7 +113,7 @@ class FDivergence(Divergence):
         prior: PriorDensity,
         generator: torch.Generator,
     ) -> str:
-        """Also where draws cannot resolve it; see `Divergence.collapse`."""
+        """Warn also if draws cannot resolve it; see `Divergence.collapse`."""
         log_q, log_prior = draw_logs(posterior, prior, generator)
         with torch.enable_grad():
             ratio = (log_q - log_prior).requires_grad_()
@@ -122,7 +122,7 @@ class FDivergence(Divergence):
         if all(finite):
             why = f"and joint over all {posterior.layout.size} parameters"
             return collapse_message(self, slope.sum(), why)
-        # Weights pi/q have mean one: what is missing, the draws have missed.
+        # Weights pi/q have mean one: any deficit has been missed by the draws.
         found = float(torch.exp(log_prior - log_q).mean())
         if not finite[0] and found < DEGENERATE_BELOW:
             return missed_message(self, found)

@@ -30,9 +30,9 @@ class GammaDivergence(PowerDivergence):
 
     Notes
     -----
-    It is a sum of logs: for a factorized q and prior it is the sum over coordinates
-    of itself, unlike the alpha- and the beta-divergence, so that it needs no form
-    per coordinate. It does not depend on the units of theta, and never collapses.
+    It is additive: for a factorized q and prior it is the sum of the divergences of the
+    coordinates, unlike the alpha- and the beta-divergence, so that it needs no separate
+    form per coordinate. It does not depend on the units of theta, and never collapses.
 
     For ``gamma < 1`` it is finite only while cov(q) is below ``1/(1-gamma)`` times
     the covariance of the prior; outside the value is ``inf``. At ``gamma <= 0`` its
@@ -40,9 +40,9 @@ class GammaDivergence(PowerDivergence):
 
     The estimate from S draws of q is consistent; as logs of means it has a bias
     O(1/S), from the first term downwards and from the last one upwards for
-    ``gamma > 1``. The term without q comes from draws of the prior in a fit; from
-    log densities alone by importance sampling, far too low where q is much narrower
-    than the prior.
+    ``gamma > 1``. The term without q comes from draws of the prior in a fit; from log
+    densities alone by importance sampling, far too low if q is much narrower than the
+    prior.
 
     References
     ----------

@@ -17,7 +17,7 @@ __all__ = ["Jeffreys"]
 class Jeffreys(Divergence):
     r"""Jeffreys divergence, ``KL(q || prior) + KL(prior || q)``.
 
-    It is symmetric, and the sum, not the mean, of both directions.
+    It is symmetric: the sum, not the mean, of both directions.
 
     Notes
     -----
@@ -28,15 +28,15 @@ class Jeffreys(Divergence):
               + \Delta^T (\Sigma_\pi^{-1} + \Sigma_q^{-1}) \Delta \right),
               \quad \Delta = \mu_q - \mu_\pi.
 
-    It grows like 1/width^2, not like a log, so that posteriors are much wider than
-    with KL: of the order of the square root of the posterior's and the prior's
-    width where data say much. It needs a prior with a variance. Networks start
-    narrow, where it is huge: give them more iterations than KL needs.
+    For a narrow q it grows like 1/width^2, not like a log, so that posteriors are much
+    wider than with KL: if the data are informative, of the order of the geometric mean
+    of the widths of posterior and prior. It needs a prior with a finite variance.
+    Networks start narrow, where it is huge: give them more iterations than KL needs.
 
     In a fit with a prior that is not normal, draws of q give the first direction and
     draws of the prior the second: unbiased. From log densities at draws of q alone,
-    the second is self-normalized: consistent, and far too low where q is much
-    narrower than the prior.
+    the second is self-normalized: consistent, and far too low if q is much narrower
+    than the prior.
 
     References
     ----------
@@ -58,7 +58,7 @@ class Jeffreys(Divergence):
 
     @property
     def evidence_power(self) -> float:
-        """1: the divergence is KL plus something positive."""
+        """1: the divergence is KL plus a nonnegative term."""
         return 1.0
 
     def has_closed_form(self, prior: PriorDensity) -> bool:
@@ -125,7 +125,7 @@ class Jeffreys(Divergence):
 
 @dataclass(frozen=True, eq=False)
 class _JeffreysTerms(DivergenceTerms):
-    """Solves for the step, as D is no multiple of the entropy."""
+    """Solves for the step, as D is not a multiple of the entropy."""
 
     sandwich: torch.Tensor
     q: NormalForm
@@ -133,8 +133,8 @@ class _JeffreysTerms(DivergenceTerms):
     def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Newton step of the precision; see `DivergenceTerms.precision_step`.
 
-        The sandwich ``precision S precision`` grows by ``X S precision`` and its
-        transpose where the precision grows by X.
+        If the precision changes by X, ``precision S precision`` changes by ``X S
+        precision`` and its transpose.
         """
         if gradient.ndim == 1:
             sandwich = (
@@ -153,7 +153,7 @@ class _JeffreysTerms(DivergenceTerms):
 
 
 def _has_infinite_variance(prior: PriorDensity) -> bool:
-    """Whether a density falls more slowly than ``|theta|^-3`` far out."""
+    """Whether the tails of a density decay more slowly than ``|theta|^-3``."""
     normal = prior.matching_normal()
     if normal is None or prior.as_normal() is not None:
         return normal is None
@@ -163,7 +163,7 @@ def _has_infinite_variance(prior: PriorDensity) -> bool:
 
 
 def _force(sandwich: torch.Tensor, q: NormalForm) -> torch.Tensor:
-    """-dD / d(log width) relative to KL: of each coordinate, or their mean."""
+    """-dD / d(log width) relative to KL: for each coordinate, or the mean."""
     if sandwich.ndim == 1:
         return sandwich * q.variance
     covariance = torch.diag(q.variance) if q.is_diagonal else q.covariance()

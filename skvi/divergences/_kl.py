@@ -20,12 +20,12 @@ class KL(Divergence):
     Parameters
     ----------
     weight : float, default=1.0
-        1 is standard Bayesian inference; ``1/w`` gives the power posterior in
-        which every observation counts ``w`` times.
+        1 is standard Bayesian inference; ``1/w`` gives the power posterior, in which
+        every observation has weight ``w``.
 
     Notes
     -----
-    Closed, or a one-dimensional integral without draws, for the priors of this
+    A closed form, or a one-dimensional integral without draws, for the priors of this
     package; an unbiased estimate from draws for other priors.
 
     Examples
@@ -69,7 +69,7 @@ class KL(Divergence):
         return prior.as_normal() is not None or prior.has_expected_log_prob
 
     def closed_form(self, q: NormalForm, prior: PriorDensity) -> torch.Tensor:
-        """Closed form; see `Divergence.closed_form`. Of shape (...) for (..., P)."""
+        """Closed form; see `Divergence.closed_form`. Shape (...) for (..., P)."""
         pi = prior.as_normal()
         if pi is None:
             log_prior = prior.expected_log_prob(q.mean, q.variance.sqrt()).sum(-1)
@@ -79,7 +79,7 @@ class KL(Divergence):
         return self.weight * renyi(Pair(q, pi), 1.0)
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
-        """Of a normal prior with independent coordinates."""
+        """Coefficients for a normal prior with independent coordinates."""
         pi = prior.as_normal()
         if pi is None or not pi.is_diagonal:
             return None
@@ -106,8 +106,8 @@ class KL(Divergence):
             value = self.closed_form(q, prior)
         if pi is None:
             gradient, exact = _separable_derivatives(prior, q)
-            # Where -log prior is not convex, the curvature of a parabola above it
-            # that is symmetric around 0, as for a mixture of normals around 0.
+            # If -log prior is not convex, the curvature of a parabola above it that is
+            # symmetric around 0, as for a mixture of normals around 0.
             above = (gradient / q.mean).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
             curvature = torch.where(exact < 0, above, exact)
         else:
@@ -118,7 +118,7 @@ class KL(Divergence):
 
 
 def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """KL(q || pi) of each q, up to rounding errors of its own terms."""
+    """KL(q || pi) of each q, with the rounding errors of its own terms only."""
     determinants = pi.half_log_det - q.half_log_det
     if pi.is_diagonal:
         squared = (q.mean - pi.mean).square() + q.variance

@@ -1,4 +1,4 @@
-"""Matrices that are stored as (P,) where they are diagonal, else as (P, P)."""
+"""Matrices that are stored as (P,) if they are diagonal, else as (P, P)."""
 
 import math
 
@@ -35,7 +35,7 @@ def factorize(matrix: torch.Tensor) -> torch.Tensor | None:
 
 
 def inverse_of(matrix: torch.Tensor) -> torch.Tensor:
-    """Inverse of a positive definite matrix, NaN where it is not."""
+    """Inverse of a positive definite matrix, NaN if it is not."""
     if matrix.ndim == 1:
         return 1 / matrix
     factor = factorize(matrix)

@@ -1,4 +1,4 @@
-"""What a fit says about its divergence: collapsed, or not resolved by draws."""
+"""Messages about a divergence: collapsed posteriors, or too few effective draws."""
 
 import torch
 
@@ -19,10 +19,10 @@ def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
     ----------
     divergence : Divergence
     weight : Tensor
-        -dD / d(log width of q), relative to that of KL; of each coordinate where
-        each has its own divergence.
+        -dD / d(log width of q), relative to that of KL; one per coordinate if each has
+        its own divergence.
     why : str
-        What lets it happen.
+        Why the divergence allows it.
 
     Returns
     -------
@@ -43,8 +43,8 @@ def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
         )
     return (
         f"the posterior collapsed toward a point mass{where}: {divergence!r} is "
-        f"bounded ({why}), and has {lowest:.1g} of the force of KL left to keep it "
-        f"from narrowing; its standard deviations mean nothing. Use {remedy}"
+        f"bounded ({why}), and has {lowest:.1g} of the gradient of KL left to keep it "
+        f"from narrowing; its standard deviations are meaningless. Use {remedy}"
     )
 
 
@@ -55,13 +55,13 @@ def noise_message(divergence: object, log_weights: torch.Tensor) -> str:
     ----------
     divergence : Divergence
     log_weights : Tensor of shape (S,) or (S, G)
-        Log of what each draw counts in the gradient, or of weights with mean one;
-        of each of G independent estimates.
+        Log weight of each draw in the gradient, or log of weights with mean one; for
+        each of G independent estimates.
 
     Returns
     -------
     str
-        Empty where the fraction of effective draws is above 0.1.
+        Empty if the fraction of effective draws is above 0.1.
     """
     weights = torch.softmax(log_weights, 0)
     fraction = 1 / (len(weights) * float(weights.square().sum(0).max()))

@@ -1,4 +1,4 @@
-"""Two normals, taken as one whole or coordinate by coordinate."""
+"""Two normals, taken jointly or coordinate by coordinate."""
 
 import math
 
@@ -11,12 +11,12 @@ from skvi.divergences.base import OrderForm
 from skvi.utils._device import CPU
 from skvi.utils._log_space import LOG_2PI
 
-# Nearer than this to an order with a limit, differences are replaced by series.
+# Closer than this to an order that is a limit, differences are replaced by series.
 NEAR = 1e-3
 
 
 class Pair:
-    """What the closed forms need of two normals.
+    """The quantities of two normals that the closed forms need.
 
     With `split` everything has shape (P,), one divergence for each coordinate, each
     in `size` = 1 dimension; without, everything is a scalar.
@@ -55,7 +55,7 @@ class Pair:
     def mix(self, a: float, b: float) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Half log determinant of ``M = a cov(pi) + b cov(q)``, and ``d' M^-1 d``.
 
-        None where M is not positive definite.
+        None if M is not positive definite.
         """
         mixed = mixture(a, self.pi, b, self.q)
         if mixed is None:
@@ -69,7 +69,7 @@ class Pair:
 
 
 def normal_of(prior: HasNormal) -> NormalForm:
-    """Normal form of a prior, for closed forms that exist for no other one."""
+    """Normal form of a prior, for closed forms that exist only for normal priors."""
     normal = prior.as_normal()
     if normal is None:
         raise ValueError(
@@ -80,7 +80,7 @@ def normal_of(prior: HasNormal) -> NormalForm:
 
 
 def order_form(prior: HasNormal, order: float, rate: float = 0.0) -> OrderForm | None:
-    """Form of an order; None next to its limits, or where coordinates depend."""
+    """Form of an order; None near its limits, or if coordinates are dependent."""
     pi = prior.as_normal()
     is_far = min(abs(order), abs(1 - order)) > NEAR
     if pi is None or not (pi.is_diagonal and is_far):
@@ -119,7 +119,7 @@ def renyi(pair: Pair, a: float) -> torch.Tensor:
 def power_parts(
     pair: Pair, b: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """What the β- and γ-divergences of order 1 + b are made of.
+    """Terms of the β- and γ-divergences of order 1 + b.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def power_parts(
         J(1, b), the log of E_q[pi^b].
     own, prior : Tensor
         (J(1+b, 0) - J(1, b)) / b and (J(0, 1+b) - J(1, b)) / b, with their limits at
-        b = 0. None instead of all three where E_q[pi^b] is infinite.
+        b = 0. None instead of all three if E_q[pi^b] is infinite.
     """
     mixed = pair.mix(1.0, b)
     if mixed is None:

@@ -13,7 +13,7 @@ from skvi.divergences._linalg import (
 from skvi.divergences._pair import Pair, power_parts, renyi
 from skvi.divergences.base import DivergenceTerms
 
-# A Hessian that is nearer than this to singular is replaced by its positive part.
+# A Hessian closer than this to singular is replaced by its positive part.
 CONVEX_BELOW = 0.9
 # Weights of collapsed posteriors, which vanish: metrics and steps stay finite.
 TINY_WEIGHT = 1e-8
@@ -95,8 +95,8 @@ def _convex(
 ) -> torch.Tensor:
     """``M^-1 - k u u'`` with ``u = M^-1 d``; without the last part if not convex.
 
-    For a diagonal M it stays diagonal: exact coordinate by coordinate, else the
-    diagonal of a Hessian that is not.
+    For a diagonal M the result is diagonal: exact coordinate by coordinate, otherwise
+    the diagonal of the full Hessian.
     """
     squared = u * pair.shift
     if pair.split:

@@ -1,4 +1,4 @@
-"""What the β- and the γ-divergence have in common."""
+"""Base class of the β- and the γ-divergence."""
 
 import torch
 
@@ -11,7 +11,7 @@ PRIOR_DRAWS, PRIOR_ELEMENTS = 1000, 2**17
 
 
 class PowerDivergence(Divergence):
-    """Made of the integrals of q^order, pi^order and q pi^(order - 1)."""
+    """Composed of the integrals of q^order, pi^order and q pi^(order - 1)."""
 
     @property
     def _order(self) -> float:
@@ -27,7 +27,8 @@ class PowerDivergence(Divergence):
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
         """Means of powers, of the joint form; the class says how they are biased."""
-        # The integral of pi^order holds no q: its gradient is zero, and its noise too.
+        # The integral of pi^order does not depend on q: it adds no gradient and no
+        # noise.
         ratio = (self._order * log_prior - log_q).detach()
         return self._from_means(log_q, log_prior, log_mean_exp(ratio))
 

@@ -29,8 +29,8 @@ class Renyi(Divergence):
     ----------
     alpha : float, default=0.5
         Order. 1 is ``KL(q || prior)``, and the limit 0 is ``KL(prior || q)``.
-        Below 1 the divergence punishes a narrow posterior more than KL and a
-        wide one hardly at all; above 1 it is the other way round.
+        Below 1 the divergence penalizes a narrow posterior more than KL and a wide one
+        hardly at all; above 1 it is the reverse.
 
     Notes
     -----
@@ -95,11 +95,11 @@ class Renyi(Divergence):
         return renyi(Pair(q, normal_of(prior)), float(self.alpha))
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
-        """Of order 1, which is KL; see `Divergence.moment_form`."""
+        """For order 1, which is KL; see `Divergence.moment_form`."""
         return KL().moment_form(prior) if self.alpha == 1 else None
 
     def order_form(self, prior: PriorDensity) -> OrderForm | None:
-        """Of a factorized normal prior; see `Divergence.order_form`."""
+        """For a factorized normal prior; see `Divergence.order_form`."""
         return order_form(prior, float(self.alpha))
 
     def monte_carlo(self, log_q: torch.Tensor, log_prior: torch.Tensor) -> torch.Tensor:
@@ -119,11 +119,11 @@ class Renyi(Divergence):
         log_prior: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """From draws of q^alpha, where q is normal; see `Divergence.estimate`."""
+        """From draws of q^alpha if q is normal; see `Divergence.estimate`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
         if q is None or a == 1:
             return self.monte_carlo(log_q, log_prior)
-        # Of independent coordinates the divergences add up.
+        # The divergences of independent coordinates are additive.
         logs, _ = log_tempered_integral(q, prior, a, generator, joint=False)
         return logs.sum() / (a * (a - 1))
 
@@ -134,7 +134,7 @@ class Renyi(Divergence):
         prior: PriorDensity,
         generator: torch.Generator,
     ) -> str:
-        """Say so where draws cannot resolve it; see `Divergence.collapse`."""
+        """Warn if draws cannot resolve it; see `Divergence.collapse`."""
         a, q = float(self.alpha), tempered_normal(posterior, self.alpha)
         if a == 1 or (q is not None and self.has_closed_form(prior)):
             return ""

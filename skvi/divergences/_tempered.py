@@ -1,4 +1,4 @@
-"""Power integrals of a normal posterior and any prior, from draws of its power."""
+"""Power integrals of a normal posterior and any prior, by draws from a power of q."""
 
 import math
 
@@ -16,7 +16,7 @@ MAX_DRAWS, MAX_NUMBERS = 128, 2**19
 
 
 def tempered_normal(posterior: PosteriorDensity, order: float) -> NormalForm | None:
-    """Differentiable normal of a posterior; None where no power of it can be drawn."""
+    """Differentiable normal of a posterior; None if no power of it can be drawn."""
     if order <= 0 or posterior.as_normal() is None:
         return None
     return posterior.normal()
@@ -40,9 +40,9 @@ def log_tempered_integral(
         a > 0.
     generator : torch.Generator
     joint : bool, default=True
-        False: an integral for each coordinate, where q and the prior have them.
+        False: an integral for each coordinate, if q and the prior are factorized.
     n_draws : int, default=None
-        Antithetic draws; None takes what a step of training can afford.
+        Antithetic draws; None chooses a number suited to a training step.
 
     Returns
     -------
@@ -50,8 +50,8 @@ def log_tempered_integral(
         G = P for integrals of coordinates, else 1. Consistent; its exponential is
         unbiased. Differentiable in q and the hyperparameters of the prior.
     log_weights : Tensor of shape (S, G)
-        Log weights of the draws, (1 - a) log pi. Draws of q itself would have weights
-        (pi/q)^(1-a), with a tail that they miss; these vary over the width of q as
+        Log weights of the draws, (1 - a) log pi. Draws of q itself would have
+        heavy-tailed weights (pi/q)^(1-a); the weights here vary over the width of q as
         little as the prior does.
 
     Notes

@@ -42,17 +42,17 @@ class MomentForm:
 
 @dataclass(frozen=True, eq=False)
 class OrderForm:
-    """A divergence of factorized normals that is made of Rényi divergences.
+    """A divergence of factorized normals composed of Rényi divergences.
 
     With the Rényi divergence R of every coordinate, in the scaling of `Renyi`, D is the
-    sum of R, or of ``(1 - exp(-rate R)) / rate`` where there is a rate.
+    sum of R, or of ``(1 - exp(-rate R)) / rate`` if the rate is not 0.
 
     Parameters
     ----------
     order : float
-        Not 0 or 1, nor next to them.
+        Order, not close to 0 or 1.
     center, variance : Tensor of shape (P,)
-        Of the prior.
+        Mean and variance of the prior.
     rate : float, default=0.0
 
     Examples
@@ -75,7 +75,7 @@ class OrderForm:
 class DivergenceTerms:
     """Value and derivatives of D(q || prior) for a normal q.
 
-    Matrices are given as (P,) where they are diagonal, else as (P, P).
+    Matrices are given as (P,) if they are diagonal, else as (P, P).
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ class DivergenceTerms:
     gradient : Tensor of shape (P,)
         Derivative in the mean of q.
     curvature : Tensor of shape (P,) or (P, P)
-        Second derivative in the mean, or a positive definite matrix that stands for
-        it where it is not (or where it is full and all else diagonal).
+        Second derivative in the mean, or a positive definite matrix in its place if it
+        is not positive definite (or if it is full and all else diagonal).
     precision_gradient : Tensor of shape (P,) or (P, P)
         Twice the derivative in the covariance: the natural gradient in the
         precision of q.
     entropy_weight : float or Tensor of shape () or (P,)
-        How strongly D keeps q from collapsing, in relation to KL: the factor c in
-        ``dD = -(c/2) d log det(cov)`` for a q much narrower than the prior, of each
-        coordinate where it is (P,). It scales the natural step.
+        How strongly D keeps q from collapsing, relative to KL: the factor c in ``dD =
+        -(c/2) d log det(cov)`` for a q much narrower than the prior, of each coordinate
+        if it has shape (P,). It scales the natural step.
 
     Examples
     --------
@@ -123,7 +123,7 @@ class DivergenceTerms:
         Returns
         -------
         Tensor of the same shape
-            At the optimum of ``loss + D`` it is 0; near it about Newton's.
+            0 at the optimum of ``loss + D``, and close to Newton's step near it.
         """
         return gradient / self.entropy_weight
 
@@ -131,7 +131,7 @@ class DivergenceTerms:
 class Divergence(Component):
     """Base class of divergences.
 
-    A subclass must implement `monte_carlo`, and, where there is one, a closed form in
+    A subclass must implement `monte_carlo`, and, if there is one, a closed form in
     `closed_form` and its derivatives in `terms`.
 
     Examples
@@ -147,7 +147,7 @@ class Divergence(Component):
 
     #: Whether the regularizer is KL(q || prior) with weight 1.
     is_standard = False
-    #: w, where the divergence is ``w * KL(q || prior)``; None for all others.
+    #: w, if the divergence is ``w * KL(q || prior)``; otherwise None.
     kl_weight: float | None = None
     #: Whether an arbitrary factor of the prior's density would change the optimum.
     needs_proper_prior = True
@@ -158,9 +158,8 @@ class Divergence(Component):
 
         For every q ``E_q[loss] + D(q || prior)`` is at least
         ``-(1/a) log E_prior[exp(-a loss)]``: minus the objective is a lower bound
-        on the evidence of a times the loss, divided by a. That holds where D is at
-        least ``KL(q || prior) / a``, for exact expectations. None where no such
-        bound is known.
+        on the evidence of a times the loss, divided by a. That holds if D is at least
+        ``KL(q || prior) / a``, for exact expectations. None if no such bound is known.
 
         References
         ----------
@@ -201,8 +200,8 @@ class Divergence(Component):
         Returns
         -------
         Tensor
-            A scalar in nats, exact; ``inf`` where the divergence is infinite. KL
-            takes normals with leading axes, and gives one value for each of them.
+            A scalar in nats, exact; ``inf`` if the divergence is infinite. KL takes
+            normals with leading axes, and gives one value for each of them.
         """
         raise NotImplementedError
 
@@ -232,7 +231,7 @@ class Divergence(Component):
         Returns
         -------
         MomentForm or None
-            None where D is not of this form, as for all but KL.
+            None if D is not of this form, as for all but KL.
         """
         return None
 
@@ -246,7 +245,7 @@ class Divergence(Component):
         Returns
         -------
         OrderForm or None
-            None where D is not of this form.
+            None if D is not of this form.
         """
         return None
 
@@ -263,7 +262,7 @@ class Divergence(Component):
         q : NormalForm
         prior : BuiltPrior
         q_precision : Tensor of shape (P,) or (P, P), default=None
-            Inverse covariance of q; computed where it is None.
+            Inverse covariance of q; computed if None.
 
         Returns
         -------
@@ -280,7 +279,7 @@ class Divergence(Component):
         log_prior: torch.Tensor,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Estimate D in a fit, where draws of the prior can be used as well.
+        """Estimate D in a fit, in which draws of the prior can be used as well.
 
         Parameters
         ----------
@@ -303,7 +302,7 @@ class Divergence(Component):
         prior: PriorDensity,
         generator: torch.Generator,
     ) -> str:
-        """Say what a fit with this divergence has lost, and what to use instead.
+        """Describe the failure of a fit with this divergence, and a remedy.
 
         A bounded divergence need not keep a posterior from becoming a point mass.
 
@@ -313,17 +312,17 @@ class Divergence(Component):
             The fitted one.
         prior : BuiltPrior
         generator : torch.Generator
-            For draws, where there is no closed form.
+            For draws if there is no closed form.
 
         Returns
         -------
         str
-            Empty where nothing is wrong, and for divergences that cannot collapse.
+            Empty if nothing is wrong, and for divergences that cannot collapse.
         """
         return ""
 
     def check_prior(self, prior: PriorDensity) -> None:
-        """Raise where D to this prior is not defined, or infinite for every q.
+        """Raise if D to this prior is undefined, or infinite for every q.
 
         Parameters
         ----------
@@ -332,7 +331,7 @@ class Divergence(Component):
         Raises
         ------
         IncompatibleComponentsError
-            Says what to use instead.
+            The message says what to use instead.
         """
         if self.needs_proper_prior and not prior.is_proper:
             raise IncompatibleComponentsError(
@@ -342,7 +341,7 @@ class Divergence(Component):
             )
 
     def check_regularizer(self) -> None:
-        """Raise where no data-informed posterior has a finite divergence.
+        """Raise if no data-informed posterior has a finite divergence.
 
         Raises
         ------

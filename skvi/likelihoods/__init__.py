@@ -1,6 +1,6 @@
 """Likelihoods: p(y | f), where f is what the predictor returns.
 
-Values are in nats and per row; nothing is averaged.
+Values are in nats per row; nothing is averaged.
 """
 
 from skvi.likelihoods._bernoulli import BernoulliLikelihood

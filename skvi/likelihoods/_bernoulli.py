@@ -16,8 +16,8 @@ class BernoulliLikelihood(Likelihood):
 
     Notes
     -----
-    Exact at every scale: expectations under a normal f hold to about 1e-7 nat
-    per row for every spread of f.
+    Accurate at every scale: expectations under a normal f have errors of about 1e-7 nat
+    per row for every standard deviation of f.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class _BernoulliPass(RowPass):
     def __init__(self, buffers: RowBuffers) -> None:
         super().__init__()
         self._f, self._slope = buffers.f.squeeze(3), buffers.slope.squeeze(3)
-        # Numbers in products with small tensors take longer than the products.
+        # Converting Python numbers takes longer than products of small tensors.
         numbers = self._f.new_tensor([1.0, -2.0], dtype=torch.float64)
         self._one, self._minus_two = numbers
 

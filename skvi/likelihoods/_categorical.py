@@ -21,10 +21,10 @@ __all__ = ["CategoricalLikelihood"]
 class CategoricalLikelihood(Likelihood):
     r"""y in {0, ..., K - 1}, coded as floats, with :math:`p \propto \exp(f)`.
 
-    The K columns of f are symmetric: no class is the reference. What moves all of
-    them together changes nothing. Two symmetric columns whose priors have scale s
-    are one column of log odds with scale ``sqrt(2) * s``, which
-    `BernoulliLikelihood` has.
+    The K columns of f are symmetric: no class is the reference. Adding a constant to
+    all of them changes nothing. Two symmetric columns whose priors have scale s are
+    equivalent to the single column of log odds of `BernoulliLikelihood`, with scale
+    ``sqrt(2) * s``.
 
     Parameters
     ----------
@@ -33,21 +33,22 @@ class CategoricalLikelihood(Likelihood):
 
     Notes
     -----
-    Expectations under a normal f live in the K - 1 dimensions of orthonormal contrasts.
-    Up to four classes a product rule is used whose nodes follow the spread of f, to
-    about 1e-7 nat per row. With more classes, where f is too wide for that, or where it
-    is wide and independent, the log loss is integrated through ``max_k (f_k + Gumbel
-    noise)``, whose mean is that of log-sum-exp plus Euler's constant: to about 3e-7 nat
-    per row for independent f (a factorized posterior), whatever their spread. A full
-    covariance is split into a diagonal with the right variances of the differences to
-    the most probable class, integrated so, and a rest. A weak rest enters through two
-    terms of a series (errors near 1e-6 nat per row on ten classes of digits); rows
-    whose second term exceeds 1e-2 nat take 64 quasi-random points, or the smallest
-    power of 2 that is at least twice the K - 1 dimensions. Errors of such rows, with
-    dense random covariances, were up to 2e-3 nat where f has a standard deviation of
-    0.7, 0.02 at 1.2 and 0.1 at 3. Derivatives are those of the first term.
-    Powers use 2048 quasi-random points. ``refine=2`` measures these errors, the series
-    by its third term.
+    Expectations under a normal f are integrals over the K - 1 dimensions of orthonormal
+    contrasts. For up to four classes a product rule is used whose nodes follow the
+    covariance of f, accurate to about 1e-7 nat per row. With more classes, or if f is
+    too wide for that, or wide and independent, the log loss is integrated through
+    ``max_k (f_k + Gumbel noise)``, whose mean is that of log-sum-exp plus Euler's
+    constant: accurate to about 3e-7 nat per row for independent f (a factorized
+    posterior), whatever their variance. A full covariance is split into a diagonal that
+    reproduces the variances of the differences to the most probable class, integrated
+    in the same way, and a remainder. A small remainder enters through two terms of a
+    series (errors near 1e-6 nat per row on ten classes of digits); rows whose second
+    term exceeds 1e-2 nat take 64 quasi-random points, or the smallest power of 2 that
+    is at least twice the K - 1 dimensions. Errors of such rows, with dense random
+    covariances, were up to 2e-3 nat where f has a standard deviation of 0.7, 0.02 at
+    1.2 and 0.1 at 3. Derivatives are those of the first term. Powers use 2048
+    quasi-random points. ``refine=2`` measures these errors, the series by its third
+    term.
 
     Examples
     --------
@@ -153,7 +154,7 @@ class CategoricalLikelihood(Likelihood):
         out, powers = _Sums(mean), torch.empty_like(mean)
         cross = torch.empty_like(spread)
         for node in _visit(mean, spread, None, refine):
-            # Every p_k^c is at most 1, and their sum is not below K^(1 - c).
+            # Every p_k^c is at most 1, and their sum is at least K^(1 - c).
             each = node.p.pow(c) * node.weights
             powers[node.rows] = each.sum(2)
             cross[node.rows] = each @ node.p.mT

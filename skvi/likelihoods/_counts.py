@@ -1,4 +1,4 @@
-"""What likelihoods of counts share: sums over y, and expectations of their powers."""
+"""Shared by the likelihoods of counts: sums over y, and expectations of powers."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from skvi.utils._tables import table
 
 # Counts below are summed one by one; the rest is an integral over log y.
 N_TERMS, N_NODES = 128, 96
-# Above, single terms are as narrow as the steps between counts.
+# Above, single terms are as narrow as the spacing of counts.
 MAX_POWER = 16
 # Up to this power sums over y are tabulated in f.
 TABLE_POWER = 8
@@ -26,7 +26,7 @@ MAX_LOG_RATE = 300.0
 class CountLikelihood(Likelihood):
     """Base class: y in {0, 1, 2, ...}, one f, and a mean of exp(f).
 
-    A subclass owes `_log_mass(f, y)`, which continues the mass to real y, and
+    A subclass must implement `_log_mass(f, y)`, which continues the mass to real y, and
     `_mass_slopes(f, y)`, its first five derivatives in y.
     """
 
@@ -34,7 +34,7 @@ class CountLikelihood(Likelihood):
 
     @property
     def length_scale(self) -> float:
-        """Half a unit of the log rate: sums over y bend faster than a logistic."""
+        """Half a unit of the log rate: sums over y curve more than a logistic."""
         return 0.5
 
     def _log_mass(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -48,11 +48,11 @@ class CountLikelihood(Likelihood):
         return N_TERMS + 200 * (1 + safe_exp(f)) * (1 + 1 / c)
 
     def _table_key(self) -> tuple | None:
-        """Parameters of the sums over y; None where they are being learned."""
+        """Parameters of the sums over y; None if they are being learned."""
         return ()
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Log mass, (S, n); continued by the Gamma function for y that is no count."""
+        """Log mass, (S, n); extended to y that are not counts by the Gamma function."""
         return self._log_mass(f[..., 0], y)
 
     def mean(self, f: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ class CountLikelihood(Likelihood):
 
     @property
     def overdispersion(self) -> torch.Tensor | float:
-        """How far the variance exceeds the mean, in units of the squared mean."""
+        """Excess of the variance over the mean, in units of the squared mean."""
         return 0.0
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
@@ -153,7 +153,7 @@ class CountLikelihood(Likelihood):
 
 
 def _end_share(slopes: list[torch.Tensor]) -> torch.Tensor:
-    """Share of the term at the joint: Euler-Maclaurin with five derivatives.
+    """Relative correction at the joint: Euler-Maclaurin with five derivatives.
 
     The derivatives of exp(l), over exp(l), are Bell polynomials of those of l.
     """
@@ -184,5 +184,5 @@ def _legendre(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def safe_exp(f: torch.Tensor) -> torch.Tensor:
-    """Return exp(f), continued by its tangent above 300: slopes stay finite."""
+    """Return exp(f), continued by its tangent above 300 so that slopes stay finite."""
     return f.clamp(max=MAX_LOG_RATE).exp() * (1 + (f - MAX_LOG_RATE).clamp(min=0))

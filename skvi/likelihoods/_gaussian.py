@@ -123,7 +123,7 @@ class _GaussianPass(RowPass):
         torch.mul(weight, self._by_row, out=self._factor)
         torch.sub(self._f, y, out=self._residual)
         torch.mul(self._residual, self._factor, out=self._slope)
-        # Squares in units of the noise; on average there are as many as terms.
+        # Squares in units of the noise; they average to about one per term.
         squares = torch.mul(self._slope, self._residual, out=self._squares).sum((1, 2))
         torch.sub(count, squares, out=self._for_scale)
         return squares, count

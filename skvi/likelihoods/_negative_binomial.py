@@ -1,4 +1,4 @@
-"""Counts with more variance than a Poisson distribution has."""
+"""Overdispersed counts."""
 
 import math
 from numbers import Real
@@ -20,7 +20,7 @@ __all__ = ["NegativeBinomialLikelihood"]
 LARGE = 1e4
 # Dispersion below which rates of less than a million are Poisson to three digits.
 LEAST = 1e-9
-# Least dispersion from which a fit starts.
+# Smallest dispersion from which a fit starts.
 MIN_START = 0.05
 
 
@@ -44,8 +44,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
     Notes
     -----
     Known as NB2. The expected log mass under a normal f is that of a logistic model
-    and exact for every spread of f; expected powers are integrated to about 1e-9 for
-    standard deviations up to 80.
+    and exact for every standard deviation of f; expected powers are integrated to about
+    1e-9 for standard deviations up to 80.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     }
     tail_curvature = 0.0
     gamma_block = ("dispersion", 1.0)
-    #: What it means that a learned hyperparameter fell to its floor.
+    #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (
         "the counts are not more dispersed than a Poisson distribution; use "
         "PoissonLikelihood, or fix dispersion"
@@ -82,7 +82,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
 
     @property
     def learned(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The dispersion, where it is no number."""
+        """The dispersion, unless it is a number."""
         return ("dispersion",) if isinstance(self.dispersion, str) else ()
 
     def initial_hyper(self, y: torch.Tensor) -> torch.Tensor:
@@ -160,7 +160,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     def expected_log_prob(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
-        """As of a logistic model: two rules; see `Likelihood.expected_log_prob`."""
+        """As for a logistic model: two rules; see `Likelihood.expected_log_prob`."""
         r, log_alpha = 1 / self._alpha, self._alpha.log()
         found = expect_softplus(mean + log_alpha, spread, refine)
         constant = _log_binomial(y, r)

@@ -17,9 +17,10 @@ from skvi.utils._validation import Interval, StrOptions
 class NoiseLikelihood(Likelihood):
     """Base class: y = f + noise of one shape, with a scale.
 
-    A subclass takes a `noise_scale`, and implements `log_power_integral` and what
-    begins with "standard": noise of scale 1. Quadrature over a normal f, which networks
-    do not need, also asks for `expected_log_prob` and `_expected_power`.
+    A subclass takes a `noise_scale`, and implements `log_power_integral` and the
+    methods whose names begin with "standard", for noise of scale 1. Quadrature over a
+    normal f, which networks do not need, also asks for `expected_log_prob` and
+    `_expected_power`.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class NoiseLikelihood(Likelihood):
         Parameters
         ----------
         scale : Tensor of shape (S, n)
-            In units of y; any shape that goes with it.
+            In units of y; any shape that broadcasts to it.
 
         Returns
         -------
@@ -115,7 +116,7 @@ class NoiseLikelihood(Likelihood):
 
     @property
     def standard_variance(self) -> float:
-        """Variance of noise of scale 1; infinity where it has none."""
+        """Variance of noise of scale 1; infinity if it has none."""
         raise NotImplementedError
 
     def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
@@ -232,7 +233,7 @@ class NoiseLikelihood(Likelihood):
         c: float,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Without cut or cap for any spread; see `Likelihood.expected_power`."""
+        """Without truncation at any scale; see `Likelihood.expected_power`."""
         return self._expected_power(mean, spread, y, c, torch.zeros_like(mean), refine)
 
     def _expected_power(

@@ -30,8 +30,9 @@ class NoisePass(RowPass):
     ----------
     noise : StandardNoise
     buffers : RowBuffers
-        Of one column of f, the location; or of two, the location and what
-        ``reach * tanh(f / reach)`` bounds, the log of the scale over `noise_scale`.
+        Buffers with one column of f, the location; or with two, the location and the
+        log of the scale relative to `noise_scale`, bounded as ``reach * tanh(f /
+        reach)``.
     reach : float or None, default=None
         For two columns.
     """

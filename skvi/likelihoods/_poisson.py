@@ -21,8 +21,8 @@ class PoissonLikelihood(CountLikelihood):
     Notes
     -----
     An exposure t_i (time, area, persons at risk) enters as a log offset: f is then
-    the log rate per unit plus log t_i. The log mass is continued to y that are no
-    counts, such as rates, by ``lgamma(y + 1)``; it is then no density of anything.
+    the log rate per unit plus log t_i. The log mass is extended to y that are not
+    counts, such as rates, by ``lgamma(y + 1)``; it is then not a normalized density.
 
     The expected log mass under a normal f is a closed form,
     ``y m - exp(m + v / 2) - log y!``. Expected powers are integrated to about 1e-9

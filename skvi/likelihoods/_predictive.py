@@ -1,4 +1,4 @@
-"""What predictions of continuous targets need of a likelihood."""
+"""The part of a likelihood that predictions of continuous targets need."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ __all__ = ["Predictive"]
 
 
 class Predictive:
-    """Mixin: a subclass implements what is asked of it, by predictions of targets."""
+    """Mixin of the methods that predictions of targets call, as far as implemented."""
 
     @property
     def length_scale(self) -> float:
-        """Distance in f over which the log density bends."""
+        """Distance in f over which the slope of the log density changes."""
         raise NotImplementedError
 
     def variance(self, f: torch.Tensor) -> torch.Tensor:
@@ -25,7 +25,7 @@ class Predictive:
         Returns
         -------
         Tensor of shape (S, n)
-            In squared units of y; infinite where there is none.
+            In squared units of y; infinite if there is none.
         """
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class Predictive:
         raise NotImplementedError
 
     def resolution(self, f: torch.Tensor) -> torch.Tensor:
-        """Distance in f over which what is predicted bends: it spaces quadrature nodes.
+        """Distance in f over which predictions are nearly linear: the node spacing.
 
         Parameters
         ----------

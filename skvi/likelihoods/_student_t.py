@@ -24,7 +24,7 @@ class StudentTLikelihood(NoiseLikelihood):
     df : float, default=4.0
         Degrees of freedom, positive. Small values expect outliers: 4 has a finite
         variance, `df` / (`df` - 2) times the squared scale, and gives the largest
-        residuals little pull; infinity would be normal noise.
+        residuals little influence; infinity would be normal noise.
     noise_scale : float or "learn", default=1.0
         Scale of the noise, in units of y; not its standard deviation. "learn" has
         the fit find the value with the largest ELBO (type-II maximum likelihood where
@@ -32,14 +32,13 @@ class StudentTLikelihood(NoiseLikelihood):
 
     Notes
     -----
-    A robust model, where robust losses are robust inference: its mean is f, its
-    location is fitted to the data as a whole, outliers included. The log density is
-    not concave in f.
+    This is a robust model, whereas robust losses are robust inference: the model
+    describes all of the data, outliers included. The log density is not concave in f.
 
     ``log_power_integral`` of order c exists for ``c (df + 1) > 1``, so for all robust
     losses. Expectations under a normal f use that the distribution is a mixture of
-    normals over a Gamma-distributed precision: one integral of closed forms, exact to
-    1e-10 for every spread.
+    normals over a Gamma-distributed precision: one integral of closed forms, accurate
+    to 1e-10 for every standard deviation.
 
     Examples
     --------
@@ -76,12 +75,12 @@ class StudentTLikelihood(NoiseLikelihood):
         return -self._log_norm - self._power * torch.log1p(z.square() / self.df)
 
     def standard_slope(self, z: torch.Tensor) -> torch.Tensor:
-        """Pull of an observation, which falls where z is large, elementwise."""
+        """Influence of an observation, which decreases for large z, elementwise."""
         return (self.df + 1) * z / (self.df + z.square())
 
     @property
     def standard_variance(self) -> float:
-        """Variance of noise of scale 1; infinity where it has none."""
+        """Variance of noise of scale 1; infinity if it has none."""
         return self.df / (self.df - 2) if self.df > 2 else math.inf
 
     def standard_cdf(self, z: torch.Tensor) -> torch.Tensor:
@@ -117,7 +116,8 @@ class StudentTLikelihood(NoiseLikelihood):
                 f"The integral of the power {c} of {self!r} is infinite: c (df + 1) "
                 "must exceed 1. Use a larger power, or a larger df."
             )
-        # Of (1 + z^2 / df)^(-c (df + 1) / 2): the normalizer of another Student-t.
+        # Integral of (1 + z^2 / df)^(-c (df + 1) / 2): the normalizer of another
+        # Student-t.
         log_width = 0.5 * math.log(self.df * math.pi) + _lgamma_step(shape)
         value = c * self._log_peak + log_width + self._scale.log()
         return torch.zeros_like(f[..., 0]) + value

@@ -1,4 +1,4 @@
-"""What every likelihood owes, and what follows from it by quadrature."""
+"""What every likelihood must implement, and what follows from it by quadrature."""
 
 import torch
 
@@ -15,9 +15,9 @@ __all__ = ["Likelihood"]
 class Likelihood(Component, Movable, Predictive):
     """Base class of likelihoods.
 
-    A subclass owes `log_prob`, `log_power_integral`, `mean` and `sample`. The
-    derivatives and expectations below follow from `log_prob`; a subclass may
-    replace them by closed forms.
+    A subclass must implement `log_prob`, `log_power_integral`, `mean` and `sample`. The
+    derivatives and expectations below follow from `log_prob`; a subclass may replace
+    them by closed forms.
 
     Examples
     --------
@@ -29,23 +29,24 @@ class Likelihood(Component, Movable, Predictive):
     n_outputs = 1
     #: Whether y is discrete: p(y | f) is then a probability, which is at most 1.
     is_discrete = False
-    #: Whether the expectations under a normal f are right: with several columns only
-    #: where nothing changes when all of them move together.
+    #: Whether the expectations under a normal f are correct: with several columns only
+    #: if the density is invariant to adding a constant to all of them.
     has_expectations = True
     #: Whether y is normal given f.
     is_normal = False
     #: Whether f is the location of y, in its units.
     is_location = False
-    #: Columns of f that say how large the noise is; they start at 0.
+    #: Columns of f that determine the scale of the noise; they start at 0.
     scale_outputs: tuple[int, ...] = ()
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learned: tuple[str, ...] = ()
-    #: A positive number of the distribution that may have a Gamma prior and posterior:
-    #: its name, and p, where `bind` takes ``p * log(number)``. None without one.
+    #: A positive parameter of the distribution that may have a Gamma prior and
+    #: posterior: its name, and p if `bind` takes ``p * log(parameter)``; None if there
+    #: is none.
     gamma_block: tuple[str, float] | None = None
-    #: Shape and rate of that prior, where the likelihood asks for one.
+    #: Shape and rate of that prior, if the likelihood requests one.
     gamma_prior: tuple[float, float] | None = None
-    #: What it means, and what to do, where a learned hyperparameter fell to its floor.
+    #: Meaning and remedy of a learned hyperparameter at its lower limit.
     floor_remedy = (
         "the model fits some rows exactly; fix noise_scale, or use fewer parameters"
     )
@@ -80,12 +81,12 @@ class Likelihood(Component, Movable, Predictive):
         return self
 
     #: c, where ``-log p(y | f)`` is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
-    #: sign (0 for a bounded slope); None where it is not known to be of this form.
+    #: sign (0 for a bounded slope); None if it is not known to be of this form.
     tail_curvature: float | None = None
 
     @property
     def length_scale(self) -> float:
-        """Distance in f over which the log density bends: it spaces the nodes."""
+        """Distance in f over which the log density is nearly quadratic."""
         return 1.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -189,7 +190,7 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         RowPass or None
-            None, the default, where there is no closed form for it.
+            None, the default, if there is no closed form.
         """
         return None
 
@@ -210,11 +211,10 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         value, first, second : Tensor
-            Of shapes (n,), that of `mean` and that of `spread`.
-            Expectation of log p(y | f), in nats per row, and of its first and
-            second derivative in f, without Monte Carlo noise. The latter two are
-            also the derivative of the value in the mean, and twice the one in the
-            variance.
+            Tensors of shape (n,), of the shape of `mean` and of that of `spread`.
+            Expectation of log p(y | f), in nats per row, and of its first and second
+            derivative in f, without Monte Carlo noise. The latter two are also the
+            derivative of the value in the mean, and twice the one in the variance.
         """
         return expect_derivatives(
             self.log_prob, mean, spread, y, self.length_scale, refine
@@ -223,7 +223,7 @@ class Likelihood(Component, Movable, Predictive):
     def expected_log_loss(
         self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
     ) -> Expectations:
-        """`expected_log_prob` with the other sign.
+        """`expected_log_prob` with the opposite sign.
 
         Parameters
         ----------

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._model import Model
+from skvi._registry import PRIORS
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -19,20 +20,25 @@ from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import HalfCauchy, Normal, build_prior
+from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.solvers import (
     Alternating,
     EmpiricalBayes,
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
+    implied_scale,
     solve_from_best,
 )
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
+from skvi.utils._validation import StrOptions
 
-__all__ = ["BayesianLinearModel"]
+__all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
+
+#: Constraint of the parameter `prior` where "auto" is the default.
+PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
@@ -109,7 +115,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
-        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes, Alternating):
+        for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
             if not solver.missing(start):
                 found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
                 found.raise_interrupt()

@@ -5,7 +5,7 @@ from sklearn.base import RegressorMixin
 from skvi._registry import COUNTS
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     with_logarithm,
@@ -194,6 +194,7 @@ default="auto"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         "likelihood": [StrOptions(set(COUNTS)), Likelihood],
+        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(

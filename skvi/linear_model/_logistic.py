@@ -7,7 +7,7 @@ import torch
 
 from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
@@ -200,6 +200,7 @@ Prior, Posterior or dict, default="normal"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         **BayesianClassifierMixin._parameter_constraints,
+        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(

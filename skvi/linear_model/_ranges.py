@@ -1,5 +1,6 @@
 """Features whose ranges no single scale of their coefficients suits."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,9 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
     """
     if not (isinstance(prior, Normal | Laplace) and prior.scale == 1.0):
         return ""
-    n_rows = X.shape[0]
-    some = X[np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))]
+    n_rows, some = X.shape[0], X
+    if n_rows > MAX_ROWS:
+        some = X[np.linspace(0, n_rows - 1, MAX_ROWS).astype(int)]
     ends = some.max(0), some.min(0)
     if sparse.issparse(some):
         ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()
@@ -44,11 +46,12 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
     ranges = ranges[ranges > 0]
     if not len(ranges):
         return ""
-    small, large = np.quantile(ranges, [SMALL, 1.0], method="inverted_cdf")
+    ranges.sort()
+    small, large = ranges[math.ceil(SMALL * len(ranges)) - 1], ranges[-1]
     if large < MAX_RATIO * small:
         return ""
     return (
-        f"the features have ranges from {ranges.min():.2g} to {large:.2g}, "
+        f"the features have ranges from {ranges[0]:.2g} to {large:.2g}, "
         f"which no single scale of their coefficients suits, and prior={prior!r} has "
         f"the scale 1: standardize them, with make_pipeline(StandardScaler(), {name}"
         "(...)), or give prior='ard', which finds a scale for each"

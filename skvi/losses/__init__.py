@@ -1,8 +1,8 @@
-"""Losses: what the parameter is for.
+"""Losses: which parameter value is the target of inference.
 
 A loss turns a likelihood into l(theta, x_i, y_i), in nats per row. The log loss
 gives Bayesian inference; robust losses give a generalized posterior that
-outliers move less.
+is less sensitive to outliers.
 """
 
 from skvi.losses._callable import CallableLoss, RegularizedLoss

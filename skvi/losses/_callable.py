@@ -1,4 +1,4 @@
-"""Losses that a user writes as functions, and penalties that are added."""
+"""User-defined losses, and penalties that are added to a loss."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from skvi.utils._tables import table
 
 __all__ = ["CallableLoss", "RegularizedLoss"]
 
-# Half the range of the nodes, and their distances: halved until the result stays, as
-# it does at once for smooth functions; the last is for kinks.
+# Half the range of the nodes, and their spacings: halved until the result is stable, as
+# it is at once for smooth functions; the last is for kinks.
 REACH, STEPS = 8.0, (0.25, 0.125, 0.0625, 0.00625)
 STABLE = 1e-9
-# Elements of f at once.
+# Elements of f per chunk.
 CHUNK_ELEMENTS = 2**22
-# Spread over which derivatives at a single point are smoothed.
+# Standard deviation over which derivatives at a single point are smoothed.
 SMOOTHING = 0.05
 
 
@@ -40,13 +40,13 @@ class CallableLoss(Loss):
 
     Notes
     -----
-    The posterior is ``prior * exp(-sum of losses)``: the loss needs a scale, which
-    says how much one row teaches (10 * loss gives 10 times the information). f is
-    what the linear model or network returns: the mean for regressors (of the
-    standardized target where ``normalize_y=True``, which y then is too), the log
-    rate for counts, the log odds of class 1 for two classes. y are the targets as
-    floats, for classifiers the positions in ``classes_``: 0.0, 1.0, ... A hinge loss is
-    ``lambda f, y: torch.relu(1 - (2 * y - 1) * f)``.
+    The posterior is ``prior * exp(-sum of losses)``: the scale of the loss matters: it
+    sets the information in one row (10 * loss gives 10 times the information). f is the
+    output of the linear model or network: the mean for regressors (with
+    ``normalize_y=True`` both f and y are standardized), the log rate for counts, the
+    log odds of class 1 for two classes. y are the targets as floats, for classifiers
+    the indices in ``classes_``: 0.0, 1.0, ... A hinge loss is ``lambda f, y:
+    torch.relu(1 - (2 * y - 1) * f)``.
 
     Predictions still use the estimator's likelihood at f: a Gibbs posterior has no
     noise model of its own, so that ``noise_scale="learn"`` is refused.
@@ -55,8 +55,8 @@ class CallableLoss(Loss):
     and its derivatives follow from Stein's identities, ``E[loss z] / s`` and
     ``E[loss (z^2 - 1)] / s^2``, which need no derivative of the function. Errors: 1e-9
     for smooth functions, 5e-6 times the change of slope times s for kinks, and
-    0.002 times the jump for steps. Where s is 0 the derivatives are those of the
-    function smoothed over 0.05. Several columns cannot be integrated so.
+    0.002 times the jump for steps. At s = 0 the derivatives are those of the function
+    smoothed over 0.05. Several columns cannot be integrated in this way.
 
     References
     ----------
@@ -94,7 +94,7 @@ class CallableLoss(Loss):
         return values
 
     def check(self, likelihood: ConditionalDensity) -> None:
-        """Refuse hyperparameters that this loss cannot see; see `Loss.check`."""
+        """Refuse hyperparameters without effect on this loss; see `Loss.check`."""
         if likelihood.learned:
             name = likelihood.learned[0]
             raise IncompatibleComponentsError(
@@ -132,7 +132,7 @@ class CallableLoss(Loss):
         if not bool(torch.isfinite(value).all()):
             raise ValueError(
                 f"loss={self!r} is not finite for some f. Losses must be finite for "
-                "every f: limit them, or use the terms that are."
+                "every f: bound them, or use only the terms that are finite."
             )
         return value, out[1], out[2]
 
@@ -144,11 +144,11 @@ class CallableLoss(Loss):
         for step in STEPS:
             z, weights = _rule(step / refine, mean.device)
             f = torch.addcmul(mean, z[:, None], std)
-            # The center's value is taken out: Stein's identities divide by s.
+            # The value at the center is subtracted: Stein's identities divide by s.
             loss = self(None, f[..., None], y) - center
             sums = torch.stack([weights, weights * z, weights * (z.square() - 1)])
             found = sums @ loss.to(sums.dtype)
-            # A kink leaves an error in proportion to the spread.
+            # A kink leaves an error in proportion to the standard deviation.
             limit = STABLE * std.clamp(max=1.0)
             if before is not None and bool(((found - before).abs() < limit).all()):
                 break
@@ -175,17 +175,17 @@ class RegularizedLoss(Loss):
         None is `LogLoss`.
     penalty : callable, default=None
         phi, ``penalty(f, y) -> (S, n)``, with the arguments of `CallableLoss`: the
-        posterior gives less mass to parameters whose predictions f_i are punished.
+        posterior gives less mass to parameters whose predictions f_i are penalized.
         None is no penalty.
 
     Notes
     -----
-    phi depends on theta through what the model makes of it at x_i: for a linear
-    model f_i is the linear predictor. A function of theta alone is a prior, and is
-    given as one. With its expectation, ``E_q[phi]``, the objective is that of
-    P(loss + phi, D, Q): any divergence and family go with it, and losses nest.
-    Sample weights multiply both terms. Expectations are as accurate as those of the
-    two parts, and evidences are generalized ones.
+    phi depends on theta through the output f_i of the model at x_i: for a linear model
+    f_i is the linear predictor. A penalty on theta alone is a prior, and should be
+    given as one. With its expectation, ``E_q[phi]``, the objective is that of P(loss +
+    phi, D, Q): it can be combined with any divergence and family, and losses can be
+    nested. Sample weights multiply both terms. Expectations are as accurate as those of
+    the two parts, and evidences are generalized ones.
 
     References
     ----------

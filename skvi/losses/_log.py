@@ -31,11 +31,11 @@ class LogLoss(Loss):
         return -likelihood.log_prob(f, y)
 
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
-        """What the likelihood says; see `Loss.tail_curvature`."""
+        """That of the likelihood; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature
 
     def row_pass(self, likelihood: ConditionalDensity, buffers: RowBuffers) -> RowPass:
-        """In closed form where the likelihood has one; see `Loss.row_pass`."""
+        """In closed form if the likelihood has one; see `Loss.row_pass`."""
         closed = likelihood.row_pass(buffers)
         return super().row_pass(likelihood, buffers) if closed is None else closed
 

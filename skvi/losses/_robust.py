@@ -1,4 +1,4 @@
-"""Robust losses, which give outliers little weight."""
+"""Robust losses, which downweight outliers."""
 
 import math
 from numbers import Real
@@ -22,16 +22,16 @@ class BetaLoss(Loss):
     Parameters
     ----------
     beta : float, default=1.1
-        Order, greater than 1; 1 is the log loss, reached up to a constant, and
-        larger values give more weight to the bulk and less to outliers. The
-        default costs a few percent of efficiency on clean data.
+        Order, greater than 1; the limit 1 is the log loss, up to a constant, and larger
+        values give more weight to the bulk and less to outliers. The default costs a
+        few percent of efficiency on clean data.
 
     Notes
     -----
-    Nats per row at beta = 1; for other orders the unit depends on the unit of y
-    (for classes there is none). The loss is proper: on clean data its population
-    minimizer is the true parameter. Evidences of different orders have no common
-    unit and are never compared.
+    Nats per row at beta = 1; for other orders the unit depends on the unit of y (class
+    labels have none). The loss is proper: on clean data its population minimizer is the
+    true parameter. Evidences of different orders have no common unit and are never
+    compared.
 
     References
     ----------
@@ -92,22 +92,21 @@ class GammaLoss(Loss):
     Parameters
     ----------
     gamma : float, default=1.1
-        Order, greater than 1; 1 is the log loss, reached up to a constant (its
-        gradient exactly), and larger values give more weight to the bulk and less
-        to outliers. The default costs a few percent of efficiency on clean data.
+        Order, greater than 1; the limit 1 is the log loss, up to a constant, and larger
+        values give more weight to the bulk and less to outliers. The default costs a
+        few percent of efficiency on clean data.
 
     Notes
     -----
     Computed in log space, so that no order overflows. Nats per row at gamma = 1;
-    for other orders the unit depends on the unit of y (for classes and counts there
-    is none), and it is the loss of y standardized that should be used. Unlike
-    `BetaLoss` it normalizes by a ratio, and so tolerates larger shares of outliers
-    on one side. The loss is proper: on clean data its population minimizer is the
-    true parameter, the noise scale included (a plus sign before the last term, as
-    in some published formulas, gives half the noise at gamma = 1.5). In samples with
-    a learned noise scale it is unbounded below: one row that is fitted exactly is
-    enough, so that only an interior optimum is of use. Evidences of different
-    orders have no common unit and are never compared.
+    for other orders the unit depends on the unit of y (classes and counts have none),
+    so that y should be standardized. Unlike `BetaLoss` it normalizes by a ratio, and so
+    tolerates larger fractions of outliers on one side. The loss is proper: on clean
+    data its population minimizer is the true parameter, the noise scale included (a
+    plus sign before the last term, as in some published formulas, gives half the noise
+    at gamma = 1.5). In samples with a learned noise scale it is unbounded below: a
+    single exactly fitted row suffices, so that only an interior optimum is meaningful.
+    Evidences of different orders have no common unit and are never compared.
 
     References
     ----------

@@ -21,7 +21,7 @@ class Loss(Component, Movable):
     True
     """
 
-    #: Whether exp(-loss) is the likelihood itself, so that bounds speak of p(D).
+    #: Whether exp(-loss) is the likelihood itself, so that bounds are bounds of p(D).
     is_log_loss = False
 
     def __call__(
@@ -52,7 +52,7 @@ class Loss(Component, Movable):
         Raises
         ------
         IncompatibleComponentsError
-            Says what is missing and what to use instead.
+            The message says what is missing and what to use instead.
         """
 
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
@@ -65,8 +65,8 @@ class Loss(Component, Movable):
         Returns
         -------
         float or None
-            c, where the loss is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
-            sign; None where it is not known to be of this form.
+            c, if the loss is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either sign;
+            None if it is not known to be of this form.
         """
         return None
 
@@ -82,8 +82,8 @@ class Loss(Component, Movable):
         Returns
         -------
         RowPass
-            By automatic derivatives in f and in the hyperparameters, which are few
-            numbers beside those of a network; one member after the other.
+            By automatic differentiation in f and in the hyperparameters, which are few
+            compared with the parameters of a network; one member after the other.
         """
         return _AutogradPass(self, likelihood, buffers)
 
@@ -101,8 +101,8 @@ class Loss(Component, Movable):
         ----------
         likelihood : Likelihood
         mean : Tensor of shape (n,) or (n, K)
-            Mean of f; with K columns the loss must not change when all of them move
-            together, as that of a softmax does not.
+            Mean of f; with K columns the loss must be invariant to adding a constant to
+            all of them, as that of a softmax is.
         spread : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
@@ -112,10 +112,10 @@ class Loss(Component, Movable):
         Returns
         -------
         value, first, second : Tensor
-            Of shapes (n,), that of `mean` and that of `spread`: expectation of the
-            loss, in nats per row and without Monte Carlo noise, and of its first
-            and second derivative in f (the derivative of the value in the mean,
-            and twice the one in the variance).
+            Tensors of shape (n,), of the shape of `mean` and of that of `spread`:
+            expectation of the loss, in nats per row and without Monte Carlo noise, and
+            of its first and second derivative in f (the derivative of the value in the
+            mean, and twice the one in the variance).
         """
         return expect_derivatives(
             lambda f, t: self(likelihood, f, t),

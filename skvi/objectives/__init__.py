@@ -1,8 +1,8 @@
 """Objectives: what training optimizes, with its gradient rules.
 
 Three kinds. An *expectation* objective is ``E_q[loss] + D(q || prior)``, minimized:
-the ELBO and every generalized posterior. A *rows* objective has something else in
-the place of each row's expected loss: the alpha-energy. A *weights* objective is a
+the ELBO and every generalized posterior. A *rows* objective replaces each row's
+expected loss: the alpha-energy. A *weights* (importance-weighted) objective is a
 function of the log weights ``lw = log p(D, theta) - log q(theta)`` of draws from q.
 """
 

@@ -13,7 +13,7 @@ __all__ = ["AlphaEnergy"]
 
 
 class AlphaEnergy(Objective):
-    r"""Alpha-energy (black-box alpha): row-wise between the ELBO and beyond.
+    r"""Alpha-energy (black-box alpha): a row-wise generalization of the ELBO.
 
     .. math:: E_\alpha(q) = -\frac{1}{\alpha} \sum_i \log E_q\left[\exp\left(
               -\alpha \ell_i(\theta) + \frac{\alpha}{n}
@@ -27,10 +27,10 @@ class AlphaEnergy(Objective):
 
     from which it differs by O(alpha / n). Both tend to minus the ELBO as alpha -> 0:
     variational inference is at alpha = 0 *here*, at alpha = 1 of `RenyiBound`, and at
-    alpha = 1 of the divergences ``Renyi`` and ``AlphaDivergence``. A larger alpha
-    asks only that *some* parameters under q explain each row, and gives wider
-    posteriors; at alpha = 1 the large-n form has the log predictive density of every
-    training row.
+    alpha = 1 of the divergences ``Renyi`` and ``AlphaDivergence``. A larger alpha only
+    requires that *some* parameters under q explain each row, and gives wider
+    posteriors; at alpha = 1 the large-n form contains the log predictive density of
+    every training row.
 
     Parameters
     ----------
@@ -39,19 +39,19 @@ class AlphaEnergy(Objective):
     form : {"large_n", "exact"}, default="large_n"
         "large_n" is the second formula: for a linear model and a normal q it is
         computed and optimized without noise, for a network with locally sampled
-        activations, and every factor but the likelihood's is in closed form. "exact"
+        activations, and every factor except the likelihood is in closed form. "exact"
         is the first, always from draws.
     gradient : {"auto", "reparam"}, default="auto"
-        "auto" needs no draws for a linear model, where q and the prior have a
-        divergence in closed form. "reparam" trains on draws of theta in any case.
+        "auto" needs no draws for a linear model, if the divergence between q and the
+        prior has a closed form. "reparam" trains on draws of theta in any case.
 
     Attributes
     ----------
     direction : "estimate"
         Minus the energy is at least the ELBO of the same q, and close to log p(D) for
-        a good q, but it is a bound on neither side. So ``objective_value_`` of an
-        estimator is *minus* the energy, comparable with ``lower_bound_``, which is
-        the ELBO, a bound.
+        a good q, but it is neither a lower nor an upper bound. So ``objective_value_``
+        of an estimator is *minus* the energy, comparable with ``lower_bound_``, which
+        is the ELBO, a bound.
 
     Notes
     -----
@@ -99,18 +99,18 @@ class AlphaEnergy(Objective):
         return self.form == "exact" or self.gradient != "auto"
 
     def check(self, divergence: Any, target: Any) -> None:
-        """Refuse other divergences than KL, and targets without rows."""
+        """Refuse divergences other than KL, and targets without rows."""
         self.validate()
         if not divergence.is_standard:
             raise IncompatibleComponentsError(
-                f"objective=AlphaEnergy has KL(weight=1) to the prior inside; got "
+                f"objective=AlphaEnergy contains KL(weight=1) to the prior; got "
                 f"divergence={divergence!r}. Use objective='elbo' with this "
                 "divergence, or divergence='kl' with this objective."
             )
         if not target.has_pointwise or target.prior is None:
             raise IncompatibleComponentsError(
-                f"{self!r} takes a power mean of the likelihood of every row, beside "
-                "KL to the prior, and this target has no rows that it tells apart, or "
+                f"{self!r} takes a power mean of the likelihood of every row, and "
+                "KL to the prior, but this target has no separate rows, or "
                 "no prior. Use objective='renyi', which takes one of the whole density."
             )
 

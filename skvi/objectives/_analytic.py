@@ -23,7 +23,7 @@ def structure_of(member: Member) -> Hashable | None:
     Returns
     -------
     Hashable or None
-        None where `AnalyticSteps` cannot train the member.
+        None if `AnalyticSteps` cannot train the member.
     """
     target = member.target
     if not (member.posterior.is_mean_field and can_train(member)):
@@ -42,9 +42,10 @@ def structure_of(member: Member) -> Hashable | None:
 
 
 class _Layer(NamedTuple):
-    """Views of what belongs to the weights of one layer, (M, S or 1, inputs, outputs).
+    """Views of the buffers for the weights of one layer, (M, S or 1, inputs, outputs).
 
-    `both` stacks `in_mean` and `in_std`, slopes at every draw; `total` has their sums.
+    `both` stacks `in_mean` and `in_std`, gradients at every draw; `total` has their
+    sums.
     """
 
     mean: torch.Tensor
@@ -59,21 +60,21 @@ class _Layer(NamedTuple):
 class AnalyticSteps(NetworkSteps):
     """Gradients of the negative ELBO from draws of factorized normals.
 
-    ``theta = mean + std * noise``. The predictor pulls the slopes of the loss in f
-    back to theta; they are the gradient in the means and, times the noise, in the
+    ``theta = mean + std * noise``. The predictor backpropagates the slopes of the loss
+    in f to theta; they are the gradient in the means and, times the noise, in the
     standard deviations. The divergence is in closed form.
 
     Parameters
     ----------
     members : sequence of Member
-        Of one structure, see `structure_of`.
+        Members of one structure, see `structure_of`.
     params : Tensor of shape (M, V)
     n_draws : int
         S.
     batch_size : int or None
-        Most rows of one step; None is all rows in every step.
+        Maximum number of rows of one step; None is all rows in every step.
     noise : NoiseStream, default=None
-        Goes on with this one.
+        Noise to continue with.
     """
 
     def __init__(

@@ -14,15 +14,15 @@ __all__ = ["DivergencePart", "divergence_part", "form_of"]
 
 
 class DivergencePart(Protocol):
-    """Adds a share of the divergence to gradients, and says what all of it was."""
+    """Adds a fraction of the divergence to gradients, and returns its full value."""
 
     def weigh(self, shares: Sequence[float]) -> None:
-        """Take these shares, one for each member, from now on; 1 at first."""
+        """Set the fraction of each member from now on; initially 1."""
 
     def complete(self) -> None:
         """Complete the gradient, so far that of the loss in means and deviations.
 
-        It becomes that in means and logs of deviations, with the divergence.
+        It becomes that in means and log standard deviations, with the divergence.
         """
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ def divergence_part(
     std: torch.Tensor,
     gradient: torch.Tensor,
 ) -> DivergencePart:
-    """Choose the fastest way that all members have.
+    """Choose the fastest method available to all members.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def divergence_part(
         Read in every step, as is `std`.
     std : Tensor of shape (M, P)
     gradient : Tensor of shape (M, V)
-        What `complete` completes.
+        Buffer that `complete` completes.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def divergence_part(
 
 
 def form_of(member: Member) -> str:
-    """Name the way in which a member's divergence is differentiated.
+    """Name the method that differentiates a member's divergence.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _form(member: Member) -> MomentForm | OrderForm | ScaledForm | None:
 
 
 class _Moments:
-    """Closed: linear in second moments and in the entropy."""
+    """Closed form: linear in second moments and in the entropy."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Moments:
 
 
 class _Orders:
-    """Closed: Rényi divergences of single coordinates, each member of its own order.
+    """Closed form: Rényi divergences of coordinates, with one order for each member.
 
     With ``M = a var(pi) + (1 - a) var(q)`` the derivatives of a coordinate's are
     ``d / M`` in the mean and ``(var(q) / M - 1) / a - (1 - a) var(q) (d / M)^2`` in the
@@ -158,7 +158,7 @@ class _Orders:
         numbers = [(form.order, form.rate) for form in forms]
         self.order, self.rate = params.new_tensor(numbers).T[..., None]
         self.has_rate = bool(self.rate.any())
-        # Without a rate any number serves in its place.
+        # If there is no rate, its value has no effect.
         self.divisor = torch.where(self.rate == 0, 1.0, self.rate)
         self.share = torch.ones_like(self.rate)
         self.std, self.mean, self.size = std, params[:, :size], size
@@ -198,14 +198,14 @@ def _renyi(
     log_std: torch.Tensor,
     prior: torch.Tensor,
 ) -> torch.Tensor:
-    """Rényi divergences of coordinates, NaN where they are infinite."""
+    """Rényi divergences of coordinates, NaN if they are infinite."""
     b = 1 - a
     dets = b * log_std + 0.5 * (a * prior.log() - mixed.log())
     return 0.5 * shift.square() / mixed - dets / (a * b)
 
 
 class _ByAutograd:
-    """Automatic derivatives of the closed form, one member after the other."""
+    """Automatic differentiation of the closed form, one member after the other."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ __all__ = ["Batch", "MemberBatches"]
 
 
 class Batch(NamedTuple):
-    """Rows of one step of M members; short ones are filled up with weight 0.
+    """Rows of one step of M members; short batches are padded with weight 0.
 
     Parameters
     ----------
@@ -40,10 +40,10 @@ class MemberBatches:
     ----------
     targets : sequence of SupervisedTarget
     batch_size : int or None
-        Most rows of a step; None is all rows in every step.
+        Maximum number of rows of a step; None is all rows in every step.
     n_draws : int
     like : Tensor
-        Of the dtype and on the device of the buffers.
+        Tensor with the dtype and the device of the buffers.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class MemberBatches:
 
 
 def _padded(rows: list[torch.Tensor], sizes: list[int], length: int) -> torch.Tensor:
-    """Positions of rows, (T, length); short parts are filled up with the first row."""
+    """Positions of rows, (T, length); short parts are padded with the first row."""
     if min(sizes) == length:
         return torch.stack(rows)
     index = pad_sequence(rows, batch_first=True)

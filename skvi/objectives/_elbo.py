@@ -18,7 +18,7 @@ from skvi.utils._validation import StrOptions
 __all__ = ["ELBO"]
 
 SCORE_RATE = 0.1
-# Draws, and numbers in their scores, by which the end of a fit is judged.
+# Draws, and elements of their scores, used to decide when a fit is finished.
 GAIN_DRAWS, GAIN_ELEMENTS = 1000, 2**23
 
 
@@ -31,21 +31,21 @@ class ELBO(Objective):
     Parameters
     ----------
     gradient : {"auto", "reparam", "stl", "score"}, default="auto"
-        "auto" integrates in closed form or by quadrature where it can, and needs
-        no draws for a linear model. The others train on fresh draws. "reparam"
-        differentiates through the draws, "stl" (sticking the landing) also drops
-        the score term, so that the gradient has no noise where q is the posterior;
-        it needs ``KL(weight=1)``. "score" (score function, REINFORCE, black-box
-        variational inference) needs no derivative of the log joint density in
-        theta, at the price of far more noise: it is for densities that have none.
+        "auto" integrates in closed form or by quadrature if possible, and needs no
+        draws for a linear model. The others train on fresh draws. "reparam"
+        differentiates through the draws, "stl" (sticking the landing) also drops the
+        score term, so that the gradient has no noise if q is the posterior; it needs
+        ``KL(weight=1)``. "score" (score function, REINFORCE, black-box variational
+        inference) needs no derivative of the log joint density in theta, at the cost of
+        far more noise: it is for densities without derivatives.
     rao_blackwell : bool, default=False
-        Of "score" only: whether the parameters of q for one coordinate leave out
-        log q and the log prior of all other coordinates. It needs a factorized q,
-        an independent prior and KL. By itself it cuts the noise; beside the control
-        variate it can add some where every row depends on every coordinate, because
-        near the optimum what it drops cancels the noise of the loss.
+        For "score" only: whether the gradient for one coordinate of q leaves out log q
+        and the log prior of all other coordinates. It needs a factorized q, an
+        independent prior and KL. On its own it reduces the noise; with the control
+        variate it can increase it if every row depends on every coordinate, because
+        near the optimum the omitted terms cancel noise of the loss.
     control_variate : {"auto"} or bool, default="auto"
-        Of "score" only: whether multiples of the score, whose mean is 0, are
+        For "score" only: whether multiples of the score, whose mean is 0, are
         subtracted. "auto" is True.
 
     Notes
@@ -54,7 +54,7 @@ class ELBO(Objective):
     with theta held fixed, for KL with weight w. For another divergence in closed
     form only the loss is sampled. The coefficient of the control variate, ``cov(f,
     h) / var(h)`` for each parameter, is estimated for every draw from all *other*
-    draws: from the same draws it would be biased by O(1/S). So all rules are
+    draws: from the same draws it would be biased by O(1/S). All rules are therefore
     unbiased at every number of draws, in minibatches too (for KL and closed forms;
     "reparam" with a log mean, as in Rényi's divergence without a closed form, is
     consistent only). A single draw has no other draws and no control variate.
@@ -124,7 +124,7 @@ class ELBO(Objective):
             self._check_score(posterior, divergence, target.reference)
 
     def _check_bound(self, divergence: Any) -> None:
-        """Refuse what an upper bound of log q does not keep a lower bound."""
+        """Refuse combinations that are no lower bound with an upper bound of log q."""
         if divergence.kl_weight is None or self.gradient in ("stl", "score"):
             given = f"{self!r} and divergence={divergence!r}"
             raise IncompatibleComponentsError(
@@ -156,7 +156,7 @@ class ELBO(Objective):
     def remaining_gain(
         self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
     ) -> float:
-        """Of the score form with KL; see `Objective.remaining_gain`."""
+        """For the score form with KL; see `Objective.remaining_gain`."""
         weight = divergence.kl_weight
         if self.gradient != "score" or weight is None:
             return 0.0
@@ -167,7 +167,7 @@ class ELBO(Objective):
         return form.remaining_gain(form.reward(loss, weight, target.reference))
 
     def structure(self, member: Member) -> Hashable | None:
-        """What networks under factorized normals share; see `Objective.structure`."""
+        """Structure of networks under factorized normals; see `Objective.structure`."""
         return structure_of(member) if self.gradient == "auto" else None
 
     def steps(
@@ -242,7 +242,7 @@ class ELBO(Objective):
 
 
 def _check_prior(divergence: Any, target: Any) -> None:
-    """Raise where there is no prior that this divergence could be one from."""
+    """Raise if this divergence needs a prior and there is none."""
     if target.prior is not None:
         divergence.check_prior(target.prior)
     elif not divergence.is_standard:

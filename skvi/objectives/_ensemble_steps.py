@@ -1,4 +1,4 @@
-"""Gradient steps of mixtures whose components are trained as if each were alone."""
+"""Gradient steps of mixtures whose components are trained independently."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def _is_mixture(member: Member) -> bool:
 def _components_of(member: Member) -> list[Member]:
     """Members that train the components of one.
 
-    Each has a source of draws of its own, so that it gets what it would get alone.
+    Each has its own source of draws, so that it is trained as it would be alone.
     """
     components = member.posterior.components
     sources = spawn(member.generator, len(components))
@@ -50,7 +50,7 @@ def stack_structure(objective: Any, member: Member) -> Hashable | None:
     Returns
     -------
     Hashable or None
-        Of mixtures what their components share, and how many there are.
+        For mixtures, the structure of their components and their number.
     """
     if not _is_mixture(member):
         return objective.structure(member)
@@ -67,16 +67,16 @@ def make_steps(
     n_draws: int,
     batch_size: int | None,
 ) -> Steps:
-    """Make what takes the gradients of members, which may be mixtures.
+    """Make the gradient steps of members, which may be mixtures.
 
     Parameters
     ----------
     objective : Objective
     members : sequence of Member
-        Of one structure, or a single one.
+        Members of one structure, or a single one.
     params : Tensor of shape (M, V)
     n_draws : int
-        Of each component.
+        Number of draws of each component.
     batch_size : int or None
 
     Returns
@@ -91,7 +91,7 @@ def make_steps(
 
 
 def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.Tensor:
-    """Estimate what is minimized, of mixtures the mean over their components.
+    """Estimate the minimized loss, for mixtures the mean over their components.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.
     member : Member
     rows : Tensor of int or None
     n_draws : int
-        Of each component.
+        Number of draws of each component.
 
     Returns
     -------
@@ -118,9 +118,9 @@ def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.
 class _EnsembleSteps(Steps):
     """Gradients of M mixtures of K components: those of M K members.
 
-    What is minimized is the mean over the components. Their own parameters get the
-    gradients that they would get alone, which Adam scales anyhow; what they share, the
-    hyperparameters, gets the mean.
+    The mean over the components is minimized. Their own parameters get the gradients
+    that they would get alone, as Adam is invariant to scale; the shared hyperparameters
+    get the mean.
 
     Parameters
     ----------

@@ -16,26 +16,25 @@ class EUBO(WeightsObjective):
     .. math:: U(q) = E_{p(\theta|D)}[\log p(D, \theta) - \log q(\theta)]
               = \log p(D) + KL(p(\theta|D) \| q)
 
-    A normal q at the optimum has the posterior's own mean and covariance (for a
-    mean-field q: its marginal standard deviations), where the ELBO's are often
-    too small.
+    A normal q at the optimum has the mean and covariance of the posterior (for a
+    mean-field q: its marginal standard deviations); those of the ELBO are often too
+    small.
 
     Parameters
     ----------
     gradient : {"auto", "score", "doubly_reparam"}, default="auto"
-        "auto" matches moments where q is normal, and else trains with
-        "doubly_reparam". Both rules train on self-normalized weights of fresh
-        draws; their bias is O(1/S) and large while the effective sample size is
-        small. The noise of "doubly_reparam" vanishes where q is the posterior.
+        "auto" matches moments if q is normal, and otherwise trains with
+        "doubly_reparam". Both rules train on self-normalized weights of fresh draws;
+        their bias is O(1/S) and large while the effective sample size is small. The
+        noise of "doubly_reparam" vanishes if q is the posterior.
 
     Notes
     -----
-    The exact EUBO is above log p(D). Its estimate from draws of q is a
-    self-normalized one and can fall below: `evidence_bounds` takes its upper
-    side from posterior draws. The gradient of the exact EUBO is
-    ``-E_p[d log q(theta; lambda) / d lambda]`` with theta held fixed.
-    Differentiating the weights as well minimizes something that has no lower
-    bound at a finite number of draws.
+    The exact EUBO is above log p(D). Its self-normalized estimate from draws of q can
+    fall below: `evidence_bounds` takes its upper bound from posterior draws. The
+    gradient of the exact EUBO is ``-E_p[d log q(theta; lambda) / d lambda]`` with theta
+    held fixed. Differentiating the weights as well minimizes something that has no
+    lower bound at a finite number of draws.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Where the expectation of a power of the weights is finite."""
+"""Conditions under which the expectation of a power of the weights is finite."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 
-# A smallest eigenvalue this near to 0, in relation to the largest, decides nothing.
+# A smallest eigenvalue this close to 0, relative to the largest, is inconclusive.
 MARGIN = 1e-8
 
 
@@ -15,7 +15,7 @@ def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
 
     For q normal with covariance V and a joint density with the quadratic tail
     precision T, ``w^n q`` decays like ``exp(-theta' (n T + (1 - n) / V) theta / 2)``:
-    finite where that matrix is positive definite, infinite where it has a negative
+    finite if that matrix is positive definite, infinite if it has a negative
     eigenvalue. For n from 0 to 1 it is at most ``Z^n`` (Jensen), for every q.
     """
     if 0 <= power <= 1:
@@ -26,13 +26,13 @@ def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
     tail, is_exact = found
     q = _with_square_scale(q, tail.dtype)
     finite = _is_positive(tail, q, power)
-    # A lower bound of T settles one side: more decay helps positive powers only.
+    # A lower bound of T decides one direction: more decay helps positive powers only.
     helps = finite if power > 0 else finite is False
     return finite if is_exact or helps else None
 
 
 def _with_square_scale(q: NormalForm, dtype: torch.dtype) -> NormalForm:
-    """The same normal, whose factor, where it has one, is merged into its scale."""
+    """The same normal, with its factor, if any, merged into its scale."""
     scale = q.scale if q.factor is None else torch.linalg.cholesky(q.covariance())
     return NormalForm(q.mean.to(dtype), scale.to(dtype))
 

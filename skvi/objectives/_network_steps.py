@@ -1,4 +1,4 @@
-"""What all gradients share that go through the passes of a network."""
+"""Base class of the gradients that use the passes of a network."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from skvi.utils._row_pass import RowBuffers
 
 __all__ = ["NetworkSteps", "can_train"]
 
-# Multiply-adds of a step of which many may be made before anybody hears of them.
+# Multiply-adds of a step below which many are made before progress is reported.
 QUICK_WORK = 2**26
 
 
 def can_train(member: Member) -> bool:
-    """Whether slopes go through passes, and the divergence has a closed form."""
+    """Whether passes give the slopes, and the divergence has a closed form."""
     target = member.target
     if not target.has_row_slopes or target.prior is None:
         return False
@@ -34,11 +34,11 @@ class NetworkSteps(Steps):
     n_draws : int
         S.
     batch_size : int or None
-        Most rows of one step; None is all rows in every step.
+        Maximum number of rows of one step; None is all rows in every step.
     n_noise : int
-        Numbers that make a draw.
+        Number of random numbers per draw.
     noise : NoiseStream, default=None
-        Goes on with this one.
+        Noise to continue with.
     """
 
     weighs_divergence = True
@@ -79,7 +79,7 @@ class NetworkSteps(Steps):
 
     @property
     def spans_epochs(self) -> bool:  # type: ignore[override]
-        """Where steps are quick: nobody waits for the report of an epoch."""
+        """Whether steps are so fast that progress need not be reported every epoch."""
         return self.noise.block[:, 0].numel() * self.batches.n_rows < QUICK_WORK
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:

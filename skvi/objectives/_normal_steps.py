@@ -15,20 +15,20 @@ __all__ = ["NormalSteps"]
 class NormalSteps(NetworkSteps):
     """Gradients of the negative ELBO from draws of any normal, for one member.
 
-    The network pulls slopes back to theta through buffers. What is made of the
-    variational parameters, draws and divergence, is differentiated automatically.
+    The network backpropagates slopes to theta through buffers. Draws and divergence,
+    which depend on the variational parameters, use automatic differentiation.
 
     Parameters
     ----------
     members : sequence of Member
-        A single one.
+        A single member.
     params : Tensor of shape (1, V)
     n_draws : int
         S.
     batch_size : int or None
-        Most rows of one step; None is all rows in every step.
+        Maximum number of rows of one step; None is all rows in every step.
     noise : NoiseStream, default=None
-        Goes on with this one.
+        Noise to continue with.
     """
 
     def __init__(
@@ -73,4 +73,6 @@ class NormalSteps(NetworkSteps):
         return self._losses(trail) + divergences
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
-        raise NotImplementedError("A single member has nobody to go on without.")
+        raise NotImplementedError(
+            "A single member cannot be left out of its own steps."
+        )

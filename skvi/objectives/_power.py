@@ -23,7 +23,7 @@ class _PowerBound(WeightsObjective):
 
     @property
     def direction(self) -> str:  # type: ignore[override]
-        """Which side of log p(D) the exact bound is on."""
+        """Whether the exact bound is a lower or an upper bound of log p(D)."""
         return "lower" if self._order >= 0 else "upper"
 
     @property
@@ -53,15 +53,15 @@ class _PowerBound(WeightsObjective):
 
 
 class RenyiBound(_PowerBound):
-    r"""Rényi's variational bound, of every real order but 1.
+    r"""Rényi's variational bound, of every real order except 1.
 
     .. math:: L_\alpha(q) = \frac{1}{1-\alpha} \log E_q\left[
               \left(\frac{p(D, \theta)}{q(\theta)}\right)^{1-\alpha}\right]
               = \log p(D) - D_\alpha(q \| p(\theta|D))
 
-    It falls as alpha grows: alpha = 0 is log p(D) itself (the importance-weighted
-    ELBO from S draws), alpha -> 1 the ELBO. Orders from 0 up are lower bounds and
-    maximized, negative ones are upper bounds and minimized.
+    It decreases in alpha: alpha = 0 is log p(D) itself (the importance-weighted ELBO
+    from S draws), alpha -> 1 the ELBO. Orders of at least 0 are lower bounds and are
+    maximized, negative ones are upper bounds and are minimized.
 
     Parameters
     ----------
@@ -70,10 +70,9 @@ class RenyiBound(_PowerBound):
         that of the EUBO (all of the posterior's width) and that of the ELBO
         (its bulk), and the exact bound always exists.
     gradient : {"auto", "reparam", "doubly_reparam", "score"}, default="auto"
-        "auto" solves moment equations where 0 < alpha < 1, q is normal and the
-        model linear, and else trains with "doubly_reparam". "reparam"
-        differentiates the estimate from S draws, for alpha >= 0 only; "score" is
-        for alpha < 0 only.
+        "auto" solves moment equations if 0 < alpha < 1, q is normal and the model
+        linear, and otherwise trains with "doubly_reparam". "reparam" differentiates the
+        estimate from S draws, for alpha >= 0 only; "score" is for alpha < 0 only.
 
     Attributes
     ----------
@@ -83,18 +82,17 @@ class RenyiBound(_PowerBound):
     Notes
     -----
     *Exactly*, alpha > 0 is a lower bound and alpha < 0 an upper one. *From S
-    draws*, alpha >= 0 stays a lower bound in expectation; alpha < 0 is biased low
-    (at S = 1 every order is the ELBO) and certifies nothing. For alpha < 0 or
-    alpha > 1 the exact bound can be infinite (see `exists`); any sample is finite.
+    draws*, alpha >= 0 stays a lower bound in expectation; alpha < 0 is biased low (at S
+    = 1 every order is the ELBO), so that the estimate is not a valid bound. For alpha <
+    0 or alpha > 1 the exact bound can be infinite (see `exists`); any sample is finite.
 
     With ``w = softmax((1 - alpha) lw)``, detached: "reparam" is
     ``sum(w dlw/dlambda)`` and "doubly_reparam" ``sum((alpha w + (1 - alpha) w^2)
     (dlw/dtheta) dtheta/dlambda)``, equal in expectation at every S. For alpha < 0
     they are ``alpha / (1 - alpha) sum(w dlog q/dlambda)`` with theta held fixed
     ("score") and ``alpha sum(w (dlw/dtheta) dtheta/dlambda)``, with a bias of
-    O(1/S); there the derivative of the estimate from S draws minimizes something
-    without a lower bound. Minibatches bias the bound, which is not linear in the
-    log likelihood.
+    O(1/S); there the objective defined by the estimate from S draws is unbounded below.
+    Minibatches bias the bound, which is not linear in the log likelihood.
 
     References
     ----------
@@ -136,7 +134,7 @@ class RenyiBound(_PowerBound):
         Raises
         ------
         ValueError
-            Says what was given and what to use instead.
+            The message says what was given and what to use instead.
         """
         super().validate()
         if self.alpha == 1:
@@ -153,7 +151,7 @@ class RenyiBound(_PowerBound):
             )
 
 
-#: Of each direction: what it means, the rule that is no gradient, another, and why.
+#: For each direction: side, the rule that is not a gradient, alternative, and reason.
 _RULES = {
     "lower": ("below", "score", "reparam", "is not the gradient of what is maximized"),
     "upper": ("above", "reparam", "score", "minimizes something without a minimum"),
@@ -166,23 +164,23 @@ class ChiBound(_PowerBound):
     .. math:: U_n(q) = \frac{1}{n} \log E_q\left[
               \left(\frac{p(D, \theta)}{q(\theta)}\right)^n\right]
 
-    Minimizing it punishes a q that is too narrow more than the EUBO does.
+    Minimizing it penalizes a q that is too narrow more than the EUBO does.
 
     Parameters
     ----------
     order : float, default=2
         n > 1. 2 belongs to the chi-squared divergence of the posterior from q.
     gradient : {"auto", "score", "doubly_reparam"}, default="auto"
-        "auto" is "doubly_reparam", whose noise vanishes where q is the posterior.
-        Both have a bias of O(1/S), large while few draws carry the weight.
+        "auto" is "doubly_reparam", whose noise vanishes if q is the posterior. Both
+        have a bias of O(1/S), which is large while a few draws dominate the weights.
 
     Notes
     -----
-    The exact bound is above log p(D), but finite only where q has the heavier
-    tails: for logistic models with prior covariance P and normal q of covariance V
-    only where ``order / P - (order - 1) / V`` is positive definite. Elsewhere
-    every estimate is a number that estimates nothing: see `exists`. Where it is
-    finite, an estimate from S draws is biased low and certifies nothing.
+    The exact bound is above log p(D), but finite only if q has the heavier tails: for
+    logistic models with prior covariance P and normal q of covariance V only if ``order
+    / P - (order - 1) / V`` is positive definite. Otherwise estimates do not converge:
+    see `exists`. Even if it is finite, an estimate from S draws is biased low and not a
+    valid bound.
 
     With ``w = softmax(order * lw)``, detached: "score" is ``(1 - order) / order
     sum(w dlog q/dlambda)`` with theta held fixed, "doubly_reparam" ``(1 - order)
@@ -225,8 +223,8 @@ class IWELBO(_PowerBound):
               \sum_k \frac{p(D, \theta_k)}{q(\theta_k)}\right]
 
     A lower bound in expectation that rises to log p(D) with K. The q that
-    maximizes it is a good importance proposal, wider than the ELBO's; by itself
-    it approximates the posterior the less, the larger K is.
+    maximizes it is a good importance proposal, wider than that of the ELBO; the larger
+    K is, the less q itself approximates the posterior.
 
     Parameters
     ----------
@@ -234,9 +232,9 @@ class IWELBO(_PowerBound):
         K, draws in one log mean.
     gradient : {"auto", "reparam", "doubly_reparam"}, default="auto"
         "auto" is "doubly_reparam": ``sum(w^2 (dlw/dtheta) dtheta/dlambda)`` with
-        ``w = softmax(lw)``, detached, whose noise vanishes where q is the
-        posterior. "reparam" differentiates the estimate; its signal falls behind
-        its noise as K grows. Both have the same expectation.
+        ``w = softmax(lw)``, detached, whose noise vanishes if q is the posterior.
+        "reparam" differentiates the estimate; its signal-to-noise ratio decreases as K
+        grows. Both have the same expectation.
 
     Notes
     -----
@@ -281,9 +279,9 @@ class IWELBO(_PowerBound):
         Parameters
         ----------
         log_weights : Tensor of shape (..., S)
-            ``log p(D, theta) - log q(theta)`` at draws of q, in nats. The last axis
-            is cut into ``S // K`` groups, what remains is left out; fewer than K
-            weights are one group.
+            ``log p(D, theta) - log q(theta)`` at draws of q, in nats. The last axis is
+            cut into ``S // K`` groups, the remainder is ignored; fewer than K weights
+            form one group.
 
         Returns
         -------

@@ -14,7 +14,7 @@ __all__ = ["ScaledForm", "ScaledMoments"]
 
 @dataclass(frozen=True, eq=False)
 class ScaledForm:
-    """A `MomentForm` at factors 1 of the prior's scales, and what those factors are.
+    """A `MomentForm` at unit scale factors of the prior, and the learned factors.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class ScaledForm:
 
     @classmethod
     def of(cls, member: Member) -> Self | None:
-        """Form of a member whose prior learns nothing but scales."""
+        """Form of a member whose prior learns only scales."""
         spec = member.target.prior_spec
         factors = spec.learned_scales()
         if factors is None:
@@ -46,7 +46,7 @@ class ScaledForm:
 
 
 class ScaledMoments:
-    """Closed, with a factor ``exp(h)`` of the prior's scale in some coordinates.
+    """Closed form, with a factor ``exp(h)`` of the prior's scale in some coordinates.
 
     ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h)
     + constant``, whose derivative in h is the sum of ``w - precision exp(-2 h) (std^2 +
@@ -55,11 +55,11 @@ class ScaledMoments:
     Parameters
     ----------
     forms : sequence of ScaledForm
-        Of M members, with equal `learned_scales`.
+        Forms of M members, with equal `learned_scales`.
     params, gradient : Tensor of shape (M, V)
     std : Tensor of shape (M, P)
     start : int
-        Of the prior's hyperparameters in `params`.
+        Position of the prior's hyperparameters in `params`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ScaledMoments:
         self.center = torch.stack([m.center for m in moments]).to(device, like)
         numbers = [(m.weight, m.constant) for m in moments]
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
-        # The last factor is 1, of all scales that are fixed.
+        # The last factor is 1, for all fixed scales.
         factors = first.learned_scales.to(device)
         self.index = torch.where(factors < 0, first.n_learned, factors)
         self.members = torch.zeros(

@@ -1,4 +1,4 @@
-"""The score-function gradient of an expectation over q, and how its noise is cut."""
+"""The score-function gradient of an expectation over q, with variance reduction."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ __all__ = ["ScoreFunction"]
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
 
-    With Rao-Blackwellisation the reward and log q have one column for every
-    coordinate, and each coordinate's own reward meets its own log q: what the others'
-    parts of log q and of the log prior add has expectation 0, and is left out.
+    With Rao-Blackwellization the reward and log q have one column for every coordinate,
+    and each log q is multiplied only with its own reward: the contributions of the
+    other coordinates' log q and log prior have expectation 0 and are left out.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class ScoreFunction:
     def reward(
         self, loss: torch.Tensor, weight: float | None, prior: Any
     ) -> torch.Tensor:
-        """What log q is multiplied with, (S, P) or (S, 1), detached.
+        """Factor of log q, (S, P) or (S, 1), detached.
 
         Parameters
         ----------
         loss : Tensor of shape (S,)
-            Of all data.
+            Loss of all data.
         weight : float or None
-            That of KL(q || prior); None leaves the divergence out.
+            Weight of KL(q || prior); None leaves the divergence out.
         prior : BuiltPrior
         """
         reward = -loss.detach()[:, None]
@@ -71,7 +71,7 @@ class ScoreFunction:
         return -(gradients.mean(0).to(params.dtype) @ params)
 
     def of_each_draw(self, reward: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scores, and rewarded scores less the control variate: (S, n_variational)."""
+        """Scores, and scores times (reward - control variate): (S, n_variational)."""
         with torch.enable_grad():
             leaf = self.posterior.params.detach().clone().requires_grad_()
             columns = self.columns(leaf)
@@ -83,10 +83,10 @@ class ScoreFunction:
         return score, rewarded - _leave_one_out(score, rewarded) * score
 
     def remaining_gain(self, reward: torch.Tensor) -> float:
-        """Nats that a natural-gradient step still promises, less three errors.
+        """Expected gain of a natural-gradient step, minus three standard errors.
 
-        Half the squared gradient in the metric of the diagonal Fisher information,
-        without the part that the noise of the mean adds.
+        In nats: half the squared gradient in the metric of the diagonal Fisher
+        information, without the contribution of the noise of the mean.
         """
         score, gradients = self.of_each_draw(reward)
         fisher = score.square().mean(0).clamp(min=1e-300)
@@ -110,8 +110,8 @@ def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
     """Coefficient of the control variate for each draw, from all the other draws.
 
     The best one is ``cov(f, h) / var(h)`` with ``f = h * reward``. Estimated as
-    ``sum(f h) / sum(h^2)`` it is a weighted mean of rewards, which no draw can carry
-    away; a draw's own term in it would cost a bias of O(1/S).
+    ``sum(f h) / sum(h^2)`` it is a weighted mean of rewards, which is robust to single
+    draws; including a draw's own term would cause a bias of O(1/S).
     """
     product, square = score * rewarded, score.square()
     product, square = product.sum(0) - product, square.sum(0) - square
@@ -119,15 +119,15 @@ def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
 
 
 def check_rao_blackwell(posterior: Any, divergence: Any, prior: Any) -> None:
-    """Raise where log q, or its factor, does not fall apart into coordinates."""
+    """Raise if log q, or its factor, is not a sum over coordinates."""
     if divergence.kl_weight is None:
-        why = f"{divergence!r} is no sum over coordinates of log q and log prior"
+        why = f"{divergence!r} is not a sum over coordinates of log q and log prior"
         remedy = "divergence='kl'"
     elif not prior.has_log_prob_terms:
         why = "the prior is not known to be a product over coordinates"
         remedy = "an independent prior such as 'normal'"
     elif posterior is not None and not posterior.has_log_prob_terms:
-        why = "the posterior family is no product over coordinates"
+        why = "the posterior family is not a product over coordinates"
         remedy = "posterior='mean_field'"
     else:
         return

@@ -1,4 +1,4 @@
-"""Gradient steps of several members of a fit, which share their structure."""
+"""Gradient steps of several members of a fit with a common structure."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, Self
@@ -10,12 +10,12 @@ __all__ = ["Member", "Rows", "Source", "Steps", "SurrogateSteps"]
 #: Rows of one minibatch; None is all rows.
 Rows = torch.Tensor | None
 
-# Steps that are prepared at once, and the numbers that may be kept for each member.
+# Steps that are prepared at once, and the largest number of elements per member.
 MAX_STEPS, MAX_ELEMENTS = 32, 2**21
 
 
 class Member(Protocol):
-    """What one member brings: the parts of its objective, and a source of draws."""
+    """One member: the parts of its objective, and a source of draws."""
 
     @property
     def target(self) -> Any:
@@ -35,13 +35,13 @@ class Member(Protocol):
 
 
 class Source(Protocol):
-    """Where draws come from: a generator of torch, or a stream of noise."""
+    """Source of draws: a torch generator, or a stream of noise."""
 
     def get_state(self) -> Any:
-        """Where it is: tensors and numbers."""
+        """Current state: tensors and numbers."""
 
     def set_state(self, state: Any) -> None:
-        """Go on from there."""
+        """Continue from a state."""
 
 
 class Steps:
@@ -56,34 +56,37 @@ class Steps:
     Attributes
     ----------
     gradient : Tensor of shape (M, V)
-        That of the last step: a buffer.
+        Gradient of the last step: a buffer.
     """
 
-    #: Whether draws do not depend on how many steps are prepared at once: then that
-    #: may be more than an epoch.
+    #: Whether draws are independent of the number of steps prepared at once, which may
+    #: then exceed an epoch.
     spans_epochs = False
 
-    #: Whether gradients can hold a part of the divergence only, see `weigh_divergence`.
+    #: Whether gradients can contain only a fraction of the divergence, see
+    #: `weigh_divergence`.
     weighs_divergence = False
 
     def __init__(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
-        """Let gradients, but not values, hold a share of the divergence from now on.
+        """Let gradients, but not values, contain a fraction of the divergence.
 
         Parameters
         ----------
         shares : sequence of float
-            One for each member; 1 at first.
+            One for each member; initially 1.
         """
-        raise NotImplementedError(f"{type(self).__name__} take the whole divergence.")
+        raise NotImplementedError(
+            f"{type(self).__name__} do not support a fraction of the divergence."
+        )
 
     @property
     def sources(self) -> list[Source]:
-        """Where draws come from, in an order that is the same for equal members.
+        """Sources of draws, in an order that is the same for equal members.
 
-        With `params` it is all that steps know of the ones before: for checkpoints.
+        With `params` they are the complete state of the steps, for checkpoints.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement sources.")
 
@@ -93,15 +96,15 @@ class Steps:
         return max(1, min(MAX_STEPS, MAX_ELEMENTS // self.params[0].numel()))
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
-        """Take over the rows of the next steps, of each member."""
+        """Load the rows of the next steps, for each member."""
         raise NotImplementedError
 
     def differentiate(self, step: int) -> None:
-        """Put the gradient at `params`, with the rows of a prepared step, in place."""
+        """Compute the gradient at `params`, in place, with a prepared step's rows."""
         raise NotImplementedError
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        """What was minimized in the steps since `prepare`, in nats.
+        """Values of the loss in the steps since `prepare`, in nats.
 
         Parameters
         ----------
@@ -116,13 +119,13 @@ class Steps:
         raise NotImplementedError
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
-        """Steps of some of the members, which go on as if nothing had been.
+        """Steps of some of the members, which continue unchanged.
 
         Parameters
         ----------
         members : sequence of int
         params : Tensor of shape (m, V)
-            Theirs.
+            Their parameters.
 
         Returns
         -------
@@ -132,7 +135,7 @@ class Steps:
 
 
 class SurrogateSteps(Steps):
-    """By automatic differentiation, one member after the other.
+    """Steps by automatic differentiation, one member after the other.
 
     Parameters
     ----------

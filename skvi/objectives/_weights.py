@@ -1,4 +1,4 @@
-"""What objectives from log weights share: check, draws, gradient rules."""
+"""Base of importance-weighted objectives: check, draws, gradient rules."""
 
 import math
 from typing import Any
@@ -10,22 +10,23 @@ from skvi.objectives.base import Objective
 
 __all__ = ["WeightsObjective", "log_power_mean", "normalize", "weighted_sum"]
 
-# Below this spread of the scaled log weights their power mean is taken by series.
-SMALL_SPREAD = 1.0
+# Below this range of the scaled log weights their power mean is computed by a series.
+SMALL_RANGE = 1.0
 
 
 class WeightsObjective(Objective):
-    """Base class of objectives from ``lw = log p(D, theta) - log q(theta)``.
+    """Base class of importance-weighted objectives, functions of the log weights.
 
-    A subclass owes `bound`, `training_weights`, and the factors of the gradient
-    rules that it has: `path_weights` and `score_factor`.
+    The log weights are ``lw = log p(D, theta) - log q(theta)``. A subclass must
+    implement `bound`, `training_weights`, and the factors of its gradient rules:
+    `path_weights` and `score_factor`.
 
     Notes
     -----
     The hyperparameters of a target (learned noise) follow the exact gradient of a
     maximized bound. Under a minimized one they ascend ``sum(softmax(lw) *
-    log_joint)`` with the weights and theta held fixed (Fisher's identity): to
-    minimize the bound in them would lower the evidence without limit.
+    log_joint)`` with the weights and theta held fixed (Fisher's identity): minimizing
+    the bound in them would lower the evidence without limit.
 
     Examples
     --------
@@ -35,14 +36,14 @@ class WeightsObjective(Objective):
     """
 
     kind = "weights"
-    #: Fits start at the ELBO's solution, and usual steps would lead away from it to
-    #: where draws can hardly tell a wide q from a good one.
+    #: Fits start at the ELBO's solution; steps of the usual size would lead away from
+    #: it, to where draws can hardly distinguish a wide q from a good one.
     rate_share = 0.2
     #: Factor of ``sum(weights * d log q / d lambda)`` in the gradient of the loss.
     score_factor = -1.0
 
     def check(self, divergence: Any, target: Any) -> None:
-        """Refuse every divergence but KL with weight 1, and improper priors."""
+        """Refuse every divergence except KL with weight 1, and improper priors."""
         self.validate()
         if not divergence.is_standard:
             name = type(self).__name__
@@ -76,7 +77,7 @@ class WeightsObjective(Objective):
         raise NotImplementedError
 
     def training_weights(self, log_weights: torch.Tensor) -> torch.Tensor:
-        """Self-normalized weights by which draws enter the gradient.
+        """Self-normalized weights of the draws in the gradient.
 
         Parameters
         ----------
@@ -90,7 +91,7 @@ class WeightsObjective(Objective):
         raise NotImplementedError
 
     def path_weights(self, weights: torch.Tensor) -> torch.Tensor:
-        """Factors of ``d lw / d theta`` along the draws' path, in the loss.
+        """Factors of ``d lw / d theta`` along the path of the draws, in the loss.
 
         Parameters
         ----------
@@ -109,7 +110,7 @@ class WeightsObjective(Objective):
         Parameters
         ----------
         n_draws : int
-            Draws in total that were asked for.
+            Requested total number of draws.
 
         Returns
         -------
@@ -161,15 +162,15 @@ def normalize(log_weights: torch.Tensor, power: float = 1.0) -> torch.Tensor:
 
 
 def weighted_sum(factors: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Sum over the last axis, in which a factor 0 silences an infinite value."""
+    """Sum over the last axis, in which 0 times an infinite value is 0."""
     return torch.where(factors == 0, 0.0, factors * values).sum(-1)
 
 
 def log_power_mean(log_weights: torch.Tensor, power: float) -> torch.Tensor:
     """``log(mean(w^power)) / power`` over the last axis; the mean of log w at 0.
 
-    In log space, and accurate to rounding for every power, however small: where
-    ``power * lw`` hardly varies, it is expanded around the mean of lw.
+    In log space, and accurate to rounding for every power, however small: if ``power *
+    lw`` hardly varies, it is expanded around the mean of lw.
     """
     mean = log_weights.mean(-1, keepdim=True)
     if power == 0:
@@ -177,7 +178,7 @@ def log_power_mean(log_weights: torch.Tensor, power: float) -> torch.Tensor:
     count = log_weights.shape[-1]
     direct = (torch.logsumexp(power * log_weights, -1) - math.log(count)) / power
     low, high = log_weights.amin(-1, True), log_weights.amax(-1, True)
-    is_small = abs(power) * (high - low) <= SMALL_SPREAD  # False where it is NaN
+    is_small = abs(power) * (high - low) <= SMALL_RANGE  # False if it is NaN
     centered = torch.where(is_small, log_weights - mean, 0.0)
     series = torch.log1p(torch.expm1(power * centered).mean(-1)) / power
     return torch.where(is_small[..., 0], mean[..., 0] + series, direct)

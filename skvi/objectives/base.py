@@ -18,11 +18,11 @@ class Objective(Component):
     Attributes
     ----------
     kind : {"expectation", "rows", "weights"}
-        What is minimized: ``E_q[loss] + D(q || prior)``; the same with something
-        else in the place of each row's expected loss; or a function of the log
-        weights ``log p(D, theta) - log q(theta)`` of draws from q.
+        What is minimized: ``E_q[loss] + D(q || prior)``; the same with each row's
+        expected loss replaced; or a function of the log weights ``log p(D, theta) - log
+        q(theta)`` of draws from q.
     direction : {"lower", "upper", "estimate"}
-        Which side of log p(D) the exact bound is on, if it is one.
+        Whether the exact value is a lower or an upper bound of log p(D), if it is one.
 
     Examples
     --------
@@ -34,16 +34,16 @@ class Objective(Component):
     kind: str
     direction: str
     #: Power alpha of q in the density ``p^(1 - alpha) q^alpha`` whose mean and
-    #: covariance a normal q has at the optimum; None where there is none.
+    #: covariance a normal q has at the optimum; None if there is none.
     tilt: float | None = None
     gradient: str
-    #: Sides of log q, of `Draw`, on which the objective keeps its meaning.
+    #: Sides of log q, of `Draw`, for which the objective is valid.
     sides: frozenset[str] = frozenset({"exact"})
-    #: Share of a solver's usual step size that the noise of the gradient allows.
+    #: Fraction of a solver's usual step size that the noise of the gradient allows.
     rate_share = 1.0
 
     def check(self, divergence: Any, target: Any) -> None:
-        """Raise where this objective cannot be combined with these parts.
+        """Raise if this objective cannot be combined with these parts.
 
         Parameters
         ----------
@@ -53,12 +53,12 @@ class Objective(Component):
         Raises
         ------
         IncompatibleComponentsError
-            Says which part to change, and to what.
+            The message says which part to change, and to what.
         """
         self.validate()
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
-        """Raise where this objective cannot train a posterior, before it does.
+        """Raise if this objective cannot train a posterior.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class Objective(Component):
         Raises
         ------
         IncompatibleComponentsError
-            Says which part to change, and to what.
+            The message says which part to change, and to what.
         """
         if posterior.side not in self.sides:
             raise IncompatibleComponentsError(_refusal(self, posterior.side))
@@ -80,17 +80,17 @@ class Objective(Component):
         return self.gradient != "auto"
 
     def training_target(self, target: Any) -> Any:
-        """Target whose expected loss, without draws, is what this objective needs.
+        """Target whose expected loss, computed without draws, this objective needs.
 
         Parameters
         ----------
         target : Target
-            One that `has_moments`.
+            A target that `has_moments`.
 
         Returns
         -------
         Target
-            The same one for every objective that takes expectations of the loss.
+            The same target for every objective that takes expectations of the loss.
         """
         return target
 
@@ -105,15 +105,15 @@ class Objective(Component):
         Returns
         -------
         bool or None
-            None where it is not known. A sample always prints a finite number:
-            where this is False, it estimates nothing.
+            None if unknown. An estimate from draws is always finite: if this is False,
+            it does not converge.
         """
         return True
 
     def remaining_gain(
         self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
     ) -> float:
-        """Nats that a better q surely has, where the values are too noisy to tell.
+        """Gain in nats that a better q still has, if values are too noisy to tell.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class Objective(Component):
         Returns
         -------
         float
-            A cautious estimate, by which a solver judges its end; 0 for objectives
-            whose own progress shows that.
+            A conservative estimate, by which a solver decides whether it has converged;
+            0 for objectives whose values show it.
         """
         return 0.0
 
@@ -137,7 +137,7 @@ class Objective(Component):
         n_draws: int,
         generator: torch.Generator,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Estimate what is minimized, and the gradient by which it is trained.
+        """Estimate the minimized loss, and its gradient for training.
 
         Parameters
         ----------
@@ -193,23 +193,23 @@ class Objective(Component):
         n_draws: int,
         batch_size: int | None,
     ) -> Steps:
-        """Make what takes the gradients of members that are trained together.
+        """Make the gradient steps of members that are trained together.
 
         Parameters
         ----------
         members : sequence of Member
-            Of one structure, or a single one.
+            Members of one structure, or a single one.
         params : Tensor of shape (M, V)
             Their parameters, which change in place between steps.
         n_draws : int
             S.
         batch_size : int or None
-            Most rows of one step; None is all rows in every step.
+            Maximum number of rows of one step; None is all rows in every step.
 
         Returns
         -------
         Steps
-            By `value_and_gradient`, unless an objective knows a faster way to the
+            By `value_and_gradient`, unless an objective has a faster method for the
             same gradients.
         """
         return SurrogateSteps(self, members, params, n_draws)
@@ -238,19 +238,19 @@ class Objective(Component):
         -------
         surrogate : Tensor
             A scalar. Its gradient in ``posterior.params`` is the training rule;
-            its value means nothing.
+            its value is meaningless.
         value : Tensor
             A scalar: detached estimate of the loss that is minimized, in nats,
-            summed over all data. A minibatch or S draws add noise, and where it is
-            not linear in means over draws (Rényi, EUBO) a bias that falls with S.
+            summed over all data. A minibatch or S draws add noise, and if it is not
+            linear in means over draws (Rényi, EUBO) a bias that decreases with S.
         """
         raise NotImplementedError
 
 
-#: What goes wrong where log q is not the log density itself.
+#: Why log q must be the log density itself.
 _WHY = {
     "upper": "an upper bound of log q makes log p(D, theta) - log q too small, which "
-    "keeps the ELBO a lower bound and takes every meaning from this one",
+    "keeps the ELBO a lower bound, but makes this objective meaningless",
     "lower": "a lower bound of log q makes log p(D, theta) - log q too large, so that "
     "no bound of the evidence is left",
     "none": "it has no density to compare with the posterior's",

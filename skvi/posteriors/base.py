@@ -288,7 +288,7 @@ class Posterior(Movable):
         Returns
         -------
         NormalForm or None
-            None where the posterior is not normal.
+            None if the posterior is not normal.
         """
         return None
 
@@ -298,7 +298,7 @@ class Posterior(Movable):
         Returns
         -------
         GammaForm or None
-            None where it is something else.
+            None if it is something else.
         """
         return None
 
@@ -333,7 +333,7 @@ class Family(Component):
         raise NotImplementedError
 
     def check_size(self, n_params: int) -> None:
-        """Raise where the family cannot afford so many parameters.
+        """Raise if the family cannot afford so many parameters.
 
         Parameters
         ----------

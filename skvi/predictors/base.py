@@ -58,7 +58,7 @@ class Predictor(Movable):
 
     @property
     def symmetry(self) -> Symmetry | None:
-        """Finite group that leaves f unchanged; None where none is known."""
+        """Finite group that leaves f unchanged; None if none is known."""
         return None
 
     @property

@@ -93,6 +93,8 @@ class _BuiltBlocks(BuiltPrior):
         return all(p.is_log_concave for p in self.priors)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        if self._normal is not None:
+            return self._normal.log_prob(theta)
         parts = zip(self.slices, self.priors, strict=True)
         return torch.stack([p.log_prob(theta[:, s]) for s, p in parts]).sum(0)
 
@@ -112,6 +114,8 @@ class _BuiltBlocks(BuiltPrior):
         return torch.cat(known) if len(known) == len(parts) else None
 
     def matching_normal(self) -> NormalForm | None:
+        if self._normal is not None:
+            return self._normal
         return _concatenate([p.matching_normal() for p in self.priors])
 
     @property

@@ -50,9 +50,7 @@ class HalfCauchy(Component):
         self.scale = scale
 
 
-def scale_nodes(
-    squares: torch.Tensor, size: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Rule for the mean of normal densities over their half-Cauchy scale.
 
     ``sum(exp(log_weights - squares * precisions / 2))`` is the integral over s of the

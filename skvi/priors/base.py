@@ -170,7 +170,7 @@ class BuiltPrior(Movable):
         Returns
         -------
         NormalForm or None
-            None where the prior is not normal.
+            None if the prior is not normal.
         """
         return None
 
@@ -181,7 +181,7 @@ class BuiltPrior(Movable):
         -------
         NormalForm or None
             With the prior's mean and variances where it has some; else of its
-            scale. None where the prior has no such normal.
+            scale. None if the prior has no such normal.
         """
         return self.as_normal()
 
@@ -192,7 +192,7 @@ class BuiltPrior(Movable):
         -------
         Tensor of shape (P,) or None
             T, where ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0
-            for tails heavier than normal ones. None where it is not of this form.
+            for tails heavier than normal ones. None if it is not of this form.
         """
         normal = self.as_normal()
         if normal is None or not normal.is_diagonal:

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from scipy.special import softmax
 
 __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
@@ -71,7 +70,8 @@ def _fit_pareto_shape(x: np.ndarray) -> float:
         b = 1 / x[-1] + (1 - np.sqrt(n_grid / (grid - 0.5))) / (3 * quartile)
         k = np.log1p(-b[:, None] * x).mean(1)
         log_likelihood = n * (np.log(-b / k) - k - 1)
-        b_mean = softmax(log_likelihood) @ b
+        weights = np.exp(log_likelihood - log_likelihood.max())
+        b_mean = (weights @ b) / weights.sum()
         shape = float(np.log1p(-b_mean * x).mean())
     return (n * shape + 10 * 0.5) / (n + 10)
 

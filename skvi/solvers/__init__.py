@@ -16,6 +16,7 @@ from skvi.solvers._solution import (
     State,
 )
 from skvi.solvers._stochastic import Ivon, Stochastic
+from skvi.solvers._unknown_scale import implied_scale
 from skvi.solvers._wide_start import choose_start, likelihood_normal, solve_from_best
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
@@ -42,6 +43,7 @@ __all__ = [
     "choose_start",
     "dispersed_starts",
     "fit_proposal_normal",
+    "implied_scale",
     "likelihood_normal",
     "solve_from_best",
 ]

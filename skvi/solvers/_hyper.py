@@ -56,7 +56,7 @@ def runaway_message(
     Returns
     -------
     str
-        Empty where none ran away.
+        Empty if none ran away.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def runaway_message(
 def check_noise(
     target: SupervisedTarget, normal: NormalForm, scale: torch.Tensor
 ) -> None:
-    """Raise where a robust loss has settled on rows that are fitted exactly.
+    """Raise if a robust loss has settled on rows that are fitted exactly.
 
     A hyperprior of the noise precision stops the noise from reaching zero, so that it
     has an optimum there, which says nothing of the data.

@@ -140,7 +140,7 @@ class _Stack:
 
 
 def _most_rows(trainings: Sequence[Training]) -> int | None:
-    """Rows of the largest minibatch of any member; None where all take all rows."""
+    """Rows of the largest minibatch of any member; None if all take all rows."""
     sizes = [training.batch_size for training in trainings]
     return max((size for size in sizes if size is not None), default=None)
 

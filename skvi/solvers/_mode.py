@@ -9,6 +9,8 @@ from skvi.targets import SupervisedTarget
 
 # The mode is only a starting point: this close, in nats, is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
+# So many nats away, losses that flatten are worth longer steps than Newton's.
+FAR, LONG_STEP = 5.0, 1.5
 # Whole steps of the precision alternate around where they go.
 AVERAGE_SHARE = 0.7
 
@@ -48,19 +50,21 @@ def find_mode(
         value = loss + 0.5 * (pull @ deviation)
         return float(value), slope, convex_part(target, curvature), pull
 
-    theta, last = (prior.mean if start is None else start).clone(), 0.0
+    theta = (prior.mean if start is None else start).clone()
+    last, longest = 0.0, LONG_STEP
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
         step = solve_newton(target, curvature, precision, gradient, dense)
         decrement = float(gradient @ step) / 2
-        rho = 1.0
+        rho = longest if decrement > FAR else 1.0
         while rho > 1e-12:
             moved = torch.sub(theta, step, alpha=rho)
             trial = evaluate(moved)
-            if trial[0] <= value - 0.1 * rho * decrement:
+            # A long step gains what a whole one promises, or is the last of them.
+            if trial[0] <= value - (0.1 * rho if rho <= 1 else 1.0) * decrement:
                 break
-            rho /= 2
+            rho, longest = (1.0, 1.0) if rho > 1 else (rho / 2, longest)
         else:
             break
         theta, (value, slope, curvature, pull) = moved, trial

@@ -210,7 +210,7 @@ class Training(Resumable):
         self.solution = self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
-        """Say what is wrong with the end, the worst first; empty where nothing is."""
+        """Say what is wrong with the end, the worst first; empty if nothing is."""
         problem = self._at(self.kept)
         # First: at an end other parameters may go on moving without limit.
         message = self.message or self._runaway_message()

@@ -17,7 +17,7 @@ from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
-__all__ = ["FIXED_SCALES", "ScaleSearch"]
+__all__ = ["FIXED_SCALES", "ScaleSearch", "implied_scale"]
 
 # What fits at fixed scales: the first one that can.
 FIXED_SCALES: tuple[type[Solver], ...] = (NaturalGradient, QuasiNewton)
@@ -34,6 +34,36 @@ N_MODES, NEAR = 10, 0.1
 LONGEST, LONGER, STEEPEST = 1.5, 3.0, 0.9999
 # Differences of scales that are too small to measure an elasticity by.
 TOO_NEAR = 1e-3
+
+
+def implied_scale(prior: BuiltPrior, normal: NormalForm) -> tuple[float, float]:
+    """Scale that a normal posterior implies, and its elasticity.
+
+    Parameters
+    ----------
+    prior : BuiltPrior
+        With one unknown scale.
+    normal : NormalForm
+        Over the parameters of the prior; of a low rank the marginal variances count.
+
+    Returns
+    -------
+    scale, elasticity : float
+        See `BuiltPrior.implied_scale`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.base import Layout, NormalForm
+    >>> from skvi.priors import HalfCauchy, Normal
+    >>> from skvi.solvers import implied_scale
+    >>> prior = Normal(HalfCauchy()).build(Layout({"coef": (1, 100)}))
+    >>> normal = NormalForm(0.3 * torch.ones(100), 0.4 * torch.ones(100))
+    >>> round(implied_scale(prior, normal)[0], 2)  # the root mean square
+    0.5
+    """
+    root = normal.scale if normal.factor is None else normal.variance.sqrt()
+    return prior.implied_scale(normal.mean, root)
 
 
 class ScaleSearch(Run):
@@ -139,13 +169,15 @@ class ScaleSearch(Run):
 
     def _implied(self, normal: NormalForm) -> tuple[float, float]:
         """Log of the scale that a normal implies, and the elasticity."""
-        root = normal.scale if normal.factor is None else normal.variance.sqrt()
-        scale, elasticity = self.prior.implied_scale(normal.mean, root)
+        scale, elasticity = implied_scale(self.prior, normal)
         return math.log(scale), elasticity
 
     def _fit(self, log_scale: float, start: Posterior, tol: float) -> "_Fit":
         """Best posterior at a scale, and the objective there."""
-        tol, prior = max(min(tol, ROUGH_TOL), self.options.tol), self._prior_at(log_scale)
+        tol, prior = (
+            max(min(tol, ROUGH_TOL), self.options.tol),
+            self._prior_at(log_scale),
+        )
         target = self.given.linear_target.with_prior(prior)
         problem = self.given.at(State(start, target))
         solver = next(s for s in FIXED_SCALES if not s.missing(problem))
@@ -154,9 +186,6 @@ class ScaleSearch(Run):
         change = self._divergence(normal, self.prior) - self._divergence(normal, prior)
         fit = _Fit(log_scale, *self._implied(normal), found.value + change, found)
         fit = fit._replace(is_accurate=tol <= self.options.tol)
-        import os
-        if os.environ.get("DBG"):
-            print(f"   fit t={log_scale:.4f} tol={tol:.1e} it={found.n_iter} impl={fit.implied:.4f} el={fit.elasticity:.4f} J={fit.value:.6f} gap={found.diagnostics['gap']:.2g}")
         if not self.kept:  # all that there is, should Ctrl-C come now
             self.kept = [fit]
         found.raise_interrupt()

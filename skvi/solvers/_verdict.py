@@ -74,7 +74,7 @@ def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> fl
 
 
 def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
-    """What to change where the integrals are too coarse; empty where they are not."""
+    """What to change where the integrals are too coarse; empty if they are not."""
     several = curvature.ndim == 3
     allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
     if error <= (COARSE_TOLERANCE if several else allowed):

@@ -34,7 +34,7 @@ def likelihood_normal(
         Whether the normal is to be factorized, with the conditional variances; it
         always is above 1500 parameters.
     only_hidden : bool, default=True
-        Whether to return None where the prior is at least as wide as this normal in
+        Whether to return None if the prior is at least as wide as this normal in
         every parameter, so that it hides nothing.
 
     Returns
@@ -106,7 +106,7 @@ def choose_start(
     options : SolverOptions
         Of the fit that follows.
     start : State, default=None
-        Where the solver is to start; None where it finds that by itself.
+        Where the solver is to start; None if it finds that by itself.
 
     Returns
     -------

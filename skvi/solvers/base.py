@@ -31,7 +31,7 @@ class Problem:
     posterior : Posterior
         Where the solver starts.
     generator : torch.Generator or None
-        Source of all draws; None where the solver takes none.
+        Source of all draws; None if the solver takes none.
 
     Examples
     --------
@@ -201,7 +201,7 @@ class Solver:
         Returns
         -------
         str
-            Empty where the solver can be used.
+            Empty if the solver can be used.
         """
         return ""
 

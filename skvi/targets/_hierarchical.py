@@ -41,7 +41,7 @@ class HierarchicalTarget(SupervisedTarget):
     predictor, likelihood, loss : LinearPredictor, Likelihood, Loss
     prior : BuiltPrior or None
         Over the parameters of the predictor; with `coef_hyperprior` over the
-        intercept only, and None where there is none.
+        intercept only, and None if there is none.
     X : Tensor or SparseRows of shape (n, d)
         With an intercept, `is_centered` says that weighted means are zero.
     y : Tensor of shape (n,)
@@ -127,7 +127,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def data(self) -> LeastSquares | None:
-        """Sums of squares, computed when they are asked for; None where there are none.
+        """Sums of squares, computed when they are asked for; None if there are none.
 
         They exist for normal noise, log loss and centered features, up to 3,000 columns
         or rows.
@@ -192,7 +192,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def base_prior(self) -> Any:
-        """Prior of all that has no hyperprior; None where there is nothing left."""
+        """Prior of all that has no hyperprior; None if there is nothing left."""
         prior = self.prior
         return prior.prior if self.is_extended else prior
 
@@ -381,7 +381,7 @@ class HierarchicalTarget(SupervisedTarget):
         return ConjugateForm(self.data, *nodes, intercept, self.constant)
 
     def _fixed_precisions(self) -> torch.Tensor | None:
-        """Prior precisions without hyperpriors; None where they are not normal."""
+        """Prior precisions without hyperpriors; None if they are not normal."""
         if self.base_prior is None:
             return self.y.new_zeros(0)
         normal = self.base_prior.as_normal()

@@ -169,7 +169,7 @@ class SupervisedTarget(SupervisedRows):
         precision : Tensor of shape (P,) or (P, P)
             See `Target.tail_precision`.
         is_exact : bool
-            False where the likelihood's part is left out: for predictors that are
+            False if the likelihood's part is left out: for predictors that are
             not linear, likelihoods that do not say how they decay, and above 2000
             parameters. What is left is a lower bound while the likelihood is
             bounded above.

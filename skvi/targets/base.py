@@ -99,7 +99,7 @@ class Target(Movable):
         Returns
         -------
         NormalForm or None
-            Over theta. None where a family's own start will do: near 0.
+            Over theta. None if a family's own start will do: near 0.
         """
         return None
 

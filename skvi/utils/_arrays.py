@@ -41,3 +41,19 @@ def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:
 def like_rows(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """View a vector, (n,), so that it multiplies the rows of `other`, (n, ...)."""
     return vector.reshape(-1, *[1] * (other.ndim - 1))
+
+
+def log_(values: torch.Tensor) -> torch.Tensor:
+    """Logarithm in place; in the CPU's memory numpy's takes a fraction of the time."""
+    if values.requires_grad or not values.is_cpu:
+        return values.log_()
+    np.log(values.numpy(), out=values.numpy())
+    return values
+
+
+def exp_(values: torch.Tensor) -> torch.Tensor:
+    """Exponential in place, as `log_`."""
+    if values.requires_grad or not values.is_cpu:
+        return values.exp_()
+    np.exp(values.numpy(), out=values.numpy())
+    return values

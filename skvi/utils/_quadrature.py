@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid, softplus
 
+from skvi.utils._arrays import exp_, log_
 from skvi.utils._device import CPU
 from skvi.utils._tables import table
 
@@ -202,21 +203,29 @@ def _narrow_softplus(
 ) -> Moments:
     if widest == 0:
         p = torch.sigmoid(mean)
-        return softplus(mean, threshold=40), p, p - p.square()
+        return _softplus(mean, p), p, p - p.square()
     nodes, weights = normal_rule(widest, refine, std.device)
     f = torch.addcmul(mean, nodes[:, None], std)
     p = torch.sigmoid(f)
     # The weights multiply from the left: one matrix-vector product each.
-    value = weights @ softplus(f, threshold=40)
+    value = weights @ _softplus(f, p)
     first = weights @ p
     return value, first, first - weights @ p.square_()
+
+
+def _softplus(f: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """Softplus, to 1e-16 of the larger of it and 1, from p = sigmoid(f)."""
+    if f.requires_grad:
+        return softplus(f, threshold=40)
+    larger = torch.sub(p, 0.5).abs_().add_(0.5)  # of p and 1 - p
+    return f.clamp(min=0).sub_(log_(larger))
 
 
 def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moments:
     nodes, weights = logistic_rule(refine, std.device)
     u = (mean - nodes[:, None]) / std
     cdf = torch.special.ndtr(u)
-    pdf = weights @ u.square().mul_(-0.5).exp_() / math.sqrt(2 * math.pi)
+    pdf = weights @ exp_(u.square().mul_(-0.5)) / math.sqrt(2 * math.pi)
     return std * (weights @ u.mul_(cdf) + pdf), weights @ cdf, pdf / std
 
 

@@ -16,7 +16,7 @@ POSITIONAL = (
 
 
 def refuse_supervised(estimator: Any) -> None:
-    """Raise where the features of an estimator were made by transformers that use y.
+    """Raise if the features of an estimator were made by transformers that use y.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ def feature_names(estimator: Any) -> Any:
     Returns
     -------
     ndarray of str, or None
-        None where there is no pipeline, or it does not know them.
+        None if there is no pipeline, or it does not know them.
     """
     while hasattr(estimator, "best_estimator_"):
         estimator = estimator.best_estimator_

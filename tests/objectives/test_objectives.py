@@ -306,7 +306,7 @@ class Bell(Target):
     [
         (ELBO(), KL(0.5), "this target has none"),
         (ELBO(), Renyi(0.5), "this target has none"),
-        (AlphaEnergy(), KL(), "no rows that it tells apart"),
+        (AlphaEnergy(), KL(), "has no separate rows"),
     ],
 )
 def test_what_needs_a_prior_or_rows_is_refused(objective, divergence, match):

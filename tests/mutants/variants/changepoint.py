@@ -43,8 +43,8 @@ VARIANTS = [
     _v(
         "changepoint-student-width",
         "_student.py",
-        "    width = 2 * rate * (1 + spread)\n    return (\n        log_gamma",
-        "    width = 2 * rate * (1 + 0 * spread)\n    return (\n        log_gamma",
+        "    width = 2 * rate * (1 + leverage)\n    return (\n        log_gamma",
+        "    width = 2 * rate * (1 + 0 * leverage)\n    return (\n        log_gamma",
         "predictions without the uncertainty of the coefficients",
     ),
     _v(
@@ -106,8 +106,8 @@ VARIANTS = [
     _v(
         "changepoint-site-fit",
         "_beta.py",
-        "shift=d_fit / tau - 2 * fit * d_spread,",
-        "shift=d_fit / tau - fit * d_spread,",
+        "shift=d_fit / tau - 2 * fit * d_leverage,",
+        "shift=d_fit / tau - fit * d_leverage,",
         "a factor of 2 in the gradient of a site",
     ),
     _v(
@@ -132,7 +132,7 @@ VARIANTS = [
         "the integral's weight in the loss of a prediction",
     ),
     _v(
-        "changepoint-predict-spread",
+        "changepoint-predict-std",
         "_judge.py",
         'np.sqrt(variance + np.einsum("rk,rsk->rs", weight, gap))',
         "np.sqrt(variance)",

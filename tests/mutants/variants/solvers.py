@@ -391,6 +391,20 @@ VARIANTS = [
         "buffers for the batches of the first member of a stack",
     ),
     _v(
+        "mode-steps-whole",
+        "_mode.py",
+        "rho = longest if decrement > FAR else 1.0",
+        "rho = 1.0",
+        "Newton steps where losses flatten",
+    ),
+    _v(
+        "mode-long-steps-always",
+        "_mode.py",
+        "(0.1 * rho if rho <= 1 else 1.0)",
+        "(0.1 * rho)",
+        "long steps where losses bend upwards",
+    ),
+    _v(
         "averaged-start-stays",
         "_mode.py",
         "precision = torch.lerp(precision, aim, AVERAGE_SHARE)",
