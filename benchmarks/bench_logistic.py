@@ -100,7 +100,7 @@ def report_one_process(repeats):
     X = scale(X)
     fits = [
         lambda: LogisticRegression(solver="newton-cholesky").fit(X, y),
-        lambda: BayesianLogisticRegression().fit(X, y),
+        lambda: BayesianLogisticRegression(prior="normal").fit(X, y),
     ]
     for fit in fits:
         fit()
@@ -147,7 +147,9 @@ def report_memory(label):
 
 CANDIDATES = {
     "full_rank": BayesianLogisticRegression,
-    "mean_field": lambda: BayesianLogisticRegression(posterior="mean_field"),
+    "mean_field": lambda: BayesianLogisticRegression(
+        posterior="mean_field", prior="normal"
+    ),
 }
 
 

@@ -88,7 +88,7 @@ def planted(value, n=8):
 )
 def test_impossible_data(X, y, weight, error, message):
     y = small()[1] if y is None else y
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression(prior="normal")
     with pytest.raises(error, match=message):
         model.fit(X, y, sample_weight=weight)
     assert not hasattr(model, "posterior_")
@@ -103,7 +103,11 @@ def test_impossible_data(X, y, weight, error, message):
 
 @pytest.mark.parametrize(
     "model",
-    [BayesianLinearRegression(), BayesianPoissonRegressor(), BayesianMLPRegressor()],
+    [
+        BayesianLinearRegression(),
+        BayesianPoissonRegressor(prior="normal"),
+        BayesianMLPRegressor(),
+    ],
 )
 def test_names_of_classes_are_no_numbers(model):
     """Wrong variant: NumPy's words, which name neither y nor the remedy."""
@@ -115,8 +119,10 @@ def test_names_of_classes_are_no_numbers(model):
 def test_column_of_labels_warns():
     X, y = small()
     with pytest.warns(DataConversionWarning, match="column-vector"):
-        model = BayesianLogisticRegression().fit(X, y[:, None])
-    assert np.array_equal(model.coef_, BayesianLogisticRegression().fit(X, y).coef_)
+        model = BayesianLogisticRegression(prior="normal").fit(X, y[:, None])
+    assert np.array_equal(
+        model.coef_, BayesianLogisticRegression(prior="normal").fit(X, y).coef_
+    )
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -127,8 +133,12 @@ def test_columns_that_say_nothing_keep_their_prior(parts):
     """
     X, y = small(20)
     y[:12] = 1
-    model = BayesianLogisticRegression(tol=1e-9, **parts).fit(np.zeros((20, 2)), y)
-    alone = BayesianLogisticRegression(tol=1e-9, **parts).fit(np.zeros((20, 1)), y)
+    model = BayesianLogisticRegression(tol=1e-9, **{"prior": "normal", **parts}).fit(
+        np.zeros((20, 2)), y
+    )
+    alone = BayesianLogisticRegression(tol=1e-9, **{"prior": "normal", **parts}).fit(
+        np.zeros((20, 1)), y
+    )
     assert_sane(model, np.zeros((3, 2)))
     noise = 0.1 if "objective" in parts else 1e-4
     assert model.intercept_ == pytest.approx(alone.intercept_, abs=noise)
@@ -138,7 +148,9 @@ def test_columns_that_say_nothing_keep_their_prior(parts):
         exact = Problem(np.zeros((20, 2)), y).optimum(full_rank=True)[0]
         assert model.lower_bound_ == pytest.approx(-exact, abs=1e-4)
     wide = np.hstack([X, np.full((20, 1), 7.0), np.zeros((20, 1)), X[:, :1]])
-    doubled = BayesianLogisticRegression(tol=1e-9, **parts).fit(wide, y)
+    doubled = BayesianLogisticRegression(tol=1e-9, **{"prior": "normal", **parts}).fit(
+        wide, y
+    )
     assert_sane(doubled, wide)
     assert doubled.coef_[0, 0] == pytest.approx(doubled.coef_[0, 5], abs=noise)
 
@@ -150,7 +162,7 @@ def test_columns_that_say_nothing_keep_their_prior(parts):
 def test_few_rows(shape, parts):
     """One row per class, and more features than rows: the prior carries the rest."""
     X, y = small(*shape)
-    model = BayesianLogisticRegression(**parts).fit(X, y)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y)
     assert_sane(model, X)
     assert model.score(X, y) == 1
     if not parts:
@@ -167,7 +179,9 @@ def test_few_rows(shape, parts):
 def test_huge_scales(factor, parts):
     """Tiny features leave the prior; with the prior scaled along nothing changes."""
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression(**parts).fit(X * factor, y)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(
+        X * factor, y
+    )
     assert_sane(model, X * factor)
     if factor < 1:
         assert model.coef_ == pytest.approx(
@@ -180,7 +194,7 @@ def test_huge_scales(factor, parts):
         model.set_params(
             prior={"coef": Normal(1 / factor), "intercept": Normal(1.0)}, tol=1e-8
         ).fit(X * factor, y)
-        plain = BayesianLogisticRegression(tol=1e-8).fit(X, y)
+        plain = BayesianLogisticRegression(tol=1e-8, prior="normal").fit(X, y)
         assert model.lower_bound_ == pytest.approx(plain.lower_bound_, abs=1e-5)
         assert model.coef_ * factor == pytest.approx(plain.coef_, abs=1e-3)
 
@@ -193,7 +207,7 @@ def test_huge_scales(factor, parts):
 def test_extreme_priors(scale, parts):
     """1e-6 leaves the coin toss; 1e6 on separated data is finite and improves."""
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression(**parts)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts})
     model.set_params(prior__scale=scale, intercept_prior=Normal(1.0)).fit(X, y)
     assert_sane(model, X)
     if scale < 1:
@@ -231,7 +245,7 @@ def test_wrong_parameters(params):
     """Named as scikit-learn names them, with what is allowed and what was given."""
     (name,) = params
     message = rf"(?s)The '({name}|scale|weight|beta|alpha|gradient)' parameter of \w+ "
-    model = BayesianLogisticRegression(**params)
+    model = BayesianLogisticRegression(**{"prior": "normal", **params})
     assert clone(model).get_params(deep=False).keys() == model.get_params(False).keys()
     with pytest.raises(ValueError, match=message + "must be .*Got .* instead"):
         model.fit(*small())
@@ -260,7 +274,7 @@ def test_impossible_combinations(params, words, monkeypatch):
         "skvi.solvers.NaturalGradient.solve", lambda *_: trained.append(1)
     )
     with pytest.raises(IncompatibleComponentsError) as error:
-        BayesianLogisticRegression(**params).fit(*small())
+        BayesianLogisticRegression(**{"prior": "normal", **params}).fit(*small())
     for word in words.split(" "):
         assert word in str(error.value)
     assert not trained
@@ -269,16 +283,18 @@ def test_impossible_combinations(params, words, monkeypatch):
 def test_too_many_parameters_for_full_rank():
     X = np.zeros((4, 10_000))  # and the intercept
     with pytest.raises(ValueError, match=r"10001 parameters.*posterior='mean_field'"):
-        BayesianLogisticRegression().fit(X, [0, 1, 0, 1])
+        BayesianLogisticRegression(prior="normal").fit(X, [0, 1, 0, 1])
     assert FullRankNormal().check_size(10_000) is None
     X[:, 0] = [-1, 1, -1, 1]
-    model = BayesianLogisticRegression(posterior="mean_field").fit(X, [0, 1, 0, 1])
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
+        X, [0, 1, 0, 1]
+    )
     assert_sane(model, X)
 
 
 def test_evidence_of_the_wrong_data():
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression()
+    model = BayesianLogisticRegression(prior="normal")
     with pytest.raises(NotFittedError):
         model.evidence_bounds(X, y)
     model.fit(X, y)
@@ -312,7 +328,7 @@ def test_evidence_of_the_wrong_data():
 
 @pytest.mark.parametrize("params", [{"n_samples": 0}, {"n_samples": 1.5}])
 def test_wrong_arguments_of_methods(params):
-    model = BayesianLogisticRegression().fit(*small())
+    model = BayesianLogisticRegression(prior="normal").fit(*small())
     with pytest.raises(ValueError, match="'n_samples' parameter"):
         model.sample_posterior(**params)
     with pytest.raises(ValueError, match="X has 2 features"):
@@ -325,7 +341,7 @@ def test_diverging_stochastic_fit_keeps_a_finite_state():
     """A learning rate of 1e200 overflows: the message names what went wrong."""
     X, y = small()
     model = BayesianLogisticRegression(
-        solver="stochastic", learning_rate=1e200, random_state=0
+        solver="stochastic", learning_rate=1e200, random_state=0, prior="normal"
     )
     with pytest.warns(ConvergenceWarning, match="non-finite.*Lower learning_rate"):
         model.fit(X, y)
@@ -336,7 +352,9 @@ def test_diverging_stochastic_fit_keeps_a_finite_state():
 
 def fit_or_refuse(X, y, weight, parts):
     """A finite fit, or a ValueError that says what to change; nothing raw."""
-    model = BayesianLogisticRegression(random_state=0, max_iter=30, **parts)
+    model = BayesianLogisticRegression(
+        random_state=0, max_iter=30, **{"prior": "normal", **parts}
+    )
     try:
         model.fit(X, y, sample_weight=weight)
     except ValueError as error:  # LinAlgError is a RuntimeError
@@ -386,7 +404,7 @@ def test_adversarial_data(seed):
 def test_warnings_point_at_the_line_of_the_user():
     """Through decorators and a pipeline. Wrong variant: a fixed stacklevel."""
     X, y = small()
-    model = BayesianLogisticRegression(max_iter=1, tol=1e-12)
+    model = BayesianLogisticRegression(max_iter=1, tol=1e-12, prior="normal")
     pipeline = make_pipeline(StandardScaler(), model)
     for estimator in (model, pipeline):
         with pytest.warns(ConvergenceWarning) as record:

@@ -18,12 +18,12 @@ ESTIMATORS = [
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(prior="laplace", noise_scale=1.0, loss="beta"),
     BayesianLinearRegression(likelihood="student_t"),
-    BayesianPoissonRegressor(likelihood="negative_binomial"),
-    BayesianLogisticRegression(),
+    BayesianPoissonRegressor(likelihood="negative_binomial", prior="normal"),
+    BayesianLogisticRegression(prior="normal"),
     BayesianLogisticRegression(
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
     ),
-    BayesianPoissonRegressor(posterior="low_rank"),
+    BayesianPoissonRegressor(posterior="low_rank", prior="normal"),
     BayesianMLPRegressor(**NETWORK),
     BayesianMLPClassifier(**NETWORK, activation="tanh"),
 ]

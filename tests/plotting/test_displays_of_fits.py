@@ -39,7 +39,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression().fit(*data)
+    return BayesianLogisticRegression(prior="normal").fit(*data)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_weights_of_estimators_and_errors(fitted, data):
     with pytest.raises(ValueError, match="keep no weights"):
         WeightsDisplay.from_estimator(exact, X, y)
     with pytest.raises(NotFittedError):
-        WeightsDisplay.from_estimator(BayesianLogisticRegression(), *data)
+        WeightsDisplay.from_estimator(BayesianLogisticRegression(prior="normal"), *data)
 
 
 # Posterior against prior
@@ -196,7 +196,9 @@ def test_densities_of_regressions_are_in_units_of_y(data, scale):
 
 def test_a_posterior_as_prior_is_drawn(data):
     X, y = data
-    first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
+    first = BayesianLogisticRegression(fit_intercept=False, prior="normal").fit(
+        X[:30], y[:30]
+    )
     second = BayesianLogisticRegression(
         fit_intercept=False, prior=first.posterior_
     ).fit(X[30:], y[30:])
@@ -211,7 +213,7 @@ def test_rows_and_choices():
     names = [f"f{i}" for i in range(15)]
     X = pd.DataFrame(rng.normal(size=(80, 15)), columns=names)
     y = (X["f3"] + X["f7"] + rng.normal(size=80) > 0).astype(int)
-    model = BayesianLogisticRegression().fit(X, y)
+    model = BayesianLogisticRegression(prior="normal").fit(X, y)
     display = PosteriorDisplay.from_estimator(model)
     assert len(display.names) == len(display.priors_) == 12
     assert {"f3", "f7"} < set(display.names)
@@ -244,10 +246,10 @@ def test_priors_with_spikes_stay_in_their_rows(data):
 def test_posterior_of_wrong_estimators(data):
     X, y = data
     with pytest.raises(NotFittedError):
-        PosteriorDisplay.from_estimator(BayesianLogisticRegression())
+        PosteriorDisplay.from_estimator(BayesianLogisticRegression(prior="normal"))
     with pytest.raises(TypeError, match="has no coef_std_"):
         PosteriorDisplay.from_estimator(LogisticRegression().fit(X, y))
-    three = BayesianLogisticRegression().fit(X, np.arange(60) % 3)
+    three = BayesianLogisticRegression(prior="normal").fit(X, np.arange(60) % 3)
     with pytest.raises(ValueError, match="3 rows of coefficients"):
         PosteriorDisplay.from_estimator(three)
 
@@ -274,7 +276,7 @@ def test_record_of_a_fit(data, params, bounds):
     Wrong variants: the posterior itself, not copies, which all end at the last; the
     chains' weights with the other sign.
     """
-    model = BayesianLogisticRegression(random_state=0, **params)
+    model = BayesianLogisticRegression(random_state=0, **{"prior": "normal", **params})
     record = record_training(model, *data, random_state=0, n_draws=512)
     model.fit(*data)
     assert record.iterations[-1] == model.n_iter_
@@ -306,7 +308,11 @@ def test_sandwich_on_the_artists(data):
     model = make_pipeline(
         StandardScaler(),
         BayesianLogisticRegression(
-            posterior="mean_field", solver="stochastic", max_iter=4, random_state=0
+            posterior="mean_field",
+            solver="stochastic",
+            max_iter=4,
+            random_state=0,
+            prior="normal",
         ),
     )
     model.fit(*data)

@@ -68,7 +68,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression().fit(*data)
+    return BayesianLogisticRegression(prior="normal").fit(*data)
 
 
 def legend_texts(ax):
@@ -101,7 +101,9 @@ def test_loss_curve_shows_the_estimators_values(fitted):
     ],
 )
 def test_loss_curve_is_named_after_what_was_minimized(data, params, label):
-    model = BayesianLogisticRegression(random_state=0, **params).fit(*data)
+    model = BayesianLogisticRegression(
+        random_state=0, **{"prior": "normal", **params}
+    ).fit(*data)
     display = LossCurveDisplay.from_estimator(model)
     assert display.ax_.get_ylabel().startswith(label)
     assert display.line_.get_ydata()[-1] == model.loss_curve_[-1]
@@ -109,7 +111,7 @@ def test_loss_curve_is_named_after_what_was_minimized(data, params, label):
 
 def test_loss_curve_inside_pipeline_and_search(data, fitted):
     grid = {"bayesianlogisticregression__posterior": ["full_rank"]}
-    model = make_pipeline(StandardScaler(), BayesianLogisticRegression())
+    model = make_pipeline(StandardScaler(), BayesianLogisticRegression(prior="normal"))
     search = GridSearchCV(model, grid, cv=2).fit(*data)
     display = LossCurveDisplay.from_estimator(search, name="best")
     expected = search.best_estimator_[-1].loss_curve_
@@ -180,9 +182,9 @@ def test_curves_without_values_are_refused(curve):
 
 def test_loss_curve_of_wrong_estimators(data):
     for unfitted in (
-        BayesianLogisticRegression(),
-        make_pipeline(StandardScaler(), BayesianLogisticRegression()),
-        GridSearchCV(BayesianLogisticRegression(), {}),
+        BayesianLogisticRegression(prior="normal"),
+        make_pipeline(StandardScaler(), BayesianLogisticRegression(prior="normal")),
+        GridSearchCV(BayesianLogisticRegression(prior="normal"), {}),
     ):
         with pytest.raises(NotFittedError):
             LossCurveDisplay.from_estimator(unfitted)
@@ -337,14 +339,18 @@ def test_labels_do_not_overlap(n):
 
 
 def test_evidence_from_estimator(data):
-    model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(*data)
+    model = make_pipeline(
+        StandardScaler(), BayesianLogisticRegression(prior="normal")
+    ).fit(*data)
     display = EvidenceBoundsDisplay.from_estimator(
         model, *data, n_draws=256, random_state=0, plot_kwargs={"values": False}
     )
     expected = skvi.evidence_bounds(model, *data, n_draws=256, random_state=0)
     assert display.bounds == {"BayesianLogisticRegression": expected}
     assert display.values_ is None
-    unfitted = make_pipeline(StandardScaler(), BayesianLogisticRegression())
+    unfitted = make_pipeline(
+        StandardScaler(), BayesianLogisticRegression(prior="normal")
+    )
     with pytest.raises(NotFittedError):
         EvidenceBoundsDisplay.from_estimator(unfitted, *data)
     with pytest.raises(TypeError, match="no method evidence_bounds"):
