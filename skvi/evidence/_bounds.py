@@ -1,6 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -8,6 +9,7 @@ from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._result import EvidenceBounds
+from skvi.evidence._scale_path import find_scale_path, has_scale_path
 from skvi.evidence._summarize import summarize
 from skvi.evidence._tempered import tempered_sides
 from skvi.evidence._tempered_result import summarize_tempered
@@ -101,6 +103,10 @@ def bound_evidence(
             target, posterior, generator, n_draws, precision, max_seconds, report
         )
         return summarize_tempered(target, posterior, tempered, generator, quantity)
+    if has_scale_path(target, posterior):
+        return _bound_along_scales(
+            target, posterior, generator, n_draws, precision, quantity, report
+        )
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     found = None
@@ -112,6 +118,29 @@ def bound_evidence(
     sides = annealed_sides(target, normal, generator, n_draws, precision, report)
     annealed = summarize(target, posterior, sides, generator, quantity)
     return annealed if found is None else _better(found, annealed)
+
+
+def _bound_along_scales(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+    quantity: str,
+    report: Report,
+) -> EvidenceBounds:
+    """Bound by coefficients and their unknown scale together; see `ScalePath`."""
+    path = find_scale_path(target, posterior)
+    unit = torch.ones(path.layout.size, dtype=torch.float64)
+    around = NormalForm(torch.zeros_like(unit), unit)
+    sides = importance_sides(path, around, generator, n_draws, precision, report)
+    theta = path.theta(sides.chains.theta)
+    log_joint = target.log_joint_batched(theta.flatten(0, 1))
+    chains = replace(
+        sides.chains, theta=theta, log_joint=log_joint.reshape(theta.shape[:2])
+    )
+    sides = replace(sides, chains=chains)
+    return summarize(target, posterior, sides, generator, quantity)
 
 
 def _is_good(bounds: EvidenceBounds, precision: float | None) -> bool:

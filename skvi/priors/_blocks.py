@@ -77,6 +77,18 @@ class _BuiltBlocks(BuiltPrior):
         parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
         return _BuiltBlocks(self.slices, parts, self.entries)
 
+    def log_prob_with_scale(
+        self, theta: torch.Tensor, log_scale: torch.Tensor
+    ) -> torch.Tensor:
+        parts = zip(self.slices, self.priors, strict=True)
+        values = [
+            p.log_prob_with_scale(theta[:, s], log_scale)
+            if p.n_unknown_scales
+            else p.log_prob(theta[:, s])
+            for s, p in parts
+        ]
+        return torch.stack(values).sum(0)
+
     def implied_scale(
         self, mean: torch.Tensor, root: torch.Tensor
     ) -> tuple[float, float]:

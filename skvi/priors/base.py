@@ -86,6 +86,23 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
+    def log_prob_with_scale(
+        self, theta: torch.Tensor, log_scale: torch.Tensor
+    ) -> torch.Tensor:
+        """Log density of parameters and the log of their one unknown scale.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P)
+        log_scale : Tensor of shape (S,)
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats; its integral over the log scale is the density of theta.
+        """
+        raise NotImplementedError
+
     def implied_scale(
         self, mean: torch.Tensor, root: torch.Tensor
     ) -> tuple[float, float]:
