@@ -27,6 +27,7 @@ class BernoulliLikelihood(Likelihood):
     tensor([[-0.6931, -0.6931]])
     """
 
+    is_log_concave = True
     is_discrete = True
     tail_curvature = 0.0
 

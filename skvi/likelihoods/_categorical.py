@@ -62,6 +62,7 @@ class CategoricalLikelihood(Likelihood):
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
+    is_log_concave = True
     is_discrete = True
     tail_curvature = 0.0
 

@@ -32,6 +32,7 @@ class GaussianLikelihood(NoiseLikelihood):
     tensor([[-1.6121]])
     """
 
+    is_log_concave = True
     is_normal = True
     standard_variance = 1.0
 

@@ -56,6 +56,7 @@ class NegativeBinomialLikelihood(CountLikelihood):
     tensor([[-0.6931, -2.0794]])
     """
 
+    is_log_concave = True
     _parameter_constraints: dict = {
         "dispersion": [
             Interval(Real, 0, None, closed="neither"),

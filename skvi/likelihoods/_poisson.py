@@ -37,6 +37,8 @@ class PoissonLikelihood(CountLikelihood):
     tensor([[-1.0000, -1.6931]])
     """
 
+    is_log_concave = True
+
     def cdf(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probability of at most y, (S, n)."""
         rate = self.mean(f)

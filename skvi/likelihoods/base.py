@@ -32,6 +32,8 @@ class Likelihood(Component, Movable, Predictive):
     #: Whether the expectations under a normal f are correct: with several columns only
     #: if the density is invariant to adding a constant to all of them.
     has_expectations = True
+    #: Whether ``-log p(y | f)`` is convex in f for every y.
+    is_log_concave = False
     #: Whether y is normal given f.
     is_normal = False
     #: Whether f is the location of y, in its units.

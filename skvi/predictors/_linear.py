@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial, reduce
+from typing import cast
 
 import torch
 
@@ -28,6 +29,8 @@ __all__ = ["LinearPredictor"]
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
 # Numbers that a row needs at once where several columns weight its products.
 GRAM_WIDTH = 512
+# Products of two features that are formed at once.
+PAIRS_AT_ONCE = 512
 ALL_ROWS = slice(None)
 
 
@@ -212,20 +215,17 @@ class LinearPredictor(Predictor):
             chunks = _chunks(X, 1, self.layout.size**2)
             parts = (weighted_gram(x, h[i], self.fit_intercept) for i, x in chunks)
             return reduce(torch.Tensor.add_, parts)
-        pairs = torch.tril_indices(self.n_outputs, self.n_outputs, device=h.device)
+        pairs, position = _pairs(self.n_outputs, h.device)
         weights = h[:, pairs[0], pairs[1]]
         blocks = (
             weighted_grams(x, weights[rows], self.fit_intercept)
             for rows, x in _chunks(X, GRAM_WIDTH, CHUNK_ELEMENTS)
         )
-        return self._assemble(reduce(torch.Tensor.add_, blocks), pairs)
+        return self._assemble(reduce(torch.Tensor.add_, blocks), position)
 
-    def _assemble(self, blocks: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+    def _assemble(self, blocks: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
         k, d = self.n_outputs, self.n_features
-        position = pairs.new_empty(k, k)
-        order = torch.arange(pairs.shape[1], device=pairs.device)
-        position[pairs[0], pairs[1]] = position[pairs[1], pairs[0]] = order
         full = blocks[:, :, position].permute(2, 0, 3, 1)
         out = blocks.new_empty(self.layout.size, self.layout.size)
         out[: k * d, : k * d] = full[:, :d, :, :d].reshape(k * d, k * d)
@@ -295,10 +295,47 @@ class LinearPredictor(Predictor):
         if self.n_outputs == 1 and is_full and is_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
+        if is_full and isinstance(X, torch.Tensor) and self._pays(len(X)):
+            return mean, self._all_covariances(X, normal.covariance())
         spread = self._covariance if is_full else self._variance
         width = self.n_outputs * (self.layout.size if is_full else 1)
         parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _pays(self, n_rows: int) -> bool:
+        """Whether products of all pairs of features take less time than a root."""
+        k, width = self.n_outputs, self.layout.size / self.n_outputs
+        return k > 1 and n_rows * (width + k) > 2 * k * width**2
+
+    def _all_covariances(
+        self, X: torch.Tensor, covariance: torch.Tensor
+    ) -> torch.Tensor:
+        """Covariances of f, (n, K, K), from that of theta: linear in it."""
+        k = self.n_outputs
+        pairs, position = _pairs(k, X.device)
+        order = self._by_columns(X.device)
+        blocks = covariance[order[:, None], order].reshape(k, -1, k, len(order) // k)
+        blocks = blocks[pairs[0], :, pairs[1]]
+        blocks = blocks + blocks.mT  # products of two features count twice
+        blocks.diagonal(dim1=1, dim2=2).mul_(0.5)
+        i, j = torch.tril_indices(*blocks.shape[1:], device=X.device)
+        weights, out = blocks[:, i, j], blocks.new_empty(len(X), k, k)
+        for rows, chunk in _chunks(X, GRAM_WIDTH):
+            columns = self.design(cast(torch.Tensor, chunk)).T.contiguous()
+            found = columns.new_zeros(len(weights), len(chunk))
+            for some in row_chunks(len(i), 1, PAIRS_AT_ONCE):
+                found.addmm_(weights[:, some], columns[i[some]] * columns[j[some]])
+            out[rows] = found.T[:, position.reshape(-1)].reshape(-1, k, k)
+        return out
+
+    def _by_columns(self, device: torch.device) -> torch.Tensor:
+        """Positions of the parameters of one column of f after the other."""
+        k, d = self.n_outputs, self.n_features
+        order = torch.arange(k * d, device=device).reshape(k, d)
+        if self.fit_intercept:
+            last = torch.arange(k * d, k * d + k, device=device)
+            order = torch.cat([order, last[:, None]], 1)
+        return order.reshape(-1)
 
     def _variance(self, X: Features, normal: NormalForm) -> torch.Tensor:
         out = self.project_chunk(X.square(), normal.variance[:, None])[..., 0]
@@ -307,6 +344,14 @@ class LinearPredictor(Predictor):
     def _covariance(self, X: Features, normal: NormalForm) -> torch.Tensor:
         root = self.project_chunk(X, normal.scale)
         return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
+
+
+def _pairs(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of columns, (2, pairs), and where each entry of a matrix is, (n, n)."""
+    pairs = torch.tril_indices(n, n, device=device)
+    position, order = pairs.new_empty(n, n), torch.arange(pairs.shape[1], device=device)
+    position[pairs[0], pairs[1]] = position[pairs[1], pairs[0]] = order
+    return pairs, position
 
 
 def _chunks(

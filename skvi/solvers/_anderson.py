@@ -7,7 +7,7 @@ import torch
 __all__ = ["Anderson"]
 
 # History length by number of parameters: a full precision is kept per entry.
-_DEPTHS = ((512, 5), (4096, 2))
+_DEPTHS = ((1100, 5), (4096, 2))
 
 
 class Anderson:

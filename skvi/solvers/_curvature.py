@@ -11,7 +11,13 @@ from skvi.solvers._mode import DENSE_LIMIT, factorize
 from skvi.targets import SupervisedTarget
 from skvi.utils._random import randn
 
-__all__ = ["Curvature", "curvature_of", "rank_of", "starting_normal"]
+__all__ = [
+    "Curvature",
+    "curvature_of",
+    "kernel_of_rows",
+    "rank_of",
+    "starting_normal",
+]
 
 # Above so many parameters a matrix of them costs too much (300 MB).
 MAX_DENSE = 6000
@@ -130,17 +136,9 @@ class _Dual(Curvature):
         self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
     ) -> None:
         super().__init__(target, h, precision)
-        predictor, X = target.predictor, target.X
-        self.diagonal = predictor.gram_diagonal(X, h) + precision
+        self.diagonal = target.predictor.gram_diagonal(target.X, h) + precision
         self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]
-        dual = h.new_empty(len(h), len(h))
-        for start in range(0, len(h), DUAL_BLOCK):
-            rows = slice(start, start + DUAL_BLOCK)
-            part = X[rows]
-            identity = torch.eye(len(part), dtype=h.dtype, device=h.device)
-            A = predictor.pull_back_draws(part, identity)  # rows of A
-            dual[:, rows] = predictor.project(X, self.s.square() * A.T)
-        dual *= self.w * self.w.T
+        dual = kernel_of_rows(target, 1 / precision).mul_(self.w * self.w.T)
         self.values, self.vectors = torch.linalg.eigh(dual)
         self.values.clamp_(min=0)
         # (1 - 1 / sqrt(1 + k)) / k, without cancellation.
@@ -191,6 +189,30 @@ class _Products(Curvature):
 
     def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
         return self._half(self.d * matrix)
+
+
+def kernel_of_rows(target: SupervisedTarget, variance: torch.Tensor) -> torch.Tensor:
+    """Covariance of f where the coordinates of theta are independent.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a linear predictor with one column.
+    variance : Tensor of shape (P,)
+
+    Returns
+    -------
+    Tensor of shape (n, n)
+    """
+    predictor, X, n_rows = target.predictor, target.X, target.n_rows
+    out = variance.new_empty(n_rows, n_rows)
+    for start in range(0, n_rows, DUAL_BLOCK):
+        rows = slice(start, start + DUAL_BLOCK)
+        part = X[rows]
+        identity = torch.eye(len(part), dtype=variance.dtype, device=variance.device)
+        A = predictor.pull_back_draws(part, identity)  # rows of A
+        out[:, rows] = predictor.project(X, variance[:, None] * A.T)
+    return out
 
 
 def rank_of(normal: NormalForm) -> int:

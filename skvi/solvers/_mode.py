@@ -6,6 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.targets import SupervisedTarget
+from skvi.utils._covariance_split import pairwise_split
 
 # The mode is only a starting point: this close, in nats, is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
@@ -116,6 +117,54 @@ def average_curvature(
         step = torch.cholesky_solve(gradient[:, None], factorize(aim))[:, 0]
         mean = mean - step
         precision = torch.lerp(precision, aim, AVERAGE_SHARE)
+    return mean, precision
+
+
+def alternate(
+    target: SupervisedTarget,
+    prior: NormalForm,
+    mean: torch.Tensor,
+    precision: torch.Tensor,
+    n_rounds: int = 3,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move from the mode toward the best normal where several f meet in a loss.
+
+    Steps of mean and precision at once overshoot there. Two of the mean need the
+    covariances of f only once; what they leave off the diagonal is left out.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a predictor that is linear in theta, and several outputs.
+    prior : NormalForm
+        Diagonal.
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    n_rounds : int, default=3
+
+    Returns
+    -------
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    """
+    predictor, X = target.predictor, target.X
+    for _ in range(n_rounds):
+        scale = scale_of(precision)
+        if scale is None:
+            break
+        f, covariance = predictor.moments(X, NormalForm(mean, scale))
+        spread = torch.diag_embed(pairwise_split(f, covariance)[0])
+        for last in (False, False, True):
+            _, slope, curvature = target.loss_terms_at(f, spread)
+            gram = predictor.gram(X, convex_part(target, curvature))
+            aim = add(gram, 1 / prior.variance)
+            if last:  # of the mean that was reached
+                precision = precision.lerp(aim, AVERAGE_SHARE)
+                break
+            gradient = predictor.pull_back(X, slope)
+            gradient += (mean - prior.mean) / prior.variance
+            step = torch.cholesky_solve(gradient[:, None], factorize(aim))
+            mean, f = mean - step[:, 0], f - predictor.project(X, step)[..., 0]
     return mean, precision
 
 

@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import cast
 
 import torch
 
+from skvi.divergences import MomentForm
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, average_curvature, find_mode
+from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature, find_mode
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -15,6 +17,7 @@ from skvi.solvers._normal_point import (
     singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
+from skvi.solvers._row_space import RowAnderson, RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
@@ -89,7 +92,8 @@ class NaturalGradient(Solver):
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
         with torch.inference_mode():
-            return _Iteration(problem, options).run()
+            run = _RowIteration if suits_rows(problem) else _Iteration
+            return run(problem, options).run()
 
 
 class _Iteration(Run):
@@ -103,8 +107,11 @@ class _Iteration(Run):
             with torch.inference_mode(False):  # for derivatives of likelihoods
                 target = target.frozen()
         self.problem = replace(problem, target=target)
-        self.point = self._start()
-        self.anderson = Anderson(self.point.normal.scale)
+        self._begin()
+        #: Where the quadrature was refined, and what it gave; the gap at the last time
+        #: that its error decided on anything.
+        self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
+        self._resolved_at = 0.0
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
 
     @property
@@ -115,6 +122,14 @@ class _Iteration(Run):
         with torch.inference_mode(False):  # for graphs of other solvers
             posterior = self.given.posterior.near(self.point.normal)
         return State(posterior, self.given.target)
+
+    def _begin(self) -> None:
+        self.point = self._start()
+        self.anderson = Anderson(self.point.normal.scale)
+
+    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> NormalPoint:
+        """Point at which those that `_iterate` moves have these values."""
+        return point_at(self.problem, mean, precision)
 
     def _start(self) -> NormalPoint:
         target, posterior = self.problem.linear_target, self.problem.posterior
@@ -132,6 +147,8 @@ class _Iteration(Run):
         skewness = target.layout.size**2 / target.n_rows
         if precision.ndim == 2 and curvature.ndim == 1 and skewness > NEGLIGIBLE:
             mean, precision = average_curvature(target, prior, mean, precision)
+        if precision.ndim == 2 and curvature.ndim == 3:
+            mean, precision = alternate(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
         if not math.isfinite(point.value):
             raise ValueError(SINGULAR)
@@ -149,7 +166,8 @@ class _Iteration(Run):
         """Whether the gap is small, and not only beside the errors of a bad start."""
         if self._gap() >= self._tolerance:
             return False
-        self.__dict__.pop("_resolution", None)
+        if self._resolved_at > NEGLIGIBLE:
+            self.__dict__.pop("_resolution", None)
         return self._gap() < self._tolerance
 
     def _gap(self) -> float:
@@ -162,13 +180,16 @@ class _Iteration(Run):
         # A line search needs values that agree with their gradients.
         if slow and self._resolution < 10 * self.options.tol:
             return self._quasi_newton()
-        point, mean = self.point, self.point.normal.mean
+        return self._natural_step()
+
+    def _natural_step(self) -> None:
+        point, mean = self.point, self.point.mean
         step, move, gap = point.directions
         share = FAR_SHARE if gap > FAR else 1.0
         self.anderson.observe(mean, point.precision, step, move, share)
         proposal = self.anderson.propose()
         if proposal is not None:
-            trial = point_at(self.problem, *proposal)
+            trial = self._at(*proposal)
             if trial.value < point.value + self._resolution:
                 self.point = trial
                 return None
@@ -177,7 +198,7 @@ class _Iteration(Run):
         rho, slack = 1.0, self._slack()
         while rho > 1e-3:
             precision = point.precision + rho * share * move
-            trial = point_at(self.problem, mean + rho * step, precision)
+            trial = self._at(mean + rho * step, precision)
             if trial.value <= point.value + slack:
                 self.point = trial
                 return None
@@ -217,18 +238,18 @@ class _Iteration(Run):
         objective and its derivatives have errors of their own, so that the solution
         of the gradient equations need not be the lowest value.
         """
-        point, target = self.point, self.problem.linear_target
+        point = self.point
         if point.curvature.ndim == 1:
             return 0.0
-        fine = target.expected_loss_terms(point.normal, refine=2)[0]
-        return 2 * abs(float(fine + point.terms.value) - point.value)
+        self._resolved_at = self._gap()
+        return 2 * abs(self._refined_value() - point.value)
 
     def _finish(self, gap: float) -> Solution:
         point = self.point
-        fine = refined_value(self.problem, point.normal, float(point.terms.value))
+        fine = self._refined_value()
         error = abs(fine - point.value)
         message, converged = "", gap < self._tolerance
-        singular = singularity(point) > 1e-3
+        singular = self._singularity() > 1e-3
         if self.stopped:
             pass  # by the user, who knows
         elif singular:
@@ -242,3 +263,46 @@ class _Iteration(Run):
         solution = self.solution(converged, message, found)
         several = point.curvature.ndim == 3
         return replace(solution, value=fine) if several else solution
+
+    def _refined_value(self) -> float:
+        point, (where, value) = self.point, self._refined
+        if point is not where:
+            divergence = float(point.terms.value)
+            value = refined_value(self.problem, point.normal, divergence)
+            self._refined = point, value
+        return value
+
+    def _singularity(self) -> float:
+        return singularity(self.point)
+
+
+class _RowIteration(_Iteration):
+    """The same steps, in the space of the rows."""
+
+    point: RowPoint  # type: ignore[assignment]
+
+    def _begin(self) -> None:
+        problem = self.problem
+        target, posterior = problem.linear_target, problem.posterior
+        form = problem.divergence.moment_form(target.prior)
+        self.space = RowSpace(target, cast(MomentForm, form))
+        last = posterior.as_normal() if self.options.warm_start else None
+        self.point = self.space.start(last)
+        if last is not None and not math.isfinite(self.point.value):
+            self.point = self.space.start(None)
+        if not math.isfinite(self.point.value):
+            raise ValueError(SINGULAR)
+        self.anderson = RowAnderson(self.point)
+
+    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> RowPoint:  # type: ignore[override]
+        return RowPoint(self.space, mean, precision)
+
+    def _quasi_newton(self) -> None:
+        # These losses are convex: there is no curved valley.
+        self._natural_step()
+
+    def _refined_value(self) -> float:
+        return self.point.refined_value()
+
+    def _singularity(self) -> float:
+        return 0.0  # of I + something positive

@@ -38,6 +38,7 @@ class NormalPoint:
         self, problem: Problem, normal: NormalForm, precision: torch.Tensor
     ) -> None:
         self.problem, self.normal, self.precision = problem, normal, precision
+        self.mean = normal.mean
         self.value = math.inf
         target = self.target = problem.linear_target
         self.terms: DivergenceTerms = problem.divergence.terms(

@@ -289,10 +289,38 @@ class SupervisedTarget(SupervisedRows):
             w_i times the expected first and second derivative of loss_i in f_i; of
             shapes (n, K) and (n, K, K) for K > 1.
         """
+        if self._predictor.n_outputs > 1:  # as large as the second derivatives
+            return self.loss_terms_at(*self.predictor.moments(self.X, normal), refine)
 
-        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
             return mean, spread_of(variance)
+
+        return self._row_terms(of_rows, partial(self.loss.expected, refine=refine))
+
+    def loss_terms_at(
+        self, mean: torch.Tensor, variance: torch.Tensor, refine: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `expected_loss_terms` where the moments of f are known.
+
+        Parameters
+        ----------
+        mean, variance : Tensor of shape (n,)
+            Of f, without an offset; (n, K) and covariances (n, K, K) for K > 1.
+        refine : int, default=1
+            Multiplies the number of nodes.
+
+        Returns
+        -------
+        value : Tensor
+            A scalar in nats, summed over the data.
+        slope, curvature : Tensor of shape (n,)
+            Of shapes (n, K) and (n, K, K) for K > 1.
+        """
+        spread = spread_of(variance)
+
+        def of_rows(_: Rows, chunk: slice) -> tuple[torch.Tensor, torch.Tensor]:
+            return mean[chunk], spread[chunk]
 
         return self._row_terms(of_rows, partial(self.loss.expected, refine=refine))
 
@@ -313,7 +341,7 @@ class SupervisedTarget(SupervisedRows):
         slope, curvature : Tensor of shape (n,)
         """
 
-        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
             return mean, variance.sqrt()
 
@@ -337,7 +365,7 @@ class SupervisedTarget(SupervisedRows):
             (n, K) and (n, K, K) for K > 1.
         """
 
-        def of_rows(part: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             f = self.predictor.project(part.X, theta[:, None])[..., 0]
             return f, torch.zeros_like(f if f.ndim == 1 else torch.diag_embed(f))
 
@@ -345,7 +373,7 @@ class SupervisedTarget(SupervisedRows):
 
     def _row_terms(
         self,
-        of_rows: Callable[[Rows], tuple[torch.Tensor, torch.Tensor]],
+        of_rows: Callable[[Rows, slice], tuple[torch.Tensor, torch.Tensor]],
         integrate: Callable[..., Sequence[torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Value and weighted derivatives, from mean and spread of f of some rows."""
@@ -354,7 +382,7 @@ class SupervisedTarget(SupervisedRows):
         def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:
             for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
                 part = self.rows.take(chunk)
-                mean, spread = of_rows(part)
+                mean, spread = of_rows(part, chunk)
                 value, *terms = integrate(
                     likelihood, shift_mean(mean, part), spread, part.y
                 )

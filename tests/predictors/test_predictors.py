@@ -119,6 +119,23 @@ class TestLinearPredictor:
         assert predictor.has_design
 
 
+@intercepts
+def test_covariances_of_many_rows(fit_intercept):
+    """From products of pairs of features, as from a root of the covariance.
+
+    Wrong variant: products of two different features count once.
+    """
+    predictor, X = LinearPredictor(D, 3, fit_intercept), randn(60, D)
+    size = predictor.layout.size
+    normal = NormalForm(randn(size, seed=1), randn(size, size, seed=2).tril())
+    mean, covariance = predictor.moments(X, normal)
+    few = [predictor.moments(X[i : i + 3], normal) for i in range(0, 60, 3)]
+    assert (predictor._pays(60), predictor._pays(3)) == (True, False)
+    torch.testing.assert_close(mean, torch.cat([m for m, _ in few]))
+    expected = torch.cat([v for _, v in few])
+    torch.testing.assert_close(covariance, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_row_chunks_partition_the_rows():
     for n_rows, width in [(1, 1), (7, 30), (1000, 7), (50, 1000), (30, 0)]:
         chunks = row_chunks(n_rows, width, 100)

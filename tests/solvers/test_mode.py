@@ -1,16 +1,24 @@
 """The search for the mode, where fits without draws start."""
 
 import torch
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
 
 from skvi.base import NormalForm
-from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood
+from skvi.divergences import KL
+from skvi.likelihoods import (
+    BernoulliLikelihood,
+    CategoricalLikelihood,
+    GaussianLikelihood,
+)
 from skvi.losses import LogLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
-from skvi.solvers import _mode
-from skvi.solvers._mode import find_mode
+from skvi.solvers import NaturalGradient, Problem, SolverOptions, _mode
+from skvi.solvers._mode import add, alternate, find_mode
+from skvi.solvers._normal_point import point_at
 from skvi.targets import SupervisedTarget
 
 
@@ -66,3 +74,29 @@ def _search(kind):
         gram = target.predictor.gram(target.X, curvature)
         step = torch.linalg.solve(gram + torch.eye(len(mode)).double(), gradient)
     assert float(gradient @ step) / 2 < 0.03
+
+
+def test_a_start_for_several_classes():
+    """Nats of the mode's own curvature, and of two rounds from there.
+
+    Wrong variant: the precision stays that of the mode.
+    """
+    X, y = load_digits(return_X_y=True)
+    X, y = torch.from_numpy(scale(X[:300, 18:30])), torch.from_numpy(y[:300]).double()
+    predictor = LinearPredictor(12, 10)
+    prior = Normal().build(predictor.layout)
+    likelihood = CategoricalLikelihood(10)
+    target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
+    posterior = FullRankNormal().build(predictor.layout)
+    problem = Problem(target, ELBO(), KL(), posterior, None)
+    form = prior.matching_normal()
+    with torch.inference_mode():
+        mean, curvature = find_mode(target, form)
+        precision = add(predictor.gram(X, curvature), 1 / form.variance)
+        values = [
+            point_at(problem, *alternate(target, form, mean, precision, n)).value
+            for n in (0, 2)
+        ]
+        best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
+    assert values[0] - best > 30
+    assert values[1] - best < 1

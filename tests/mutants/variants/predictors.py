@@ -222,4 +222,11 @@ VARIANTS = [
         "start.mean[self._fixed]",
         "positions on the device of the fit, and the start on that of its generator",
     ),
+    _v(
+        "pairs-count-once",
+        "_linear.py",
+        "blocks = blocks + blocks.mT  # products of two features count twice",
+        "blocks = blocks.clone()",
+        "covariances of several f from pairs of features",
+    ),
 ]

@@ -1,0 +1,124 @@
+"""Full-rank fits with fewer rows than parameters, in the space of the rows."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from skvi.divergences import KL, Renyi
+from skvi.likelihoods import BernoulliLikelihood, StudentTLikelihood
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
+from skvi.losses import LogLoss
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal
+from skvi.predictors import LinearPredictor
+from skvi.priors import Normal
+from skvi.solvers import Problem, _row_space
+from skvi.solvers._row_space import RowPoint, suits_rows
+from skvi.targets import SupervisedTarget
+
+
+def _data(n_rows=40, n_features=60):
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((n_rows, n_features)) * (rng.rand(n_rows, n_features) < 0.5)
+    return X, X[:, :5].sum(1), rng
+
+
+def _fit_both(make, monkeypatch, X, y, **more):
+    """The fit in the space of the rows, and that of the parameters."""
+    points, init = [0], RowPoint.__init__
+
+    def counting(*args):
+        points[0] += 1
+        init(*args)
+
+    monkeypatch.setattr(RowPoint, "__init__", counting)
+    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    rows = make().fit(X, y, **more)
+    assert points[0] > 1
+    monkeypatch.setattr(_row_space, "MIN_SIZE", 10**9)
+    parameters, n_points = make().fit(X, y, **more), points[0]
+    assert points[0] == n_points
+    return rows, parameters
+
+
+def _check(rows, parameters):
+    assert rows.converged_
+    assert parameters.converged_
+    gain = rows.objective_value_ - parameters.objective_value_
+    assert abs(gain) < 1e-7
+    np.testing.assert_allclose(rows.coef_, parameters.coef_, atol=1e-5)
+    first, second = (m.posterior_.as_normal().covariance() for m in (rows, parameters))
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("weight", "kind"), [(1.0, "sparse"), (0.5, "dense")])
+def test_labels(weight, kind, monkeypatch):
+    """Wrong variants: half of the log determinant is left out; slopes that do not
+    know the weight of the divergence; the kernel of a prior of scale 1."""
+    X, f, rng = _data()
+    y, sample_weight = f + rng.standard_normal(len(f)) > 0, rng.rand(len(f)) + 0.5
+    X = sparse.csr_array(X) if kind == "sparse" else X
+
+    def make():
+        prior = {"coef": Normal(0.7), "intercept": Normal(3.0)}
+        divergence = KL(weight=weight)
+        return BayesianLogisticRegression(prior=prior, divergence=divergence, tol=1e-11)
+
+    _check(*_fit_both(make, monkeypatch, X, y, sample_weight=sample_weight))
+
+
+def test_counts_with_exposures(monkeypatch):
+    X, f, rng = _data()
+    exposure = rng.rand(len(f)) + 0.5
+    y = rng.poisson(exposure * np.exp(0.3 * f))
+
+    def make():
+        return BayesianPoissonRegressor(prior=Normal(0.5), tol=1e-11)
+
+    _check(*_fit_both(make, monkeypatch, X, y, exposure=exposure))
+
+
+def test_learned_scales(monkeypatch):
+    X, f, rng = _data()
+    y = f + rng.standard_normal(len(f)) > 0
+
+    def make():
+        return BayesianLogisticRegression(prior=Normal(scale="learn"))
+
+    rows, parameters = _fit_both(make, monkeypatch, X, y)
+    assert rows.prior_scale_ == pytest.approx(parameters.prior_scale_, rel=1e-4)
+    assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=1e-5)
+
+
+def test_warm_starts(monkeypatch):
+    """Wrong variant: every fit starts at the mode."""
+    X, f, rng = _data()
+    y = f + rng.standard_normal(len(f)) > 0
+    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    model = BayesianLogisticRegression(warm_start=True, prior=Normal()).fit(X, y)
+    assert model.n_iter_ > 2
+    value = model.lower_bound_
+    assert model.fit(X, y).n_iter_ == 1
+    assert model.lower_bound_ == pytest.approx(value, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "divergence", "n_rows", "suits"),
+    [
+        (BernoulliLikelihood(), KL(), 300, True),
+        (StudentTLikelihood(noise_scale=1.0), KL(), 300, False),
+        (BernoulliLikelihood(), Renyi(0.5), 300, False),
+        (BernoulliLikelihood(), KL(), 302, False),
+    ],
+)
+def test_what_the_rows_suit(likelihood, divergence, n_rows, suits):
+    """Wrong variant: any likelihood with one column."""
+    predictor = LinearPredictor(300)
+    prior, posterior = (
+        part.build(predictor.layout) for part in (Normal(), FullRankNormal())
+    )
+    X, y = torch.zeros(n_rows, 300), torch.zeros(n_rows)
+    target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
+    problem = Problem(target, ELBO(), divergence, posterior, None)
+    assert suits_rows(problem) is suits
