@@ -1,15 +1,14 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
-from dataclasses import replace
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._importance import importance_sides
+from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._scale_path import find_scale_path, has_scale_path
 from skvi.evidence._summarize import summarize
 from skvi.evidence._tempered import tempered_sides
 from skvi.evidence._tempered_result import summarize_tempered
@@ -23,6 +22,8 @@ __all__ = ["bound_evidence"]
 
 # Importance sampling that ends wider than this hands over to annealing.
 WIDE = 0.1
+# Nats that are aimed for at each scale of an unknown one.
+TERM_PRECISION = 0.1
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -103,10 +104,15 @@ def bound_evidence(
             target, posterior, generator, n_draws, precision, max_seconds, report
         )
         return summarize_tempered(target, posterior, tempered, generator, quantity)
-    if has_scale_path(target, posterior):
-        return _bound_along_scales(
-            target, posterior, generator, n_draws, precision, quantity, report
-        )
+    if has_unknown_scale(target):
+
+        def at_scale(known: Target) -> EvidenceBounds:
+            # Errors of the terms average out.
+            each = precision if precision or n_draws else TERM_PRECISION
+            options = n_draws, each, quantity, None, method, report
+            return bound_evidence(known, posterior, generator, *options)
+
+        return bound_over_scales(target, posterior, generator, at_scale)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     found = None
@@ -118,29 +124,6 @@ def bound_evidence(
     sides = annealed_sides(target, normal, generator, n_draws, precision, report)
     annealed = summarize(target, posterior, sides, generator, quantity)
     return annealed if found is None else _better(found, annealed)
-
-
-def _bound_along_scales(
-    target: Target,
-    posterior: Posterior,
-    generator: torch.Generator,
-    n_draws: int | None,
-    precision: float | None,
-    quantity: str,
-    report: Report,
-) -> EvidenceBounds:
-    """Bound by coefficients and their unknown scale together; see `ScalePath`."""
-    path = find_scale_path(target, posterior)
-    unit = torch.ones(path.layout.size, dtype=torch.float64)
-    around = NormalForm(torch.zeros_like(unit), unit)
-    sides = importance_sides(path, around, generator, n_draws, precision, report)
-    theta = path.theta(sides.chains.theta)
-    log_joint = target.log_joint_batched(theta.flatten(0, 1))
-    chains = replace(
-        sides.chains, theta=theta, log_joint=log_joint.reshape(theta.shape[:2])
-    )
-    sides = replace(sides, chains=chains)
-    return summarize(target, posterior, sides, generator, quantity)
 
 
 def _is_good(bounds: EvidenceBounds, precision: float | None) -> bool:

@@ -101,10 +101,12 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _resolve(self, name):
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
-            # Divergences have closed forms between normals, and KL some more.
-            is_kl = self.divergence_.kl_weight is not None
-            return Normal(HalfCauchy()) if is_kl else Normal()
+            return Normal(HalfCauchy()) if self._finds_scale() else Normal()
         return super()._resolve(name)
+
+    def _finds_scale(self):
+        """Whether "auto" has an unknown scale: other divergences need a normal."""
+        return self.divergence_.kl_weight is not None
 
     def _coef_prior(self):
         # A dict without "coef" is refused when the prior is built.

@@ -77,17 +77,9 @@ class _BuiltBlocks(BuiltPrior):
         parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
         return _BuiltBlocks(self.slices, parts, self.entries)
 
-    def log_prob_with_scale(
-        self, theta: torch.Tensor, log_scale: torch.Tensor
-    ) -> torch.Tensor:
-        parts = zip(self.slices, self.priors, strict=True)
-        values = [
-            p.log_prob_with_scale(theta[:, s], log_scale)
-            if p.n_unknown_scales
-            else p.log_prob(theta[:, s])
-            for s, p in parts
-        ]
-        return torch.stack(values).sum(0)
+    def log_density_of_scale(self, log_scale: float) -> float:
+        prior = next(p for p in self.priors if p.n_unknown_scales)
+        return prior.log_density_of_scale(log_scale)
 
     def implied_scale(
         self, mean: torch.Tensor, root: torch.Tensor

@@ -117,15 +117,8 @@ class _BuiltMixture(BuiltPrior):
     def given_scale(self, scale: float) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)
 
-    def log_prob_with_scale(
-        self, theta: torch.Tensor, log_scale: torch.Tensor
-    ) -> torch.Tensor:
-        squares = (theta / self.scale).square().sum(1)
-        size, constant = len(self.scale), self.scale.log().sum()
-        normal = -0.5 * squares * torch.exp(-2 * log_scale) - size * log_scale
-        away = log_scale.abs()
-        hyper = math.log(2 / math.pi) - away - torch.log1p(torch.exp(-2 * away))
-        return normal - 0.5 * size * LOG_2PI - constant + hyper
+    def log_density_of_scale(self, log_scale: float) -> float:
+        return -math.log(math.pi * math.cosh(log_scale))
 
     def implied_scale(
         self, mean: torch.Tensor, root: torch.Tensor

@@ -86,20 +86,16 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def log_prob_with_scale(
-        self, theta: torch.Tensor, log_scale: torch.Tensor
-    ) -> torch.Tensor:
-        """Log density of parameters and the log of their one unknown scale.
+    def log_density_of_scale(self, log_scale: float) -> float:
+        """Log density of the logarithm of the one unknown scale, in nats.
 
         Parameters
         ----------
-        theta : Tensor of shape (S, P)
-        log_scale : Tensor of shape (S,)
+        log_scale : float
 
         Returns
         -------
-        Tensor of shape (S,)
-            In nats; its integral over the log scale is the density of theta.
+        float
         """
         raise NotImplementedError
 
