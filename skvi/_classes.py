@@ -160,11 +160,11 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n_samples,)
         """
         check_is_fitted(self)
         log_p, _ = self._log_probabilities(X)
@@ -175,11 +175,11 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n, K)
+        ndarray of shape (n_samples, n_classes)
             In the order of ``classes_``; rows sum to 1, and do not depend on the
             other rows.
         """
@@ -191,11 +191,11 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n, K)
+        ndarray of shape (n_samples, n_classes)
         """
         log_p, dtype = self._log_probabilities(X)
         return log_p.numpy().astype(dtype)
@@ -217,9 +217,9 @@ class BayesianClassifierMixin(ClassifierMixin):
         Returns
         -------
         ndarray of shape (n_samples, 2, n_classes)
-            Lower and upper end, for each class by itself. Linear models have them
-            exactly for two classes, and from 2,048 quasi-random points for more;
-            models that predict by draws have the quantiles of these draws.
+            Lower and upper end, for each class separately. Linear models have them
+            exactly for two classes, and from 2,048 quasi-random points for more; models
+            that predict by draws have the quantiles of these draws.
         """
         check_is_fitted(self)
         validate_arguments(
@@ -246,12 +246,12 @@ class BayesianClassifierMixin(ClassifierMixin):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n_samples,)
             In nats, each row given the training data alone.
         """
         log_proba = self.predict_log_proba(X)

@@ -44,11 +44,11 @@ class EvidenceMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             The training features.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             The training target.
-        sample_weight : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
             Needed if the fit had weights; the evidence is then a generalized one.
             Class weights are added by the estimator.
         method : {"auto", "importance", "annealing"}, default="auto"

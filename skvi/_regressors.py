@@ -1,6 +1,7 @@
 """What all regressors share: the units of the target, and what they predict."""
 
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -80,14 +81,14 @@ def column_units(
 
     Parameters
     ----------
-    y : ndarray of shape (n_samples,) or (n_samples, K)
+    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
     weight, given, standardize
         See `units_of`.
 
     Returns
     -------
     Units
-        With arrays of shape (K,) for K columns.
+        With arrays of shape (n_outputs,) for several targets.
     """
     if y.ndim == 1 or given is not None:
         return units_of(y, weight, given, standardize, centered=True)
@@ -101,9 +102,9 @@ def names_of_units(centered: bool) -> tuple[str, ...]:
     return ("y_mean", "y_scale") if centered else ("y_scale",)
 
 
-def noise_in(units: Units, noise_scale: float | str) -> float | str:
+def noise_in(units: Units, noise_scale: Any) -> float | str:
     """Scale of the noise in the units of a fit; "learn" where it is not a number."""
-    return "learn" if isinstance(noise_scale, str) else noise_scale / units.y_scale
+    return noise_scale / units.y_scale if isinstance(noise_scale, Real) else "learn"
 
 
 def with_noise_scale(
@@ -152,14 +153,14 @@ class StandardizedTargetMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         coverage : float, default=0.9
             Probability that the interval gives to the observation, in (0, 1).
 
         Returns
         -------
-        ndarray of shape (n, 2)
-            Lower and upper end; of shape (n, 2, K) for a target of K columns.
+        ndarray of shape (n_samples, 2)
+            Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
         """
         validate_arguments(
             type(self).__name__,

@@ -115,5 +115,8 @@ class BaseSupervised(BaseVariational):
             {"n_samples": n_samples},
             {"n_samples": [Interval(Integral, 1, None, closed="left")]},
         )
-        generator = make_generator(random_state)
+        return self._sample(n_samples, make_generator(random_state))
+
+    def _sample(self, n_samples, generator):
+        """Draws of what predictions come from: the fitted posterior, by default."""
         return self.posterior_.draw(n_samples, generator).theta

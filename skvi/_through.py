@@ -46,7 +46,7 @@ def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
     Returns
     -------
     ndarray of shape (n_samples, 2)
-        Lower and upper end; of shape (n_samples, 2, n_targets) for several targets.
+        Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
 
     Raises
     ------
@@ -88,7 +88,7 @@ def predict_quantiles(
     Returns
     -------
     ndarray of shape (n_samples, n_quantiles)
-        Of shape (n_samples, n_quantiles, n_targets) for several targets.
+        For several targets, shape (n_samples, n_quantiles, n_outputs).
 
     Raises
     ------
@@ -168,7 +168,7 @@ def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray
     Returns
     -------
     ndarray of shape (n_samples, 2, n_classes)
-        Lower and upper end, for each class by itself.
+        Lower and upper end, for each class separately.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
     ----------
     estimator : estimator, Pipeline or search, fitted
         Ends in a regressor of skvi.
-    X : array-like of shape (n_rows, n_features)
+    X : array-like of shape (n_samples_X, n_features)
         Before the pipeline's transformations.
     n_samples : int, default=1
     **options : dict
@@ -206,8 +206,8 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
 
     Returns
     -------
-    ndarray of shape (n_rows, n_samples)
-        Of shape (n_rows, n_targets, n_samples) for several targets.
+    ndarray of shape (n_samples_X, n_samples)
+        For several targets, shape (n_samples_X, n_outputs, n_samples).
 
     Raises
     ------

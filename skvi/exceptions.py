@@ -4,10 +4,10 @@ __all__ = ["IncompatibleComponentsError", "NoOptimumError", "SkviWarning"]
 
 
 class IncompatibleComponentsError(ValueError):
-    """Two parts were combined that cannot work together.
+    """Two components were combined that are incompatible.
 
-    Raised before any training. The message names the parts, what is missing
-    and what to use instead. It is a `ValueError`, so that a search with
+    Raised before any training. The message names the components, what is missing and
+    what to use instead. It is a `ValueError`, so that a search with
     ``error_score=np.nan`` treats it like any other bad parameter.
 
     Examples
@@ -19,7 +19,7 @@ class IncompatibleComponentsError(ValueError):
 
 
 class NoOptimumError(ValueError):
-    """A fit ran away because what it minimizes has no lowest value.
+    """A fit diverged because its objective is unbounded below.
 
     Examples
     --------
@@ -30,7 +30,7 @@ class NoOptimumError(ValueError):
 
 
 class SkviWarning(UserWarning):
-    """A fit converged, and what it found may not be what was hoped for.
+    """A fit converged, but its result may not be what was expected.
 
     Fits that did not converge, or whose numbers are in doubt, give a
     `sklearn.exceptions.ConvergenceWarning` instead.

@@ -1,4 +1,4 @@
-"""Ground: components, rows, the layout of the parameters, draws, normals, units."""
+"""Foundations: components, rows, layouts of parameters, draws, normals, units."""
 
 from skvi.base._bijections import Bijection, Exp, Identity, Softplus
 from skvi.base._component import Component

@@ -1,4 +1,4 @@
-"""One-to-one maps from the real line to the values that a parameter may take."""
+"""Bijections from the real line to the values that a parameter can take."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ __all__ = ["BIJECTIONS", "Bijection", "Exp", "Identity", "Softplus"]
 
 @dataclass(frozen=True)
 class Bijection:
-    """Smooth one-to-one map from real coordinates to a parameter, number by number.
+    """Smooth elementwise bijection from real coordinates to a parameter.
 
-    A subclass must implement all three methods. Two of the same class and fields are
-    equal.
+    A subclass must implement all three methods. Instances of the same class with the
+    same fields are equal.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Bijection:
         Returns
         -------
         Tensor of the same shape
-            In nats, of every number by itself.
+            In nats, elementwise.
         """
         raise NotImplementedError
 

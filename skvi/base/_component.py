@@ -28,7 +28,7 @@ class Component(BaseEstimator):
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        # Inspecting a signature takes longer than many a fit.
+        # Cached, because inspecting a signature can take longer than a fit.
         return super()._get_param_names()
 
     @classmethod
@@ -48,7 +48,7 @@ class Component(BaseEstimator):
         Raises
         ------
         ValueError
-            Says what was given and what is allowed.
+            The message says what was given and what is allowed.
         """
         given, defaults = vars(self), self._defaults()
         if all(given.get(name) is value for name, value in defaults.items()):

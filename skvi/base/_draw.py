@@ -1,4 +1,4 @@
-"""Draws of a posterior, with what is known of them."""
+"""Draws of a posterior, with additional information."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,27 +7,28 @@ import torch
 
 __all__ = ["SIDES", "Draw", "Side"]
 
-#: What a log density is: exact, a bound on it from above or below, or not there.
+#: Kind of a log density: exact, an upper or lower bound, or unavailable.
 Side = Literal["exact", "upper", "lower", "none"]
 SIDES: tuple[Side, ...] = ("exact", "upper", "lower", "none")
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Draws of theta, and what made them.
+    """Draws of theta, and the variables that generated them.
 
-    Gradient rules need more of a draw than its value: what it was made from says
-    along which path it moves with the variational parameters, and given an auxiliary
-    variable a posterior without a density of its own has one.
+    Gradient rules need more than the value of a draw: its noise determines the path
+    along which it moves with the variational parameters, and a posterior without a
+    tractable density can have one given an auxiliary variable.
 
     Parameters
     ----------
     theta : Tensor of shape (S, P)
-        Differentiable in the variational parameters where the family is.
+        Differentiable in the variational parameters if the family is.
     log_q : Tensor of shape (S,)
-        Log density of the draws in nats, or the bound on it that `side` names.
+        Log density of the draws in nats, or its bound, see `side`.
     side : {"exact", "upper", "lower", "none"}, default="exact"
-        Which side of the log density `log_q` is on; "none" where it says nothing.
+        Whether `log_q` is exact, an upper or a lower bound; "none" if it is
+        unavailable.
     noise : Tensor of shape (S, ...), default=None
         Standardized noise that the draws are a smooth function of.
     component : Tensor of int of shape (S,), default=None
@@ -35,7 +36,7 @@ class Draw:
     auxiliary : Tensor of shape (S, ...), default=None
         Variable given which theta has a density.
     parts : tuple of Draw, default=()
-        Of the independent parts that theta was put together from.
+        Draws of the independent parts that theta consists of.
 
     Examples
     --------
@@ -59,12 +60,12 @@ class Draw:
         return len(self.theta)
 
     def detach(self) -> "Draw":
-        """Cut theta and its log density off from the variational parameters.
+        """Detach theta and its log density from the variational parameters.
 
         Returns
         -------
         Draw
-            Of the same values.
+            Draws with the same values.
         """
         theta, log_q = self.theta.detach(), self.log_q.detach()
         noise = None if self.noise is None else self.noise.detach()

@@ -1,4 +1,4 @@
-"""Gamma distributions: the common language of parts that know precisions."""
+"""Gamma distributions: the common representation of distributions of precisions."""
 
 from typing import NamedTuple
 

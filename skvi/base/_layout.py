@@ -1,4 +1,4 @@
-"""What each stretch of the flat parameter vector is."""
+"""The layout of the flat parameter vector."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +11,11 @@ from skvi.utils._device import CPU
 
 __all__ = ["ROLES", "Block", "Layout"]
 
-#: What a block is to the model. Of a predictor: "weight", "intercept" (what is added
-#: to a layer's output), "affine" (scale and shift of a normalization); beside it:
-#: "scale" (a precision or another positive number of the model), "noise" (a number of
-#: the likelihood) and "prior" (a number of the prior), which fits may learn.
+#: Role of a block in the model. In a predictor: "weight", "intercept" (added to a
+#: layer's output), "affine" (scale and shift of a normalization layer); elsewhere:
+#: "scale" (a precision or another positive parameter of the model), "noise" (a
+#: parameter of the likelihood) and "prior" (a parameter of the prior), which fits may
+#: learn.
 ROLES = ("weight", "intercept", "affine", "scale", "noise", "prior")
 UNLIMITED = (-math.inf, math.inf)
 REAL = Identity()
@@ -22,7 +23,7 @@ REAL = Identity()
 
 @dataclass(frozen=True)
 class Block:
-    """One named stretch of the parameter vector.
+    """One named block of the parameter vector.
 
     Parameters
     ----------
@@ -33,13 +34,13 @@ class Block:
     bijection : Bijection, default=Identity()
         Maps the unconstrained coordinates to the parameter.
     scale : float, default=1.0
-        Natural size of the parameters, which priors multiply: 1 over the root of
-        the number of inputs for the weights of a network, so that its layers keep
-        the size of what they transform.
+        Natural size of the parameters, which priors multiply: 1 over the square root of
+        the number of inputs for the weights of a network, so that its layers preserve
+        the variance of their inputs.
     role : str, default="weight"
-        What the block is to the model, one of `ROLES`.
+        Role of the block in the model, one of `ROLES`.
     limits : (float, float), default=(-inf, inf)
-        Least and largest value of a coordinate, between which solvers keep it.
+        Lower and upper limit of a coordinate, which solvers respect.
 
     Examples
     --------
@@ -67,13 +68,13 @@ class Block:
 
 
 class Layout(Mapping):
-    """Immutable map from block names to stretches of one flat vector theta.
+    """Immutable map from block names to blocks of one flat vector theta.
 
     Parameters
     ----------
     shapes : mapping of str to tuple of int
-        Shape of every block, in the order in which they lie in theta. Names are free:
-        those of a torch module, such as "conv1.weight", will do.
+        Shape of every block, in their order in theta. Names are arbitrary, for example
+        those of a torch module, such as "conv1.weight".
     bijections : mapping of str to {"identity", "exp", "softplus"} or Bijection, \
 default=None
         Blocks that are constrained; the others are real.
@@ -142,7 +143,7 @@ default=None
         return f"Layout({shapes})"
 
     def __add__(self, other: "Layout") -> "Layout":
-        """Return this layout with the blocks of another one after its own."""
+        """Return this layout followed by the blocks of another one."""
         both = {**self._blocks, **other._blocks}
         if len(both) < len(self) + len(other):
             raise ValueError(f"{self} and {other} share names.")
@@ -159,12 +160,12 @@ default=None
         Parameters
         ----------
         *names : str
-            In the order that the blocks shall have.
+            Names, in the desired order.
 
         Returns
         -------
         Layout
-            The blocks as they are, one after the other from 0.
+            The same blocks, with positions from 0.
 
         Raises
         ------
@@ -203,7 +204,7 @@ default=None
         Returns
         -------
         Tensor of int of shape (m,)
-            In the order of `names`: ``theta[:, positions]`` has the layout
+            Positions in the order of `names`: ``theta[:, positions]`` has the layout
             ``only(*names)``.
         """
         every = torch.arange(self.size, device=CPU)
@@ -220,7 +221,7 @@ default=None
         return self._fill([block.scale for block in self._blocks.values()])
 
     def limits(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Least and largest value of every coordinate.
+        """Lower and upper limit of every coordinate.
 
         Returns
         -------
@@ -233,7 +234,7 @@ default=None
         )
 
     def _fill(self, numbers: list[float]) -> torch.Tensor:
-        """One number of each block for all of its parameters."""
+        """Repeat one value of each block for all of its parameters."""
         parts = [
             torch.full((block.size,), float(number), dtype=torch.float64, device=CPU)
             for block, number in zip(self._blocks.values(), numbers, strict=True)
@@ -265,7 +266,7 @@ default=None
         Parameters
         ----------
         values : mapping of str to Tensor
-            Of shape ``(S, *shape)`` for every block, in constrained coordinates.
+            Tensor of shape ``(S, *shape)`` for every block, in constrained coordinates.
 
         Returns
         -------
@@ -289,7 +290,7 @@ default=None
         Returns
         -------
         Tensor of shape (S,)
-            In nats, summed over the blocks; 0 where nothing is constrained.
+            In nats, summed over the blocks; 0 if nothing is constrained.
         """
         total = torch.zeros_like(theta[:, 0])
         for block in self._blocks.values():
@@ -300,7 +301,7 @@ default=None
 
 
 def _layout_of(blocks: Mapping[str, Block]) -> Layout:
-    """Blocks as they are, but one after the other from 0."""
+    """The same blocks, with positions from 0."""
     return Layout(
         {name: block.shape for name, block in blocks.items()},
         {name: block.bijection for name, block in blocks.items()},

@@ -14,9 +14,9 @@ __all__ = ["NormalForm"]
 
 @dataclass(frozen=True, eq=False)
 class NormalForm(Movable):
-    """A normal distribution over theta: the common language of parts.
+    """A normal distribution over theta, in the common representation of all components.
 
-    With leading axes it is many at once, such as one given each draw of an auxiliary
+    With leading axes it is a batch, such as one normal for each draw of an auxiliary
     variable. Points and noise broadcast against these axes: (B, P) of them belong to
     the B normals one by one, (S, B, P) are S for each.
 
@@ -27,8 +27,8 @@ class NormalForm(Movable):
         Standard deviations of a factorized normal, or the lower Cholesky factor
         of the covariance.
     factor : Tensor of shape (..., P, r), default=None
-        Only beside a diagonal `scale`: the covariance is then
-        ``diag(scale^2) + factor @ factor.T``.
+        Only with a diagonal `scale`: the covariance is then ``diag(scale^2) + factor @
+        factor.T``.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class NormalForm(Movable):
         Returns
         -------
         Tensor of shape (..., P, P)
-            Also where the normal is factorized or of low rank.
+            Also if the normal is factorized or of low rank.
         """
         if self._has_matrix:
             return self.scale @ self.scale.mT
@@ -113,7 +113,7 @@ class NormalForm(Movable):
         Parameters
         ----------
         where : Tensor of int of shape (p,)
-            Their positions, in the order that is wanted.
+            Their positions, in the desired order.
 
         Returns
         -------

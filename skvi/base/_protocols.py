@@ -1,4 +1,4 @@
-"""What parts ask of each other: they do not import each other's base classes."""
+"""Protocols of components, which do not import each other's base classes."""
 
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class Proposal(Density, Protocol):
 
 
 class JointDensity(Protocol):
-    """What a posterior may ask of a target: see `skvi.targets.Target`."""
+    """Interface of targets for posteriors: see `skvi.targets.Target`."""
 
     def log_joint(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density of data and parameters at points, (S,)."""
@@ -46,7 +46,7 @@ class JointDensity(Protocol):
 
 
 class HasNormal(Protocol):
-    """Something that may be a normal distribution."""
+    """An object that can be a normal distribution."""
 
     def as_normal(self) -> NormalForm | None:
         """The normal, detached; None if it is not one."""
@@ -54,7 +54,7 @@ class HasNormal(Protocol):
 
 
 class PriorDensity(Proposal, HasNormal, Protocol):
-    """What divergences need of a built prior: see `skvi.priors.BuiltPrior`."""
+    """Interface of built priors for divergences: see `skvi.priors.BuiltPrior`."""
 
     @property
     def is_proper(self) -> bool: ...
@@ -77,7 +77,7 @@ class PriorDensity(Proposal, HasNormal, Protocol):
 
 
 class PosteriorDensity(HasNormal, Protocol):
-    """What divergences need of a posterior: see `skvi.posteriors.Posterior`."""
+    """Interface of posteriors for divergences: see `skvi.posteriors.Posterior`."""
 
     layout: Layout
 
@@ -89,7 +89,7 @@ class PosteriorDensity(HasNormal, Protocol):
 
 
 class ConditionalDensity(Protocol):
-    """What losses need of a likelihood: see `skvi.likelihoods.Likelihood`."""
+    """Interface of likelihoods for losses: see `skvi.likelihoods.Likelihood`."""
 
     @property
     def learned(self) -> tuple[str, ...]: ...

@@ -1,4 +1,4 @@
-"""Rows of data: the only place that knows how they are stored."""
+"""Rows of data, independent of how they are stored."""
 
 import zlib
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from skvi.utils._sparse import Features, SparseRows, as_rows, row_width
 
 __all__ = ["Rows", "deal"]
 
-# Numbers of a chunk that stay in the cache, and copies of features in double precision.
+# Elements of a chunk that fit into the cache, and copies of features in double
+# precision.
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**17, 2**21
 # Rows of X that a fingerprint reads.
 SAMPLED_ROWS = 32
@@ -23,8 +24,8 @@ SAMPLED_ROWS = 32
 class Rows(Movable):
     """Features, targets, weights and offsets of n rows.
 
-    X is kept as it is given: float32 is never widened, and a memory map never read, as
-    a whole. Whoever needs numbers of every row visits `chunks` of them.
+    X is kept as it is given: it is never converted from float32, or read from a memory
+    map, as a whole. Code that needs every row iterates over `chunks`.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Rows(Movable):
 
     @classmethod
     def of(cls, X: Any, y: Any, weight: Any = None, offset: Any = None) -> Self:
-        """Rows of numpy arrays, whose memory is shared where that is possible.
+        """Rows of numpy arrays, whose memory is shared if possible.
 
         Parameters
         ----------
@@ -74,7 +75,7 @@ class Rows(Movable):
 
     @property
     def width(self) -> int:
-        """Numbers that X stores for a row; of a sparse one on average."""
+        """Number of stored elements per row; on average if X is sparse."""
         return row_width(self.X)
 
     @property
@@ -117,19 +118,19 @@ class Rows(Movable):
         Parameters
         ----------
         width : int, default=1
-            Numbers that are computed for each row. Those of a chunk stay in the cache,
-            and a copy of its features in double precision takes at most 16 MiB.
+            Number of elements computed for each row. Those of a chunk fit into the
+            cache, and a copy of its features in double precision takes at most 16 MiB.
 
         Returns
         -------
         list of slice
-            Of successive rows, one after the other; at least one row each.
+            Slices of successive rows, in order; at least one row each.
         """
         per_row = max(width, self.width * CACHE_ELEMENTS // CHUNK_ELEMENTS)
         return row_chunks(len(self), per_row, CACHE_ELEMENTS)
 
     def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Deal all rows out at random.
+        """Partition all rows at random.
 
         Parameters
         ----------
@@ -144,14 +145,14 @@ class Rows(Movable):
         return deal(len(self), n_batches, generator)
 
     def fingerprint(self) -> tuple[int, ...]:
-        """Numbers that tell other data apart, cheaply.
+        """Checksums that distinguish data, cheaply.
 
         Returns
         -------
         tuple of int
             The number of rows; then checksums of the features of 32 of them, of
             targets, weights and offsets: the same for a dense and a sparse matrix of
-            the same numbers, in single and double precision.
+            the same values, in single and double precision.
         """
         sampled = np.linspace(0, len(self) - 1, SAMPLED_ROWS).astype(int)
         X = self.X[torch.from_numpy(sampled)].to(torch.float64)
@@ -162,7 +163,7 @@ class Rows(Movable):
 
 
 def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-    """Deal rows out at random.
+    """Partition rows at random.
 
     Parameters
     ----------
@@ -172,8 +173,8 @@ def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.
     Returns
     -------
     list of Tensor of int
-        Rows of every batch. Their numbers differ by one at most: a last batch of two
-        rows would be all noise.
+        Rows of every batch. Their sizes differ by at most one: a small last batch would
+        be very noisy.
 
     Examples
     --------
@@ -187,7 +188,7 @@ def deal(n_rows: int, n_batches: int, generator: torch.Generator) -> list[torch.
 
 
 def _take(values: Any, index: slice | torch.Tensor) -> Any:
-    """Some rows; by the fastest way that there is."""
+    """Some rows, by the fastest available method."""
     if isinstance(values, torch.Tensor) and not isinstance(index, slice):
         if index.dtype == torch.int64:
             return values.index_select(0, index)
@@ -195,7 +196,7 @@ def _take(values: Any, index: slice | torch.Tensor) -> Any:
 
 
 def _stored(X: Features) -> tuple[np.ndarray, ...]:
-    """Numbers that are not zero, their columns, and how many there are per row."""
+    """Nonzero values, their columns, and their number per row."""
     if isinstance(X, SparseRows):
         sample = X.matrix.copy()
         sample.eliminate_zeros()

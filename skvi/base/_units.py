@@ -16,7 +16,7 @@ class Units:
     Parameters
     ----------
     y_mean, y_scale : float or ndarray of shape (K,)
-        One number for each of K targets.
+        One value for each of K targets.
     x_mean : ndarray of shape (d,) or None, default=None
         None if the features are not centered.
 

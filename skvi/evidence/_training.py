@@ -86,9 +86,9 @@ def record_training(
     ----------
     estimator : estimator
         One of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
-    X : array-like of shape (n, d)
-    y : array-like of shape (n,)
-    sample_weight : array-like of shape (n,), default=None
+    X : array-like of shape (n_samples, n_features)
+    y : array-like of shape (n_samples,)
+    sample_weight : array-like of shape (n_samples,), default=None
     n_points : int, default=25
         Iterations to record at most, ever farther apart.
     random_state : int, RandomState instance or None, default=None

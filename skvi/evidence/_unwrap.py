@@ -26,9 +26,9 @@ def evidence_bounds(
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-    X : array-like of shape (n, d)
+    X : array-like of shape (n_samples, n_features)
         The training features, before the pipeline's transformations.
-    y : array-like of shape (n,)
+    y : array-like of shape (n_samples,)
         The training target.
     allow_supervised_transformers : bool, default=False
         Whether transformers of the pipeline may look at y. The features that they make

@@ -1,4 +1,4 @@
-"""What all Bayesian linear models share."""
+"""Base class of Bayesian linear models."""
 
 from dataclasses import replace
 
@@ -53,14 +53,14 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     A subclass must implement `_assemble(data, response)`, with `_generalized_linear`
     and a likelihood, a `fit` that calls `_fit`, and `predict`, for which
     `_predictive_moments` gives the moments of the linear predictor. Parameters of the
-    estimators here that its constructor leaves out have their defaults.
+    estimators here that its constructor omits have their defaults.
 
     Examples
     --------
     See the page on adding parts of your own.
     """
 
-    #: What a subclass has whose constructor leaves these parameters out.
+    #: Defaults of parameters that the constructor of a subclass omits.
     objective, divergence, loss, posterior = "elbo", "kl", "log", "full_rank"
     prior, intercept_prior, fit_intercept = "normal", None, True
     solver, n_draws, batch_size, learning_rate = "auto", 10, "auto", "auto"
@@ -82,7 +82,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return len(X) * per_row
 
     def _device_work(self, target):
-        """As `_work`; sparse features stay on the CPU."""
+        """As `_work`, but 0 for sparse features, which stay on the CPU."""
         return self._work(target) if isinstance(target.X, torch.Tensor) else 0
 
     @property
@@ -93,7 +93,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return isinstance(self.posterior_family_, MeanFieldNormal)
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
-        """As of every estimator; warns of features that the prior does not suit."""
+        """As for every estimator; warns of features that the prior does not suit."""
         target, data = super()._make_target(X, y, sample_weight, exposure)
         prior, name = self._coef_prior(), type(self).__name__
         self._warn(unscaled_message(data["X"], prior, name), SkviWarning)
@@ -113,7 +113,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
 
     def _initialize(self, problem):
-        """Bounds of the log weights need draws that meet the posterior: the ELBO's."""
+        """Importance-weighted bounds start at the ELBO, near the posterior."""
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
@@ -144,7 +144,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return found
 
     def _drawn_or_normal(self, posterior):
-        """What predictions come from: the normal of theta, or draws if it is none."""
+        """Source of predictions: the normal of theta, or draws if it is not normal."""
         normal, theta = self._normal_of(posterior), None
         if normal is None:
             generator = torch.Generator().manual_seed(0)  # the same for the same fit
@@ -168,7 +168,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return {name: block.numpy() for name, block in blocks.items()}
 
     def _drawn(self):
-        """Functions that predictions average over where theta is not normal."""
+        """Functions that predictions average over if theta is not normal."""
         return Draws(self._model.predictor, as_tensor(self._theta))
 
     def _generalized_linear(self, data, response, likelihood):

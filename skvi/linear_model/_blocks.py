@@ -1,4 +1,4 @@
-"""Posteriors of linear models whose theta has positive numbers, too."""
+"""Posteriors of linear models whose theta also contains positive parameters."""
 
 import torch
 
@@ -16,14 +16,14 @@ __all__ = [
 
 
 def with_positive_blocks(family: Family, blocks: list[str]) -> Family:
-    """Family of the predictor's blocks together; others get one of their own each."""
+    """One family for the predictor's blocks; every other block gets its own."""
     if isinstance(family, Product):
         return family
     return Product({",".join(blocks): family})  # `skops` stores no tuple as a key
 
 
 def check_gammas(posterior: Posterior, family: Family) -> None:
-    """Raise where a positive number has another posterior than a Gamma of its own."""
+    """Raise if a positive parameter has a posterior other than a separate Gamma."""
     for names, part in posterior.parts.items():
         positive = any(name in posterior.layout.positive for name in names)
         if positive and part.as_gamma() is None:
@@ -35,7 +35,7 @@ def check_gammas(posterior: Posterior, family: Family) -> None:
 
 
 def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
-    """Normal of the coefficients and the intercept; None where it is none."""
+    """Normal of the coefficients and the intercept; None if it is not normal."""
     names = [name for name in posterior.layout if name not in posterior.layout.positive]
     parts = [posterior.part(name) for name in names]
     if len(names) == 1 or parts[0].layout.keys() == set(names):
@@ -45,7 +45,7 @@ def normal_of_predictor(posterior: Posterior) -> NormalForm | None:
 
 
 def with_logarithm(normal: NormalForm, posterior: Posterior, name: str) -> NormalForm:
-    """Join a normal with one that has the moments of the log of a positive number."""
+    """Join a normal with one that matches the moments of the log of a parameter."""
     gamma = posterior.part(name).as_gamma()
     if gamma is None:
         raise ValueError(f"{name} has no Gamma distribution")

@@ -1,4 +1,4 @@
-"""Several targets: independent models of the same features."""
+"""Several targets: independent models with the same features."""
 
 import numpy as np
 from sklearn.base import clone
@@ -12,7 +12,7 @@ __all__ = ["ColumnsMixin"]
 # Attributes that are stacked, one entry for each target.
 STACKED = ("coef_", "coef_std_", "intercept_", "intercept_std_", "noise_scale_")
 STACKED += ("alpha_", "lambda_", "sigma_")
-# Attributes of the parts, which all targets share.
+# Attributes that all targets share.
 SHARED = ("objective_", "divergence_", "loss_function_", "posterior_family_", "prior_")
 
 
@@ -27,7 +27,7 @@ class ColumnsMixin:
 
     @property
     def _n_columns(self):
-        """Number of columns of the target; 0 where it is a vector."""
+        """Number of columns of the target; 0 if it is a vector."""
         return len(getattr(self, "outputs_", ()))
 
     _group_name = "target"
@@ -66,24 +66,24 @@ class ColumnsMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             The training features.
-        y : array-like of shape (n,) or (n, K)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The training target.
-        sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalized one.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Required if the fit had weights; the evidence is then a generalized one.
         method : {"auto", "exact", "importance", "annealing"}, default="auto"
             "exact": closed forms, with quadrature over at most two precisions with
-            hyperpriors. "importance": importance sampling, and posterior chains for
-            the upper side. "annealing": paths of densities from a normal to the
-            posterior, and back. "auto" takes the first of them that can be trusted.
+            hyperpriors. "importance": importance sampling, and MCMC chains for the
+            upper bound. "annealing": paths of densities from a normal to the posterior,
+            and back. "auto" uses the first of them that is reliable.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
-            some 130,000 draws of each side go, correlated as those of chains are.
-            Not together with `n_draws`.
+            Target distance of each bound from log p(D), in nats. None is 0.03, limited
+            to about 130,000 (correlated) draws on each side. Not together with
+            `n_draws`.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -103,10 +103,10 @@ class ColumnsMixin:
         Notes
         -----
         Values are in nats, of the density of y in its own units, summed over the
-        data, with all constants. What comes from y is conditioned on, and named in
-        ``plug_in``: a learned noise, with which the evidence is optimistic as the score
-        of a model, and with ``normalize_y=True`` the location and scale of y, with
-        which it is no probability of y.
+        data, with all constants. Quantities taken from y are conditioned on, and listed
+        in ``plug_in``: a learned noise, with which the evidence is an optimistic score
+        of the model, and with ``normalize_y=True`` the location and scale of y, with
+        which it is not a probability density of y.
         """
         options = {"sample_weight": sample_weight, "method": method}
         options |= {"n_draws": n_draws, "precision": precision}
@@ -122,7 +122,7 @@ class ColumnsMixin:
         return add_bounds(found)
 
     def _fit_columns(self, X, y, sample_weight):
-        """Fit every column; gather what they found."""
+        """Fit every column, and collect the results."""
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
@@ -167,7 +167,7 @@ class ColumnsMixin:
         return found
 
     def _sum_of_curves(self, curves):
-        """Sum over targets; those that were done stay where they ended."""
+        """Sum over targets; finished ones keep their last value."""
         if not all(len(curve) for curve in curves):
             return np.zeros(0)  # interrupted before the first iteration
         length = max(len(curve) for curve in curves)
@@ -177,8 +177,8 @@ class ColumnsMixin:
 def add_bounds(found):
     """Bounds on the evidence of independent models of several targets.
 
-    Errors add as if draws were independent. What has no meaning for a sum, such as
-    Pareto k, is that of the worst target.
+    Errors are combined as if draws were independent. Quantities without meaning for a
+    sum, such as Pareto k, are those of the worst target.
     """
     first = found[0]
     errors = {

@@ -1,4 +1,4 @@
-"""The model of counts: targets, likelihood, and what of it is inferred."""
+"""The model of counts: targets, likelihood, and inferred dispersion."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -27,13 +27,13 @@ __all__ = [
     "start_at_moments",
 ]
 
-# Above it not every integer is a float.
+# Above this, not every integer is representable.
 MAX_COUNT = 2.0**53
 
 
 @dataclass(frozen=True, eq=False)
 class Counts(Response):
-    """Numbers that are not negative, and whether those of the fit were counts.
+    """Nonnegative numbers, and whether those of the fit were counts.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ class Counts(Response):
 
     @classmethod
     def find(cls, y: Any) -> "Counts":
-        """Look at the targets of a fit."""
+        """Inspect the targets of a fit."""
         y = check_numbers(y)
         return cls(bool((y == np.floor(y)).all()))
 
     def encode(self, y: Any) -> np.ndarray:
-        """Check that targets may be counts or rates; see `Response.encode`."""
+        """Check that targets can be counts or rates; see `Response.encode`."""
         y = column_or_1d(check_numbers(y), warn=True)
         if (y < 0).any():
             raise ValueError(
@@ -59,12 +59,12 @@ class Counts(Response):
         if y.max(initial=0.0) > MAX_COUNT:
             raise ValueError(
                 f"y has values up to {y.max():.6g}: floats above {MAX_COUNT:.0g} are "
-                "no counts. Give counts in larger units, with exposure for their size."
+                "not counts. Give counts in larger units, with exposure for their size."
             )
         return y
 
     def check_loss(self, loss: Loss) -> None:
-        """Raise where a loss sums over counts, and there are none."""
+        """Raise if a loss sums over counts, and the targets are not counts."""
         if not (self.are_counts or loss.is_log_loss):
             raise IncompatibleComponentsError(
                 f"loss={loss!r} needs counts, 0, 1, 2, ..., because it "
@@ -73,7 +73,7 @@ class Counts(Response):
             )
 
     def check_counts(self, y: Any, name: str) -> np.ndarray:
-        """Encoded targets; raise where they, or those of the fit, are no counts."""
+        """Encode targets; raise if they, or those of the fit, are not counts."""
         y = self.encode(y)
         if self.are_counts and (y == np.floor(y)).all():
             return y
@@ -86,19 +86,19 @@ class Counts(Response):
 
 @dataclass(frozen=True, eq=False)
 class CountModel(Model):
-    """Counts whose likelihood has a number with a Gamma prior.
+    """Counts whose likelihood has a parameter with a Gamma prior.
 
     Parameters
     ----------
     gammas : dict of str to GammaHyperprior
-        Of a single block: `Likelihood.gamma_block`.
+        Hyperprior of a single block: `Likelihood.gamma_block`.
     """
 
     gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
 
     @classmethod
     def extending(cls, model: Model, name: str, gamma: GammaHyperprior) -> "CountModel":
-        """Model with one more unknown number."""
+        """Model with one more unknown parameter."""
         own = {part.name: getattr(model, part.name) for part in fields(model)}
         return cls(**own, gammas={name: gamma})
 
@@ -107,7 +107,7 @@ class CountModel(Model):
         return self.predictor, self.likelihood
 
     def target(self, data: TrainingData) -> HierarchicalTarget:
-        """Log joint density of coefficients and that number; see `Model.target`."""
+        """Log joint density of coefficients and that parameter; see `Model.target`."""
         (gamma,) = self.gammas.values()
         y, weight, constant = self._columns(data)
         return HierarchicalTarget(
@@ -143,7 +143,7 @@ def log_exposure(exposure: Any, n_rows: int) -> np.ndarray:
 
 
 def check_likelihood(likelihood: Likelihood) -> None:
-    """Raise where a likelihood is none of counts."""
+    """Raise if a likelihood is not one of counts."""
     if not likelihood.is_discrete or likelihood.n_outputs != 1:
         raise IncompatibleComponentsError(
             f"likelihood={likelihood!r} is not a distribution of counts with one "
@@ -153,13 +153,13 @@ def check_likelihood(likelihood: Likelihood) -> None:
 
 
 def start_at_moments(problem: Problem, name: str) -> State:
-    """Start a Gamma posterior at what the likelihood takes from the counts alone.
+    """Start a Gamma posterior at the moment estimate from the counts alone.
 
     Parameters
     ----------
     problem : Problem
     name : str
-        Of the block.
+        Name of the block.
 
     Returns
     -------

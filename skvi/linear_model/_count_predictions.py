@@ -52,14 +52,14 @@ class CountPredictionMixin:
         return NormalMixture(likelihood, numbers, log_w, mean, std)
 
     def _own_block(self):
-        """Name of the likelihood's number in theta; None where it is not there."""
+        """Name of the likelihood's parameter in theta; None if there is none."""
         return next(iter(self.posterior_.layout.positive), None)
 
     def _gamma_of(self, name):
         return self.posterior_.part(name).as_gamma()
 
     def _own_numbers(self, theta):
-        """What `Likelihood.bind` takes for every draw; None where nothing is drawn."""
+        """What `Likelihood.bind` takes for every draw; None if nothing is drawn."""
         name = self._own_block()
         if name is None:
             return None
@@ -67,7 +67,7 @@ class CountPredictionMixin:
         return power * theta[:, self.posterior_.layout[name].slice][:, 0]
 
     def _mean_overdispersion(self):
-        """What the squared mean counts in the variance of y, on average; or None."""
+        """Mean coefficient of the squared mean in the variance of y; or None."""
         likelihood = self._model.bound(self._hyper)[1]
         if not isinstance(likelihood, CountLikelihood):
             return None
@@ -77,7 +77,7 @@ class CountPredictionMixin:
         return float(self._gamma_of(name).mean)
 
     def _with_offset(self, X, exposure):
-        """Features that are checked, and the log of the exposure of every row."""
+        """Validated features, and the log of the exposure of every row."""
         X = self._check_X(X)
         offset = self._check_exposure(X, exposure)
         return X, np.zeros(X.shape[0]) if offset is None else offset
@@ -95,20 +95,20 @@ class CountPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
         return_std : bool, default=False
             Whether to return standard deviations of a new count as well.
-        exposure : array-like of shape (n,), default=None
+        exposure : array-like of shape (n_samples,), default=None
             Positive; None is 1 for every row: the rate per unit.
 
         Returns
         -------
-        mean : ndarray of shape (n,)
-            E exp(f), exactly: larger than the rate at the posterior mean.
-        std : ndarray of shape (n,)
-            Only with ``return_std=True``: the root of the variance of the rate plus
-            the mean rate (Poisson noise), and for negative binomial counts the mean
-            of dispersion times squared rate.
+        mean : ndarray of shape (n_samples,)
+            E exp(f), exact: larger than the rate at the posterior mean.
+        std : ndarray of shape (n_samples,)
+            Only with ``return_std=True``: the square root of the variance of the rate
+            plus the mean rate (Poisson noise), and for negative binomial counts the
+            mean of dispersion times squared rate.
         """
         is_drawn, alpha = self._is_drawn(), self._mean_overdispersion()
         if is_drawn or alpha is None:
@@ -129,15 +129,15 @@ class CountPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-        quantiles : float or array-like of shape (q,)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
             Probabilities in (0, 1).
-        exposure : array-like of shape (n,), default=None
+        exposure : array-like of shape (n_samples,), default=None
 
         Returns
         -------
-        ndarray of shape (n, q)
-            The smallest counts that are reached with at least these probabilities.
+        ndarray of shape (n_samples, n_quantiles)
+            The smallest counts whose cumulative probability reaches these values.
         """
         levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
         inside = np.all((levels > 0) & (levels < 1))
@@ -156,14 +156,14 @@ class CountPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
         coverage : float, default=0.9
-            Probability that the interval gives to the count at least, in (0, 1).
-        exposure : array-like of shape (n,), default=None
+            Minimum probability of the interval, in (0, 1).
+        exposure : array-like of shape (n_samples,), default=None
 
         Returns
         -------
-        ndarray of shape (n, 2)
+        ndarray of shape (n_samples, 2)
             Lower and upper end; both belong to the interval.
         """
         validate_arguments(
@@ -179,14 +179,14 @@ class CountPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-        y : array-like of shape (n,)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
             Counts.
-        exposure : array-like of shape (n,), default=None
+        exposure : array-like of shape (n_samples,), default=None
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n_samples,)
             In nats, each row given the training data alone.
 
         Raises
@@ -209,16 +209,16 @@ class CountPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples_X, n_features)
         n_samples : int, default=1
         random_state : int, RandomState instance or None, default=None
-        exposure : array-like of shape (n,), default=None
+        exposure : array-like of shape (n_samples_X,), default=None
 
         Returns
         -------
-        ndarray of shape (n, n_samples)
-            Every column comes from one draw of the coefficients and of an unknown
-            dispersion, the same for all rows.
+        ndarray of shape (n_samples_X, n_samples)
+            Every column uses one draw of the coefficients and of an unknown dispersion,
+            the same for all rows.
         """
         X = self._check_X(X)
         random_state = check_random_state(random_state)
@@ -234,22 +234,23 @@ class CountPredictionMixin:
         return counts.T.numpy().astype(X.dtype)
 
     def score(self, X, y, sample_weight=None, exposure=None):
-        """Share of the Poisson deviance that is explained, D^2.
+        """Fraction of the Poisson deviance explained, D^2.
 
-        Whatever the likelihood, so that those of different ones can be compared.
+        The same for every likelihood, so that different ones can be compared.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-        y : array-like of shape (n,)
-        sample_weight : array-like of shape (n,), default=None
-        exposure : array-like of shape (n,), default=None
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+        sample_weight : array-like of shape (n_samples,), default=None
+        exposure : array-like of shape (n_samples,), default=None
 
         Returns
         -------
         float
-            1 - deviance / null deviance, as of `PoissonRegressor`; the null model has
-            one rate per unit of exposure. At most 1; 0 where all rates are equal.
+            1 - deviance / null deviance, as in `PoissonRegressor`; the null model has
+            one rate per unit of exposure. At most 1; 0 if all predicted rates are
+            equal.
         """
         rate = self.predict(X, exposure=exposure).astype(np.float64)
         y = self._model.response.encode(y)

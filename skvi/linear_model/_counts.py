@@ -32,12 +32,12 @@ class BayesianPoissonRegressor(
 ):
     """Regression of counts with a posterior over its coefficients.
 
-    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and is Poisson, or
-    with another `likelihood` more dispersed. Where
+    A count y_i has mean ``exposure_i * exp(x_i' coef + intercept)``, and a Poisson
+    distribution, or another `likelihood` with overdispersion. While
     `sklearn.linear_model.PoissonRegressor` returns one vector of coefficients, this
     estimator returns a distribution: coefficients with standard deviations, rates and
-    counts with intervals, and bounds on the evidence, by which
-    models can be compared without a validation set.
+    counts with intervals, and bounds on the evidence, by which models can be compared
+    without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
     fit is deterministic and takes milliseconds on small data.
@@ -46,24 +46,23 @@ class BayesianPoissonRegressor(
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo"
-        (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
-        posterior's mean and standard deviations, up to the errors of the draws from
-        which they are estimated.
-        "iwelbo", "renyi" and "chi" train on draws; "alpha_energy" needs none, and
-        gives wider posteriors.
+        In which sense the approximation is close to the exact posterior. "elbo" (the
+        usual one) finds the bulk of the posterior and can be too narrow; "eubo" has the
+        mean and standard deviations of the exact posterior, up to Monte Carlo error.
+        "iwelbo", "renyi" and "chi" train on draws; "alpha_energy" needs none, and gives
+        wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
-        How distance to the prior is measured. Anything but "kl" gives a
-        generalized posterior and needs ``objective="elbo"``.
+        How distance to the prior is measured. Anything except "kl" gives a generalized
+        posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
-        the model finds impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
+        the model considers impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
         exposure included, and the count gives a Gibbs posterior.
     posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
-        "full_rank" knows the correlations between coefficients; "low_rank" knows
-        the ten strongest directions of them; "mean_field" ignores them, needs less
-        memory, and is for thousands of features.
+        "full_rank" models the correlations between coefficients; "low_rank" models
+        their ten strongest directions; "mean_field" ignores them, needs less memory,
+        and is for thousands of features.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. "normal" has the scale 1,
@@ -84,84 +83,84 @@ Divergence, default="kl"
     fit_intercept : bool, default=True
     likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
-        "poisson" allows, whose intervals are then too narrow. "negative_binomial" has
-        the variance mean + dispersion * mean ** 2, with an unknown dispersion under an
+        "poisson" allows; its intervals are then too narrow. "negative_binomial" has the
+        variance mean + dispersion * mean ** 2, with an unknown dispersion under an
         exponential prior of mean 1, which predictions average over and the evidence
-        integrates. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
-        dispersion="learn" plugs in the value of largest ELBO (type-II maximum
+        integrates out. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
+        dispersion="learn" plugs in the value that maximizes the ELBO (type-II maximum
         likelihood: an evidence is then conditioned on it, and optimistic). An unknown
-        dispersion goes with ``loss="log"``. Another
-        `Likelihood` of counts with one parameter, such as your own, is taken as it is.
+        dispersion requires ``loss="log"``. Any other `Likelihood` of counts with one
+        parameter can be given, including a custom one.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
-        "auto" takes the most exact one that can solve the combination.
+        "auto" chooses the most accurate one that can solve the combination.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" uses all rows; data with more rows than an
         int are fitted by stochastic gradients on minibatches of that size.
     learning_rate : float or "auto", default="auto"
-        First step size of the stochastic solver; "auto" is 0.05, less for noisy
-        objectives: 0.01 for those that weigh draws, 0.005 for score gradients.
+        Initial step size of the stochastic solver; "auto" is 0.05, less for noisy
+        objectives: 0.01 for importance-weighted ones, 0.005 for score gradients.
     max_iter : int, default=100
-        Largest number of iterations; see `BayesianLogisticRegression`.
+        Maximum number of iterations; see `BayesianLogisticRegression`.
     tol : float, default=1e-5
-        Nats. Solvers without draws stop where their estimate of what is left to gain
-        falls below it: half the squared gradient in the metric of the curvature, or
-        what the last iterations gained, continued as a geometric series. It is no
-        bound on the distance to the optimum. The stochastic solver takes smaller falls
-        of the objective, or falls within its noise, for none; moment matching stops by
-        the errors of its draws, and ignores it.
+        Tolerance in nats. Solvers without draws stop when their estimate of the
+        remaining gain falls below it: half the squared gradient in the metric of the
+        curvature, or the gain of the last iterations, extrapolated as a geometric
+        series. It is not a bound on the distance to the optimum. The stochastic solver
+        regards smaller decreases of the objective, or decreases within its noise, as
+        none; moment matching stops by the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     device : str, default="auto"
-        Where `fit` works: "cpu", "cuda", "cuda:1" or another one that torch knows and
-        that has double precision. "auto" is "cuda" where there is one and a pass over
-        the data has at least 2**28 multiply-adds, else "cpu". The data are copied
-        there once; what is fitted is kept in main memory, and predictions and
-        evidences are computed there. Sparse features stay on the CPU.
+        Device of `fit`: "cpu", "cuda", "cuda:1" or another one that torch supports and
+        that has double precision. "auto" is "cuda" if available and a pass over the
+        data has at least 2**28 multiply-adds, else "cpu". The data are copied to it
+        once; the fitted posterior is kept in main memory, where predictions and
+        evidences are computed. Sparse features stay on the CPU.
     n_jobs : int, default=None
-        Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
-        every core, None leaves the libraries' own limits.
+        Maximum number of threads of `fit`, the predictions and `evidence_bounds`; -1 is
+        every core, None keeps the libraries' own limits.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
-        `evidence_bounds` says what it is at.
+        `evidence_bounds` reports its progress.
     random_state : int, RandomState instance or None, default=None
-        Only fits that draw use it.
+        Only used by fits with random draws.
 
     Attributes
     ----------
-    coef_, coef_std_ : ndarray of shape (d,)
+    coef_, coef_std_ : ndarray of shape (n_features,)
         Posterior means and standard deviations.
     intercept_, intercept_std_ : float
     dispersion_ : float
         Only with negative binomial counts: posterior mean of the dispersion, or the
-        value that was given or learned.
+        given or learned value.
     lower_bound_ : float
-        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimized. It bounds log p(D) only for counts, with log
-        loss and without sample weights.
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over the
+        data, for every `objective`. It bounds log p(D) only for counts, with log loss
+        and without sample weights.
     lower_bound_se_ : float
-        Its standard error, 0 where it is computed without draws.
+        Its Monte Carlo standard error; 0 if it is computed without draws.
     objective_value_ : float
-        What was optimized, in nats.
+        Optimized objective, in nats.
     objective_value_se_ : float
-        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
+        Its Monte Carlo standard error, in nats; 0 if it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimized quantity after every iteration.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
-        As of `BayesianLogisticRegression`.
+        As in `BayesianLogisticRegression`.
     posterior_ : Posterior
         The fitted posterior.
     prior_scale_ : float or dict of str to float
         The scale that `prior` found: the posterior is that under a normal prior of this
         scale; or the one that it learned. Only where it does.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
-        What the parameters were resolved to.
+        Resolved values of the parameters.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -173,17 +172,17 @@ default="auto"
     `score` and the other methods that take rows, and can be routed as metadata:
     ``set_fit_request(exposure=True)``. It enters f as a log offset.
 
-    As scikit-learn's estimator, this one accepts rates, y = count / exposure, with
+    Like scikit-learn's estimator, this one accepts rates, y = count / exposure, with
     ``sample_weight=exposure``: the posterior is that of the counts with `exposure`. The
-    log mass is then continued by the Gamma function and is the density of nothing, so
-    that `evidence_bounds` and `predict_log_density` refuse, `lower_bound_` is no bound
-    of an evidence, and losses other than "log" are refused. Negative binomial rates
-    with weights are not counts with exposure.
+    log mass is then extended by the Gamma function and is not a normalized density, so
+    that `evidence_bounds` and `predict_log_density` raise an error, `lower_bound_` is
+    not a bound of an evidence, and losses other than "log" are refused. Negative
+    binomial rates with weights are not counts with exposure.
 
     Under the normal posterior f is normal: the mean rate is ``exp(m + v / 2)``, and the
     predictive distribution is a mixture over a lognormal rate and the dispersion. Its
-    standard deviation, quantiles and log mass are exact or integrals in one dimension,
-    or two.
+    standard deviation, quantiles and log mass are exact, or integrals in one or two
+    dimensions.
 
     Examples
     --------
@@ -263,14 +262,14 @@ default="auto"
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
             never made dense; CSR is used as it is.
-        y : array-like of shape (n,)
-            Counts; other numbers that are not negative only with ``loss="log"``.
-        sample_weight : array-like of shape (n,), default=None
-            Not negative; a weight of 2 counts a row twice.
-        exposure : array-like of shape (n,), default=None
+        y : array-like of shape (n_samples,)
+            Counts; other nonnegative numbers only with ``loss="log"``.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
+        exposure : array-like of shape (n_samples,), default=None
             Positive; None is 1 for every row.
 
         Returns
@@ -280,10 +279,10 @@ default="auto"
         Raises
         ------
         IncompatibleComponentsError
-            The parts cannot be combined; before any training.
+            The components cannot be combined; raised before any training.
         KeyboardInterrupt
             On Ctrl-C. The best posterior so far is kept, if there is one, with all
-            attributes; else the estimator is not fitted.
+            attributes; otherwise the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight, exposure)
 
@@ -301,7 +300,7 @@ default="auto"
         name, gamma = likelihood.gamma_block[0], likelihood.gamma_prior
         if not self.loss_function_.is_log_loss:
             raise IncompatibleComponentsError(
-                f"loss={self.loss_function_!r} goes with a {name} that is given: use "
+                f"loss={self.loss_function_!r} needs a given {name}: use "
                 "NegativeBinomialLikelihood(dispersion=0.5), or loss='log'."
             )
         prior = self.prior_
@@ -344,7 +343,7 @@ default="auto"
         return found | self._dispersion_of(found)
 
     def _dispersion_of(self, found):
-        """Mean of the dispersion, where the likelihood has one."""
+        """Mean of the dispersion, if the likelihood has one."""
         likelihood, posterior = self._model.likelihood, found["posterior_"]
         if not isinstance(likelihood, NegativeBinomialLikelihood):
             return {}
@@ -369,23 +368,23 @@ default="auto"
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             The training features.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             The training counts.
-        sample_weight : array-like of shape (n,), default=None
-            Needed if the fit had weights; the evidence is then a generalized one.
-        exposure : array-like of shape (n,), default=None
-            Needed if the fit had it.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Required if the fit had weights; the evidence is then a generalized one.
+        exposure : array-like of shape (n_samples,), default=None
+            Required if the fit had it.
         method : {"auto", "importance", "annealing"}, default="auto"
             See `BayesianLogisticRegression.evidence_bounds`.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
-            some 130,000 draws of each side go, correlated as those of chains are.
-            Not together with `n_draws`.
+            Target distance of each bound from log p(D), in nats. None is 0.03, limited
+            to about 130,000 (correlated) draws on each side. Not together with
+            `n_draws`.
         random_state : int, RandomState instance or None, default=None
 
         Returns

@@ -17,16 +17,16 @@ from skvi.utils._sparse import as_rows
 
 __all__ = ["GaussianLinearModel", "column_means"]
 
-# Squares of larger features, times rows and precisions, are no floats.
+# Squares of larger features, times rows and precisions, overflow.
 LARGEST_FEATURE = 1e140
-# Numbers of features above which no copy is made of them (128 MiB in double precision),
-# and of which double precision copies are made at once.
+# Sizes of X above which no copy of it is made (128 MiB in double precision), and of
+# chunks copied to double precision at once.
 MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianLinearModel(Model):
-    """Linear regression in the units of the fit, with what precisions are inferred.
+    """Linear regression in the units of the fit, with inferred precisions.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class GaussianLinearModel(Model):
     def design(self, X):
         """Centered features, and their predictor; sparse ones are centered by that.
 
-        Many dense ones are centered where they are read: they may be a map of a file.
+        Large dense ones are centered when they are read: they can be a memory map.
         """
         origin = self.units.x_mean
         if origin is None:
@@ -82,13 +82,13 @@ def column_means(X, weight):
     if sparse.issparse(X):
         return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
     total = np.zeros(X.shape[1])
-    for rows in row_chunks(*X.shape, CHUNK_ELEMENTS):  # single precision is widened
+    for rows in row_chunks(*X.shape, CHUNK_ELEMENTS):  # single precision is converted
         total += w[rows] @ X[rows]
     return total / w.sum()
 
 
 def _check_range(X):
-    """Raise where squares of features leave the range of floats."""
+    """Raise if squares of features overflow."""
     largest = max(float(X.max()), -float(X.min()))
     if largest > LARGEST_FEATURE:
         raise ValueError(

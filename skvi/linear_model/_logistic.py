@@ -23,11 +23,10 @@ SOFTMAX_WORK = 20_000
 class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
     """Logistic regression with a posterior over its coefficients.
 
-    Where `sklearn.linear_model.LogisticRegression` returns one vector of
-    coefficients, this estimator returns a distribution: coefficients with standard
-    deviations, class probabilities that are averaged over it (and therefore less
-    extreme where data are scarce), and bounds on the evidence, by which models can
-    be compared without a validation set.
+    While `sklearn.linear_model.LogisticRegression` returns one vector of coefficients,
+    this estimator returns a distribution: coefficients with standard deviations, class
+    probabilities averaged over it (and therefore less extreme if data are scarce), and
+    bounds on the evidence, by which models can be compared without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
     fit is deterministic and takes milliseconds on small data.
@@ -36,30 +35,29 @@ class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo"
-        (the usual one) finds the bulk and can be too narrow; "eubo" has the exact
-        posterior's mean and standard deviations, up to the errors of the draws from
-        which they are estimated.
+        In which sense the approximation is close to the exact posterior. "elbo" (the
+        usual one) finds the bulk of the posterior and can be too narrow; "eubo" has the
+        mean and standard deviations of the exact posterior, up to Monte Carlo error.
         "renyi" with ``objective__alpha`` between 0 and 1 lies between them: 0 is
-        "eubo", 1 "elbo". "iwelbo" makes a good importance proposal, and "chi"
-        punishes narrowness most; they train on fresh draws, which is slower, and
-        the exact chi bound is infinite for most models of this kind, with a
-        warning. "alpha_energy" needs no draws either; it asks that every row be
-        likely under some of q, which gives wider posteriors.
+        "eubo", 1 "elbo". "iwelbo" gives a good importance proposal, and "chi" penalizes
+        narrow posteriors most; they train on fresh draws, which is slower, and the
+        exact chi bound is infinite for most models of this kind, with a warning.
+        "alpha_energy" needs no draws either; it only requires that every row be likely
+        under some part of q, which gives wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
-        How distance to the prior is measured. Anything but "kl" gives a
-        generalized posterior and needs ``objective="elbo"``. "renyi" below order 1
-        gives wider posteriors; on nearly separable data much wider ones.
+        How distance to the prior is measured. Anything except "kl" gives a generalized
+        posterior and needs ``objective="elbo"``. "renyi" below order 1 gives wider
+        posteriors; on nearly separable data much wider ones.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
-        the model finds impossible, such as wrong ones. A callable
-        ``(f, y) -> (S, n)``, of the log odds and of y coded 0 and 1, gives
-        a Gibbs posterior; see `CallableLoss`.
+        the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
+        n)``, of the log odds and of y coded 0 and 1, gives a Gibbs posterior; see
+        `CallableLoss`.
     posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
-        "full_rank" knows the correlations between coefficients; "low_rank" knows
-        the ten strongest directions of them, ``LowRankNormal(rank)`` more or fewer,
-        and is for thousands of features; "mean_field" ignores them.
+        "full_rank" models the correlations between coefficients; "low_rank" models
+        their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
+        for thousands of features; "mean_field" ignores them.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="normal"
         Distribution of the coefficients before the data. "normal" has the scale 1,
@@ -83,89 +81,88 @@ or Objective, default="elbo"
         evidence are generalized ones.
     solver : {"auto", "natural_gradient", "lbfgs", "empirical_bayes", \
 "moment_matching", "stochastic"}, default="auto"
-        "auto" takes the most exact one that can solve the combination: "lbfgs" for
+        "auto" chooses the most accurate one that can solve the combination: "lbfgs" for
         low-rank posteriors, "empirical_bayes" for learned scales.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" uses all rows; data with more rows than an
-        int are fitted by stochastic gradients on minibatches of that size, which
-        is noisier, and worth it for millions of rows. Minibatches bias every
-        objective but "elbo" and "alpha_energy".
+        int are fitted by stochastic gradients on minibatches of that size, which is
+        noisier, but pays off for millions of rows. Minibatches bias every objective but
+        "elbo" and "alpha_energy".
     learning_rate : float or "auto", default="auto"
-        First step size of the stochastic solver; "auto" is 0.05, less for noisy
-        objectives: 0.01 for those that weigh draws, 0.005 for score gradients.
+        Initial step size of the stochastic solver; "auto" is 0.05, less for noisy
+        objectives: 0.01 for importance-weighted ones, 0.005 for score gradients.
     max_iter : int, default=100
-        Largest number of iterations. An iteration of the stochastic solver is an
-        epoch (one visit of every row) with minibatches, and 100 gradient steps
-        without; one of "lbfgs" is ten steps, one of the moment-matching solver a
-        step of the fit from which it draws.
+        Maximum number of iterations. An iteration of the stochastic solver is an epoch
+        (one pass over the rows) with minibatches, and 100 gradient steps without; one
+        of "lbfgs" is ten steps, one of the moment-matching solver a step of the fit
+        that gives its proposal.
     tol : float, default=1e-5
-        Nats. Solvers without draws stop where their estimate of what is left to gain
-        falls below it: half the squared gradient in the metric of the curvature, or
-        what the last iterations gained, continued as a geometric series. It is no
-        bound on the distance to the optimum. The stochastic solver takes smaller falls
-        of the objective, or falls within its noise, for none; moment matching stops by
-        the errors of its draws, and ignores it.
+        Tolerance in nats. Solvers without draws stop when their estimate of the
+        remaining gain falls below it: half the squared gradient in the metric of the
+        curvature, or the gain of the last iterations, extrapolated as a geometric
+        series. It is not a bound on the distance to the optimum. The stochastic solver
+        regards smaller decreases of the objective, or decreases within its noise, as
+        none; moment matching stops by the errors of its draws, and ignores it.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first, which saves
-        iterations on similar data; the prior stays the one that was given.
+        iterations on similar data; the prior is still the given one.
     device : str, default="auto"
-        Where `fit` works: "cpu", "cuda", "cuda:1" or another one that torch knows and
-        that has double precision. "auto" is "cuda" where there is one and a pass over
-        the data has at least 2**28 multiply-adds, else "cpu". The data are copied
-        there once; what is fitted is kept in main memory, and predictions and
-        evidences are computed there. Sparse features stay on the CPU.
+        Device of `fit`: "cpu", "cuda", "cuda:1" or another one that torch supports and
+        that has double precision. "auto" is "cuda" if available and a pass over the
+        data has at least 2**28 multiply-adds, else "cpu". The data are copied to it
+        once; the fitted posterior is kept in main memory, where predictions and
+        evidences are computed. Sparse features stay on the CPU.
     n_jobs : int, default=None
-        Most threads that `fit`, the predictions and `evidence_bounds` use; -1 is
-        every core, None leaves the libraries' own limits. Problems with fewer than
-        20 million multiply-adds per pass over the data always use one thread, which
-        is faster there. Results change by rounding only.
+        Maximum number of threads of `fit`, the predictions and `evidence_bounds`; -1 is
+        every core, None keeps the libraries' own limits. Problems with fewer than 20
+        million multiply-adds per pass over the data always use one thread, which is
+        faster there. Results change by rounding only.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
-        `evidence_bounds` says what it is at. Where
-        scikit-learn has callbacks (from version 1.9), ``set_callbacks`` shows a
-        progress bar.
+        `evidence_bounds` reports its progress. If scikit-learn has callbacks (from
+        version 1.9), ``set_callbacks`` shows a progress bar.
     random_state : int, RandomState instance or None, default=None
-        Only fits that draw use it.
+        Only used by fits with random draws.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (K,)
-    coef_ : ndarray of shape (1, d) or (K, d)
+    classes_ : ndarray of shape (n_classes,)
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Posterior means: one row of log odds for two classes, else one row for each
         class.
-    coef_std_ : ndarray of shape (1, d) or (K, d)
+    coef_std_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Posterior standard deviations.
-    intercept_, intercept_std_ : ndarray of shape (1,) or (K,)
+    intercept_, intercept_std_ : ndarray of shape (1,) or (n_classes,)
     lower_bound_ : float
-        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimized. It bounds log p(D) only with log loss and
-        without sample weights.
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over the
+        data, for every `objective`. It bounds log p(D) only with log loss and without
+        sample weights.
     lower_bound_se_ : float
-        Its standard error, 0 where it is computed without draws.
+        Its Monte Carlo standard error; 0 if it is computed without draws.
     objective_value_ : float
-        What was optimized, in nats.
+        Optimized objective, in nats.
     objective_value_se_ : float
-        Its Monte Carlo standard error, in nats; 0 where it is computed without draws.
+        Its Monte Carlo standard error, in nats; 0 if it is computed without draws.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimized quantity after every iteration.
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
         The solver, its estimate of the remaining gap, the error of the quadrature,
-        and the efficiency and Pareto k of 128 importance weights (None where they
-        would cost more than a tenth of the fit). "bound_exists" is whether the exact
-        bound that was optimized is finite at this posterior, or None.
+        and the efficiency and Pareto k of 128 importance weights (None if they would
+        cost more than a tenth of the fit). "bound_exists" is whether the optimized
+        exact bound is finite at this posterior, or None if unknown.
     posterior_ : Posterior
         The fitted posterior.
     prior_scale_ : float or dict of str to float
         The scale that `prior` found: the posterior is that under a normal prior of this
         scale; or those that it learned, by block. Only where it does.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
-        What the parameters were resolved to.
+        Resolved values of the parameters.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -174,13 +171,13 @@ or Objective, default="elbo"
     Notes
     -----
     More than two classes have one column of coefficients each, with the same prior:
-    no class is the reference. What all K columns share changes no probability and
-    keeps its prior. Two such columns with prior scale s are the single column that
-    two classes get here, with prior scale ``sqrt(2) * s``.
+    no class is the reference. A component common to all columns changes no probability
+    and keeps its prior. Two such columns with prior scale s are equivalent to the
+    single column used for two classes, with prior scale ``sqrt(2) * s``.
 
     With five and more classes a full-rank fit integrates with few points per row: the
     error of its lower bound is in ``diagnostics_["quadrature_error"]`` (0.2 nat on
-    1,797 digits of ten classes), and the fit stops where the gap is a tenth of it or
+    1,797 digits of ten classes), and the fit stops when the gap is a tenth of it or
     less. ``posterior="mean_field"`` is integrated to rounding, and is faster.
 
     References
@@ -257,13 +254,13 @@ or Objective, default="elbo"
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
             float32 is kept, everything else becomes float64. A sparse matrix is
             never made dense; CSR is used as it is.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             Two or more classes, of any type.
-        sample_weight : array-like of shape (n,), default=None
-            Not negative; a weight of 2 counts a row twice.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Nonnegative; a row with weight 2 counts twice.
 
         Returns
         -------
@@ -272,10 +269,10 @@ or Objective, default="elbo"
         Raises
         ------
         IncompatibleComponentsError
-            The parts cannot be combined; before any training.
+            The components cannot be combined; raised before any training.
         KeyboardInterrupt
             On Ctrl-C. The best posterior so far is kept, if there is one, with all
-            attributes; else the estimator is not fitted.
+            attributes; otherwise the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
 
@@ -287,13 +284,13 @@ or Objective, default="elbo"
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n,) or (n, K)
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
             For two classes the log odds of ``classes_[1]``; closer to 0 than the
-            linear predictor at the posterior mean. For K > 2 the log of
+            linear predictor at the posterior mean. For more than two classes the log of
             `predict_proba` minus its mean over the classes.
         """
         log_p, dtype = self._log_probabilities(X)

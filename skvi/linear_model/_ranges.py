@@ -1,4 +1,4 @@
-"""Features whose ranges no single scale of their coefficients suits."""
+"""Features with ranges too different for a single scale of coefficients."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["unscaled_message"]
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
 # a word: a few rare ones, as among sparse features, are none.
 MAX_RATIO, SMALL = 1000.0, 0.1
-# Rows that are looked at, evenly spread.
+# Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000
 
 
@@ -24,15 +24,15 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
     ----------
     X : ndarray or sparse matrix of shape (n_samples, n_features)
     prior : Prior
-        Of the coefficients.
+        Prior of the coefficients.
     name : str
-        Of the estimator, for the remedy.
+        Name of the estimator, for the remedy.
 
     Returns
     -------
     str
-        Empty where all is well, and for other priors: whoever gives a scale has
-        thought of the units, and sparse priors find scales of their own.
+        Empty if all is well, and for other priors: a user who gives a scale has
+        considered the units, and sparse priors find their own scales.
     """
     if not (isinstance(prior, Normal | Laplace) and _is_default(prior.scale)):
         return ""

@@ -22,6 +22,7 @@ from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import check_gammas, with_positive_blocks
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
+from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
@@ -38,7 +39,10 @@ NOISE_HYPERPRIOR = GammaHyperprior(1e-6, 1e-6)
 
 
 class GaussianRegression(
-    RegressionEvidenceMixin, StandardizedTargetMixin, BayesianLinearModel
+    RegressionExactMixin,
+    RegressionEvidenceMixin,
+    StandardizedTargetMixin,
+    BayesianLinearModel,
 ):
     """One target column: the model in the units of the fit, results in those of y."""
 
@@ -95,7 +99,7 @@ class GaussianRegression(
         return replace(units, x_mean=origin), standardizes
 
     def _own_prior(self, layout, marginal, gammas):
-        """Prior of what has no hyperprior; None where nothing is left."""
+        """Prior of the blocks without hyperprior; None if there are none."""
         if "coef_hyperprior" not in gammas:
             return marginal
         if not self.fit_intercept:
@@ -103,9 +107,9 @@ class GaussianRegression(
         return self.prior_["intercept"].build(layout.only("intercept"))
 
     def _set_intercept_prior(self, data, units):
-        """Give the intercept a normal prior as wide as the target is large.
+        """Give the intercept a normal prior with the scale of the target.
 
-        Returns what that takes from y.
+        Returns what was taken from y.
         """
         prior = self.prior_
         if not isinstance(prior, dict) or prior.get("intercept", 0) is not None:
@@ -113,20 +117,22 @@ class GaussianRegression(
         y = (data.y - units.y_mean) / units.y_scale
         size = math.sqrt(float(np.average(y**2, weights=data.weight)))
         prior["intercept"] = Normal(scale=size if size > 0 else 1.0)
-        # By mean and standard deviation a target has size 1, whatever it is.
+        # Standardized by mean and standard deviation, a target has root mean square 1.
         is_one = self.normalize_y and self.loss_function_.is_log_loss
         return () if is_one else ("intercept_scale",)
 
     def _hyperpriors(self):
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}
-        if self.noise_scale == "hyperprior":
+        if isinstance(self.noise_scale, GammaHyperprior):
+            found["noise_hyperprior"] = _checked(self.noise_scale)
+        elif self.noise_scale == "hyperprior":
             found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
         return {name: gamma for name, gamma in found.items() if gamma is not None}
 
     def _noise_hyperprior(self):
-        """Of a fit whose posterior is the prior: what it found."""
+        """Noise hyperprior from a fit whose posterior is the prior."""
         prior = self.prior_
         if not isinstance(prior, Posterior) or "noise_precision" not in prior.layout:
             return NOISE_HYPERPRIOR
@@ -164,7 +170,7 @@ class GaussianRegression(
         check_gammas(posterior, self.posterior_family_)
 
     def _initialize(self, problem):
-        """Start draws at what closed forms and quadrature find for a model near it."""
+        """Start draws at the solution of a similar model without draws."""
         return start_near(problem, self._model.likelihood)
 
     def _posterior_attributes(self, state):
@@ -174,6 +180,9 @@ class GaussianRegression(
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
+        found["exact_posterior_"] = exact = self._find_exact_posterior(state)
+        if exact is not None:
+            found["_normal"] = exact.normal()
         if found["_normal"] is None:
             return found | self._moments_of_draws(found)
         return found | self._moments_of_normal(found["_normal"])
@@ -202,7 +211,7 @@ class GaussianRegression(
         return found
 
     def _intercept_of(self, normal):
-        """Intercept of the features and the target as they were given."""
+        """Intercept for the original features and target."""
         units, kind = self._model.units, np.dtype(self._model.dtype).type
         if units.x_mean is None:
             return {"intercept_": kind(0), "intercept_std_": kind(0)}
@@ -214,7 +223,7 @@ class GaussianRegression(
     def _noise_of(self, found):
         """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
         posterior = found["posterior_"]
-        if self.noise_scale == "hyperprior":
+        if "noise_precision" in posterior.layout:
             shape, rate = posterior.part("noise_precision").as_gamma()
             return float((rate / shape).sqrt()) * self._model.units.y_scale
         if self.noise_scale == "learn":
@@ -222,7 +231,7 @@ class GaussianRegression(
         return float(self.noise_scale)
 
     def _precisions_of(self, posterior):
-        """Mean precisions of the coefficients, where their prior is normal."""
+        """Mean precisions of the coefficients, if their prior is normal."""
         if "coef_precision" in posterior.layout:
             shape, rate = posterior.part("coef_precision").as_gamma()
             value = (shape / rate).numpy() / self._model.units.y_scale**2
@@ -247,7 +256,7 @@ class GaussianRegression(
     def _drawn(self):
         theta = torch.from_numpy(self._theta)
         noise = self._noise_draws(theta) * torch.ones_like(theta[:, :1])
-        # Of the features as they are: their origin moves the intercept.
+        # For the original features: their origin shifts the intercept.
         draws = self._in_units(theta)
         columns = [draws["coef"], draws.get("intercept", np.zeros(len(theta)))[:, None]]
         raw = torch.from_numpy(np.hstack(columns))
@@ -255,8 +264,10 @@ class GaussianRegression(
         return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
 
     def _mixture(self, X):
-        """Predictions of noise that is not normal, in units of y; None where it is."""
-        likelihood = self._model.likelihood
+        """Predictions in units of y; None where f is a normal, and so is the noise."""
+        likelihood, exact = self._model.likelihood, self.exact_posterior_
+        if exact is not None:
+            return self._exact_mixture(X)
         if likelihood.is_normal:
             return None
         likelihood = clone(likelihood).set_params(noise_scale="learn")
@@ -292,6 +303,8 @@ class GaussianRegression(
 
     def _noise_variance(self):
         """Mean of the noise variance; infinite for fewer than three rows."""
+        if self.exact_posterior_ is not None:
+            return self.exact_posterior_.noise_variance * self._model.units.y_scale**2
         unit = self._model.likelihood.standard_variance
         if "noise_precision" in self.posterior_.layout:
             shape, rate = self.posterior_.part("noise_precision").as_gamma()
@@ -313,7 +326,7 @@ class GaussianRegression(
         return covariance.numpy().astype(X.dtype)
 
     def _noise(self, theta, shape, generator):
-        """Noise of draws, (S, n), in units of y, which theta has the scales of."""
+        """Noise of draws, (S, n), in units of y, with scales from theta."""
         scale = torch.as_tensor(self._noise_draws(theta)).reshape(-1, 1)
         noise = self._model.likelihood.at_scale(scale)
         zero = torch.zeros(*shape, 1, dtype=torch.float64, device=CPU)
@@ -358,8 +371,17 @@ def _build_prior(prior, layout):
 
 
 def _hyperprior(prior):
-    """Gamma hyperprior that a prior puts on precisions, or None."""
+    """Gamma hyperprior of a prior on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
+
+
+def _checked(gamma):
+    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
+        raise ValueError(
+            "The hyperprior of the noise needs a positive shape and a positive rate, "
+            f"and has one precision for all rows. Got noise_scale={gamma!r}."
+        )
+    return gamma
 
 
 def _quadratic(normal, vector):

@@ -17,7 +17,7 @@ VAGUE_SHAPE = 1e-2
 
 
 class RegressionEvidenceMixin:
-    """Mixin: how the evidence of a linear regression is bounded."""
+    """Mixin: bounds on the evidence of a linear regression."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
 
@@ -36,7 +36,7 @@ class RegressionEvidenceMixin:
                 "their precision, or have given ones. Use method='auto'."
             )
         if target.is_extended:
-            # Draws of precisions beside their coefficients meet in funnels.
+            # Joint draws of precisions and coefficients have funnels.
             target = target.marginal(self._marginal_prior())
             posterior = posterior.marginal(target.layout)
             normal = self._log_normal(target.layout)
@@ -54,7 +54,7 @@ class RegressionEvidenceMixin:
         return self._with_own_bound(found)
 
     def _marginal_prior(self):
-        """Prior of coefficients and intercept, the coefficients' precisions gone."""
+        """Prior of coefficients and intercept, with precisions integrated out."""
         prior = self._model.marginal_prior
         first = len(self._hyper) - len(prior.learned)
         return prior.bind(torch.from_numpy(self._hyper[first:]))
@@ -66,14 +66,14 @@ class RegressionEvidenceMixin:
         return with_logarithm(self._normal, self.posterior_, "noise_precision")
 
     def _with_own_bound(self, found):
-        """Bounds with the fit's own ELBO where that has no Monte Carlo noise."""
+        """Bounds with the fit's own ELBO if that has no Monte Carlo noise."""
         if self.lower_bound_se_:
             return found
         row = elbo_row((self.lower_bound_, 0.0))
         return replace(found, table={**found.table, "ELBO of q": row})
 
     def _warn_vague(self):
-        """Say what hyperpriors that say nothing cost."""
+        """Warn of the cost of vague hyperpriors."""
         vague = [
             (1 if gamma.is_shared else self.n_features_in_, gamma.shape)
             for gamma in self._model.gammas.values()
@@ -84,7 +84,7 @@ class RegressionEvidenceMixin:
             cost = -sum(n * math.log(shape) for n, shape in vague)
             warn_user(
                 f"{count} vague Gamma hyperpriors cost the evidence "
-                f"about {cost:.1f} nats, whatever the data. To compare models, fix the "
+                f"about {cost:.1f} nats for any data. To compare models, fix the "
                 f"noise, such as noise_scale={self.noise_scale_:.3g}, and give "
                 "prior=Normal(...) or prior=HierarchicalNormal(shape=1.0, rate=1.0).",
                 UserWarning,

@@ -1,4 +1,4 @@
-"""Predictions of linear regression, in units of y, for one target or several."""
+"""Predictions of linear regression, in units of y, for one or several targets."""
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -13,38 +13,39 @@ __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 
 
 class RegressionPredictionMixin:
-    """Mixin: what a posterior of coefficients predicts, with noise."""
+    """Mixin: predictions from a posterior of coefficients, with noise."""
 
     def predict(self, X, return_std=False, return_cov=False):
         """Predict the mean of the target.
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
         return_std : bool, default=False
-            Whether to return standard deviations as well. They include the noise,
-            as those of `sklearn.linear_model.BayesianRidge` do.
+            Whether to return standard deviations as well. They include the noise, like
+            those of `sklearn.linear_model.BayesianRidge`.
         return_cov : bool, default=False
             Whether to return the covariance between the rows, noise included. Not
             together with `return_std`.
 
         Returns
         -------
-        mean : ndarray of shape (n,) or (n, K)
-        std : ndarray of shape (n,) or (n, K)
-            Only with ``return_std=True``. Infinite where the noise has a hyperprior
-            and fewer than three rows to learn from, and for Student-t noise of at most
-            two degrees of freedom.
-        cov : ndarray of shape (n, n) or (n, n, K)
-            Only with ``return_cov=True``.
+        mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Only with ``return_std=True``. Infinite if the noise has a hyperprior and
+            fewer than three rows, and for Student-t noise of at most two degrees of
+            freedom.
+        cov : ndarray of shape (n_samples, n_samples)
+            Only with ``return_cov=True``; for several targets of shape (n_samples,
+            n_samples, n_outputs).
 
         Raises
         ------
         RuntimeError
-            Both are asked for.
+            Both are requested.
         """
         if return_std and return_cov:
-            raise RuntimeError("Ask for return_std or return_cov, not for both.")
+            raise RuntimeError("Use return_std or return_cov, not both.")
         X = self._check_X(X)
         if self._n_columns:
             found = [o.predict(X, return_std, return_cov) for o in self.outputs_]
@@ -77,17 +78,18 @@ class RegressionPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-        quantiles : float or array-like of shape (q,)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
             Probabilities in (0, 1).
 
         Returns
         -------
-        ndarray of shape (n, q), or (n, q, K)
-            One column for each of `quantiles`. With fixed or learned normal noise they
-            are normal; where it has a hyperprior they are those of the normal f plus
-            Student-t noise, integrated to rounding; those of other noise are
-            integrated to about 1e-6.
+        ndarray of shape (n_samples, n_quantiles)
+            One column for each of `quantiles`; for several targets of shape (n_samples,
+            n_quantiles, n_outputs). With fixed or learned normal noise they are normal
+            quantiles; if it has a hyperprior they are those of the normal f plus
+            Student-t noise, integrated to rounding; those of other noise are integrated
+            to about 1e-6.
         """
         levels, X = check_levels(quantiles), self._check_X(X)
         if self._n_columns:
@@ -105,14 +107,14 @@ class RegressionPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
-        y : array-like of shape (n,) or (n, K)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
 
         Returns
         -------
-        ndarray of shape (n,)
-            In nats, in units of y, each row given the training data alone; for K
-            targets their sum.
+        ndarray of shape (n_samples,)
+            In nats, in units of y, each row given the training data alone; summed over
+            targets.
         """
         X = self._check_X(X)
         if self._n_columns:
@@ -134,7 +136,7 @@ class RegressionPredictionMixin:
         """Normals whose mixture is the predictive distribution.
 
         Means and standard deviations, (n, S), and weights, (S,); for K targets
-        (n, K, S) and (K, S). Nothing where the noise is not normal.
+        (n, K, S) and (K, S). Nothing if the noise is not normal.
         """
         X = self._check_X(X)
         one = self.outputs_[0] if self._n_columns else self
@@ -149,6 +151,8 @@ class RegressionPredictionMixin:
             mean = draws.means(X)
             std = draws.noise[:, 0].numpy() * np.ones_like(mean)
             return mean, std, np.full(mean.shape[1], 1 / mean.shape[1])
+        if self.exact_posterior_ is not None:
+            return self._exact_normals(X)
         mean, variance = self._function_moments(X)
         noise, log_w = self._noise_nodes()
         std = (variance[:, None] + noise).sqrt()
@@ -159,15 +163,16 @@ class RegressionPredictionMixin:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples_X, n_features)
         n_samples : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
-        ndarray of shape (n, n_samples), or (n, K, n_samples)
-            Every column comes from one draw of the coefficients and of the noise
-            precision, the same for all rows, plus independent noise.
+        ndarray of shape (n_samples_X, n_samples)
+            For several targets of shape (n_samples_X, n_outputs, n_samples). Every
+            column uses one draw of the coefficients and of the noise precision, the
+            same for all rows, plus independent noise.
         """
         X, random_state = self._check_X(X), check_random_state(random_state)
         if self._n_columns:
@@ -190,9 +195,10 @@ class RegressionPredictionMixin:
         Returns
         -------
         dict of str to ndarray
-            In units of X and y: "coef" of shape (n_samples, d) or (n_samples, K, d),
-            "intercept" of shape (n_samples,) or (n_samples, K), and, where they have
-            hyperpriors, "noise_precision" and "coef_precision".
+            In units of X and y: "coef" of shape (n_samples, n_features) or (n_samples,
+            n_outputs, n_features), "intercept" of shape (n_samples,) or (n_samples,
+            n_outputs), and, if they have hyperpriors, "noise_precision" and
+            "coef_precision".
         """
         check_is_fitted(self)
         if self._n_columns:
@@ -211,9 +217,9 @@ class RegressionPredictionMixin:
         Returns
         -------
         callable
-            X of shape (n, d) -> values of shape (n,) or (n, K), without noise. Calls
-            agree with each other, so that the draw can be plotted, optimized, or
-            evaluated anywhere.
+            X of shape (n_samples, n_features) -> values of shape (n_samples,) or
+            (n_samples, n_outputs), without noise. All calls evaluate the same function,
+            so that the draw can be plotted, optimized, or evaluated anywhere.
         """
         draws = self.sample_posterior(1, random_state)
         intercept = draws["intercept"][0] if "intercept" in draws else 0.0
@@ -225,8 +231,8 @@ class SampledLinearFunction:
 
     Parameters
     ----------
-    coef : ndarray of shape (d,) or (K, d)
-    intercept : float or ndarray of shape (K,)
+    coef : ndarray of shape (n_features,) or (n_outputs, n_features)
+    intercept : float or ndarray of shape (n_outputs,)
 
     Examples
     --------
@@ -244,11 +250,11 @@ class SampledLinearFunction:
 
         Parameters
         ----------
-        X : array-like or sparse matrix of shape (n, d)
+        X : array-like or sparse matrix of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n,) or (n, K)
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
         """
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
         return (X @ self.coef.T + self.intercept).astype(X.dtype)

@@ -1,4 +1,4 @@
-"""Where fits start: near what a neighboring, easier problem gives."""
+"""Starts of fits: near the solution of a similar, easier problem."""
 
 from copy import copy
 from dataclasses import replace
@@ -27,14 +27,14 @@ __all__ = ["approach", "start_near"]
 
 # A start need not be exact.
 ROUGH = SolverOptions(max_iter=30, tol=0.1)
-# The noise falls by this factor from one start to the next.
+# The noise decreases by this factor from one start to the next.
 SHRINK = 3.0
-# Above so many parameters a start is factorized.
+# Above this number of parameters a start is factorized.
 MAX_FULL_RANK = 1000
 
 
 def approach(problem, noise_scale):
-    """Shrink the noise in steps, so that a robust loss sees the rows from the start.
+    """Decrease the noise in steps, so that a robust loss has a gradient at the start.
 
     A robust loss of rows that are many noise standard deviations away is flat: from
     coefficients of zero it would not find the data.
@@ -42,14 +42,14 @@ def approach(problem, noise_scale):
     Parameters
     ----------
     problem : Problem
-        Of a target whose noise is fixed.
+        Problem with a target whose noise is fixed.
     noise_scale : float
         In units of the fit.
 
     Returns
     -------
     State or None
-        None where the rows are near enough already.
+        None if the rows are close enough already.
     """
     y, w = problem.target.y, problem.target.sample_weight
     w = torch.ones_like(y) if w is None else w
@@ -81,14 +81,14 @@ def start_near(problem, likelihood):
 
     s is such that each feature alone would explain the target.
 
-    Gamma parts get its precisions as means, and shapes of half the number of normal
-    variables that they are about.
+    Gamma parts get its precisions as means, and half the number of their normal
+    variables as shapes.
 
     Parameters
     ----------
     problem : Problem
     likelihood : GaussianLikelihood
-        Of the fit.
+        The likelihood of the fit.
 
     Returns
     -------
@@ -97,9 +97,9 @@ def start_near(problem, likelihood):
     Raises
     ------
     PhaseInterrupted
-        On Ctrl-C, with the state near what was found.
+        On Ctrl-C, with the state near the current solution.
     NoOptimumError
-        A robust loss fits some rows exactly there, and draws would lead nowhere.
+        A robust loss fits some rows exactly there, so that draws cannot help.
     """
     target = problem.target
     layout = target.predictor.layout
@@ -139,7 +139,7 @@ def _solve_near(start, likelihood):
 
 
 def _taken_over(problem, near):
-    """State of a problem with the coefficients and the learned noise of another one."""
+    """State of a problem with the coefficients and learned noise of another one."""
     hyper, target = near.target.hyper, problem.target
     if len(hyper) and target.learned[: len(hyper)] == near.target.learned:
         # Learned prior scales come after the noise, and stay at their start.

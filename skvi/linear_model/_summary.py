@@ -12,7 +12,7 @@ from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["CoefficientTable", "SummaryMixin"]
 
-# Rows that are printed; of more the first ones.
+# Maximum number of printed rows.
 MAX_PRINTED = 40
 HEADINGS = ("mean", "std", "lower", "upper")
 # Fitted attributes that are shown below the coefficients.
@@ -21,25 +21,25 @@ NUMBERS = ("noise_scale_", "dispersion_", "prior_scale_", "lower_bound_")
 
 @dataclass(frozen=True)
 class CoefficientTable:
-    """Posterior means, deviations and credible intervals of coefficients.
+    """Posterior means, standard deviations and credible intervals of coefficients.
 
     Prints as a table; ``to_dict`` is what pandas and others read.
 
     Parameters
     ----------
     names : tuple of str
-        Of the rows: "intercept", and the features.
+        Names of the rows: "intercept", and the features.
     groups : tuple
-        Class or target of each row; empty where there is only one.
+        Class or target of each row; empty if there is only one.
     group_name : str
         "class" or "target".
     mean, std, lower, upper : ndarray of shape (n_rows,)
-        In the units of the coefficients; `lower` and `upper` are the ends of central
-        credible intervals of each coefficient by itself.
+        In the units of the coefficients; `lower` and `upper` are the ends of marginal
+        central credible intervals.
     coverage : float
     title : str
     numbers : dict of str to float
-        What else the model found, such as the scale of its noise.
+        Other fitted numbers, such as the scale of the noise.
 
     Examples
     --------
@@ -48,10 +48,10 @@ class CoefficientTable:
     >>> X, y = load_diabetes(return_X_y=True)
     >>> print(BayesianLinearRegression().fit(100 * X[:, :2], y).summary())
     BayesianLinearRegression: 90 % credible intervals
-                  mean     std    lower    upper
-    intercept  152.133   3.606  146.203  158.064
-    x0           2.627   0.718    1.446    3.807
-    x1           0.210   0.718   -0.970    1.391
+                  mean    std    lower    upper
+    intercept  152.133  3.616  146.187  158.080
+    x0           2.531  0.865    1.061    3.913
+    x1           0.202  0.707   -0.962    1.367
     noise_scale_ 75.887, lower_bound_ -2573.7
     """
 
@@ -72,8 +72,8 @@ class CoefficientTable:
         Returns
         -------
         dict of str to list
-            "class" or "target" where there are several, "name", "mean", "std",
-            "lower", "upper".
+            "class" or "target" if there are several, "name", "mean", "std", "lower",
+            "upper".
         """
         found: dict[str, list] = {}
         if self.groups:
@@ -106,7 +106,7 @@ class CoefficientTable:
         return len(self.names)
 
     def __str__(self) -> str:
-        """Return one line for each coefficient; of many the first ones."""
+        """Return one line for each coefficient, up to a maximum."""
         labels = [str(name) for name in self.names]
         if self.groups:
             pairs = zip(self.groups, labels, strict=True)
@@ -135,7 +135,7 @@ class CoefficientTable:
 
 
 def _digits(std: np.ndarray) -> int:
-    """Decimals with which a typical deviation has three digits."""
+    """Decimals for which a typical standard deviation has three digits."""
     typical = float(np.median(std)) if len(std) else 0.0
     if not 0 < typical < np.inf:
         return 3
@@ -145,7 +145,7 @@ def _digits(std: np.ndarray) -> int:
 class SummaryMixin:
     """Mixin of linear models: `summary`."""
 
-    #: What the rows are grouped by where there are several columns of coefficients.
+    #: Group name of rows if there are several columns of coefficients.
     _group_name = "class"
 
     def summary(self, coverage=0.9, feature_names=None):
@@ -154,9 +154,9 @@ class SummaryMixin:
         Parameters
         ----------
         coverage : float, default=0.9
-            Posterior probability of each interval, by itself, in (0, 1).
+            Posterior probability of each marginal interval, in (0, 1).
         feature_names : array-like of str of shape (n_features,), default=None
-            None is the names of the fit, or x0, x1, ... where it had none.
+            None is the names of the fit, or x0, x1, ... if it had none.
 
         Returns
         -------

@@ -105,12 +105,12 @@ class RowScorer(Scorer):
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             Rows that the fit has not seen, before a pipeline's transformations.
-        y : array-like of shape (n,) or (n, K)
-        sample_weight : array-like of shape (n,), default=None
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array-like of shape (n_samples,), default=None
             Not negative; a weight of 2 counts a row twice.
-        exposure : array-like of shape (n,), default=None
+        exposure : array-like of shape (n_samples,), default=None
             Passed on to the estimator, for `BayesianPoissonRegressor`.
 
         Returns

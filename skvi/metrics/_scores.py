@@ -30,12 +30,12 @@ def normal_crps(
 
     Parameters
     ----------
-    y : array-like of shape (n,) or (n, K)
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Observations.
     mean, std : array-like of the shape of y, or with another axis of length S
         Moments of the normals, or of the S components of a mixture. A standard
         deviation of 0 is a certain forecast.
-    weights : array-like of shape (S,), default=None
+    weights : array-like of shape (n_draws,), default=None
         Weights of the components, with sum 1, or of any shape that fits `mean`; None
         is equal weights. Only for mixtures.
 
@@ -116,7 +116,7 @@ def sample_crps(y: ArrayLike, draws: ArrayLike) -> np.ndarray:
 
     Parameters
     ----------
-    y : array-like of shape (n,) or (n, K)
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Observations.
     draws : array-like of the shape of y, with a last axis of length S
         Independent draws of the forecast, at least two.
@@ -174,9 +174,9 @@ def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.nda
 
     Parameters
     ----------
-    y : array-like of shape (n,) or (n, K)
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Observations.
-    interval : array-like of shape (n, 2) or (n, 2, K)
+    interval : array-like of shape (n_samples, 2) or (n_samples, 2, n_outputs)
         Lower and upper ends, as `predict_interval` returns them.
     coverage : float
         Probability c that the intervals were made for, in (0, 1).

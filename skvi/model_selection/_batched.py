@@ -64,7 +64,7 @@ class BatchedGridSearchCV(GridSearchCV):
     refit_time_ : float
     multimetric_ : bool
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -105,8 +105,8 @@ class BatchedGridSearchCV(GridSearchCV):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
         **params : dict
             Such as ``sample_weight``, and ``groups`` for the splitter.
 

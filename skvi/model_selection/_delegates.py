@@ -46,7 +46,7 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         **params : dict
             Such as ``return_std=True``.
 
@@ -62,12 +62,12 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         **params : dict
 
         Returns
         -------
-        ndarray of shape (n, K)
+        ndarray of shape (n_samples, n_classes)
         """
         return self._best("predict_proba", X, **params)
 
@@ -77,12 +77,12 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         **params : dict
 
         Returns
         -------
-        ndarray of shape (n, K)
+        ndarray of shape (n_samples, n_classes)
         """
         return self._best("predict_log_proba", X, **params)
 
@@ -92,12 +92,12 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         **params : dict
 
         Returns
         -------
-        ndarray of shape (n,) or (n, K)
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
         """
         return self._best("decision_function", X, **params)
 
@@ -107,8 +107,8 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
         **params : dict
             Such as ``sample_weight``.
 
@@ -125,13 +125,13 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         **params : dict
             Such as ``coverage=0.9``.
 
         Returns
         -------
-        ndarray of shape (n, 2)
+        ndarray of shape (n_samples, 2)
         """
         return self._best("predict_interval", X, **params)
 
@@ -141,12 +141,12 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        quantiles : float or array-like of shape (q,)
+        X : array-like of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
 
         Returns
         -------
-        ndarray of shape (n, q)
+        ndarray of shape (n_samples, n_quantiles)
         """
         return self._best("predict_quantiles", X, quantiles)
 
@@ -156,14 +156,14 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,)
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
         **params : dict
             Such as ``exposure``.
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n_samples,)
         """
         return self._best("predict_log_density", X, y, **params)
 
@@ -173,7 +173,7 @@ class Delegates:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples_X, n_features)
         **params : dict
             Such as ``n_samples``, ``random_state``.
 

@@ -127,11 +127,11 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "rank_evidence", 1 for the best.
     evidence_bounds_ : list of EvidenceBounds or None
         Last bounds of each candidate's model.
-    classes_ : ndarray of shape (K,)
+    classes_ : ndarray of shape (n_classes,)
         Only for classifiers with ``refit=True``.
     n_features_in_ : int
         Only with ``refit=True``.
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Only if the best estimator has them.
 
     See Also
@@ -255,9 +255,9 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             What the estimator accepts.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             Target.
         **params : dict
             Passed to ``fit`` of the estimator: ``sample_weight``, ``exposure``, for a

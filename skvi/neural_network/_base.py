@@ -233,9 +233,9 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         Returns
         -------
         callable
-            X of shape (n, d) -> what `predict` (for classifiers `predict_proba`)
-            would return if this network were the only one. Noise is not added, and
-            calls agree with each other, so that the draw can be plotted,
+            X of shape (n_samples, n_features) -> what `predict` (for classifiers
+            `predict_proba`) would return if this network were the only one. Noise is
+            not added, and calls agree with each other, so that the draw can be plotted,
             optimized, or evaluated anywhere.
         """
         # A later fit must not change the function.
@@ -273,11 +273,11 @@ class SampledFunction:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
 
         Returns
         -------
-        ndarray of shape (n,) or (n, K)
+        ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Targets in units of y without noise, or class probabilities.
         """
         X = self.estimator._check_X(X)

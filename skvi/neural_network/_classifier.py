@@ -137,7 +137,7 @@ default="mean_field"
 
     Attributes
     ----------
-    classes_ : ndarray of shape (K,)
+    classes_ : ndarray of shape (n_classes,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimized: an estimate from draws. In expectation it
@@ -172,7 +172,7 @@ default="mean_field"
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -272,11 +272,11 @@ default="mean_field"
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             Best standardized. float32 is kept, everything else becomes float64.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             Two or more classes, of any type.
-        sample_weight : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
             Not negative; a weight of 2 counts a row twice.
 
         Returns

@@ -137,7 +137,7 @@ Prior, Posterior or dict, default="normal"
 
     Attributes
     ----------
-    classes_ : ndarray of shape (K,)
+    classes_ : ndarray of shape (n_classes,)
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
         the data, whatever was optimized: an estimate from draws. In expectation it
@@ -174,7 +174,7 @@ Prior, Posterior or dict, default="normal"
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -280,9 +280,9 @@ Prior, Posterior or dict, default="normal"
         ----------
         X : array-like of shape (n, ...)
             Best standardized. float32 is kept, everything else becomes float64.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             Two or more classes, of any type.
-        sample_weight : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
             Not negative; a weight of 2 counts a row twice.
 
         Returns

@@ -19,15 +19,15 @@ class NoisyPredictionMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
             Whether to return standard deviations as well. They include the noise,
             as those of `sklearn.linear_model.BayesianRidge` do.
 
         Returns
         -------
-        mean : ndarray of shape (n,) or (n, K)
-        std : ndarray of shape (n,) or (n, K)
+        mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Only with ``return_std=True``: the root of the variance between the
             networks plus that of the noise, averaged over the networks. Infinite for
             Student-t noise of at most two degrees of freedom.
@@ -42,13 +42,13 @@ class NoisyPredictionMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        quantiles : float or array-like of shape (q,)
+        X : array-like of shape (n_samples, n_features)
+        quantiles : float or array-like of shape (n_quantiles,)
             Probabilities in (0, 1).
 
         Returns
         -------
-        ndarray of shape (n, q) or (n, q, K)
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
             One column for each of `quantiles`, exact for the mixture that the drawn
             networks make.
         """
@@ -61,12 +61,12 @@ class NoisyPredictionMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
-        y : array-like of shape (n,) or (n, K)
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
 
         Returns
         -------
-        ndarray of shape (n,)
+        ndarray of shape (n_samples,)
             In nats, in units of y, each row given the training data alone; for K
             targets jointly.
         """
@@ -91,13 +91,13 @@ class NoisyPredictionMixin:
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples_X, n_features)
         n_samples : int, default=1
         random_state : int, RandomState instance or None, default=None
 
         Returns
         -------
-        ndarray of shape (n, n_samples) or (n, K, n_samples)
+        ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_outputs, n_samples)
             Every column comes from one fresh network, the same for all rows, plus
             independent noise.
         """

@@ -198,7 +198,7 @@ default="mean_field"
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         What the parameters were resolved to.
     n_features_in_ : int
-    feature_names_in_ : ndarray of shape (d,)
+    feature_names_in_ : ndarray of shape (n_features,)
 
     See Also
     --------
@@ -306,11 +306,11 @@ default="mean_field"
 
         Parameters
         ----------
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             Best standardized. float32 is kept, everything else becomes float64.
-        y : array-like of shape (n,) or (n, K)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Numbers; K targets share the hidden layers.
-        sample_weight : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
             Not negative; a weight of 2 counts a row twice.
 
         Returns

@@ -279,9 +279,9 @@ class EvidenceBoundsDisplay:
         ----------
         estimator : estimator, Pipeline or search, fitted
             It ends in an estimator with the method ``evidence_bounds``.
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             The training target.
         name : str, default=None
             Name of the row; None is that of the estimator's class.

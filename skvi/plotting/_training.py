@@ -211,11 +211,11 @@ class TrainingSandwichDisplay:
             It ends in an estimator with the method ``evidence_bounds``; a pipeline or a
             search must be fitted. The copy repeats the fit, exactly where the
             estimator's ``random_state`` is an int.
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             The training target.
-        sample_weight : array-like of shape (n,), default=None
+        sample_weight : array-like of shape (n_samples,), default=None
             Weights of rows in the fit.
         n_points : int, default=25
             Iterations to record at most, ever farther apart.

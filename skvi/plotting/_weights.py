@@ -235,9 +235,9 @@ class WeightsDisplay:
         ----------
         estimator : estimator, Pipeline or search, fitted
             It ends in an estimator with the method ``evidence_bounds``.
-        X : array-like of shape (n, d)
+        X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
-        y : array-like of shape (n,)
+        y : array-like of shape (n_samples,)
             The training target.
         kind : {"tail", "histogram"}, default="tail"
         ax : matplotlib Axes, default=None

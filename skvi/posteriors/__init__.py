@@ -1,4 +1,4 @@
-"""Posterior families: which approximations of the posterior are allowed."""
+"""Posterior families: the distributions that approximate the posterior."""
 
 from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._low_rank import LowRankNormal

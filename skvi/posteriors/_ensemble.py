@@ -25,13 +25,13 @@ BASES: dict[str, type[Family]] = {
 
 
 class Ensemble(Family):
-    r"""Mixture of posteriors that are trained side by side, each from its own start.
+    r"""Mixture of posteriors that are trained in parallel, each from its own start.
 
     .. math:: q(\theta) = \frac{1}{M} \sum_{m=1}^M q_m(\theta)
 
-    Where a posterior has many modes, as that of a neural network, every member finds
-    one of them, and predictions average over all: intervals widen where the members
-    disagree, which a single member cannot know.
+    If a posterior has many modes, like that of a neural network, every member finds one
+    of them, and predictions average over all: intervals widen where the members
+    disagree, which a single member cannot represent.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ class Ensemble(Family):
 
     Notes
     -----
-    Every member is trained by the objective as it would be alone: what is minimized,
-    and reported as `objective_value_`, is the mean over the members. What the target
-    learns beside the posterior, such as the scale of the noise, is shared, and moves
-    along the mean of the members' gradients. So there is one target, and the mean of
-    the members' ELBOs is a bound of one log evidence; members with scales of their own
-    would bound several.
+    Every member is trained as it would be alone: the mean of the objective over the
+    members is minimized, and reported as `objective_value_`. Parameters that the target
+    learns besides the posterior, such as the scale of the noise, are shared, and follow
+    the mean of the members' gradients. There is therefore a single target, and the mean
+    of the members' ELBOs is a bound of one log evidence; with separate scales each
+    member would bound a different one.
 
     The ELBO of the mixture lies above that mean by the mutual information between
     theta and the index of the member, which is between 0 (members that are equal) and
@@ -57,13 +57,13 @@ class Ensemble(Family):
 
     `lower_bound_` estimates it from draws. Members have equal weights, which is robust
     in prediction. The weights that maximize the bound of members that do not overlap
-    are proportional to exp(ELBO of the member): a few nats, less than the noise between
-    two starts, would leave a single one.
+    are proportional to exp(ELBO of the member): a difference of a few nats, less than
+    the noise between two starts, would leave a single member.
 
     Draws are stratified: in every run of M of them each member occurs once, in random
     order, so that means over draws have less noise and no bias.
 
-    Linear models, whose posterior has one mode, gain nothing from it.
+    Linear models, whose posterior has a single mode, do not benefit.
 
     References
     ----------
@@ -106,25 +106,25 @@ class Ensemble(Family):
         return _EnsemblePosterior(members)
 
     def check_size(self, n_params: int) -> None:
-        """Refuse what the family of the members refuses."""
+        """Apply the check of the family of the members."""
         self.validate()
         self._family().check_size(n_params)
 
 
 class _EnsemblePosterior(Posterior):
-    """Variational parameters: those of the members, one after the other."""
+    """Variational parameters: those of the members, concatenated."""
 
     def __init__(self, members: Sequence[Posterior]) -> None:
         self.layout = members[0].layout
-        # Without their parameters, which would be stored twice.
+        # Stored without their parameters, to avoid a copy.
         self._members = tuple(member.at(member.params[:0]) for member in members)
         self.params = torch.cat([member.params for member in members])
 
     @property
     def side(self) -> Side:  # type: ignore[override]
-        """Exact, or from above, as that of the members; else of no use.
+        """The side of the members if that is "exact" or "upper", else "none".
 
-        In the mean over its draws, log q of a member lies above that of the mixture.
+        On average over its draws, log q of a member is above that of the mixture.
         """
         side = self._members[0].side
         return side if side in ("exact", "upper") else "none"
@@ -141,7 +141,7 @@ class _EnsemblePosterior(Posterior):
         return self.at(torch.cat([component.params for component in components]))
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
-        """Draw as many, up to one, from every member; see `Posterior.draw`."""
+        """Draw equally often (up to one) from every member; see `Posterior.draw`."""
         component = self._assign(n_draws, generator)
         counts = component.bincount(minlength=len(self._members)).tolist()
         drawn = [
@@ -153,7 +153,7 @@ class _EnsemblePosterior(Posterior):
         theta = torch.cat([draw.theta for draw in drawn])[order]
         if self.side == "exact":
             log_q = self.log_prob(theta)
-        else:  # of a member, the only one that is known: the ELBO is then their mean
+        else:  # that of the member, the only one known: the ELBO is then their mean
             log_q = torch.cat([draw.log_q for draw in drawn])[order]
         return Draw(theta, log_q, self.side, component=component)
 
@@ -171,7 +171,7 @@ class _EnsemblePosterior(Posterior):
         return torch.logsumexp(logs, 0) - math.log(len(members))
 
     def near(self, normal: NormalForm) -> Self:
-        """All members near the normal: what sets them apart is `with_components`."""
+        """All members near the normal; `with_components` makes them different."""
         return self.with_components([c.near(normal) for c in self.components])
 
     def near_gamma(self, gamma: GammaForm) -> Self:

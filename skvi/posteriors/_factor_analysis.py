@@ -1,4 +1,4 @@
-"""Factor analysis: the normal of low rank that is nearest to a covariance."""
+"""Factor analysis: the low-rank normal closest to a given covariance."""
 
 import numpy as np
 import torch
@@ -8,9 +8,9 @@ from scipy.sparse.linalg import eigsh
 
 __all__ = ["fit_factors"]
 
-# Smallest own variance of a parameter, as a share of its variance (Heywood cases).
+# Smallest uniqueness, as a fraction of the variance (Heywood cases).
 MIN_SHARE = 1e-5
-# Above so many parameters only the leading eigenvectors are computed.
+# Above this number of parameters only the leading eigenvectors are computed.
 DENSE_LIMIT = 500
 
 
@@ -19,9 +19,9 @@ def fit_factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Minimize KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
 
-    This is the maximum likelihood fit of factor analysis. Given the own variances,
-    the best factor follows from the leading eigenvectors, so that only P numbers
-    are searched for (Joreskog 1967, eqs. 17 and 26).
+    This is the maximum likelihood fit of factor analysis. Given the uniquenesses, the
+    best factor follows from the leading eigenvectors, so that the search is over P
+    values only (Joreskog 1967, eqs. 17 and 26).
 
     Parameters
     ----------
@@ -34,14 +34,14 @@ def fit_factors(
     -------
     scale : Tensor of shape (P,)
     factor : Tensor of shape (P, r)
-        A local optimum, to about 1e-6 nats; exact where r = P.
+        A local optimum, to about 1e-6 nats; exact if r = P.
     """
     s = covariance.double().cpu().numpy()
     std = np.sqrt(s.diagonal())
     correlation = s / np.outer(std, std)
     conditional = 1 / np.linalg.inv(correlation).diagonal()
     if rank == len(s):
-        # Any own variances below the smallest eigenvalue leave nothing over.
+        # For any uniquenesses below the smallest eigenvalue the fit is exact.
         own = np.sqrt(conditional)
         smallest = eigh(correlation / np.outer(own, own), eigvals_only=True)[0]
         log_own = np.log(0.5 * min(smallest, 1.0) * conditional)
@@ -55,11 +55,11 @@ def fit_factors(
 
 
 def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.ndarray:
-    """Log own variances that minimize the KL, by a quasi-Newton method."""
+    """Log uniquenesses that minimize the KL, by a quasi-Newton method."""
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
-        # A square has its minimum where the best own variance is zero; a logarithm
-        # would never arrive there.
+        # A square attains its minimum if the best uniqueness is zero; a logarithm would
+        # never get there.
         own = MIN_SHARE + u**2
         values, vectors = _leading(correlation, np.log(own), rank)
         values, ratio = np.maximum(values, 1), 1 / own
@@ -77,7 +77,7 @@ def _search(correlation: np.ndarray, conditional: np.ndarray, rank: int) -> np.n
 def _leading(
     correlation: np.ndarray, log_own: np.ndarray, rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Leading eigenpairs of the correlations in units of the own deviations."""
+    """Leading eigenpairs of the correlations, scaled by the uniquenesses."""
     root = np.exp(-0.5 * log_own)
     scaled, size = correlation * np.outer(root, root), len(root)
     if size <= DENSE_LIMIT or rank > size // 5:

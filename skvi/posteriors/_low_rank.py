@@ -1,4 +1,4 @@
-"""Normal posteriors whose covariance is a diagonal plus one of low rank."""
+"""Normal posteriors whose covariance is diagonal plus low rank."""
 
 from numbers import Integral
 
@@ -12,25 +12,25 @@ from skvi.utils._validation import Interval
 
 __all__ = ["LowRankNormal"]
 
-# Loadings that stand for zero, in units of the own deviations: a factor of exactly
-# zero is a saddle that gradients do not leave, and one of this size changes no
-# covariance by more than 1e-8 of it.
+# Loadings in place of zero, in units of the unique standard deviations: a factor of
+# exactly zero is a saddle point that gradients do not leave, and one of this size
+# changes the covariance by a relative 1e-8 at most.
 SMALL_LOADING = 1e-4
 
 
 class LowRankNormal(Family):
     r"""A normal with the covariance ``diag(d^2) + U U'``: P (r + 2) numbers.
 
-    Between `MeanFieldNormal` and `FullRankNormal`: it knows the r strongest
-    directions in which parameters move together, and memory and time grow with P
-    rather than its square or cube. It is for thousands of parameters.
+    Between `MeanFieldNormal` and `FullRankNormal`: it models the r strongest directions
+    of correlation between parameters, and memory and time grow with P rather than its
+    square or cube. It is for thousands of parameters.
 
     Parameters
     ----------
     rank : int, default=10
-        r, the number of columns of U. More of them come closer to the full
-        covariance; r = P reaches it, and larger values mean P. The default costs
-        little, and holds most of what a few correlated groups of features share.
+        r, the number of columns of U. A larger rank comes closer to the full
+        covariance, which r = P reaches; larger values mean P. The default costs little,
+        and captures most of the correlation of a few groups of features.
 
     References
     ----------
@@ -63,9 +63,9 @@ class LowRankNormal(Family):
 
 
 class _LowRankPosterior(NormalPosterior):
-    """Variational parameters: means, log own deviations d, loadings U / d.
+    """Variational parameters: means, log unique standard deviations d, loadings U / d.
 
-    In units of d, a gradient step of one size means as much for narrow as for wide
+    In units of d, a gradient step has the same relative size for narrow and for wide
     parameters: the covariance is ``d (I + W W') d`` with the loadings W.
     """
 
@@ -86,7 +86,7 @@ class _LowRankPosterior(NormalPosterior):
         return torch.cat([normal.mean, scale.log(), loadings.reshape(-1)])
 
     def _nearest(self, normal: NormalForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Own deviations and factor of the q with the smallest KL(normal || q)."""
+        """Unique deviations and factor of the q with the smallest KL(normal || q)."""
         if normal.is_diagonal:
             return normal.scale, normal.scale.new_zeros(len(normal.scale), self.rank)
         if normal.factor is not None:
@@ -100,12 +100,12 @@ class _LowRankPosterior(NormalPosterior):
 def _avoid_zero(
     loadings: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Replace columns of zeros; the variances stay as they are."""
+    """Replace columns of zeros without changing the variances."""
     empty = loadings.abs().amax(0) < SMALL_LOADING
     if not bool(empty.any()):
         return loadings, scale
     variance = scale.square() * (1 + loadings.square().sum(1))
-    # The same numbers every time: where to leave a saddle to is no random choice.
+    # The same numbers every time: the direction out of the saddle need not be random.
     generator = torch.Generator(loadings.device).manual_seed(0)
     signs = torch.rand(loadings.shape, generator=generator, device=loadings.device)
     small = SMALL_LOADING * torch.where(signs < 0.5, -1.0, 1.0).to(loadings.dtype)

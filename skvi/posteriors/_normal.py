@@ -11,15 +11,15 @@ from skvi.utils._random import randn
 
 __all__ = ["INITIAL_SCALE", "FullRankNormal", "MeanFieldNormal", "NormalPosterior"]
 
-# Width of a fresh posterior, for solvers that need somewhere to start.
+# Standard deviation of an initial posterior, for solvers that need a start.
 INITIAL_SCALE = 0.1
 
 
 class MeanFieldNormal(Family):
     """Independent normals, one for each parameter: 2 P numbers.
 
-    Fast and small. It ignores correlations between parameters, so that its
-    standard deviations are too small where features are correlated.
+    Fast and small. It ignores correlations between parameters, so that its standard
+    deviations are too small if features are correlated.
 
     Examples
     --------
@@ -68,12 +68,12 @@ class FullRankNormal(Family):
 
 
 class NormalPosterior(Posterior):
-    """A posterior that is a normal; a subclass implements `normal` and `_params_of`.
+    """A normal posterior; a subclass implements `normal` and `_params_of`.
 
     Parameters
     ----------
     layout : Layout
-        Of theta, with P parameters.
+        The layout of theta, with P parameters.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -87,11 +87,11 @@ class NormalPosterior(Posterior):
         raise NotImplementedError
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:
-        """Variational parameters at a normal, or at the nearest one of the family."""
+        """Variational parameters of a normal, or of the closest one in the family."""
         raise NotImplementedError
 
     def near(self, normal: NormalForm) -> Self:
-        """Posterior at a normal's mean and those of its covariances that fit."""
+        """Posterior with a normal's mean, and its covariance as far as possible."""
         return self.at(self._params_of(normal).to(self.params.device))
 
     def draw(self, n_draws: int, generator: torch.Generator) -> Draw:
@@ -137,9 +137,9 @@ class _DiagonalPosterior(NormalPosterior):
 class _FullPosterior(NormalPosterior):
     """Variational parameters: means, log diagonal and rest of the Cholesky factor.
 
-    The rest of a row is in units of its diagonal element: a gradient step of one
-    size then means as much for narrow as for wide parameters, and a step from a
-    narrow start does not drown it in correlations.
+    The rest of a row is in units of its diagonal element: a gradient step then has the
+    same relative size for narrow and for wide parameters, and a step from a narrow
+    start does not introduce excessive correlations.
     """
 
     is_diagonal = False

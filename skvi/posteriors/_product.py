@@ -19,8 +19,8 @@ class Gamma(Family):
     """Independent Gamma distributions of positive parameters: 2 P numbers.
 
     A draw is the logarithm of the positive parameter, and densities are those of the
-    logarithm: the Jacobian is in them. It is for blocks with the bijection "exp",
-    such as precisions.
+    logarithm, including the Jacobian. For blocks with the bijection "exp", such as
+    precisions.
 
     Examples
     --------
@@ -80,15 +80,14 @@ class Product(Family):
     ----------
     blocks : dict, default=None
         Family of a block by its name, or of several blocks together by their names
-        in a tuple, or in a string with commas between them. Blocks that are not named
-        get a family each: `FullRankNormal`, or `Gamma` where the block is positive.
-        None names none of them.
+        in a tuple, or in a string with commas between them. Each block that is not
+        named gets its own family: `FullRankNormal`, or `Gamma` if the block is
+        positive. None names no block.
 
     Notes
     -----
     The log density is the sum over blocks, in unconstrained coordinates: those of
-    positive blocks are logarithms. `as_normal` is None even where every part is
-    normal.
+    positive blocks are logarithms. `as_normal` is None even if every part is normal.
 
     Examples
     --------
@@ -117,7 +116,7 @@ class Product(Family):
         return _ProductPosterior(layout, parts)
 
     def check_size(self, n_params: int) -> None:
-        """Nothing: the parts are checked when they are built."""
+        """Do nothing: the parts are checked when they are built."""
 
     def _families(self, layout: Layout) -> list[tuple[tuple[str, ...], Family]]:
         given = {_as_names(key): family for key, family in (self.blocks or {}).items()}
@@ -150,7 +149,7 @@ def _as_names(key: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class _ProductPosterior(Posterior):
-    """Variational parameters: those of the parts, one after the other."""
+    """Variational parameters: those of the parts, concatenated."""
 
     def __init__(
         self, layout: Layout, parts: list[tuple[tuple[str, ...], Posterior]]
@@ -162,7 +161,7 @@ class _ProductPosterior(Posterior):
 
     @property
     def side(self) -> Side:  # type: ignore[override]
-        """The side that all parts are on which are not exact; "none" if they differ."""
+        """The common side of all parts that are not exact; "none" if they differ."""
         sides = {part.side for part in self._parts} - {"exact"}
         return "exact" if not sides else sides.pop() if len(sides) == 1 else "none"
 
@@ -186,7 +185,7 @@ class _ProductPosterior(Posterior):
         return _ProductPosterior(layout, pairs)
 
     def real_part(self) -> Posterior:
-        """Part of the blocks that are not positive; normal where all of them are."""
+        """Part of the blocks that are not positive; normal if all of them are."""
         names = [name for name in self.layout if name not in self.layout.positive]
         part = self.part(names[0])
         if part.layout.keys() == set(names):
@@ -219,7 +218,7 @@ class _ProductPosterior(Posterior):
         return Draw(theta, log_q, self.side, parts=tuple(draws))
 
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
-        """Sum over the parts, each of which knows what made its own draws."""
+        """Sum over the parts, each given its own part of the draw."""
         pairs = zip(self._bound(params), draw.parts, strict=True)
         return torch.stack([part.log_q(own) for part, own in pairs]).sum(0)
 

@@ -22,13 +22,14 @@ class Posterior(Movable):
     params : Tensor of shape (n_variational,)
         All variational parameters in one flat vector.
     side : {"exact", "upper", "lower", "none"}
-        What `log_prob` and the log densities of draws are: exact, a bound from that
-        side, or nothing.
+        Whether `log_prob` and the log densities of draws are exact, an upper or a lower
+        bound, or unavailable.
 
     Notes
     -----
-    A posterior is not changed by what uses it: `at` gives one with other variational
-    parameters, `near` one close to a normal, `with_parts` one with other parts.
+    A posterior is never changed by the code that uses it: `at` gives one with other
+    variational parameters, `near` one close to a normal, `with_parts` one with other
+    parts.
 
     Examples
     --------
@@ -43,18 +44,18 @@ class Posterior(Movable):
     #: Whether coordinates are independent, so that layers can be sampled locally.
     is_diagonal = False
     #: Whether `params` are the means and the logs of the standard deviations of
-    #: independent normals: slopes in draws are then gradients in them in closed form.
+    #: independent normals: slopes in draws then give the gradient in closed form.
     is_mean_field = False
-    #: Whether `log_prob_terms` is there: q is a product over coordinates or blocks.
+    #: Whether `log_prob_terms` is available: q is a product over coordinates or blocks.
     has_log_prob_terms = False
-    #: Units of the data of the fit, where it standardized the target: a fit that takes
-    #: the posterior as its prior works in the same ones.
+    #: Units of the data, if the fit standardized the target: a fit that takes the
+    #: posterior as its prior uses the same units.
     units: Units | None = None
     layout: Layout
     params: torch.Tensor
 
     def __repr__(self) -> str:
-        """Name the blocks; the same text for the same kind of posterior."""
+        """List the blocks; equal for posteriors of the same kind."""
         blocks = ", ".join(f"{name}{b.shape}" for name, b in self.layout.items())
         return f"<{type(self).__name__.strip('_')} of {blocks}>"
 
@@ -68,7 +69,7 @@ class Posterior(Movable):
         Returns
         -------
         Posterior
-            Everything but `params` is shared.
+            Everything except `params` is shared.
         """
         other = copy(self)
         other.params = params
@@ -92,20 +93,20 @@ class Posterior(Movable):
         raise NotImplementedError
 
     def log_q(self, draw: Draw, params: torch.Tensor | None = None) -> torch.Tensor:
-        """Log density of draws, or the bound on it, at other variational parameters.
+        """Log density of draws, or its bound, at other variational parameters.
 
         Parameters
         ----------
         draw : Draw
-            Of this family.
+            A draw from this family.
         params : Tensor of shape (n_variational,), default=None
             As in `log_prob`.
 
         Returns
         -------
         Tensor of shape (S,)
-            In nats. `log_prob` by default; a family whose density is known only given
-            an auxiliary variable takes that of the draw.
+            In nats. `log_prob` by default; a family whose density is only known given
+            an auxiliary variable uses that of the draw.
         """
         return self.log_prob(draw.theta, params)
 
@@ -118,7 +119,7 @@ class Posterior(Movable):
         ----------
         theta : Tensor of shape (S, P)
         params : Tensor of shape (n_variational,), default=None
-            Stands in for the posterior's own parameters, for example detached.
+            Used in place of the posterior's own parameters, for example detached.
 
         Returns
         -------
@@ -147,13 +148,13 @@ class Posterior(Movable):
     def log_prob_terms(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log density of every coordinate, where they are independent.
+        """Log density of every coordinate, if they are independent.
 
         Parameters
         ----------
         theta : Tensor of shape (S, P)
         params : Tensor of shape (n_variational,), default=None
-            As in `log_prob`. No number of them belongs to two coordinates.
+            As in `log_prob`. Each element belongs to one coordinate only.
 
         Returns
         -------
@@ -163,10 +164,10 @@ class Posterior(Movable):
         raise NotImplementedError
 
     def near(self, normal: NormalForm) -> Self:
-        """Posterior of the same family close to a normal, as far as the family can.
+        """Posterior of the same family as close to a normal as the family allows.
 
-        Fits start so. A family whose `as_normal` is not None must implement it: at
-        the normal itself, or the nearest one that it has.
+        Used to start fits. A family whose `as_normal` is not None must implement it,
+        and return the normal itself, or the closest member of the family.
 
         Parameters
         ----------
@@ -176,7 +177,7 @@ class Posterior(Movable):
         Returns
         -------
         Posterior
-            By default itself.
+            By default, the posterior itself.
         """
         if self.as_normal() is not None:
             raise NotImplementedError(f"{type(self).__name__} must implement near.")
@@ -188,29 +189,31 @@ class Posterior(Movable):
         Parameters
         ----------
         gamma : GammaForm
-            Of all P parameters, which are positive.
+            Distributions of all P parameters, which are positive.
 
         Returns
         -------
         Posterior
-            By default itself: only families whose `as_gamma` is not None have one.
+            By default, the posterior itself; families whose `as_gamma` is not None
+            override it.
         """
         return self
 
     def refine(self, target: JointDensity, generator: torch.Generator) -> "Posterior":
-        """Improve on what the solver found, once, before attributes are set.
+        """Improve the solver's result, once, before attributes are set.
 
         Parameters
         ----------
         target : Target
-            All the data of the fit, at the hyperparameters that were found.
+            Target with all data of the fit, at the fitted hyperparameters.
         generator : torch.Generator
 
         Returns
         -------
         Posterior
-            Over the same layout, of this family or another; by default itself. The
-            fit keeps it in the place of the solver's, and estimates its ELBO.
+            A posterior over the same layout, of this family or another; by default the
+            posterior itself. The fit uses it instead of the solver's result, and
+            estimates its ELBO.
         """
         return self
 
@@ -218,17 +221,17 @@ class Posterior(Movable):
     def parts(self) -> Mapping[tuple[str, ...], "Posterior"]:
         """Independent posteriors by the names of their blocks, each over its layout.
 
-        A posterior that does not factorize is its own and only part.
+        A posterior that does not factorize is its own single part.
         """
         return {tuple(self.layout): self}
 
     def with_parts(self, parts: Mapping[tuple[str, ...], "Posterior"]) -> "Posterior":
-        """Posterior with other parts in the place of some of its own.
+        """Posterior with some of its parts replaced.
 
         Parameters
         ----------
         parts : mapping of tuple of str to Posterior
-            With keys of `parts`, and posteriors of the families that are there.
+            Keys of `parts`, with posteriors of the same families.
 
         Returns
         -------
@@ -252,14 +255,14 @@ class Posterior(Movable):
 
     @property
     def components(self) -> tuple["Posterior", ...]:
-        """Posteriors whose mean density this one is, each trained as if alone.
+        """Components of a mixture with equal weights, each trained as if alone.
 
-        One that is no mixture is its own and only component.
+        A posterior that is not a mixture is its own single component.
         """
         return (self,)
 
     def with_components(self, components: Sequence["Posterior"]) -> "Posterior":
-        """Posterior with other components in the place of its own.
+        """Posterior with its components replaced.
 
         Parameters
         ----------
@@ -273,12 +276,13 @@ class Posterior(Movable):
         return components[0]
 
     def real_part(self) -> "Posterior":
-        """Marginal posterior of the blocks that may take every real value.
+        """Marginal posterior of the blocks that can take every real value.
 
         Returns
         -------
         Posterior
-            Without positive blocks, such as precisions; itself if there are none.
+            Without positive blocks, such as precisions; the posterior itself if there
+            are none.
         """
         return self
 
@@ -304,7 +308,7 @@ class Posterior(Movable):
 
 
 class Family(Component):
-    """Base class of families: a subclass owes `build`.
+    """Base class of families: a subclass must implement `build`.
 
     Examples
     --------
@@ -321,9 +325,9 @@ class Family(Component):
         Parameters
         ----------
         layout : Layout
-            Of theta, with P parameters.
+            The layout of theta, with P parameters.
         generator : torch.Generator, default=None
-            Randomizes the starting point where the family needs it.
+            Randomizes the starting point if the family needs it.
 
         Returns
         -------
@@ -333,7 +337,7 @@ class Family(Component):
         raise NotImplementedError
 
     def check_size(self, n_params: int) -> None:
-        """Raise if the family cannot afford so many parameters.
+        """Raise if the family is too expensive for this number of parameters.
 
         Parameters
         ----------
@@ -343,5 +347,5 @@ class Family(Component):
         Raises
         ------
         ValueError
-            Names a family that can.
+            The message names a family that can be used.
         """

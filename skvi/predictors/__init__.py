@@ -1,4 +1,4 @@
-"""Predictors: f(theta, X), the only place that knows how parameters meet features."""
+"""Predictors: f(theta, X), the only place that combines parameters and features."""
 
 from skvi.predictors._centered import CenteredLinearPredictor
 from skvi.predictors._linear import LinearPredictor

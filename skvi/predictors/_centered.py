@@ -1,4 +1,4 @@
-"""Linear models of centered features, without centring a sparse matrix."""
+"""Linear models of centered features, without centering a sparse matrix."""
 
 import torch
 
@@ -49,7 +49,7 @@ class CenteredLinearPredictor(LinearPredictor):
         return super().project(X, self._raw(matrix))
 
     def _raw(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Coefficients and intercepts, (P, m), of the features as they are."""
+        """Coefficients and intercepts, (P, m), for the uncentered features."""
         moved = matrix.clone()
         moved[-1] = matrix[-1] - self.offset @ matrix[:-1]
         return moved

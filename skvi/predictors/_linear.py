@@ -24,10 +24,10 @@ from skvi.utils._sparse import (
 
 __all__ = ["LinearPredictor"]
 
-# Rows are visited in chunks whose copy in double precision stays in the cache; where
-# results are large, or rows are sparse, in chunks of up to so many elements.
+# Rows are processed in chunks whose copy in double precision stays in the cache; if
+# results are large, or rows are sparse, in chunks of up to this number of elements.
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
-# Numbers that a row needs at once where several columns weight its products.
+# Elements per row if several columns weight its products.
 GRAM_WIDTH = 512
 # Products of two features that are formed at once.
 PAIRS_AT_ONCE = 512
@@ -37,10 +37,10 @@ ALL_ROWS = slice(None)
 class LinearPredictor(Predictor):
     """A linear model, f = X coef' + intercept, with K columns.
 
-    The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such
-    block for each of K columns. Only `design` builds it: `project`, `pull_back` and
-    `gram` apply A, its transpose and ``A' H A``. With K = 1 the axis of columns is
-    left out of their arguments. X may be a tensor or `SparseRows`.
+    The design matrix A maps theta to all f: ``[X, 1]`` for one column, one such block
+    for each of K columns. Only `design` builds it: `project`, `pull_back` and `gram`
+    apply A, its transpose and ``A' H A``. With K = 1 their arguments have no axis of
+    columns. X may be a tensor or `SparseRows`.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class LinearPredictor(Predictor):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def project_chunk(self, X: Features, matrix: torch.Tensor) -> torch.Tensor:
-        """Return `project` for so few rows that they need no chunks.
+        """Return `project` for few rows, without chunks.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class LinearPredictor(Predictor):
         ----------
         X : Tensor or SparseRows of shape (n, d)
         rows : Tensor of shape (n,), or (n, K) for K > 1
-            One number for each f, such as dloss_i / df_i.
+            One value for each f, such as dloss_i / df_i.
 
         Returns
         -------
@@ -290,7 +290,7 @@ class LinearPredictor(Predictor):
     def _plain_moments(
         self, X: Features, normal: NormalForm
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`moments` without derivatives, which solvers with Newton steps never ask."""
+        """`moments` without autograd, which solvers with Newton steps do not need."""
         is_full = normal.scale.ndim == 2
         if self.n_outputs == 1 and is_full and is_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
@@ -357,9 +357,9 @@ def _pairs(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 def _chunks(
     X: Features, width: int, least: int = 0
 ) -> Iterator[tuple[slice, Features]]:
-    """Rows in chunks, as float64: float32 features are kept, not computed with.
+    """Rows in chunks, as float64: float32 features are stored, but not computed with.
 
-    `least` elements of a chunk are worth it although they leave the cache.
+    Chunks of `least` elements pay off although they exceed the cache.
     """
     n_rows = X.shape[0]
     if n_rows * max(width, X.shape[1]) <= CACHE_ELEMENTS:

@@ -16,21 +16,21 @@ from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
 
-#: Names as scikit-learn has them, and the gain that keeps variances from layer to
-#: layer (He et al. 2015 for relu, Glorot and Bengio 2010 for the others).
+#: Names as in scikit-learn, and the gain that preserves variances from layer to layer
+#: (He et al. 2015 for relu, Glorot and Bengio 2010 for the others).
 ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "identity": (torch.nn.Identity(), 1.0),
     "logistic": (torch.sigmoid, 1.0),
     "relu": (torch.relu, math.sqrt(2)),
     "tanh": (torch.tanh, 1.0),
 }
-# Of those the sign of a unit may change, with all of its weights.
+# Odd activations: the sign of a unit may change, with all of its weights.
 ODD_ACTIVATIONS = ("identity", "tanh")
-# Standard deviation of a fresh mean-field posterior, as a share of the natural scale:
-# wider starts lose units for good before the data have shaped them.
+# Standard deviation of an initial mean-field posterior, as a fraction of the natural
+# scale: wider starts switch units off permanently before the data have shaped them.
 INITIAL_SHARE = 0.01
 # Means of the last layer's weights, likewise: a large random function must first be
-# unlearned, and takes units with it.
+# unlearned, which switches units off.
 LAST_SHARE = 0.2
 
 
@@ -39,20 +39,20 @@ class MLPPredictor(Predictor):
 
     Layer i has blocks ``coef_{i}`` of shape (fan_in, fan_out) and ``intercept_{i}``
     of shape (fan_out,). The natural scale of ``coef_{i}`` is ``gain / sqrt(fan_in)``,
-    at which a layer keeps the size of what it transforms.
+    at which a layer preserves the variance of its input.
 
     Parameters
     ----------
     n_features, n_outputs : int
         d and K.
     hidden_layer_sizes : tuple of int, default=(50,)
-        Units of each hidden layer; none make a linear model.
+        Units of each hidden layer; an empty tuple gives a linear model.
     activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
-        Applied after every layer but the last.
+        Applied after every layer except the last.
     input_scale, output_scale : float, default=1.0
-        Multiply the gains of the first hidden and of the last layer: 1 for
-        standardized targets, more for log odds, which are large, and change
-        quickly, where classes can be told apart.
+        Multiply the gains of the first hidden and of the last layer: 1 for standardized
+        targets, more for log odds, which are large, and change quickly, if classes are
+        well separated.
     flat_outputs : sequence of int, default=()
         Columns of f that are 0 everywhere at the start, such as the log of a scale.
 
@@ -95,23 +95,24 @@ class MLPPredictor(Predictor):
     def has_passes(self) -> bool:  # type: ignore[override]
         """Whether draws of theta are the fastest way to train: with hidden layers.
 
-        Without one, f itself can be drawn, which takes fewer numbers with less noise.
+        Without hidden layers f itself can be drawn, which takes fewer random numbers
+        and has less noise.
         """
         return self.n_layers > 1
 
     @property
     def activation(self) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What is applied after every layer but the last."""
+        """Function applied after every layer except the last."""
         return ACTIVATIONS[self.activation_name][0]
 
     @property
     def structure(self) -> tuple:
-        """What networks share that can be trained in one stack."""
+        """Structure that networks trained in one stack have in common."""
         return self.sizes, self.activation_name
 
     @property
     def row_width(self) -> int:
-        """Numbers that one row and one draw keep alive: the widest layer."""
+        """Elements that one row and one draw keep in memory: the widest layer."""
         return max(self.sizes)
 
     @property
@@ -121,9 +122,9 @@ class MLPPredictor(Predictor):
 
     @property
     def symmetry(self) -> Symmetry | None:
-        """Hidden units change places; with "tanh" they may change signs, too.
+        """Hidden units can be permuted; with "tanh" their signs can change as well.
 
-        Scalings of "relu" units are no finite group, and change the prior.
+        Scalings of "relu" units are not a finite group, and change the prior.
         """
         units = []
         for i in range(self.n_layers - 1):
@@ -136,12 +137,12 @@ class MLPPredictor(Predictor):
         return Symmetry(tuple(units), is_odd) if units else None
 
     def _indices(self, name: str) -> torch.Tensor:
-        """Places of a block in theta, in its shape."""
+        """Positions of a block in theta, in its shape."""
         places = torch.arange(self.layout.size, device=CPU)
         return places[self.layout[name].slice].reshape(self.layout[name].shape)
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
-        """Random start: equal weights would keep all units of a layer equal.
+        """Random start: with equal weights all units of a layer would stay equal.
 
         Parameters
         ----------
@@ -150,9 +151,9 @@ class MLPPredictor(Predictor):
         Returns
         -------
         NormalForm
-            Means of the size that keeps variances from layer to layer, a fifth of it
-            in the last layer, 0 for intercepts; narrow, so that training starts from
-            one network, which is nearly flat.
+            Means of the size that preserves variances from layer to layer, a fifth of
+            it in the last layer, 0 for intercepts; narrow, so that training starts from
+            a single network, which is nearly constant.
         """
         scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
@@ -194,7 +195,7 @@ class MLPPredictor(Predictor):
         n_members, n_draws, n_rows : int
             M, S and n: M data sets of n rows, S networks for each of them.
         like : Tensor
-            Of the dtype and on the device of the buffers.
+            Tensor with the dtype and the device of the buffers.
 
         Returns
         -------
@@ -227,9 +228,9 @@ class MLPPredictor(Predictor):
     ) -> torch.Tensor:
         """Draw f by sampling activations instead of weights.
 
-        Every row gets its own weights (Kingma et al. 2015, section 2): right for
-        sums over rows of per-row expectations under a factorized normal, wrong
-        for anything that needs one theta for all rows.
+        Every row gets its own weights (Kingma et al. 2015, section 2): valid for sums
+        over rows of per-row expectations under a factorized normal, but not for
+        quantities that need one theta for all rows.
 
         Parameters
         ----------
@@ -244,7 +245,7 @@ class MLPPredictor(Predictor):
         -------
         Tensor of shape (S, n, K)
             Differentiable in `normal`. Means over S draws of a function of one
-            row's f are unbiased, with less noise than draws of theta give.
+            row's f are unbiased, with less noise than those from draws of theta.
         """
         mean = self.layout.unpack(normal.mean[None])
         variance = self.layout.unpack(normal.variance[None])

@@ -9,10 +9,10 @@ from skvi.predictors.base import BlockForward
 
 __all__ = ["MLPBlocks"]
 
-# Numbers in the buffer of a layer, which should stay in the cache: so many draws go
-# through the network together.
+# Elements in the buffer of a layer, which should stay in the cache: this limits the
+# draws that go through the network together.
 CACHE_ELEMENTS = 2**17
-#: Activations, and what does the same in place.
+#: Activations, and their in-place versions.
 IN_PLACE: dict[Callable, Callable[[torch.Tensor], torch.Tensor]] = {
     torch.relu: torch.relu_,
     torch.sigmoid: torch.sigmoid_,
@@ -29,15 +29,15 @@ class MLPBlocks(BlockForward):
     Parameters
     ----------
     layout : Layout
-        Of theta.
+        The layout of theta.
     n_layers : int
     activation : callable
-        Applied after every layer but the last.
+        Applied after every layer except the last.
     theta : Tensor of shape (S, P)
     n_rows : int
-        Rows in a block. With a multiple of 192 the result for a row does not depend
-        on its place: matrix products treat the rows that a multiple of 8, 12 or 48
-        leaves over in another way, with other rounding errors.
+        Rows in a block. With a multiple of 192 the result for a row does not depend on
+        its position: matrix products treat the remainder of a multiple of 8, 12 or 48
+        rows differently, with different rounding errors.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MLPBlocks(BlockForward):
         sizes = [shift.shape[1] for shift in shifts]
         step = min(len(theta), max(1, CACHE_ELEMENTS // (n_rows * max(sizes))))
         self.work = step * n_rows * theta.shape[1]
-        # A last feature of ones carries the intercepts of the first layer.
+        # The last feature is 1, for the intercepts of the first layer.
         first = torch.cat([coefs[0], shifts[0]], 2)
         self.features = theta.new_ones(first.shape[2], n_rows)
         self.outputs = theta.new_empty(len(theta), sizes[-1], n_rows)

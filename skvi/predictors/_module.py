@@ -15,9 +15,9 @@ from skvi.utils._device import CPU
 
 __all__ = ["ModulePredictor"]
 
-# Numbers of the widest layer that all draws of a forward pass keep alive together.
+# Elements of the widest layer kept in memory for all draws of a forward pass.
 MAX_ELEMENTS = 2**25
-# Rows on which a module shows that it treats each one by itself.
+# Rows on which a module is checked to treat each one separately.
 PROBE_ROWS, TOLERANCE = 4, 1e-4
 AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -29,29 +29,29 @@ class ModulePredictor(Predictor):
     Blocks have the names of the parameters, such as "conv1.weight". Those of
     normalization layers have the role "affine", other biases "intercept", the rest is
     "weight". The natural scale of a weight is ``gain / sqrt(fan_in)``, at which a layer
-    keeps the size of what it transforms. Parameters with ``requires_grad=False`` and
-    buffers stay as they are.
+    preserves the variance of its input. Parameters with ``requires_grad=False`` and
+    buffers are not changed.
 
     Parameters
     ----------
     module : torch.nn.Module
         Not changed. Its ``forward`` maps rows (n, ...) to (n, K), or to (n,) for K = 1.
-        Its parameters are where fits start.
+        Its parameters are the start of fits.
     X : Tensor of shape (n, ...)
         Some rows, such as those of the fit: the module is tried on a few of them.
     n_outputs : int, default=1
         K.
     gain, output_gain : float, default=2 ** 0.5 and 1.0
-        Of all weights, and of the last one with two dimensions or more. The root of two
-        suits layers before relu.
+        Gain of all weights, and of the last one with two or more dimensions. The square
+        root of two suits layers before relu.
     shuffle : bool, default=False
-        Whether every start has the entries of each weight in another order, which is
-        another start where they were drawn independently.
+        Whether to permute the entries of each weight at every start, which gives a new
+        random start if they were drawn independently.
 
     Raises
     ------
     IncompatibleComponentsError
-        Its output for a row depends on the other rows, or on chance: batch
+        Its output for a row depends on the other rows, or is random: batch
         normalization and dropout in training mode. The message names what to use.
     ValueError
         It has no parameters, fails on these rows, or has another number of outputs.
@@ -89,7 +89,7 @@ class ModulePredictor(Predictor):
         every: dict[str, torch.Tensor] = {}
         every.update(module.named_parameters(remove_duplicate=False))
         names = {id(p): name for name, p in module.named_parameters()}
-        #: What is used in several places goes by its first name.
+        #: Parameters used in several places go by their first name.
         self._first_names = {k: names[id(p)] for k, p in every.items()}
         fixed = {k: p for k, p in every.items() if not p.requires_grad}
         fixed |= dict(module.named_buffers(remove_duplicate=False))
@@ -98,7 +98,7 @@ class ModulePredictor(Predictor):
         start = [free[name].reshape(-1).double() for name in self.layout]
         self._start = torch.cat(start).clone()
         _refuse_batch_layers(module)
-        # Its parameters come from theta; what is left of it has no numbers.
+        # Its parameters come from theta; the module itself holds none.
         self.module = module.to("meta")
         self._width = n_outputs
         self._probe(X)
@@ -109,7 +109,7 @@ class ModulePredictor(Predictor):
         return self._width
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm:
-        """Start of a fit: where the module is, and narrow.
+        """Start of a fit: narrow, at the parameters of the module.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class ModulePredictor(Predictor):
         return f[:, None] if f.ndim == 1 else f
 
     def _probe(self, X: torch.Tensor) -> None:
-        """Try the module on a few rows: shapes, widths, and each row by itself."""
+        """Try the module on a few rows: shapes, widths, and independence of rows."""
         rows, widths = X[:PROBE_ROWS], [self.n_outputs]
         name = type(self.module).__name__
 
@@ -220,7 +220,7 @@ def _refuse_batch_layers(module: nn.Module) -> None:
         ):
             raise IncompatibleComponentsError(
                 f"{kind} in training mode makes the output depend on chance. Leave it "
-                "out, since weights that are drawn from a posterior do what it is for, "
+                "out, since drawing weights from a posterior serves its purpose, "
                 "or give a module in eval mode: module.eval()."
             )
 
@@ -250,7 +250,7 @@ def _layout(
 
 
 def _fan_in(owner: nn.Module, weight: torch.Tensor) -> float:
-    """Inputs that a unit adds up."""
+    """Number of inputs of a unit."""
     if not isinstance(owner, TRANSPOSED):
         return weight[0].numel()
     return weight[:, 0].numel() / math.prod(owner.stride)

@@ -14,10 +14,10 @@ Chunks = Callable[[], Iterator[tuple[slice, Features]]]
 
 
 class FactorMoments(torch.autograd.Function):
-    """Mean and (co)variance of f where cov = diag(scale^2) + factor factor'.
+    """Mean and (co)variance of f for cov = diag(scale^2) + factor factor'.
 
     Plain automatic differentiation would keep the squared features, a second copy
-    of X; here the gradients in `mean`, `scale` and `factor` visit X once more. A
+    of X; here the gradients in `mean`, `scale` and `factor` read X once more. A
     factorized normal has a factor without columns.
     """
 
@@ -60,10 +60,10 @@ class FactorMoments(torch.autograd.Function):
 
 
 class FullMoments(torch.autograd.Function):
-    """Mean and (co)variance of f where cov = scale scale', from one visit of X.
+    """Mean and (co)variance of f for cov = scale scale', from one pass over X.
 
-    Gradients visit X twice more: the derivative of the variances in `scale` is the
-    Gram matrix that their gradient weights, times `scale`.
+    Gradients need two more passes over X: the derivative of the variances in `scale` is
+    the Gram matrix weighted by their gradient, times `scale`.
     """
 
     @staticmethod
@@ -104,12 +104,12 @@ def _pull_back(
     rows: torch.Tensor,
     weights: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``rows' A``, (m, P), and ``weights' A^2``, (P,), in one visit of X.
+    """Return ``rows' A``, (m, P), and ``weights' A^2``, (P,), in one pass over X.
 
     `rows` is (n, m) or (n, K, m), `weights` (n, K).
     """
     n_draws, n_outputs = rows.shape[-1], weights.shape[1]
-    # The columns of f outside, as in theta; its own last axis is the draws'.
+    # The columns of f first, as in theta; the last axis is that of the draws.
     flat = rows.reshape(len(rows), n_outputs, n_draws).permute(2, 1, 0)
     flat = flat.reshape(n_draws * n_outputs, -1)
     size = n_outputs * predictor.n_features

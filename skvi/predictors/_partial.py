@@ -1,4 +1,4 @@
-"""Predictors of which some blocks are point parameters."""
+"""Predictors with some blocks as point parameters."""
 
 from collections.abc import Iterable
 from copy import copy
@@ -12,28 +12,28 @@ from skvi.predictors.base import Predictor
 
 __all__ = ["PartialPredictor"]
 
-# Of the start of blocks that a predictor draws at random.
+# Seed for the start of blocks that a predictor draws at random.
 SEED = 0
 
 
 class PartialPredictor(Predictor):
-    """A predictor of which some blocks are no part of theta, but points beside it.
+    """A predictor with some blocks as point parameters, not part of theta.
 
-    They are learned by type-II maximum likelihood, as noise and prior scales are: a
-    normalization layer or an embedding of which nobody asks how sure it is.
+    They are learned by type-II maximum likelihood, like noise and prior scales: for
+    example a normalization layer, or an embedding whose uncertainty is of no interest.
 
     Parameters
     ----------
     predictor : Predictor
-        It still sees its full theta.
+        It still receives its full theta.
     names : iterable of str
-        Blocks of its layout. They start where `Predictor.initial_normal` has its
-        mean, else at 0.
+        Blocks of its layout. They start at the mean of `Predictor.initial_normal`, if
+        there is one, else at 0.
 
     Raises
     ------
     IncompatibleComponentsError
-        The predictor has no such block, or no other ones.
+        The predictor has no such block, or no other block.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class PartialPredictor(Predictor):
         return self.predictor.row_width
 
     def initial_point(self) -> torch.Tensor:
-        """Where the predictor starts; see `Predictor.initial_point`."""
+        """Start of the point parameters; see `Predictor.initial_point`."""
         if not len(self.point_layout):
             return super().initial_point()
         start = self.predictor.initial_normal(torch.Generator().manual_seed(SEED))
@@ -76,7 +76,7 @@ class PartialPredictor(Predictor):
         return start.mean[self._fixed.to(start.mean.device)].double()
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
-        """Where theta starts; see `Predictor.initial_normal`."""
+        """Start of theta; see `Predictor.initial_normal`."""
         start = self.predictor.initial_normal(generator)
         if start is None:
             return None

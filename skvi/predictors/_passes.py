@@ -13,7 +13,7 @@ _logistic_slope = torch.ops.aten.sigmoid_backward.grad_input
 
 
 def _identity(x: torch.Tensor) -> None:
-    """Leave x as it is."""
+    """Return x."""
 
 
 def _relu(x: torch.Tensor) -> None:
@@ -31,7 +31,7 @@ def _logistic(x: torch.Tensor) -> None:
 
 
 def _no_slope(gradient: torch.Tensor, value: torch.Tensor) -> None:
-    """Leave the gradient as it is."""
+    """Return the gradient."""
 
 
 def _by_relu(gradient: torch.Tensor, value: torch.Tensor) -> None:
@@ -46,8 +46,8 @@ def _by_logistic(gradient: torch.Tensor, value: torch.Tensor) -> None:
     _logistic_slope(gradient, value, grad_input=gradient)
 
 
-#: Activation, in place; the product of a gradient with its derivative from its value,
-#: in place; and an argument at which it is one in every precision.
+#: Activation, in place; the product of a gradient with its derivative, given its value,
+#: in place; and an argument at which it is 1 in every precision.
 STEPS = {
     "identity": (_identity, _no_slope, 1.0),
     "logistic": (_logistic, _by_logistic, 40.0),
@@ -57,13 +57,13 @@ STEPS = {
 
 
 class MLPPasses:
-    """f of many networks, and the pullback of slopes in f to their weights.
+    """f of many networks, and backpropagation of slopes in f to their weights.
 
     M members, each with its own rows and S networks, in batched matrix products: one
-    for the first layers of all networks of a member. Everything is in buffers, and no
-    step allocates anything. Rows are the last axis of activations, so that products
-    write into memory without gaps. One more unit of every hidden layer, which is
-    always one, makes the intercepts part of the weights.
+    for the first layers of all networks of a member. All results are in buffers, and
+    steps allocate no memory. Rows are the last axis of activations, so that products
+    write contiguous memory. An additional unit of every hidden layer, which is always
+    1, makes the intercepts part of the weights.
 
     Parameters
     ----------
@@ -73,16 +73,17 @@ class MLPPasses:
     n_members, n_draws, n_rows : int
         M, S and n.
     like : Tensor
-        Of the dtype and on the device of the buffers.
+        Tensor with the dtype and the device of the buffers.
 
     Attributes
     ----------
     weights : list of Tensor of shape (M, S, inputs + 1, outputs)
-        Of every layer, intercepts in the last row. To be filled in before `forward`.
+        Weights of every layer, intercepts in the last row. To be filled in before
+        `forward`.
     gradients : list of Tensor of shape (2, M, S, inputs + 1, outputs)
-        Gradient in `weights` that `pull_back` found, and room for as many numbers.
+        Gradient in `weights` from `pull_back`, and a work array of the same size.
     f : Tensor of shape (M, S, n, K)
-        What `forward` found.
+        Result of `forward`.
     slope : Tensor of shape (M, S, n, K)
         To be filled in before `pull_back`: derivatives in f.
 
@@ -162,7 +163,7 @@ class MLPPasses:
         Parameters
         ----------
         theta : Tensor of shape (..., P)
-            In its layout the intercepts of a layer are right behind its weights.
+            In its layout the intercepts of a layer directly follow its weights.
 
         Returns
         -------
@@ -181,7 +182,7 @@ class MLPPasses:
         Parameters
         ----------
         columns : Tensor of shape (M, d + 1, n)
-            A column for each row of X, with one in its last place.
+            A column for each row of X, with a 1 as its last element.
 
         Returns
         -------
@@ -197,7 +198,7 @@ class MLPPasses:
         return self.f
 
     def pull_back(self) -> None:
-        """Put the gradient of a sum over rows in place, after `forward` and `slope`."""
+        """Compute the gradient of a sum over rows, after `forward` and `slope`."""
         for (left, right, gradient), product, to_units, values in self._backward:
             torch.bmm(left, right, out=gradient)
             weights, slope, out = to_units

@@ -1,4 +1,4 @@
-"""Finite groups that leave networks unchanged: hidden units change places and signs."""
+"""Finite groups that leave networks unchanged: permutations and signs of units."""
 
 import math
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Symmetry:
     Parameters
     ----------
     units : tuple of Tensor of int of shape (H, m)
-        For each hidden layer the m parameters of each of its H units: what comes in,
-        its intercept, and what goes out, in the same order for all units.
+        For each hidden layer the m parameters of each of its H units: incoming weights,
+        intercept and outgoing weights, in the same order for all units.
     flips : bool
-        Whether the sign of all parameters of a unit may change: for odd activations.
+        Whether the sign of all parameters of a unit may change, as for odd activations.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Symmetry:
         Returns
         -------
         Tensor of shape (S, P)
-            The same element for all draws: other parameters of the same functions.
+            The same element for all draws: different parameters of the same functions.
         """
         found = theta.clone()
         for layer in self.units:

@@ -1,4 +1,4 @@
-"""What every predictor owes, and what it may be able to do."""
+"""What every predictor must implement, and its optional capabilities."""
 
 from typing import Self
 
@@ -13,16 +13,16 @@ __all__ = ["BlockForward", "Predictor"]
 
 
 class Predictor(Movable):
-    """Base class of predictors: a subclass owes `layout`, `n_outputs` and `forward`.
+    """Base class of predictors: subclasses implement `layout`, `n_outputs`, `forward`.
 
-    What else a predictor can do it says by the attributes whose names begin with
-    "has"; solvers without draws need them.
+    Attributes whose names begin with "has" declare further capabilities, which solvers
+    without draws need.
 
     Attributes
     ----------
     layout : Layout
-        Of theta, with P parameters. Roles tell intercepts and normalizations from
-        weights.
+        The layout of theta, with P parameters. Roles distinguish intercepts and
+        normalization layers from weights.
     n_outputs : int
         K, columns of f.
 
@@ -43,17 +43,17 @@ class Predictor(Movable):
 
     layout: Layout
     n_outputs: int
-    #: Whether f is normal where theta is, with `moments` that are known: expected
-    #: losses are then integrals over f, by quadrature.
+    #: Whether f is normal if theta is, with known `moments`: expected losses are then
+    #: integrals over f, by quadrature.
     has_moments = False
     #: Whether f is linear in theta, with the design matrix behind `project`,
     #: `pull_back`, `gram` and the like: Newton steps.
     has_design = False
     #: Whether `sample_locally` samples activations under a factorized normal.
     has_local_draws = False
-    #: Whether f and its pullback go through buffers, as training a network does.
+    #: Whether f and its gradient use buffers, as in training a network.
     has_passes = False
-    #: Parameters that are points: learned beside the posterior, not part of theta.
+    #: Point parameters: learned besides the posterior, not part of theta.
     point_layout = Layout({})
 
     @property
@@ -63,12 +63,12 @@ class Predictor(Movable):
 
     @property
     def log_copies(self) -> float:
-        """Log of the number of known networks that compute the same."""
+        """Log of the number of known networks that compute the same function."""
         return 0.0 if self.symmetry is None else self.symmetry.log_order
 
     @property
     def row_width(self) -> int:
-        """Numbers that one row and one draw keep alive; K by default."""
+        """Elements that one row and one draw keep in memory; K by default."""
         return self.n_outputs
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
@@ -87,7 +87,7 @@ class Predictor(Movable):
         raise NotImplementedError
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
-        """Where a fit may start.
+        """Start of a fit.
 
         Parameters
         ----------
@@ -96,13 +96,13 @@ class Predictor(Movable):
         Returns
         -------
         NormalForm or None
-            Over theta, factorized. None, the default, where a family's own start
-            near 0 will do: not for layers whose units are interchangeable.
+            A factorized normal over theta. None, the default, if the family's own start
+            near 0 suffices, which it does not for layers with interchangeable units.
         """
         return None
 
     def initial_point(self) -> torch.Tensor:
-        """Where the point parameters start.
+        """Start of the point parameters.
 
         Returns
         -------
@@ -121,12 +121,12 @@ class Predictor(Movable):
         Returns
         -------
         Predictor
-            Differentiable in `point`; the predictor itself where H is 0.
+            Differentiable in `point`; the predictor itself if H is 0.
         """
         return self
 
     def with_design(self, X: Features) -> tuple["Predictor", Features]:
-        """Return the same f as another predictor of other features.
+        """Return an equivalent predictor and features.
 
         Parameters
         ----------
@@ -136,9 +136,9 @@ class Predictor(Movable):
         -------
         predictor : Predictor
         X : Tensor or SparseRows
-            In the form in which many products with the same rows take least time.
-            Theta is the same vector; its layout need not be. By default both are
-            what they were.
+            In the form that is fastest for many products with the same rows. Theta is
+            the same vector, but its layout may differ. By default both are returned
+            unchanged.
         """
         return self, X
 
@@ -183,7 +183,7 @@ class BlockForward:
 
     def __init__(self, predictor: Predictor, theta: torch.Tensor, n_rows: int) -> None:
         self.predictor, self.theta, self.n_rows = predictor, theta, n_rows
-        #: Multiply-adds that are done at once.
+        #: Multiply-adds computed at once.
         self.work = n_rows * theta.numel()
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
@@ -192,12 +192,12 @@ class BlockForward:
         Parameters
         ----------
         X : Tensor of shape (m, d)
-            No more rows than a block has.
+            At most as many rows as in a block.
 
         Returns
         -------
         Tensor of shape (S, n_rows, K)
-            The next call may overwrite it. Rows from m on belong to features of 0.
+            The next call may overwrite it. Rows from m on are padding.
         """
         padding = [0, 0] * (X.ndim - 1) + [0, self.n_rows - len(X)]
         return self.predictor.forward(self.theta, torch.nn.functional.pad(X, padding))

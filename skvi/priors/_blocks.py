@@ -12,14 +12,14 @@ from skvi.priors.base import BuiltPrior, Prior
 
 __all__ = ["build_prior"]
 
-# Entries for blocks of a role that have none of their own.
+# Entries used for blocks of a role without their own entry.
 INSTEAD = {"weight": "coef", "affine": "intercept"}
 
 
 class _BuiltBlocks(BuiltPrior):
     """Independent priors on the blocks of a layout.
 
-    Blocks of the same entry of a mapping share what is learned.
+    Blocks of the same entry of a mapping share learned hyperparameters.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class _BuiltBlocks(BuiltPrior):
 
     @property
     def _first(self) -> dict[str, BuiltPrior]:
-        """One prior of every entry."""
+        """The first prior of every entry."""
         found: dict[str, BuiltPrior] = {}
         for entry, prior in zip(self.entries, self.priors, strict=True):
             found.setdefault(entry, prior)
@@ -155,15 +155,15 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     ----------
     spec : Prior, mapping of str to Prior, or Posterior
         A mapping must have a prior for every block of the layout, and use all of its
-        entries. An entry is the name of a block; or that of its numbered relatives
-        ("coef" of "coef_0", "coef_1", ...), or the role of blocks ("intercept",
-        "affine", ...), that are not named themselves. "coef" is also for weights, and
-        "intercept" for affine blocks, that are left: those must not be shrunk by a
-        sparse prior. Blocks of one entry share what its prior learns. A fitted
-        posterior stands for itself: what was learned from other data is the prior of
-        these.
+        entries. An entry is the name of a block; or, for blocks that are not named
+        themselves, that of numbered blocks ("coef" of "coef_0", "coef_1", ...), or the
+        role of blocks ("intercept", "affine", ...). "coef" is also used for the
+        remaining weights, and "intercept" for the remaining affine blocks, which must
+        not be shrunk by a sparse prior. Blocks of one entry share what its prior
+        learns. A fitted posterior is used directly: what was learned from other data is
+        the prior for these.
     layout : Layout
-        Of theta.
+        The layout of theta.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     Raises
     ------
     IncompatibleComponentsError
-        A mapping that names other blocks than the layout has, or a posterior over
+        The mapping names blocks that the layout does not have, or the posterior is over
         another layout.
 
     Examples
@@ -212,6 +212,6 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
 
 
 def _entry_of(name: str, role: str, spec: Mapping[str, Prior]) -> str:
-    """Entry of a mapping that a block belongs to; its own name if there is none."""
+    """Entry of a mapping that a block belongs to; the block's name if there is none."""
     candidates = (name, name.rpartition("_")[0], role, INSTEAD.get(role, name))
     return next((entry for entry in candidates if entry in spec), name)

@@ -13,12 +13,12 @@ from skvi.utils._random import randn
 
 __all__ = ["HierarchicalNormal"]
 
-# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
+# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
 MAX_LOG = 300.0
 
 
 class HierarchicalNormal(Prior):
-    """Normal coefficients with one unknown precision, which is Gamma distributed.
+    """Normal coefficients with one unknown precision, with a Gamma hyperprior.
 
     ``coef_j ~ N(0, 1 / precision)`` for every coefficient of the block, and
     ``precision ~ Gamma(shape, rate)``: the prior of
@@ -29,9 +29,9 @@ class HierarchicalNormal(Prior):
     Parameters
     ----------
     shape, rate : float, default=1e-6
-        Of the Gamma distribution, which has mean ``shape / rate``. The default says
-        nothing about the precision, and costs ``-log(shape)`` = 13.8 nats of
-        evidence: to compare models, give a hyperprior that says something.
+        Parameters of the Gamma distribution, with mean ``shape / rate``. The default is
+        uninformative, and costs ``-log(shape)`` = 13.8 nats of evidence: to compare
+        models, use an informative hyperprior.
 
     Examples
     --------

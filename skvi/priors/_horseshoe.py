@@ -23,21 +23,21 @@ class Horseshoe(Prior):
     .. math:: \pi(\theta) = \frac{e^t E_1(t)}{s \sqrt{2 \pi^3}},
               \qquad t = \frac{\theta^2}{2 s^2}
 
-    It has an infinite peak at 0, which takes small coefficients there, and Cauchy
-    tails, which leave large ones alone.
+    It has an infinite peak at 0, which shrinks small coefficients strongly, and Cauchy
+    tails, which leave large ones almost unshrunk.
 
     Parameters
     ----------
     scale : float or "learn", default=1.0
         The global scale s, in units of the block's natural size (`Block.scale`).
-        Small values ask for few coefficients. "learn" as in `Normal`.
+        Small values favor few nonzero coefficients. "learn" as in `Normal`.
 
     Notes
     -----
     ``exp(t) E1(t)`` is a Stieltjes function, so that its logarithm is a mixture of
     ``-log(t + x)`` over x with the density ``exp(x) / (x (pi^2 + Ei(x)^2))``;
     ``E[log prior]`` under a normal posterior is therefore a one-dimensional
-    integral, which is found to about 1e-11 nats without draws. The density is not
+    integral, computed to about 1e-11 nats without draws. The density is not
     log-concave: an ELBO can have more than one optimum.
 
     References

@@ -1,4 +1,4 @@
-"""What a prior says of the precisions of normal coefficients."""
+"""Hyperpriors of the precisions of normal coefficients."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ __all__ = ["GammaHyperprior"]
 
 @dataclass(frozen=True)
 class GammaHyperprior:
-    """Gamma distribution of a precision before the data.
+    """Prior Gamma distribution of a precision.
 
     Parameters
     ----------
     shape, rate : float
-        Of the precision in the units of the fit.
+        Parameters of the Gamma distribution of the precision, in the units of the fit.
     is_shared : bool, default=True
         One precision for all coefficients, or one for each.
 

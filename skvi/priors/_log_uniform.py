@@ -19,21 +19,21 @@ SMALLEST = 1e-300
 
 
 class LogUniform(Prior):
-    r"""Density proportional to ``1 / abs(theta)``: sparsity without a scale.
+    r"""Density proportional to ``1 / abs(theta)``: scale-free sparsity.
 
-    The logarithm of the size of a coefficient is uniform, so that no size is
-    preferred, and coefficients that the data do not need go to 0.
+    The logarithm of the size of a coefficient is uniform, so that no size is preferred,
+    and coefficients that the data do not support shrink to 0.
 
     Notes
     -----
-    It is improper: there is no evidence, no exact posterior, and nothing to draw
-    from; `evidence_bounds` and objectives that compare q with the exact posterior
-    refuse it. The divergence to it is defined up to a constant, which is chosen so
-    that ``KL(q || prior)`` is 0, its minimum, for a normal q around 0; it depends
-    on the ratio of mean and standard deviation alone. `lower_bound_` is an ELBO up
-    to that constant, and no bound on a log evidence. The posterior standard
-    deviations of coefficients that go to 0 follow: there is an infimum, which the
-    fit approaches within `tol`. The intercept gets N(0, 10^2).
+    It is improper: there is no evidence, no exact posterior, and it cannot be sampled;
+    `evidence_bounds` and objectives that compare q with the exact posterior refuse it.
+    The divergence to it is defined up to a constant, which is chosen so that ``KL(q ||
+    prior)`` is 0, its minimum, for a normal q around 0; it depends on the ratio of mean
+    and standard deviation alone. `lower_bound_` is an ELBO up to that constant, and not
+    a bound on a log evidence. The posterior standard deviations of coefficients that
+    shrink to 0 do so as well: there is an infimum, which the fit approaches within
+    `tol`. The intercept gets N(0, 10^2).
 
     References
     ----------
@@ -75,7 +75,7 @@ class _BuiltLogUniform(BuiltPrior):
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         raise IncompatibleComponentsError(
-            "LogUniform is improper, so that nothing can be drawn from it. Use "
+            "LogUniform is improper and cannot be sampled. Use "
             "Horseshoe() or StudentT(df=1.0), which are sparse and proper."
         )
 

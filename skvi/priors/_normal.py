@@ -25,12 +25,12 @@ class Normal(Prior):
     ----------
     scale : float, "learn" or HalfCauchy, default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`).
-        1 suits standardized features. "learn" has the fit find the one with the
-        largest ELBO (empirical Bayes; type-II maximum likelihood where q is exact): one
-        number for all coefficients, or one for each entry of a mapping of priors.
-        Under a `HalfCauchy` hyperprior it is unknown, too, and is integrated out: with
-        a distribution of its own beside the posterior of the coefficients, and in the
-        evidence.
+        1 suits standardized features. "learn" has the fit find the value with the
+        largest ELBO (empirical Bayes; type-II maximum likelihood if q is exact): one
+        scale for all coefficients, or one for each entry of a mapping of priors.
+        Under a `HalfCauchy` hyperprior it is unknown, and is integrated out: it has a
+        distribution of its own beside the posterior of the coefficients, and the
+        evidence integrates over it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A fitted posterior in place of a prior."""
+"""A fitted posterior as a prior."""
 
 from copy import deepcopy
 from typing import Any
@@ -18,14 +18,14 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
     Parameters
     ----------
     posterior : Posterior
-        With an exact density.
+        A posterior with an exact density.
     layout : Layout
-        Of the model.
+        The layout of the model.
 
     Returns
     -------
     BuiltPrior
-        The posterior as it is now: a copy is made.
+        A copy of the posterior in its current state.
 
     Raises
     ------

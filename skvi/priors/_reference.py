@@ -1,4 +1,4 @@
-"""The density 1, with respect to which a target without a prior is one."""
+"""The density 1, the reference measure of a target without a prior."""
 
 import torch
 
@@ -8,10 +8,10 @@ __all__ = ["FlatReference"]
 
 
 class FlatReference(BuiltPrior):
-    """Density 1 everywhere: the log of it adds nothing.
+    """Density 1 everywhere: its log adds nothing.
 
-    It stands where a divergence compares q with the prior and there is none:
-    ``KL(q || 1)`` is ``E_q[log q]``, and the loss is minus the whole log joint density.
+    It is used if a divergence compares q with the prior and there is none: ``KL(q ||
+    1)`` is ``E_q[log q]``, and the loss is minus the whole log joint density.
 
     Examples
     --------

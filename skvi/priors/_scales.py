@@ -1,4 +1,4 @@
-"""Scales of priors: numbers, or learned ones."""
+"""Scales of priors: fixed or learned."""
 
 from collections.abc import Callable
 from numbers import Real
@@ -37,7 +37,7 @@ def scaled(layout: Layout, scale: float | str, make: Make) -> BuiltPrior:
 
 
 class _LearnedScale(BuiltPrior):
-    """A prior whose scale a fit has yet to choose."""
+    """A prior whose scale is to be chosen by a fit."""
 
     learned = ("prior_scale",)
 
@@ -68,6 +68,6 @@ class _LearnedScale(BuiltPrior):
 
 
 UNBOUND = (
-    "A prior with scale='learn' has no density before a fit binds a scale; give a "
+    "A prior with scale='learn' has no density before a fit sets the scale; give a "
     "number, or use `bind`."
 )

@@ -1,4 +1,4 @@
-"""Student-t priors, and the precisions of coefficients that they integrate out."""
+"""Student-t priors, with the precisions of coefficients integrated out."""
 
 import math
 from functools import partial
@@ -30,7 +30,7 @@ class StudentT(Prior):
     Parameters
     ----------
     df : float, default=4.0
-        Degrees of freedom: tails fall as ``abs(theta)^-(df + 1)``. 1 is the Cauchy
+        Degrees of freedom: tails decay as ``abs(theta)^-(df + 1)``. 1 is the Cauchy
         density; large values give the normal one. The variance is finite above 2.
     scale : float or "learn", default=1.0
         In units of the block's natural size (`Block.scale`); the standard deviation
@@ -38,9 +38,9 @@ class StudentT(Prior):
 
     Notes
     -----
-    ``E[log prior]`` under a normal posterior is a one-dimensional integral, which is
-    found to about 1e-11 nats without draws. The density is not log-concave: where
-    the data are weak an ELBO can have more than one optimum.
+    ``E[log prior]`` under a normal posterior is a one-dimensional integral, computed to
+    about 1e-11 nats without draws. The density is not log-concave: if the data are
+    weakly informative, an ELBO can have more than one optimum.
 
     References
     ----------
@@ -71,20 +71,20 @@ class ARD(Prior):
     ``theta_j ~ N(0, 1 / precision_j)`` with ``precision_j ~ Gamma(shape, rate)``.
     The precisions are integrated out, which leaves a Student-t density with
     ``2 * shape`` degrees of freedom and scale ``sqrt(rate / shape)`` on every
-    coefficient; `expected_precision` gives them back after a fit.
+    coefficient; `expected_precision` recovers them after a fit.
 
     Parameters
     ----------
     shape, rate : float, default=1e-6
-        Of the Gamma density; a small value is nearly scale-free, as in
-        `sklearn.linear_model.ARDRegression`. Coefficients are in units of the
-        block's natural size (`Block.scale`).
+        Parameters of the Gamma density; small values are nearly scale-free, as in
+        `sklearn.linear_model.ARDRegression`. Coefficients are in units of the block's
+        natural size (`Block.scale`).
 
     Notes
     -----
-    Vague values cost evidence: with 1e-6 about 13.8 nats for every coefficient, so
-    that evidences of models with different numbers of features should be compared
-    under a prior with a scale. The intercept gets N(0, 10^2).
+    Vague values cost evidence: with 1e-6 about 13.8 nats for every coefficient, so that
+    evidences of models with different numbers of features should be compared under an
+    informative prior. The intercept gets N(0, 10^2).
 
     References
     ----------
@@ -176,7 +176,7 @@ class _BuiltStudentT(BuiltPrior):
         return self.scale * squared.sqrt() * torch.cos(angle)
 
     def matching_normal(self) -> NormalForm:
-        # Just above two degrees of freedom the variance says nothing of the width.
+        # Just above two degrees of freedom the variance is not a measure of the width.
         ratio = self.df / (self.df - 2) if self.df > 2.2 else 1.0
         return NormalForm(torch.zeros_like(self.scale), math.sqrt(ratio) * self.scale)
 

@@ -1,4 +1,4 @@
-"""What every prior owes."""
+"""What every prior must implement."""
 
 from numbers import Real
 
@@ -10,7 +10,7 @@ from skvi.utils._device import CPU, Movable
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
 
-# Of intercepts beside priors that have no scale of their own.
+# Scale of intercepts for priors without their own scale.
 VAGUE_SCALE = 10.0
 
 
@@ -27,7 +27,7 @@ class BuiltPrior(Movable):
 
     #: Names of the hyperparameters that a fit learns (type-II maximum likelihood).
     learned: tuple[str, ...] = ()
-    #: Whether the density integrates to one, so that there is an evidence.
+    #: Whether the density is proper, so that there is an evidence.
     is_proper = True
 
     def initial_hyper(self) -> torch.Tensor:
@@ -41,12 +41,12 @@ class BuiltPrior(Movable):
         return torch.zeros(0, dtype=torch.float64, device=CPU)
 
     def learned_scales(self) -> torch.Tensor | None:
-        """Which hyperparameter is the log of a factor of each coordinate's scale.
+        """Index of the hyperparameter that is the log scale factor of each coordinate.
 
         Returns
         -------
         Tensor of int of shape (P,) or None
-            Positions in `learned`, -1 for fixed scales. None where hyperparameters are
+            Positions in `learned`, -1 for fixed scales. None if hyperparameters are
             something else, or the prior is not normal.
         """
         normal = None if self.learned else self.as_normal()
@@ -65,7 +65,7 @@ class BuiltPrior(Movable):
         Returns
         -------
         BuiltPrior
-            Differentiable in `hyper`; the prior itself where H is 0.
+            Differentiable in `hyper`; the prior itself if H is 0.
         """
         return self
 
@@ -172,8 +172,8 @@ class BuiltPrior(Movable):
     def is_log_concave(self) -> bool:
         """Whether the log density is known to be concave.
 
-        Where it is not, as under heavy tails, a posterior can have a mode in the
-        prior's spike and another one where the likelihood is large.
+        If it is not, as with heavy tails, a posterior can have one mode at the peak of
+        the prior and another at large likelihood.
         """
         return self.as_normal() is not None
 
@@ -188,24 +188,24 @@ class BuiltPrior(Movable):
         return None
 
     def matching_normal(self) -> NormalForm | None:
-        """Normal about as wide as the prior, from which solvers start.
+        """Normal with a scale similar to that of the prior, from which solvers start.
 
         Returns
         -------
         NormalForm or None
-            With the prior's mean and variances where it has some; else of its
-            scale. None if the prior has no such normal.
+            With the prior's mean and variances if they exist; otherwise with its scale.
+            None if the prior has no such normal.
         """
         return self.as_normal()
 
     def tail_precision(self) -> torch.Tensor | None:
-        """Quadratic decay of the log density far out.
+        """Quadratic decay of the log density in the tails.
 
         Returns
         -------
         Tensor of shape (P,) or None
-            T, where ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0
-            for tails heavier than normal ones. None if it is not of this form.
+            T, if ``log_prob`` is ``-theta' diag(T) theta / 2 + O(|theta|)``: 0 for
+            tails heavier than normal ones. None if it is not of this form.
         """
         normal = self.as_normal()
         if normal is None or not normal.is_diagonal:
@@ -218,7 +218,7 @@ class BuiltPrior(Movable):
         return False
 
     def log_prob_terms(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density of every coordinate, where they are independent.
+        """Log density of every coordinate, if they are independent.
 
         Parameters
         ----------
@@ -252,7 +252,7 @@ class BuiltPrior(Movable):
 
 
 class Prior(Component):
-    """Base class of prior specifications: a subclass owes `build`.
+    """Base class of prior specifications: a subclass must implement `build`.
 
     Examples
     --------
@@ -263,21 +263,20 @@ class Prior(Component):
 
     @property
     def intercept_scale(self) -> float | None:
-        """Standard deviation of the normal prior that intercepts get beside this one.
+        """Standard deviation of the normal prior of intercepts beside this prior.
 
-        An intercept is one number and no effect: it is neither shrunk by a sparse
-        prior nor a place to learn a scale from. It gets `scale` where that is a
-        number, `VAGUE_SCALE` where it is "learn" or unknown; None asks for
-        `intercept_prior`.
+        An intercept is not an effect: it is neither shrunk by a sparse prior nor used
+        to learn a scale. It gets `scale` if that is a number, `VAGUE_SCALE` if it is
+        "learn" or unknown; None requires an `intercept_prior`.
         """
         scale = getattr(self, "scale", None)
         return scale if scale is None or isinstance(scale, Real) else VAGUE_SCALE
 
     def gamma_hyperprior(self) -> GammaHyperprior | None:
-        """Hyperprior of the precisions, if this is a normal prior with mean 0 and one.
+        """Hyperprior of the precisions, if this is a hierarchical normal prior.
 
         `BayesianLinearRegression` infers such precisions as parameters. Everywhere
-        else, and for priors that leave this method alone, `build` is all that counts.
+        else, and for priors that do not override this method, only `build` is used.
 
         Returns
         -------
@@ -292,7 +291,7 @@ class Prior(Component):
         Parameters
         ----------
         layout : Layout
-            Of theta, or of one block of it.
+            The layout of theta, or of one block of it.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Draws from a posterior and their diagnostics: weights, chains, tails."""
+"""Draws from a posterior, and diagnostics of weights, chains and tails."""
 
 from skvi.sampling._annealing import AnnealedPath, tune_path
 from skvi.sampling._chains import Chains, HamiltonianChains

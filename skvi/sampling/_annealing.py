@@ -17,8 +17,8 @@ __all__ = ["AnnealedPath", "tune_path"]
 
 # Fraction of effective draws between neighbors of the coarse path, and its length.
 KEPT_FRACTION, MAX_LEVELS = 0.7, 200
-# Whitened length of a trajectory on average, and leapfrog steps at most: a path that
-# is twice as fine mixes as well as one with trajectories twice as long.
+# Average length of a trajectory in whitened units, and the maximum of leapfrog steps: a
+# path that is twice as fine mixes as well as one with trajectories twice as long.
 PATH_LENGTH, MAX_STEPS = 1.0, 8
 # Moves at every level of the pilot run.
 N_MOVES = 3
@@ -30,8 +30,8 @@ class AnnealedPath:
 
     Annealed importance sampling (Neal 2001): a draw of the normal r is moved along
     the path by Hamiltonian trajectories, each of which leaves its density invariant.
-    From draws of the posterior the same path is taken backwards (bidirectional Monte
-    Carlo; Grosse, Ghahramani and Adams 2015).
+    From draws of the posterior the same path is traversed backwards (bidirectional
+    Monte Carlo; Grosse, Ghahramani and Adams 2015).
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class AnnealedPath:
     -----
     The expectation of the exponentials of forward weights is Z, that of the negative
     reverse weights 1/Z if the starts are exact draws of the posterior, at every T
-    and every step size. Both rest on settings that do not depend on the draws: a
-    path is tuned by `tune_path` with draws of its own.
+    and every step size. Both require settings that do not depend on the draws:
+    `tune_path` tunes a path with separate draws.
 
     Examples
     --------
@@ -86,12 +86,12 @@ class AnnealedPath:
             S.
         generator : torch.Generator
         report : callable, default=silent
-            Called after every level with a description and the fraction that is done.
+            Called after every level with a description and the completed fraction.
 
         Returns
         -------
         WeightedDraws
-            Independent draws; the weights are those of their whole paths.
+            Independent draws, with the weights of their entire paths.
         """
         theta = self.normal.sample(n_chains, generator)
         state = State(self.target, self.normal, theta)
@@ -151,7 +151,7 @@ class AnnealedPath:
         AnnealedPath
         """
         betas = _divide(self.betas, factor)
-        # Steps of the ends are those of their neighbors.
+        # The end points take the step sizes of their neighbors.
         steps = (self.steps[:1] or (0.5,)) + self.steps + (self.steps[-1:] or (0.5,))
         return AnnealedPath(
             self.target, self.normal, betas, _divide(steps, factor)[1:-1]
@@ -178,14 +178,14 @@ def tune_path(
 ) -> tuple[AnnealedPath, torch.Tensor]:
     """Choose temperatures and step sizes with a population of draws.
 
-    The population is resampled at each level, and levels are as far apart as keeps
-    70 % of its draws effective.
+    The population is resampled at each level, and levels are spaced such that 70 % of
+    its draws remain effective.
 
     Parameters
     ----------
     target : Target
     normal : NormalForm
-        Where paths start, over all P parameters; factorized or full.
+        Normal from which paths start, over all P parameters; factorized or full.
     generator : torch.Generator
     n_chains : int, default=128
         Size of the population.
@@ -195,12 +195,12 @@ def tune_path(
     path : AnnealedPath
         Coarse: the log weights vary by about 0.4 per level.
     theta : Tensor of shape (n_chains, P)
-        The population at the end: close to draws of the posterior.
+        The final population: approximate draws of the posterior.
 
     Raises
     ------
     ValueError
-        The log joint density is finite at none of the draws.
+        The log joint density is not finite at any draw.
 
     Examples
     --------
@@ -224,7 +224,7 @@ def tune_path(
         log_weights = state.log_weights()
         if not bool(torch.isfinite(log_weights).any()):
             raise ValueError(
-                "The log joint density is finite at no draw of the posterior that "
+                "The log joint density is not finite at any draw of the posterior that "
                 "annealing starts from. Check that the prior has support there."
             )
         state.beta = _next_beta(betas[-1], log_weights)
@@ -256,7 +256,7 @@ def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
         middle = (low + high) / 2
         kept = fraction(middle) >= KEPT_FRACTION
         low, high = (middle, high) if kept else (low, middle)
-    # The limit may be out of reach where some draws have no density at all.
+    # The limit may be unattainable if some draws have zero density.
     return high if low <= beta else low
 
 

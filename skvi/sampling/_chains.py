@@ -17,11 +17,11 @@ __all__ = ["Chains", "HamiltonianChains"]
 TARGET_ACCEPTANCE = 0.8
 # In whitened units; leapfrog on a standard normal is unstable above 2.
 MAX_STEP = 1.0
-# Leapfrog steps of a trajectory at most: few where so many jumps are accepted.
+# Maximum of leapfrog steps of a trajectory: few if this fraction of jumps is accepted.
 MOST_STEPS, FEW_STEPS, GOOD_JUMPS = 64, 4, 0.2
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
-# In the warm-up also for starts so far out that the force alone carries a chain across
-# the posterior, to where an exponential rate is steep.
+# In the warm-up also for starts so far out that the gradient alone carries a chain
+# across the posterior, to where an exponential rate is steep.
 WARM_UP_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 0.1)
 
 
@@ -56,18 +56,18 @@ class Chains:
 
 
 class HamiltonianChains:
-    """Hamiltonian Monte Carlo, one chain for each start, all chains at once.
+    """Hamiltonian Monte Carlo, one chain for each start, vectorized over chains.
 
-    Positions are whitened by a normal near the posterior, so that one step size
-    fits all directions. The warm-up tunes it by stochastic approximation to an
-    acceptance of 0.8; then it is frozen, so that the kept draws are those of an
+    Positions are whitened by a normal close to the posterior, so that one step size
+    suits all directions. The warm-up tunes it by stochastic approximation to an
+    acceptance of 0.8; then it is fixed, so that the retained draws are those of an
     exact Markov chain.
 
     Parameters
     ----------
     target : Target
     starts : Tensor of shape (n_chains, P)
-        Over-dispersed, so that `Chains.rhat` can tell whether they met.
+        Overdispersed, so that `Chains.rhat` can detect whether the chains have mixed.
     normal : NormalForm
         Whitens the space.
     generator : torch.Generator
@@ -75,10 +75,10 @@ class HamiltonianChains:
         Mean length of a path in whitened units: about a quarter of a period of
         a standard normal, which makes successive draws nearly independent.
     report : callable, default=silent
-        Called after every move with a description and the fraction that is done.
+        Called after every move with a description and the completed fraction.
     jump : Proposal, default=None
-        Offers every chain an independent draw after each trajectory, so that chains
-        move between modes that it covers. It must not change any more.
+        Offers every chain an independent draw after each trajectory, so that chains can
+        move between modes that it covers. It must be fixed.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class HamiltonianChains:
 
     @property
     def pilot(self) -> Chains:
-        """The last third of the warm-up: draws to choose settings with."""
+        """The last third of the warm-up: draws for choosing settings."""
         if self._pilot is None:
             raise RuntimeError("Call warm_up first.")
         return self._pilot
@@ -138,7 +138,7 @@ class HamiltonianChains:
         log_step, log_mean = math.log(self.step), math.log(self.step)
         kept, jumped = _Recorder(), 0.0
         for i in range(n_iter):
-            # Short paths suffice here, and cost less where steps are small.
+            # Short paths suffice here, and cost less if steps are small.
             shortening = WARM_UP_STEPS[i % len(WARM_UP_STEPS)]
             probability = self._move(math.exp(log_step), shortening, 16)
             if self.jump is not None:
@@ -157,7 +157,7 @@ class HamiltonianChains:
 
     @torch.no_grad()
     def run(self, n_iter: int) -> Chains:
-        """Move the chains with everything frozen, and keep the draws.
+        """Run the chains with all settings fixed, and keep the draws.
 
         Parameters
         ----------
@@ -178,8 +178,8 @@ class HamiltonianChains:
         return kept.chains()
 
     def _move(self, step: float, shortening: float, most_steps: int) -> float:
-        # Steps that suit the bulk can be unstable where the density is more curved:
-        # short ones let a chain escape from there.
+        # Steps that suit the bulk can be unstable in regions of higher curvature: short
+        # steps let a chain escape from there.
         step = min(step, MAX_STEP) * shortening
         # A random path length avoids the periods of near-normal targets.
         length = self.path_length * (0.5 + float(rand(self.generator, 1)))

@@ -9,7 +9,7 @@ __all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
 
 
 def khat_limit(n_draws: int) -> float:
-    """Largest Pareto k at which errors of this many draws can be trusted.
+    """Largest Pareto k at which standard errors from this many draws are reliable.
 
     ``min(0.7, 1 - 1 / log10(n_draws))``, Vehtari et al. (2024), section 3.2.4.
     """
@@ -30,9 +30,9 @@ def pareto_khat(log_weights: torch.Tensor) -> float:
     Returns
     -------
     float
-        ``inf`` where fewer than 5 weights are in the tail, or one is not finite;
-        ``-inf`` where all weights are equal. Nearly constant weights have the shape of
-        their small differences.
+        ``inf`` if fewer than 5 weights are in the tail, or one is not finite; ``-inf``
+        if all weights are equal. For nearly constant weights, the shape of their small
+        differences.
 
     References
     ----------
@@ -77,7 +77,7 @@ def _fit_pareto_shape(x: np.ndarray) -> float:
 
 
 def split_rhat(values: torch.Tensor) -> float:
-    """Largest split-R-hat over quantities: near 1 where the chains agree.
+    """Largest split-R-hat over quantities: near 1 if the chains agree.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def split_rhat(values: torch.Tensor) -> float:
     Returns
     -------
     float
-        ``inf`` for fewer than 4 iterations, or where a value is not finite.
+        ``inf`` for fewer than 4 iterations, or if a value is not finite.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def split_rhat(values: torch.Tensor) -> float:
 
 
 def effective_sample_size(values: torch.Tensor) -> torch.Tensor:
-    """Independent draws that the chains are worth, for each quantity.
+    """Effective number of independent draws of the chains, for each quantity.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Replica exchange: Markov chains that reach a posterior through a ladder."""
+"""Replica exchange: Markov chains along a ladder of temperatures."""
 
 import math
 import time
@@ -15,9 +15,9 @@ from skvi.utils._random import rand, randn
 
 __all__ = ["LadderDraws", "ReplicaExchange"]
 
-# Rounds of exchanges after every move: they cost nothing beside it.
+# Rounds of exchanges after every move: their cost is negligible.
 N_ROUNDS = 4
-# Numbers of posterior draws that are kept, and sweeps that are always made.
+# Number of posterior draws to keep, and minimum number of sweeps.
 MAX_KEPT, LEAST_SWEEPS = 2**24, 20
 
 
@@ -29,11 +29,11 @@ class LadderDraws:
     ----------
     ladder : Ladder
     log_weights : Tensor of shape (L, M, T)
-        Of M independent systems after each of T sweeps, in nats.
+        Log weights of M independent systems after each of T sweeps, in nats.
     chains : Chains
-        The draws of the target, thinned where they are many.
+        The draws of the target, thinned if there are many.
     round_trips : float
-        How often a replica came from r to the target, per system.
+        Number of times a replica moved from r to the target, per system.
 
     Examples
     --------
@@ -47,11 +47,11 @@ class LadderDraws:
 
 
 class ReplicaExchange:
-    """Hamiltonian chains at all temperatures of a ladder, which exchange places.
+    """Hamiltonian chains at all temperatures of a ladder, which are exchanged.
 
     A system is one chain for each density of the ladder. At beta = 0 every sweep draws
-    afresh, so that what arrives at the target has forgotten where the system started:
-    modes that no chain of the target could leave are left through the prior.
+    anew, so that replicas that arrive at the target are independent of the start of the
+    system: modes that no chain of the target could leave are left through the prior.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class ReplicaExchange:
         Whitened positions of M systems.
     generator : torch.Generator
     orbits : Tensor of int of shape (P,), default=None
-        Parameters that share their steps.
+        Orbit of each parameter; parameters in one orbit share their step sizes.
     report : callable, default=silent
 
     References
@@ -111,13 +111,13 @@ class ReplicaExchange:
 
     @torch.no_grad()
     def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
-        """Move the chains and tune their steps; `ladder` then has them.
+        """Run the chains and tune their step sizes, which are stored in `ladder`.
 
         Parameters
         ----------
         n_sweeps : int
         deadline : float, default=inf
-            Reading of `time.monotonic` at which half of the sweeps have to do.
+            Value of `time.monotonic` after which half of the sweeps have to suffice.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class ReplicaExchange:
             used = log_scales if i < n_sweeps - 1 else factors
             now = (steps * used.exp()[:, None]).clamp(max=1.0)
             if i == n_sweeps // 2:
-                # From here with widths that the chains themselves have found.
+                # From here on with scales estimated by the chains.
                 found = pooled_scales((mean_force / (i + 1))[:, None], self.orbits)
                 ratio = (now / found).log().mean(1)
                 steps, log_scales = found, ratio
@@ -151,13 +151,13 @@ class ReplicaExchange:
 
     @torch.no_grad()
     def run(self, n_sweeps: int, deadline: float = math.inf) -> LadderDraws:
-        """Move the chains with everything frozen, and keep their draws.
+        """Run the chains with all settings fixed, and keep their draws.
 
         Parameters
         ----------
         n_sweeps : int
         deadline : float, default=inf
-            Reading of `time.monotonic` at which to stop after at least 20 sweeps.
+            Value of `time.monotonic` after which to stop, but not before 20 sweeps.
 
         Returns
         -------
@@ -176,7 +176,7 @@ class ReplicaExchange:
                 break
         weights, position = torch.stack(found), torch.stack(kept, 1)
         theta = self.ladder.normal.transform(position.flatten(0, 1))
-        # The log joint density again from its weight.
+        # Recover the log joint density from its weight.
         top = weights[thin - 1 :: thin, -1].T[:, : position.shape[1]]
         log_r = self.ladder.normal.log_prob(theta).reshape(top.shape)
         acceptance = sum(accepted) / len(accepted)
@@ -191,7 +191,7 @@ class ReplicaExchange:
         return values.reshape(self.ladder.size, self.n_systems, *values.shape[1:])
 
     def _sweep(self) -> torch.Tensor:
-        """Move all, draw afresh at 0, exchange; mean acceptances, (L,)."""
+        """Move all, redraw at 0, exchange; return mean acceptances, (L,)."""
         steps = self.ladder.steps.repeat_interleave(self.n_systems, 0)
         n_steps = n_steps_at(self.n_sweeps)
         accepted = self.replicas.move(self.betas, steps, n_steps, self.generator)
@@ -204,7 +204,7 @@ class ReplicaExchange:
         return self._by_rung(accepted).mean(1)
 
     def _exchange(self, parity: int) -> None:
-        """Offer all pairs of neighbors that begin at even, or odd, rungs a swap."""
+        """Propose swaps to all neighboring pairs that begin at even, or odd, rungs."""
         n, size = self.n_systems, self.ladder.size
         lower = torch.arange(parity, size - 1, 2, device=CPU)
         weights = self._by_rung(self.replicas.log_weights)

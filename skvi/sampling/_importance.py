@@ -22,8 +22,8 @@ __all__ = [
 MAX_DRAWS, MIN_DRAWS, MAX_ELEMENTS = 2**17, 2**10, 2**27
 # Heavier than the tails of a posterior with a normal or a Laplace prior.
 DEGREES_OF_FREEDOM = 12
-# Degrees of freedom and inflations that are tried once location and scale are
-# found; wider ones only while the weights are heavy-tailed, as on skewed posteriors.
+# Degrees of freedom and inflations tried after location and scale have been found;
+# wider ones only while the weights are heavy-tailed, as for skewed posteriors.
 SHAPES = ((5, 1.0), (40, 1.0), (12, 1.25), (5, 1.25), (5, 1.5))
 
 
@@ -34,7 +34,7 @@ class StudentT:
     Parameters
     ----------
     normal : NormalForm
-        Location, and covariance of the normal that it thickens.
+        Location and covariance.
     df : int, default=12
         Degrees of freedom.
 
@@ -138,8 +138,8 @@ class WeightedDraws:
         Returns
         -------
         NormalForm or None
-            Self-normalized estimates: consistent, with a bias of O(1/S). None
-            where the covariance is degenerate.
+            Self-normalized estimates: consistent, with a bias of O(1/S). None if the
+            covariance is degenerate.
         """
         w = self.weights
         mean = w @ self.theta
@@ -150,7 +150,7 @@ class WeightedDraws:
 
 
 def draw_limit(n_params: int) -> int:
-    """Return the most draws that are kept at once: 131,072, and at most 1 GiB.
+    """Return the maximum number of draws in memory: 131,072, and at most 1 GiB.
 
     Parameters
     ----------
@@ -220,25 +220,25 @@ def adapt_proposal(
 ) -> tuple[StudentT, WeightedDraws]:
     """Fit a Student-t to the target, from a normal near it.
 
-    Each round moves location and covariance to the weighted moments of the last
-    draws, as long as that raises the effective sample size.
+    Each round moves location and covariance to the weighted moments of the last draws,
+    as long as this increases the effective sample size.
 
     Parameters
     ----------
     target : Target
     normal : NormalForm
-        Where to start, over all P parameters.
+        Start, over all P parameters.
     generator : torch.Generator
     n_draws : int, default=4096
-        Per round.
+        Number of draws per round.
     n_rounds : int, default=3
-        At most.
+        Maximum number of rounds.
 
     Returns
     -------
     proposal : StudentT
     pilot : WeightedDraws
-        From this proposal; used up for the fit, so not for an estimate.
+        Draws from this proposal; used in the fit, and therefore not for estimates.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def adapt_proposal(
     best = StudentT(normal)
     pilot = draw_weighted(target, best, n_draws, generator)
     for _ in range(n_rounds):
-        # Moments from few effective draws are worse than what we have.
+        # Moments from few effective draws are worse than the current ones.
         moments = pilot.moments() if pilot.ess > 4 * normal.size else None
         if moments is None:
             break
@@ -286,9 +286,9 @@ def badness(draws: WeightedDraws) -> float:
 
 
 def tail_score(relative_variance: float, khat: float) -> float:
-    """Score weights, lower is better: a log cost in draws, and one for the tail.
+    """Score weights, lower is better: a log cost in draws, plus one for the tail.
 
-    A tail of Pareto k = 1 counts as much as 2.7 times the draws: a light tail is
-    worth some efficiency, since errors can be trusted only with it.
+    A tail of Pareto k = 1 counts as much as 2.7 times the draws: a light tail is worth
+    some efficiency, since standard errors are reliable only with it.
     """
     return math.log1p(relative_variance) + max(khat, 0.0)

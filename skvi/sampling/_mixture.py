@@ -1,4 +1,4 @@
-"""Mixtures as proposals: one component for each mode, and their weights."""
+"""Mixtures as proposals: one component for each mode, and its weight."""
 
 import math
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ __all__ = [
     "fit_weights",
 ]
 
-# Defensive fraction of draws from each component, whatever the weights say.
+# Minimum (defensive) fraction of draws from each component.
 LEAST_WEIGHT = 0.02
 N_EM, EM_TOL = 300, 1e-6
-# Cells of a density on a line: of each half on the way to 0, where it may be infinite,
-# and of each deviation of a normal factor.
+# Cells of a density on the line: per halving of the distance to 0, where it may be
+# infinite, and per standard deviation of a normal factor.
 N_CELLS, N_HALVES, N_DEVIATIONS = 12, 100, 12
 
 
@@ -65,7 +65,7 @@ class Mixture:
 
 
 class CellDensity:
-    """Density on a line that is constant in cells.
+    """Piecewise constant density on the line.
 
     Parameters
     ----------
@@ -95,25 +95,25 @@ class CellDensity:
 
 
 class SpikeAndNormal:
-    """Some coordinates as under prior and likelihood, the others normal given them.
+    """Some coordinates from prior times likelihood, the others normal given them.
 
-    The coordinates T have independent densities that are close to the prior's times a
-    normal one: the likelihood, seen from where all of T is 0. The rest given T has the
-    conditional density of a normal, or of a Student-t with its location and scale.
+    The coordinates T have independent densities that approximate the prior times a
+    normal factor: the likelihood at T = 0. The rest given T has the conditional density
+    of a normal, or of a Student-t with its location and scale.
 
     Parameters
     ----------
     prior : BuiltPrior
         With `has_log_prob_terms`, so that its coordinates are independent.
     normal : NormalForm
-        Around the likelihood, over all P parameters.
+        Normal approximation of the likelihood, over all P parameters.
     where : Tensor of int of shape (t,)
         The coordinates T.
     df : int, default=None
         Degrees of freedom of the others; None is normal.
     width : float, default=1.0
-        Deviations of the normal factors, and of the others, in units of those of
-        `normal`.
+        Standard deviations of the normal factors, and of the others, in units of those
+        of `normal`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SpikeAndNormal:
             others = NormalForm(torch.zeros_like(scale[0]), scale)
             self.others = others if df is None else StudentT(others, df)
         variance = width**2 / precision.diagonal()
-        # Whatever the width, the slope of the factors at 0 stays.
+        # The slope of the factors at 0 does not depend on the width.
         centers = variance * (precision @ normal.mean[where])
         self.cells = [
             self._cells(prior, int(j), float(center), float(v) ** 0.5)
@@ -199,14 +199,14 @@ def _edges(center: float, deviation: float) -> torch.Tensor:
 def fit_weights(
     log_terms: torch.Tensor, log_importance: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Weights of largest (weighted) likelihood, by expectation maximization.
+    """Weights that maximize the (weighted) likelihood, by expectation maximization.
 
     Parameters
     ----------
     log_terms : Tensor of shape (S, K)
         Log densities of the components at draws.
     log_importance : Tensor of shape (S,), default=None
-        Log weights of the draws; None weighs them equally.
+        Log weights of the draws; None weights them equally.
     """
     n, n_components = log_terms.shape
     importance = log_terms.new_full((n,), 1 / n, dtype=torch.float64)
@@ -244,9 +244,9 @@ def adapt_mixture(
     Returns
     -------
     mixture : Mixture
-        No weight is below 0.02.
+        All weights are at least 0.02.
     pilot : WeightedDraws
-        From this mixture, but not to be used for an estimate.
+        Draws from this mixture, which must not be used for estimates.
 
     References
     ----------

@@ -18,13 +18,14 @@ __all__ = ["LadderPilot", "anneal", "particle_estimates", "tune_ladder"]
 # Fraction of effective draws between neighbors, and the longest ladder.
 KEPT_FRACTION, MAX_LEVELS = 0.6, 200
 TARGET_ACCEPTANCE = 0.8
-# Draws of the population that are kept at every level.
+# Number of draws of the population kept at every level.
 N_KEPT = 32
 # Moves at every level of the pilot run, and of a run that counts.
 PILOT_MOVES, N_MOVES = 2, 2
-# Weights from a rung back to the one below surely have a finite variance if inverse
-# temperatures rise by no more than this. The first one is so small that weights are
-# nearly constant there: no draw of the pilot is farther from the middle, in nats.
+# Weights from a rung back to the one below certainly have a finite variance if the
+# ratio of inverse temperatures is at most this. The first one is so small that weights
+# are nearly constant there: no draw of the pilot deviates more from the median, in
+# nats.
 RATIO, FIRST_REACH, MAX_FIRST = 2.0, 0.1, 12
 # Steps are not smaller than this fraction of the width of r.
 LEAST_SCALE = 1e-6
@@ -32,14 +33,14 @@ LEAST_SCALE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class LadderPilot:
-    """A tuned ladder, and the draws that it was tuned with.
+    """A tuned ladder, and the draws used for tuning.
 
     Parameters
     ----------
     ladder : Ladder
     populations : Tensor of shape (L, m, P)
-        Whitened positions, close to draws of each density: about 32 of the population,
-        far apart in it, for neighbors stem from the same draw.
+        Whitened positions, approximate draws of each density: about 32 of the
+        population, far apart in it, because neighbors have common ancestors.
 
     Examples
     --------
@@ -59,19 +60,19 @@ def tune_ladder(
     orbits: torch.Tensor | None = None,
     report: Report = silent,
 ) -> LadderPilot:
-    """Choose temperatures and steps with a population of draws that is resampled.
+    """Choose temperatures and step sizes with a resampled population of draws.
 
     Parameters
     ----------
     target : Target
     normal : NormalForm
-        Where the ladder starts, over all P parameters.
+        Normal from which the ladder starts, over all P parameters.
     generator : torch.Generator
     n_draws : int, default=256
         Size of the population.
     orbits : Tensor of int of shape (P,), default=None
-        Parameters with the same number are alike, by symmetry: they share their steps.
-        None has no two of a kind.
+        Parameters with the same number are equivalent by symmetry, and share their step
+        sizes. None: no two are equivalent.
     report : callable, default=silent
 
     Returns
@@ -82,7 +83,7 @@ def tune_ladder(
     Raises
     ------
     ValueError
-        The log joint density is finite at none of the draws.
+        The log joint density is not finite at any draw.
 
     Examples
     --------
@@ -104,14 +105,14 @@ def tune_ladder(
     orbits = torch.arange(size, device=CPU) if orbits is None else orbits
     replicas = Replicas(target, normal, randn(generator, n_draws, size))
     betas, log_step, reach = [0.0], math.log(0.5), _reach(replicas.log_weights)
-    # At 0 positions are drawn afresh, and no step is needed.
+    # At 0 positions are redrawn, and no step is needed.
     every = max(1, n_draws // N_KEPT)
     steps, kept = [torch.ones_like(normal.mean)], [replicas.position[::every]]
     while betas[-1] < 1 and len(betas) < MAX_LEVELS:
         if not bool(torch.isfinite(replicas.log_weights).any()):
             raise ValueError(
-                "The log joint density is finite at no draw of the normal that the "
-                "path starts from. Check that the prior has support there."
+                "The log joint density is not finite at any draw of the normal that "
+                "the path starts from. Check that the prior has support there."
             )
         beta = _next_beta(betas[-1], replicas.log_weights)
         report("ladder of temperatures", 1 + math.log10(max(beta, 1e-8)) / 8)
@@ -142,9 +143,9 @@ def tune_ladder(
 
 
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
-    """Widths of each coordinate given all others, from gradients at draws.
+    """Conditional scale of each coordinate given all others, from gradients at draws.
 
-    The expectation of the squared gradient of a log density is that of its curvature.
+    The expected squared gradient of a log density is its expected negative curvature.
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Te
     Returns
     -------
     Tensor of shape (L, P)
-        At most 1, the width of r.
+        At most 1, the scale of r.
     """
     mean = squared_force.mean(1)
     n_orbits = int(orbits.max()) + 1
@@ -166,7 +167,7 @@ def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Te
 
 
 def _reach(log_weights: torch.Tensor) -> float:
-    """Distance of the lowest log weight from their middle, in nats."""
+    """Distance of the lowest log weight from their median, in nats."""
     finite = log_weights[torch.isfinite(log_weights)]
     return float(finite.median() - finite.min()) if len(finite) else 0.0
 
@@ -187,7 +188,7 @@ def _next_beta(beta: float, log_weights: torch.Tensor) -> float:
         middle = math.sqrt(low * high) if low > 1e-12 else 0.1 * high
         middle = middle if low < middle < high else (low + high) / 2
         low, high = (middle, high) if is_near(middle) else (low, middle)
-    # The limit may be out of reach where some draws have no density at all.
+    # The limit may be unattainable if some draws have zero density.
     return high if low <= beta else low
 
 
@@ -203,7 +204,7 @@ def _resample(log_weights: torch.Tensor, generator: torch.Generator) -> torch.Te
 
 @torch.no_grad()
 def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-    """Move draws of the normal along a ladder, each for itself.
+    """Move draws of the normal along a ladder, independently.
 
     Parameters
     ----------
@@ -214,8 +215,8 @@ def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Te
     Returns
     -------
     Tensor of shape (L, n_draws, P)
-        Whitened positions on the way. Nothing brings those that came to a poor mode to
-        a better one: starts of chains that are farther apart than the posterior.
+        Whitened positions along the way. Draws in a poor mode are not moved to a better
+        one, so that they are overdispersed starts for chains.
 
     Examples
     --------
@@ -245,19 +246,19 @@ def particle_estimates(
     Parameters
     ----------
     ladder : Ladder
-        Frozen: it must not depend on the draws of this run.
+        Fixed: it must not depend on the draws of this run.
     n_islands : int
         Independent populations, R.
     n_particles : int
-        Of each, N.
+        Number of particles of each, N.
     generator : torch.Generator
     report : callable, default=silent
 
     Returns
     -------
     Tensor of shape (R,)
-        In nats. The expectation of the exponential of each is Z, whatever the moves
-        reach: so its own expectation is below log Z, by about half its variance.
+        In nats. The expectation of the exponential of each is Z, however well the moves
+        mix: therefore its own expectation is below log Z, by about half its variance.
 
     Examples
     --------

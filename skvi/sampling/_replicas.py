@@ -11,8 +11,8 @@ from skvi.utils._random import rand, randn
 
 __all__ = ["Ladder", "Replicas"]
 
-# Leapfrog steps of a move, and of every fourth one, that finds its way out of places
-# where the density is curved more than elsewhere.
+# Leapfrog steps of a move, and of every fourth one, which can leave regions of higher
+# curvature.
 N_STEPS, FEW_STEPS = 8, 2
 
 
@@ -24,8 +24,8 @@ class Ladder:
     ----------
     target : Target
     normal : NormalForm
-        r, factorized or full, which whitens the space. Where it and the target are
-        invariant under the symmetries of a network, so is every density between.
+        r, factorized or full, which whitens the space. If it and the target are
+        invariant under the symmetries of a network, so is every density in between.
     betas : Tensor of shape (L,)
         Ascending, from 0 to 1.
     steps : Tensor of shape (L, P)
@@ -72,7 +72,7 @@ class Ladder:
 
 
 class Replicas:
-    """N positions, each of which moves at a temperature of its own.
+    """N positions, each of which moves at its own temperature.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Replicas:
     log_weights : Tensor of shape (N,)
         Log joint density minus the log density of r, in nats.
     slope : Tensor of shape (N, P)
-        Their gradient in the position.
+        Gradient of the log weights in the position.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Replicas:
     def _evaluate(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         value, slope = self.density.value_and_slope(position)
         value = value - self.peak + 0.5 * position.square().sum(1)
-        # What leaves the support is rejected, not poisoned.
+        # Positions outside the support are rejected, and do not spread NaN.
         value = torch.nan_to_num(value, nan=-math.inf, neginf=-math.inf)
         return value, torch.nan_to_num(
             slope, nan=0.0, posinf=0.0, neginf=0.0
         ) + position
 
     def replace(self, rows: torch.Tensor, position: torch.Tensor) -> None:
-        """Put some replicas elsewhere.
+        """Set the positions of some replicas.
 
         Parameters
         ----------

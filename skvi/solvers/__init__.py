@@ -65,7 +65,7 @@ SOLVERS: dict[str, type[Solver]] = {
 
 
 def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
-    """Return the first solver that can solve a problem, or the one asked for.
+    """Return the first solver that can solve a problem, or the requested one.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
     Raises
     ------
     IncompatibleComponentsError
-        The solver that was asked for cannot solve the problem, or none can.
+        The requested solver cannot solve the problem, or none can.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Adam, and what its step size does over time."""
+"""Adam, and schedules of its step size."""
 
 import math
 from collections import defaultdict
@@ -11,23 +11,24 @@ from skvi.solvers._optimizer import Optimizer
 
 __all__ = ["Adam", "AdamStack", "Plateau", "Schedule"]
 
-# Step sizes end at this share of their start.
+# Step sizes end at this fraction of their start.
 SMALLEST_SHARE = 1 / 32
-# Share of the whole fall that the last quarter of a fixed schedule may still make.
+# Fraction of the total decrease that may fall into the last quarter of a fixed
+# schedule.
 SMALL_FALL = 0.01
-# Of the divergence, at first.
+# Initial fraction of the divergence.
 WARM_UP_SHARE = 0.1
-# Values that tell where a fit began.
+# Number of values that represent the start of a fit.
 START = 5
 
 
 class Adam(Optimizer):
-    """What Kingma and Ba's (2014) algorithm knows of one flat vector.
+    """State of the algorithm of Kingma and Ba (2014) for one flat vector.
 
     Parameters
     ----------
     params : Tensor of shape (V,)
-        Of the shape and dtype that will be trained.
+        Tensor with the shape and dtype that will be trained.
     rate : float
         Step size, which schedules change.
     """
@@ -53,7 +54,7 @@ class AdamStack:
     Parameters
     ----------
     adams : sequence of Adam
-        Of M vectors; what they know moves into the stack.
+        States of M vectors, which move into the stack.
     params, gradients : Tensor of shape (M, V)
     """
 
@@ -68,7 +69,7 @@ class AdamStack:
         self.matrices = params, gradients, first, second
 
     def updates(self, n_steps: int) -> list[Callable[[], None]]:
-        """Prepare steps, which the members count as made.
+        """Prepare steps, which the members count as done.
 
         Parameters
         ----------
@@ -77,13 +78,13 @@ class AdamStack:
         Returns
         -------
         list of callable
-            Each makes the next step of the members with one step size.
+            Each performs the next step of the members with one step size.
         """
         groups = defaultdict(list)
         for m, adam in enumerate(self.adams):
             groups[adam.rate, adam.count].append(m)
             adam.count += n_steps
-        # Windows of longer rows are no block for a fused operation.
+        # Slices of longer rows are not contiguous for a fused operation.
         if len(groups) == 1 and self.matrices[0].is_contiguous():
             return [
                 _update([[matrix] for matrix in self.matrices], *next(iter(groups)))
@@ -98,10 +99,10 @@ class AdamStack:
 def _update(
     tensors: Sequence[list[torch.Tensor]], rate: float, count: int
 ) -> Callable[[], None]:
-    """Next step of tensors, their gradients, and first and second moments."""
+    """Next step, given tensors, their gradients, and first and second moments."""
     params, gradients, first, second = tensors
     made = params[0].new_tensor(float(count), dtype=torch.float32)
-    # Adding a number to a tensor takes longer than adding a tensor.
+    # Adding a Python number to a tensor takes longer than adding a tensor.
     one, counts = torch.ones_like(made), [made] * len(params)
 
     def update() -> None:
@@ -126,21 +127,21 @@ def _update(
 
 
 class Schedule:
-    """What all step sizes watch: whether noise drives the objective up."""
+    """Base of schedules: monitors whether noise drives the objective up."""
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
-    #: What to say where it is not done.
-    unfinished = "the objective was still falling"
-    #: Share of the divergence that gradients hold.
+    #: Message if it is not finished.
+    unfinished = "the objective was still decreasing"
+    #: Fraction of the divergence that gradients contain.
     share = 1.0
 
     @property
     def drifted(self) -> bool:
-        """Whether the end is above the lowest average by more than noise."""
+        """Whether the end exceeds the lowest average by more than noise."""
         return self.rise > 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that it has seen; the step size is the optimizer's."""
+        """The complete state; the step size belongs to the optimizer."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -148,15 +149,15 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was."""
+        """Continue from the state of another one."""
         vars(self).update(state)
 
     def _watch(self, values: torch.Tensor) -> tuple[float, float]:
-        """Mean of these values and its standard error."""
+        """Mean of the values and its standard error."""
         mean = float(values.mean())
         error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         if math.isnan(self.first):
-            # A first stretch may end far above where it began.
+            # A first window may end far above its start.
             start = values[:START]
             self.first = self.lowest = float(start.mean())
             if len(start) > 1:
@@ -170,7 +171,7 @@ class Schedule:
 
 
 class Plateau(Schedule):
-    """Halves the step size where the objective does not fall by more than noise."""
+    """Halves the step size if the objective does not decrease by more than noise."""
 
     def __init__(self, optimizer: Optimizer, patience: int, tol: float) -> None:
         self.optimizer, self.smallest = optimizer, optimizer.rate * SMALLEST_SHARE
@@ -183,7 +184,7 @@ class Plateau(Schedule):
 
     @property
     def converged(self) -> bool:
-        """Whether small steps made no progress either."""
+        """Whether even small steps made no progress."""
         return self.done and not self.drifted
 
     def observe(self, values: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Natural gradients in turn with hyperparameters: learned scales without noise."""
+"""Natural gradients alternating with hyperparameters: learned scales without noise."""
 
 from dataclasses import replace
 from typing import cast
@@ -25,11 +25,11 @@ __all__ = ["Alternating"]
 
 
 class Alternating(Solver):
-    """Natural gradient for q, then the best hyperparameters for that q, and again.
+    """Alternate natural gradients for q and optimal hyperparameters for that q.
 
     Every half-step lowers ``E_q[loss] + D(q || prior)``, which is integrated without
-    draws: the noise of linear models with any loss, by type-II maximum likelihood
-    or, where precisions are parameters, with a Gamma posterior for each.
+    draws. For the noise of linear models with any loss, by type-II maximum likelihood
+    or, if precisions are parameters, with a Gamma posterior for each.
 
     Examples
     --------
@@ -50,20 +50,22 @@ class Alternating(Solver):
         if missing:
             return missing
         if not problem.divergence.is_standard:
-            return f"{problem.divergence!r} does not split into its blocks"
+            return f"{problem.divergence!r} is not a sum over blocks"
         if not _is_normal_gamma(problem.posterior):
-            return "the posterior is not a normal beside Gamma distributions"
+            return (
+                "the posterior is not the product of a normal and Gamma distributions"
+            )
         problem = GammaSteps(problem).conditional()
         return missing_for_quadrature(problem, may_learn=True, takes_low_rank=False)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
-        """Whether theta holds precisions; see `Solver.needs_start`."""
+        """Whether theta contains precisions; see `Solver.needs_start`."""
         return problem.target.is_extended
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
+        """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
         return _Alternation(problem, options).run()
 
 
@@ -96,7 +98,7 @@ class _Alternation(Run):
         return self.kept[0].state
 
     def improve(self) -> Solution:
-        """Alternate until nothing is left to gain."""
+        """Alternate until there is nothing left to gain."""
         while self.may_go_on and remaining_gain(self.gains) >= self.options.tol:
             self._iterate()
         return self._finish()
@@ -110,7 +112,7 @@ class _Alternation(Run):
         if self.history:
             self.problem = self._moved_scales()
         found = self._solve_normal(self._steps)
-        # Where the normal part of a step was cut short, the last step may be better.
+        # If the normal part of a step was interrupted, the last step may be better.
         if not self.kept or not found.interrupted or found.value < self.value:
             self.kept = [found]
         found.raise_interrupt()
@@ -121,7 +123,7 @@ class _Alternation(Run):
         self.report()
 
     def _solve_normal(self, steps: GammaSteps | None) -> Solution:
-        """Best normal part of the posterior, beside the others as they are."""
+        """Best normal part of the posterior, with the other parts fixed."""
         if steps is None:
             return NaturalGradient().solve(self.problem, self.inner)
         found = NaturalGradient().solve(steps.conditional(), self.inner)
@@ -129,7 +131,7 @@ class _Alternation(Run):
         return replace(found, state=state, value=found.value + steps.constant())
 
     def _moved_scales(self) -> Problem:
-        """Problem at the best scales for the normal part as it is."""
+        """Problem at the best scales for the current normal part."""
         problem = conditional = self.problem
         if self._steps is not None:
             problem = replace(problem, posterior=self._steps.step())
@@ -140,7 +142,7 @@ class _Alternation(Run):
         return replace(problem, target=problem.target.at(hyper))
 
     def _floor_message(self) -> str:
-        """Say which scales ran to 0; for a robust loss that is an error."""
+        """Name the scales that degenerated to 0; for a robust loss that is an error."""
         target, steps = self.problem.target, self._steps
         at_floor = target.hyper <= self.floor + 1e-6
         if steps is None:  # a start may lie there
@@ -161,7 +163,7 @@ class _Alternation(Run):
 
 
 def _is_normal_gamma(posterior: Posterior) -> bool:
-    """Whether one normal part holds all that Gamma parts do not."""
+    """Whether one normal part covers all blocks without a Gamma part."""
     parts = list(posterior.parts.values())
     others = [part for part in parts if part.as_gamma() is None]
     is_normal = len(others) == 1 and others[0].as_normal() is not None
@@ -169,7 +171,7 @@ def _is_normal_gamma(posterior: Posterior) -> bool:
 
 
 def _best_hyper(problem: Problem, floor: np.ndarray) -> torch.Tensor:
-    """Hyperparameters of lowest objective for the posterior as it is."""
+    """Hyperparameters that minimize the objective for the current posterior."""
     given, start = problem.linear_target, problem.target.hyper.cpu().numpy()
     device = problem.target.hyper.device
     normal = cast(NormalForm, problem.posterior.as_normal())

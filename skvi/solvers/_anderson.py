@@ -14,8 +14,8 @@ class Anderson:
     """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
 
     Residuals are compared in the metric of the posterior, ``|S^-1 step|^2 +
-    |S' move S|^2 / 2`` with covariance ``S S'``; half of it is the decrease in nats
-    that a step promises.
+    |S' move S|^2 / 2`` with covariance ``S S'``; half of it is the predicted decrease
+    of a step in nats.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Anderson:
     def __init__(self, scale: torch.Tensor) -> None:
         size = len(scale)
         depth = next((d for limit, d in _DEPTHS if size <= limit), 0)
-        # A factorized posterior keeps only vectors.
+        # A factorized posterior stores only vectors.
         self.depth = 5 if scale.ndim == 1 else depth
         self.scale = scale
         self.forget()
@@ -44,7 +44,7 @@ class Anderson:
         move: torch.Tensor,
         share: float = 1.0,
     ) -> None:
-        """Record a point and its plain step, with that share of the precision's."""
+        """Record a point and its plain step, with a fraction of the precision's."""
         if self.depth:
             residual = self._whiten(step, move)
             keep = -self.depth

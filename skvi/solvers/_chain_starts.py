@@ -1,4 +1,4 @@
-"""Where Markov chains start: farther apart than the posterior is wide."""
+"""Starts of Markov chains, overdispersed relative to the posterior."""
 
 import torch
 
@@ -9,12 +9,12 @@ from skvi.utils._random import randn
 
 __all__ = ["dispersed_starts"]
 
-# Starts from the prior are at most so many of its widths from its mean.
+# Starts from the prior are at most this many standard deviations from its mean.
 FARTHEST_START = 10.0
-# A normal density falls by half the squared distance; starts from the prior come
-# nearer while theirs falls more than so many times the square.
+# A normal log density falls by half the squared distance; starts from the prior are
+# moved closer while theirs falls by more than this multiple of the square.
 STEEPEST_START, MAX_HALVINGS = 2.0, 20
-# Standard deviations of starts that do not come from the prior.
+# Inflation of the standard deviations of starts that do not come from the prior.
 WIDER = 3.0
 
 
@@ -23,16 +23,16 @@ def dispersed_starts(
 ) -> torch.Tensor:
     """Take half of the starts from a normal near the posterior, half from the prior.
 
-    Where the prior is not log-concave, and narrower than the likelihood, every third
-    of them is where the likelihood alone is large: no chain leaves a narrow spike.
+    If the prior is not log-concave, and narrower than the likelihood, every third start
+    is at large likelihood: no chain leaves a narrow peak of the prior.
 
     Parameters
     ----------
     target : Target
-        Its prior is drawn from; where there is none, or where precisions have
-        hyperpriors, the normal with three times its standard deviations instead.
+        Its prior is sampled; if there is none, or if precisions have hyperpriors, the
+        normal with three times its standard deviations instead.
     normal : NormalForm
-        Near the posterior.
+        A normal close to the posterior.
     generator : torch.Generator
     n_chains : int
 
@@ -62,13 +62,13 @@ def dispersed_starts(
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
     if target.starts_near_fit:
-        # Hyperpriors draw numbers that no chain returns from.
+        # Hyperpriors generate values from which no chain returns.
         wide = normal.transform(WIDER * randn(generator, n_rest, normal.size))
         return torch.cat([normal.transform(eps), wide])
     prior = target.reference.sample(n_rest, generator)
     around = target.reference.matching_normal()
     if around is not None:
-        # Chains do not come back from where heavy tails can reach.
+        # Chains do not return from draws of heavy tails.
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
     starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
@@ -84,10 +84,10 @@ def dispersed_starts(
 def _drawn_back(
     target: Target, normal: NormalForm, starts: torch.Tensor
 ) -> torch.Tensor:
-    """Halve distances from the normal's mean where the density falls too steeply.
+    """Halve distances from the normal's mean if the density falls too steeply.
 
-    An exponential rate bends so much there that no step which suits the posterior
-    is ever accepted.
+    An exponential rate is so curved there that no step size that suits the posterior is
+    ever accepted.
     """
     moved = starts - normal.mean
     top = target.log_joint(normal.mean[None])

@@ -1,4 +1,4 @@
-"""How far a long fit is, in a file: from there another process goes on."""
+"""Checkpoints of long fits in a file, from which another process can continue."""
 
 import json
 import os
@@ -17,9 +17,9 @@ __all__ = ["Checkpoint", "CheckpointFile", "Tree"]
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
 
-# Of the layout of the file.
+# Version of the layout of the file.
 FORMAT = 1
-# The entry with everything but tensors, which it names by their own entries.
+# The entry with everything except tensors, which it refers to by their entries.
 HEADER, TENSOR = "header", "tensor"
 
 
@@ -27,20 +27,21 @@ class CheckpointFile:
     """The file of one fit, which may have several phases.
 
     It is a ``.npz`` archive of numpy, of arrays and a header in JSON: reading it runs
-    no code. It is replaced at once, so that it is whole whenever the process ends.
+    no code. It is replaced atomically, so that it is complete whenever the process
+    ends.
 
     Parameters
     ----------
     path : str or path-like
     interval : float
-        Seconds between two writes, at least.
+        Minimum number of seconds between two writes.
     identity : mapping of str to str
-        What makes the fit another one: parameters, data, device.
+        What identifies the fit: parameters, data, device.
 
     Raises
     ------
     ValueError
-        There is a file that is none of these, or of another fit.
+        The file exists and is not a checkpoint, or belongs to another fit.
 
     Examples
     --------
@@ -53,7 +54,7 @@ class CheckpointFile:
     >>> CheckpointFile(path, 60.0, {"max_iter": "300"})
     Traceback (most recent call last):
     ...
-    ValueError: checkpoint_path='...fit.npz' is of another fit: max_iter was 200, ...
+    ValueError: checkpoint_path='...fit.npz' belongs to another fit: ...
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CheckpointFile:
         self.last_write = time.monotonic()
 
     def at(self, phase: str) -> "Checkpoint":
-        """What a phase of the fit sees of the file.
+        """The part of the file that belongs to a phase of the fit.
 
         Parameters
         ----------
@@ -78,7 +79,7 @@ class CheckpointFile:
         return Checkpoint(self, phase)
 
     def write(self, phase: str, state: Tree) -> None:
-        """Replace the file by one with this state of a phase.
+        """Replace the file by one with the given state of a phase.
 
         Parameters
         ----------
@@ -107,15 +108,15 @@ class CheckpointFile:
                 known = header["format"] == FORMAT
                 tree = _put_together(header["tree"], arrays) if known else None
         except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            text = f"{name} is a file, but no checkpoint of skvi. {remedy}"
+            text = f"{name} is a file, but not a checkpoint of skvi. {remedy}"
             raise ValueError(text) from error
         if tree is None:
-            raise ValueError(f"{name} is of another version of skvi. {remedy}")
+            raise ValueError(f"{name} was written by another version of skvi. {remedy}")
         others = _differences(tree["identity"], self.identity)
         if others:
             raise ValueError(
-                f"{name} is of another fit: {others}. Use the parameters and data of "
-                "that fit to go on with it; for a new one remove the file, or give "
+                f"{name} belongs to another fit: {others}. Use the parameters and data "
+                "of that fit to continue it; for a new fit remove the file, or give "
                 "another checkpoint_path."
             )
         return tree["phases"]
@@ -123,7 +124,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What one phase of a fit sees of its file.
+    """The part of the file that belongs to one phase of a fit.
 
     Parameters
     ----------
@@ -145,21 +146,21 @@ class Checkpoint:
 
     @property
     def state(self) -> Tree | None:
-        """Where the phase was when it was written last; None if it never was."""
+        """State of the phase when it was last written; None if it never was."""
         return self.file.phases.get(self.phase)
 
     @property
     def n_iter(self) -> int:
-        """Iterations that were made until then."""
+        """Number of iterations up to then."""
         return 0 if self.state is None else len(self.state["own"]["history"])
 
     @property
     def is_due(self) -> bool:
-        """Whether so many seconds have gone by since the last write."""
+        """Whether `interval` seconds have passed since the last write."""
         return time.monotonic() - self.file.last_write >= self.file.interval
 
     def save(self, state: Tree) -> None:
-        """Write where the phase is.
+        """Write the state of the phase.
 
         Parameters
         ----------
@@ -169,7 +170,7 @@ class Checkpoint:
 
 
 def _take_apart(tree: Tree, arrays: dict[str, np.ndarray]) -> Tree:
-    """What JSON can hold; tensors move into arrays."""
+    """The part that JSON can represent; tensors move into `arrays`."""
     if isinstance(tree, torch.Tensor):
         name = f"{TENSOR}{len(arrays)}"
         arrays[name] = tree.detach().cpu().numpy()
@@ -192,13 +193,13 @@ def _put_together(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Tree:
 
 
 def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Name what differs, with both values where they are short."""
+    """Name the differences, with both values if they are short."""
     names = [n for n in {**now, **before} if before.get(n) != now.get(n)]
 
     def one(name: str) -> str:
         values = before.get(name, "unknown"), now.get(name, "unknown")
         if max(map(len, values)) > 60:
-            return f"{name} is another one"
+            return f"{name} differs"
         return f"{name} was {values[0]}, and is {values[1]}"
 
     return "; ".join(one(name) for name in names)

@@ -1,7 +1,7 @@
 """The ELBO of linear regression with conjugate priors, and its coordinate updates.
 
-Everything is a function of the logarithms x of the mean precisions. It is written in
-numpy, whose calls cost a fraction of torch's on arrays of ten numbers.
+Everything is a function of the logarithms x of the mean precisions. It uses numpy,
+whose calls are much cheaper than those of torch for arrays of ten elements.
 """
 
 import math
@@ -19,10 +19,10 @@ from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["Conjugate", "Node", "Point"]
 
-# A learned precision may exceed its first value by this factor; then something is
+# A learned precision may exceed its initial value by this factor; beyond, some rows are
 # fitted exactly.
 LEARNED_RANGE = math.log(1e12)
-# Logarithm of the ratio of precisions from which a second start is tried.
+# Logarithm of the ratio of precisions above which a second start is tried.
 FAR = math.log(1e4)
 # Extrapolations stop here.
 MAX_LOG = 300.0
@@ -53,7 +53,7 @@ class Node:
             self.constant = a0 * math.log(b0) - float(gammaln(a0)) + entropy
 
     def mean_log(self, x: np.ndarray) -> np.ndarray:
-        """E[log precision], where x is the log of the mean."""
+        """E[log precision], given the log x of the mean."""
         return x + self.shift
 
     def bound(self, x: np.ndarray) -> float:
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The ELBO at mean precisions exp(x), and where they move from there.
+    """The ELBO at mean precisions exp(x), and the updated precisions.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ class Coefficients:
     solution : ndarray of shape (k,)
         Mean in the directions of the eigenvectors.
     squares : float or ndarray of shape (d,)
-        E[coef' coef], or E[coef_j^2] where precisions differ.
+        E[coef' coef], or E[coef_j^2] if precisions differ.
     trace : float
-        Of the Gram matrix times the covariance.
+        Trace of the Gram matrix times the covariance.
     half_log_det : float
-        Of the covariance.
+        Half the log determinant of the covariance.
     variance : ndarray
-        In the directions of the eigenvectors, or of the coefficients.
+        Variance in the directions of the eigenvectors, or of the coefficients.
     """
 
     solution: np.ndarray
@@ -146,9 +146,9 @@ class Conjugate:
     def starts(self) -> list[np.ndarray]:
         """Logarithms of the precisions that are not fixed, from which to start.
 
-        Those of the coefficients are one, or, where that is far from the units of the
-        data, such that each feature alone would explain the target: orders of
-        magnitude away from its optimum the ELBO is flat.
+        Those of the coefficients are 1, or, if that is far from the units of the data,
+        such that each feature alone would explain the target: the ELBO is flat orders
+        of magnitude away from its optimum.
         """
         first = [self.noise.first] if self.n_noise else []
         if not self.coef.is_free:
@@ -159,7 +159,7 @@ class Conjugate:
         return [self.inside(np.concatenate([*first, x])) for x in starts]
 
     def _data_scale(self) -> np.ndarray:
-        """Log precisions of coefficients for which a feature varies as the target."""
+        """Log precisions of coefficients at which a feature varies like the target."""
         explained = float(self.values @ self.solution**2)
         squares = np.mean(self.diagonal) if self.is_shared else self.diagonal
         squares = np.reshape(squares, self.coef.size)
@@ -167,7 +167,7 @@ class Conjugate:
         return np.where(squares > 0, np.log(np.maximum(ratio, 1e-300)), self.coef.first)
 
     def inside(self, x: np.ndarray) -> np.ndarray:
-        """Logarithms within the range of floats, and of what may be learned."""
+        """Clip logarithms to the range of floats, and to that of learned values."""
         x = np.clip(x, -MAX_LOG, MAX_LOG)
         for node, part in zip((self.noise, self.coef), self.split(x), strict=True):
             if node.is_learned:
@@ -175,7 +175,7 @@ class Conjugate:
         return x
 
     def is_at_limit(self, point: Point) -> bool:
-        """Whether a learned precision is as large as it may be."""
+        """Whether a learned precision is at its upper limit."""
         pairs = zip((self.noise, self.coef), self.split(point.x), strict=True)
         limits = [n.first + LEARNED_RANGE - x for n, x in pairs if n.is_learned]
         return any(bool((room < 1e-6).any()) for room in limits)
@@ -241,10 +241,10 @@ class Conjugate:
         return Coefficients(mean, squares, trace, 0.5 * log_det, variance)
 
     def _separate(self, alpha: float, precision: np.ndarray) -> Coefficients:
-        """Where every coefficient has a precision of its own.
+        """Update if every coefficient has its own precision.
 
-        Scaled by prior standard deviations the matrix is 1 plus something positive,
-        so that enormous precisions (pruned coefficients) do no harm.
+        Scaled by prior standard deviations the matrix is 1 plus a nonnegative term, so
+        that huge precisions (pruned coefficients) do no harm.
         """
         root = self._root(alpha, precision)
         moment = self.vectors @ (self.values * self.solution)

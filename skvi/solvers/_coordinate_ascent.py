@@ -22,14 +22,15 @@ class CoordinateAscent(Solver):
     """Closed-form updates of q(coef) q(noise precision) q(coef precisions).
 
     Given the mean precisions, the normal q(coef) is known, full-rank or factorized;
-    given its moments, the Gamma distributions of the precisions are; learned ones
-    move to the value of largest ELBO. No update lowers the ELBO, up to rounding. One
-    decomposition of the features makes an update cost O(d) where all coefficients
-    share a precision, and a Cholesky factorization otherwise. Extrapolations
-    of the precisions speed it up, and are undone where the ELBO would fall.
+    given its moments, so are the Gamma distributions of the precisions; learned ones
+    move to the value that maximizes the ELBO. No update lowers the ELBO, up to
+    rounding. After one decomposition of the features an update costs O(d) if all
+    coefficients share a precision, and a Cholesky factorization otherwise.
+    Extrapolations of the precisions speed it up, and are undone if the ELBO would
+    decrease.
 
-    Where nothing but the coefficients is unknown, one update is the exact posterior,
-    and the value the exact log evidence (for a full-rank q).
+    If only the coefficients are unknown, one update gives the exact posterior, and the
+    value is minus the exact log evidence (for a full-rank q).
 
     References
     ----------
@@ -75,7 +76,7 @@ class _Ascent(Run):
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
         form = cast(ConjugateForm, problem.target.conjugate_form())
-        self.form = form.to(CPU)  # few numbers, by numpy
+        self.form = form.to(CPU)  # few elements, by numpy
         is_diagonal = problem.posterior.part("coef").is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
         self.point = self._start()
@@ -94,7 +95,7 @@ class _Ascent(Run):
         return self.solution(converged, message, {"gap": gap})
 
     def _start(self) -> Point:
-        """Point of the last fit, or the best of first ones and their first steps."""
+        """Point of the last fit, or the best of the starts and their first steps."""
         if self.options.warm_start:
             return self.model.evaluate(self._last())
         points = [self.model.evaluate(x) for x in self.model.starts()]
@@ -114,7 +115,7 @@ class _Ascent(Run):
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def _iterate(self) -> float:
-        """Improve the point until nothing is left; return what may be, in nats."""
+        """Improve the point until convergence; return the remaining gain in nats."""
         if not self.model.n_free:
             self.report()
             return 0.0
@@ -131,7 +132,7 @@ class _Ascent(Run):
         return remaining_gain(gains)
 
     def _extrapolate(self, before: Point) -> None:
-        """Follow the last two steps to where they lead, unless the ELBO falls."""
+        """Extrapolate the last two steps, unless the ELBO decreases."""
         first, second = self.point.x - before.x, self.point.next - self.point.x
         bend = second - first
         if not bend.any():

@@ -1,4 +1,4 @@
-"""Free coordinates of a normal, in which a starting point is at zero."""
+"""Unconstrained coordinates of a normal, with the starting point at zero."""
 
 from typing import cast
 
@@ -9,19 +9,19 @@ from skvi.solvers._curvature import Curvature
 
 __all__ = ["Coordinates", "coordinates_of"]
 
-# Floor of own deviations, in units of the conditional ones. Beside a factor the best
-# ones can be zero (Heywood cases), where the density is singular; the floor costs
-# half its square in nats for each of them. A logarithm would never arrive there.
+# Floor of unique standard deviations, in units of the conditional ones. With a factor
+# the best ones can be zero (Heywood cases), which makes the density singular; the floor
+# costs half its square in nats for each of them. A logarithm would never get there.
 MIN_SHARE = 1e-3
 
 Gradients = tuple[torch.Tensor, ...]
 
 
 class Coordinates:
-    """The mean as ``mean + R a``, own variances as ``floor + c (1 + t)^2``.
+    """The mean as ``mean + R a``, uniquenesses as ``floor + c (1 + t)^2``.
 
-    R R' is near the inverse Hessian in the mean, so that the Hessian at the start
-    is near the identity.
+    R R' approximates the inverse Hessian in the mean, so that the Hessian at the start
+    is close to the identity.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Coordinates:
         """The normal at a point, (n_free,)."""
         a, t, rest = self._split(x)
         moved = self.curvature.root(self._columns(a, rest))
-        return NormalForm(self.start.mean + moved[:, 0], *self._spread(t, rest, moved))
+        return NormalForm(self.start.mean + moved[:, 0], *self._shape(t, rest, moved))
 
     def gradient(self, x: torch.Tensor, gradients: Gradients) -> torch.Tensor:
         """Gradient at a point from those in mean, scale and factor."""
@@ -54,25 +54,25 @@ class Coordinates:
         g_mean, g_scale, *g_factor = gradients
         columns = torch.cat([g_mean[:, None], *g_factor], 1)
         pulled = self.curvature.root_transposed(columns)
-        return torch.cat([pulled[:, 0], *self._pull(t, g_scale, pulled)])
+        return torch.cat([pulled[:, 0], *self._shape_gradient(t, g_scale, pulled)])
 
     def _split(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.split([self.size, self.size, self.n_free - 2 * self.size])
 
     def _columns(self, a: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        """What R multiplies, (P, 1 + r)."""
+        """The columns that R multiplies, (P, 1 + r)."""
         return a[:, None]
 
-    def _spread(
+    def _shape(
         self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Scale, and factor if there is one."""
         return ((self.floor + self.free * (1 + t).square()).sqrt(),)
 
-    def _pull(
+    def _shape_gradient(
         self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Gradients in t, and in what follows it."""
+        """Gradients in t, and in the coordinates after it."""
         move = self.free * (1 + t)
         return (g_scale * move * (self.floor + move * (1 + t)).rsqrt(),)
 
@@ -90,15 +90,15 @@ class _FactorCoordinates(Coordinates):
     def _columns(self, a: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
         return torch.cat([a[:, None], rest.reshape(self.size, -1)], 1)
 
-    def _spread(
+    def _shape(
         self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return *super()._spread(t, rest, moved), self.factor + moved[:, 1:]
+        return *super()._shape(t, rest, moved), self.factor + moved[:, 1:]
 
-    def _pull(
+    def _shape_gradient(
         self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return *super()._pull(t, g_scale, pulled), pulled[:, 1:].reshape(-1)
+        return *super()._shape_gradient(t, g_scale, pulled), pulled[:, 1:].reshape(-1)
 
 
 class _FullCoordinates(Coordinates):
@@ -111,14 +111,14 @@ class _FullCoordinates(Coordinates):
         )
         return len(self.rows)
 
-    def _spread(
+    def _shape(
         self, t: torch.Tensor, rest: torch.Tensor, moved: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         factor = torch.diag(t.exp())
         factor[self.rows, self.columns] = rest
         return (self.start.scale @ factor,)
 
-    def _pull(
+    def _shape_gradient(
         self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         inner = self.start.scale.T @ g_scale

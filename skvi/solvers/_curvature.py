@@ -1,7 +1,7 @@
 """The curvature of the objective in the mean, and roots of its inverse.
 
 Three forms of ``A' H A + diag(prior precision)``: a matrix, its dual in the space of
-the rows, and, where both are too large, products with a few leading directions.
+the rows, and, if both are too large, products with a few leading directions.
 """
 
 import torch
@@ -19,9 +19,9 @@ __all__ = [
     "starting_normal",
 ]
 
-# Above so many parameters a matrix of them costs too much (300 MB).
+# Above this number of parameters their matrix is too large (300 MB).
 MAX_DENSE = 6000
-# Above so many rows, or numbers in X, the dual costs too much.
+# Above this number of rows, or of elements of X, the dual is too expensive.
 MAX_DUAL_ROWS, MAX_DUAL_ELEMENTS = 2500, 2**27
 DUAL_BLOCK = 256
 # Products of a block Krylov space.
@@ -31,7 +31,7 @@ KRYLOV_DEPTH = 6
 def curvature_of(
     target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor, rank: int
 ) -> "Curvature":
-    """Choose the form of the curvature that the sizes allow.
+    """Choose the form of the curvature by the sizes.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ def curvature_of(
     h : Tensor of shape (n,), or (n, K, K) for K > 1
         Second derivatives of the losses in f, positive semi-definite.
     precision : Tensor of shape (P,)
-        Of the prior, or of a normal that stands for it.
+        Precision of the prior, or of a normal that replaces it.
     rank : int
-        Of the posterior; 0 where it is factorized, and P where it is full.
+        Rank of the posterior; 0 if it is factorized, and P if it is full.
     """
     size, n_rows = len(precision), len(h)
     if size <= DENSE_LIMIT or rank == size:
@@ -77,7 +77,7 @@ class Curvature:
         return _pull_back(self.target, f) + self.precision[:, None] * matrix
 
     def root(self, matrix: torch.Tensor) -> torch.Tensor:
-        """R times (P, m), where R R' is near the inverse."""
+        """R times (P, m), where R R' approximates the inverse."""
         raise NotImplementedError
 
     def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ class Curvature:
         """Smallest eigenpairs of the curvature scaled to a unit diagonal.
 
         Returns values (rank,), from the smallest, and vectors (P, rank); Rayleigh
-        quotients in a Krylov space where the matrix is not at hand.
+        quotients in a Krylov space if the matrix is not available.
         """
         d = self.diagonal.rsqrt()[:, None]
         generator = torch.Generator(d.device).manual_seed(0)
@@ -102,7 +102,7 @@ class Curvature:
         return values[:rank], basis @ vectors[:, :rank]
 
     def _power(self, block: torch.Tensor) -> torch.Tensor:
-        """What spans the Krylov space: the inverse, if there is one."""
+        """Operator that spans the Krylov space: the inverse, if available."""
         d = self.diagonal.sqrt()[:, None]
         return d * self.root(self.root_transposed(d * block))
 
@@ -225,12 +225,12 @@ def rank_of(normal: NormalForm) -> int:
 def starting_normal(
     mean: torch.Tensor, curvature: Curvature, shape: NormalForm
 ) -> NormalForm:
-    """Normal near ``N(mean, curvature^-1)``, of the shape of another one.
+    """Normal close to ``N(mean, curvature^-1)``, with the shape of another one.
 
     In coordinates in which the curvature C has a unit diagonal, the best one of low
-    rank with equal own variances v spans the soft directions of C (Tipping and
-    Bishop 1999, eqs. 7 and 8, with the roles of the two normals exchanged): the
-    remaining eigenvalues have the mean 1 / v.
+    rank with equal uniquenesses v spans the soft directions of C (Tipping and Bishop
+    1999, eqs. 7 and 8, with the roles of the two normals exchanged): the remaining
+    eigenvalues have the mean 1 / v.
     """
     size, d = len(mean), curvature.diagonal.rsqrt()
     if shape.is_diagonal:
@@ -245,7 +245,7 @@ def starting_normal(
         own = 0.5 / values.max()
     else:
         own = (size - rank) / (size - values.sum())
-    # Never zero: a saddle.
+    # Never zero, which is a saddle point.
     stretch = (1 / values - own).clamp(min=1e-4 * own).sqrt()
     return NormalForm(mean, d * own.sqrt(), d[:, None] * vectors * stretch)
 

@@ -1,4 +1,4 @@
-"""Learned scales without noise: the best posterior for each, the best of them."""
+"""Learned scales without noise: profile over the best posterior at each scale."""
 
 import math
 from dataclasses import replace
@@ -16,17 +16,17 @@ from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]
 
-# The fit at fixed scales is this much more accurate than the one that is asked for,
-# so that its gradients can be differentiated.
+# The fit at fixed scales is this much more accurate than requested, so that its
+# gradients can be differentiated.
 INNER_ACCURACY = 1e-4
 INNER_ITER = 100
-# Steps of the logarithms of scales: for differences, and at most.
+# Steps of the logarithms of scales: for finite differences, and the maximum.
 DIFFERENCE, LONGEST = 1e-3, 1.5
-# Nats per squared log scale: curvatures below it are taken to be this large, and mean
-# that the scale does not matter where the fit is.
+# Nats per squared log scale: smaller curvatures are replaced by this value, and mean
+# that the scale has no effect near the fit.
 LEAST_CURVATURE = 1e-3
-# A Newton step of a log scale that gains nothing but is longer leads nowhere: where F
-# approaches a limit, as a power of the scale, it has the same length everywhere.
+# A longer Newton step of a log scale without gain does not converge: if F approaches a
+# limit as a power of the scale, steps have the same length everywhere.
 STILL_MOVING = 0.1
 
 
@@ -34,11 +34,11 @@ class EmpiricalBayes(Solver):
     """Learn noise and prior scales of a linear model by type-II maximum likelihood.
 
     Minimizes ``F(eta) = min_q E_q[loss] + D(q || prior)`` in the logarithms eta of
-    the scales. For the ELBO, -F is a lower bound on the log evidence at eta, and
-    equal to it where q is exact. The fit at a fixed eta is that of
-    `NaturalGradient`, each started at the last one. By the envelope theorem the
-    gradient of F is the one at fixed q; differences of it give the few second
-    derivatives of a damped Newton iteration.
+    the scales. For the ELBO, -F is a lower bound on the log evidence at eta, and equal
+    to it if q is exact. The fit at a fixed eta is that of `NaturalGradient`, each
+    started at the last one. By the envelope theorem the gradient of F is the one at
+    fixed q; its finite differences give the few second derivatives of a damped Newton
+    iteration.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class _Search(Run):
         best = self._fit(self.start, self.given.posterior)
         self.kept = [best]
         self.inner_options = replace(self.inner_options, warm_start=True)
-        # The gap is that before the last step, which has made it smaller.
+        # The gap is the one before the last step, which has reduced it.
         while self.may_go_on and self.gap > self.options.tol and not self.stalled:
             best = self._move(best, self._newton_step(best))
             self.kept = [best]
@@ -140,7 +140,7 @@ class _Search(Run):
         inner = problem.at(State(start, target.at(hyper).frozen()))
         solver = next(s for s in FIXED_SCALES if not s.missing(inner))
         found = solver().solve(inner, self.inner_options)
-        if not self.kept:  # all that there is, should Ctrl-C come now
+        if not self.kept:  # the only state, if Ctrl-C comes now
             self.kept = [_Scales(hyper, found, torch.zeros_like(hyper))]
         found.raise_interrupt()
         leaf, no_draws = hyper.clone().requires_grad_(), torch.Generator(hyper.device)
@@ -153,7 +153,7 @@ class _Search(Run):
         return _Scales(hyper, found, gradient)
 
     def _newton_step(self, best: "_Scales") -> torch.Tensor:
-        """Step of the scales that are free, by differences of gradients."""
+        """Step of the free scales, by differences of gradients."""
         free = self._free(best)
         step = torch.zeros_like(best.hyper)
         if not len(free):
@@ -181,13 +181,13 @@ class _Search(Run):
         return step * min(1.0, LONGEST / longest) if longest > 0 else step
 
     def _free(self, best: "_Scales") -> torch.Tensor:
-        """Scales that are not held at an end of their range."""
+        """Scales that are not at a limit of their range."""
         held = (best.hyper <= self.low) & (best.gradient > 0)
         held = held | ((best.hyper >= self.high) & (best.gradient < 0))
         return (~held).nonzero()[:, 0]
 
     def _move(self, best: "_Scales", step: torch.Tensor) -> "_Scales":
-        """Take the step, or as much of it as lowers the objective."""
+        """Take the step, shortened until it lowers the objective."""
         value = best.inner.value
         highest = value + 1e-12 * abs(value) + INNER_ACCURACY * self.options.tol
         rho = 1.0
@@ -195,7 +195,7 @@ class _Search(Run):
             trial = (best.hyper + rho * step).clamp(self.low, self.high)
             try:
                 found = self._fit(trial, best.inner.posterior)
-            except ValueError:  # singular at a scale that is far too large
+            except ValueError:  # singular at much too large a scale
                 found = None
             if found is not None and found.inner.value <= highest:
                 return found
@@ -204,7 +204,7 @@ class _Search(Run):
         return best
 
     def _runaway(self, hyper: torch.Tensor) -> str:
-        """Say which scales have no optimum: at an end, or still on a long way."""
+        """Name the scales without optimum: at a limit, or diverging."""
         still = self.drift * (self.gap <= self.options.tol)
         to_zero = (hyper <= self.low) | (still < -STILL_MOVING)
         to_infinity = (hyper >= self.high) | (still > STILL_MOVING)
@@ -218,7 +218,7 @@ class _Search(Run):
         if self.stopped:
             message = ""
         elif inner.diagnostics["gap"] > tol or inner.converged:
-            # What is wrong at fixed scales is said as for fixed scales.
+            # Problems at fixed scales are reported as for fixed scales.
             message = message or inner.message
         if not (converged or message or self.stopped):
             message = (
@@ -230,7 +230,7 @@ class _Search(Run):
 
 
 class _Scales(NamedTuple):
-    """The fit at some scales; the gradient is that of its value in their logarithms."""
+    """The fit at given scales, with the gradient of its value in their logarithms."""
 
     hyper: torch.Tensor
     inner: Solution

@@ -1,4 +1,4 @@
-"""What is known at the end of an epoch: averages, and how noisy they are."""
+"""Averages at the end of an epoch, and their noise."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,9 +10,9 @@ __all__ = ["EpochEnd", "mean_and_error"]
 
 @dataclass(frozen=True, eq=False)
 class EpochEnd:
-    """Sum of the states of a sweep so far, the last one, and the epochs' values.
+    """Sum of the states of a sweep so far, the last state, and the epochs' values.
 
-    With rows that are held out also the score of `state` on them.
+    With held-out rows also the score of `state` on them.
     """
 
     total: torch.Tensor
@@ -23,15 +23,15 @@ class EpochEnd:
 
     @cached_property
     def state(self) -> torch.Tensor:
-        """The average, or where the objective still falls fast the last state."""
-        # While it does, an average lags behind the last state.
+        """The average, or the last state if the objective still decreases fast."""
+        # In this case an average lags behind the last state.
         values = torch.cat(self.values)
         return self.last if _is_falling(values) else self.total / len(values)
 
 
 def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     """Mean of independent values, and its standard error; NaN of a single one."""
-    largest = values.abs().max().clamp(min=1e-150)  # squares may be no floats
+    largest = values.abs().max().clamp(min=1e-150)  # squares may overflow
     error = float(largest * (values / largest).std()) / len(values) ** 0.5
     return float(values.mean()), error
 

@@ -1,4 +1,4 @@
-"""Half-steps for precisions with Gamma posteriors, beside a normal q of the rest."""
+"""Half-steps for precisions with Gamma posteriors, given a normal q of the rest."""
 
 from typing import cast
 
@@ -21,12 +21,12 @@ from skvi.utils._scale_mixture import gamma_nodes, noise_nodes
 
 __all__ = ["GammaSteps"]
 
-# Nodes for steps of the likelihood's number; where many rows determine it, its loss is
-# a polynomial of its logarithm there, which so many nodes determine.
+# Nodes for steps of the parameter of the likelihood; if many rows determine it, the
+# loss is a polynomial of its logarithm there, which this number of nodes determines.
 MANY_NODES, MANY_ROWS, DEGREE = 128, 20.0, 18
-# Largest move of log shape and log rate in one step.
+# Maximum change of log shape and log rate in one step.
 LARGEST_MOVE = 1.5
-# Relative slack of rounding in the steps.
+# Relative tolerance for rounding in the steps.
 TIGHT = {"ftol": 1e-15, "gtol": 1e-10}
 
 
@@ -36,8 +36,8 @@ class GammaSteps:
     Parameters
     ----------
     problem : Problem
-        Of a `HierarchicalTarget` whose theta holds precisions, with a product
-        posterior: one normal part, and Gamma parts for the precisions.
+        Problem of a `HierarchicalTarget` whose theta contains precisions, with a
+        product posterior: one normal part, and Gamma parts for the precisions.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -73,18 +73,18 @@ class GammaSteps:
         return self.problem.at(State(self.part, target.conditional(loss, precision)))
 
     def joined(self, part: Posterior) -> Posterior:
-        """The whole posterior with another normal part."""
+        """The complete posterior with another normal part."""
         return self.problem.posterior.with_parts({self.key: part})
 
     def noise_scale(self) -> torch.Tensor:
-        """Scale of the noise: that of the mean precision, where it is a parameter."""
+        """Scale of the noise: that of the mean precision, if it is a parameter."""
         if self.own not in self.names:
             return self.target.likelihood._scale
         shape, rate = self.gamma(self.own)
         return torch.from_numpy(shape / rate)[0] ** self.power
 
     def constant(self) -> float:
-        """What the conditional objective lacks of the whole one, in nats."""
+        """The difference of the complete and the conditional objective, in nats."""
         total = 0.0
         for name in self.names:
             shape, rate = self.gamma(name)
@@ -99,7 +99,7 @@ class GammaSteps:
         return self.target.predictor.n_features / len(shape)
 
     def step(self) -> Posterior:
-        """Posterior with the best distributions of the precisions given q(coef)."""
+        """Posterior with optimal distributions of the precisions given q(coef)."""
         steps = {"coef_precision": self._coef, self.own: self._noise}
         posterior = self.problem.posterior
         parts: dict[tuple[str, ...], Posterior] = {}
@@ -154,14 +154,14 @@ class GammaSteps:
 
 
 class AveragedLoss(Movable):
-    """Loss of a row, averaged over what its likelihood does not know.
+    """Loss of a row, averaged over the unknown parameter of its likelihood.
 
     Parameters
     ----------
     target : HierarchicalTarget
         Its loss and its likelihood are evaluated.
     hyper, weights : Tensor of shape (m,)
-        Numbers that `Likelihood.bind` takes.
+        Values that `Likelihood.bind` takes, and their weights.
     """
 
     is_log_loss = False
@@ -170,7 +170,7 @@ class AveragedLoss(Movable):
         self, target: HierarchicalTarget, hyper: torch.Tensor, weights: torch.Tensor
     ) -> None:
         self.loss, self.weights = target.loss, weights
-        # Not where it is used: there tensors may be of no use to derivatives.
+        # Not at the place of use, where tensors may not support derivatives.
         self.bound = [target._likelihood.bind(number.reshape(1)) for number in hyper]
 
     def expected(
@@ -190,7 +190,7 @@ class AveragedLoss(Movable):
         return value, first, second
 
     def tail_curvature(self, likelihood: Likelihood) -> None:
-        """Not known."""
+        """Unknown."""
 
 
 def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:
@@ -200,7 +200,7 @@ def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:
 def _losses_at(
     target: HierarchicalTarget, hyper: torch.Tensor, normal: NormalForm
 ) -> list[torch.Tensor]:
-    """Expected loss of all rows at every number that `Likelihood.bind` takes."""
+    """Expected loss of all rows at every value that `Likelihood.bind` takes."""
     mean, variance = target.predictor.moments(target.X, normal)
     mean = shift_mean(mean, target.rows)
     w, found = target.sample_weight, []

@@ -1,4 +1,4 @@
-"""Learned scales: how far they may run, and what to say where they do."""
+"""Learned scales: their limits, and messages if they degenerate."""
 
 import math
 
@@ -10,20 +10,20 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["check_noise", "hyper_range", "runaway_message", "suspicion"]
 
-# Robust losses may have no lowest value at all: a floor that a run away reaches before
-# its steps have become too small, and a fall that is worth a word.
+# Robust losses can be unbounded below: a lower limit that a diverging scale reaches
+# before its steps have become too small, and a decrease that is worth a warning.
 ROBUST_FLOOR, SUSPICIOUS = math.log(1e2), math.log(0.3)
-# Of the rows within three deviations of the noise, 8 % lie within a tenth of one where
-# the noise is normal, and nearly all where the noise has run away.
+# Of the rows within three standard deviations of the noise, 8 % lie within a tenth of
+# one if the noise is normal, and nearly all if the noise has degenerated.
 INSIDE, EXACT, MAX_EXACT = 3.0, 0.1, 0.5
 
 
 def hyper_range(
     target: Target, has_small_steps: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Least and largest values of the point parameters of a target, (H,) each.
+    """Lower and upper limits of the point parameters of a target, (H,) each.
 
-    With steps that become smaller on the way, robust losses need a nearer floor.
+    With decreasing step sizes, robust losses need a higher lower limit.
     """
     layout = target.point_layout
     low, high = (end.to(target.hyper.device) for end in layout.limits())
@@ -34,35 +34,35 @@ def hyper_range(
 
 
 def suspicion(target: Target, hyper: torch.Tensor) -> str:
-    """Say that a scale of the noise falls with a robust loss, as a run away does."""
+    """Say that a noise scale decreases with a robust loss, as if degenerating."""
     fallen = hyper - target.initial_hyper().to(hyper.dtype) < SUSPICIOUS
     layout = target.point_layout
     noise = layout.positions(n for n, b in layout.items() if b.role == "noise")
     is_suspicious = target.is_robust and bool(fallen[noise].any())
-    return f"; a learned scale falls too: {RUNAWAY}" if is_suspicious else ""
+    return f"; a learned scale decreases, too: {RUNAWAY}" if is_suspicious else ""
 
 
 def runaway_message(
     target: Target, to_zero: torch.Tensor, to_infinity: torch.Tensor
 ) -> str:
-    """Say which learned scales have no optimum, and what to change.
+    """Name the learned scales without optimum, and a remedy.
 
     Parameters
     ----------
     target : Target
-        With the names of its hyperparameters in `learned`.
+        A target with the names of its hyperparameters in `learned`.
     to_zero, to_infinity : Tensor of bool of shape (H,)
 
     Returns
     -------
     str
-        Empty if none ran away.
+        Empty if none degenerates or diverges.
 
     Raises
     ------
     NoOptimumError
-        A scale of the noise runs to 0 with a robust loss, which has no lower bound
-        there.
+        A scale of the noise degenerates to 0 with a robust loss, which is unbounded
+        below there.
     """
     floor_remedies = {"noise": target.floor_remedy, "prior": _FLOOR_OF_PRIOR}
     parts = []
@@ -71,9 +71,9 @@ def runaway_message(
             continue
         if bool(to_zero[block.slice].any()):
             _check_loss(target, name, block.role)
-            parts.append(f"{name} runs to 0: {floor_remedies[block.role]}")
+            parts.append(f"{name} degenerates to 0: {floor_remedies[block.role]}")
         elif bool(to_infinity[block.slice].any()):
-            parts.append(f"{name} grows without limit: {_CEILING[block.role]}")
+            parts.append(f"{name} diverges: {_CEILING[block.role]}")
     return "; ".join(parts)
 
 
@@ -82,17 +82,17 @@ def check_noise(
 ) -> None:
     """Raise if a robust loss has settled on rows that are fitted exactly.
 
-    A hyperprior of the noise precision stops the noise from reaching zero, so that it
-    has an optimum there, which says nothing of the data.
+    A hyperprior of the noise precision keeps the noise from reaching zero, so that
+    there is a meaningless optimum close to zero.
 
     Parameters
     ----------
     target : SupervisedTarget
-        Of a linear model with a noise that is not given.
+        Target of a linear model whose noise is not given.
     normal : NormalForm
         Posterior of its coefficients.
     scale : Tensor
-        Of the noise.
+        Scale of the noise.
 
     Raises
     ------
@@ -109,20 +109,20 @@ def check_noise(
     n_exact, n_inside = ((distance < bound).sum() for bound in (EXACT, INSIDE))
     if n_exact > MAX_EXACT * n_inside:
         raise NoOptimumError(
-            f"With loss={target.loss!r} the noise runs to 0: {RUNAWAY}."
+            f"With loss={target.loss!r} the noise degenerates to 0: {RUNAWAY}."
         )
 
 
 def _check_loss(target: Target, name: str, kind: str) -> None:
     if kind == "noise" and isinstance(target, SupervisedTarget) and target.is_robust:
         raise NoOptimumError(
-            f"With loss={target.loss!r} the {name} runs to 0: {RUNAWAY}."
+            f"With loss={target.loss!r} the {name} degenerates to 0: {RUNAWAY}."
         )
 
 
 RUNAWAY = (
-    "where some rows are fitted exactly, as equal targets are, a robust loss has no "
-    "lowest value, and its result would mean nothing. Fix the scale (such as "
+    "if some rows are fitted exactly, as equal targets are, a robust loss has no "
+    "minimum, and the result would be meaningless. Fix the scale (such as "
     "noise_scale=0.5), use loss='log', or an order closer to 1"
 )
 _FLOOR_OF_PRIOR = (

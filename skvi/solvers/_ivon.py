@@ -7,9 +7,9 @@ paper estimates by a reparametrized product of gradient and noise:
 
 .. math:: \frac{\partial L}{\partial r} = \sigma^2 H - w
 
-with w the weight of the entropy of q, prior and learned scales included in H. The
-optimum has the precision H / w. The paper moves the precision by a share b toward it,
-with a term of second order that keeps it positive (its line 5), and the mean along
+with the weight w of the entropy of q; H includes the prior and learned scales. The
+optimum has the precision H / w. The paper moves the precision by a fraction b toward
+it, with a second-order term that keeps it positive (its line 5), and the mean along
 momentum in units of the variance (line 6). In our coordinates, with x = b g_r / w,
 
 .. math::
@@ -20,10 +20,10 @@ momentum in units of the variance (line 6). In our coordinates, with x = b g_r /
     \qquad
     m \leftarrow m - \frac{a}{w} \sigma^2 \bar g_m
 
-The factor is at least 1/2, whatever the gradient. The paper leaves the prior out of
-the momentum; here it is in, which changes nothing at small steps. Both steps do not
-change with the units of theta: no feature is too large, and no layer too wide, for a
-step size that suits another one.
+The factor is at least 1/2 for every gradient. The paper leaves the prior out of the
+momentum; here it is included, which makes no difference for small steps. Both steps are
+invariant to the units of theta: a step size that suits one feature or layer suits them
+all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,14 +35,14 @@ from skvi.solvers._optimizer import Numbers, Optimizer
 
 __all__ = ["IvonStack", "IvonSteps"]
 
-# Of the gradients in the means.
+# Momentum of the gradients in the means.
 MOMENTUM = 0.9
-# Steps of precisions and of point parameters, as shares of that of the means.
+# Steps of precisions and of point parameters, as fractions of that of the means.
 PRECISION_SHARE, POINT_SHARE = 0.03, 0.1
 
 
 class IvonSteps(Optimizer):
-    """What IVON knows of one member: K mean-field normals and point parameters.
+    """State of IVON for one member: K mean-field normals and point parameters.
 
     Point parameters, such as the noise and the scales of priors, take steps of Adam.
 
@@ -51,13 +51,13 @@ class IvonSteps(Optimizer):
     params : Tensor of shape (V,)
         Means and log standard deviations of each normal, then the point parameters.
     rate : float
-        Share of a Newton step that the means make.
+        Fraction of a Newton step that the means take.
     n_params : int
-        P, of theta.
+        P, the length of theta.
     n_components : int, default=1
         K.
     weight : float, default=1.0
-        Of the entropy of q in what is minimized.
+        Weight of the entropy of q in the loss.
     """
 
     moments = ("first",)
@@ -93,7 +93,7 @@ class IvonSteps(Optimizer):
         return IvonStack(members, params, gradients)
 
     def sizes(self, n_steps: int) -> list[float]:
-        """Next steps of the means, corrected for momentum that starts at 0."""
+        """Next steps of the means, corrected for the momentum's start at 0."""
         scale, counts = self.rate / self.weight, range(1, n_steps + 1)
         return [scale / (1 - MOMENTUM ** (self.count + k)) for k in counts]
 
@@ -103,7 +103,7 @@ class IvonSteps(Optimizer):
         return super().state_dict() | points
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
-        """Go on where another one was; see `Optimizer.load_state_dict`."""
+        """Continue from a state; see `Optimizer.load_state_dict`."""
         points = {k: v for k, v in state.items() if k.startswith("points_")}
         super().load_state_dict({k: v for k, v in state.items() if k not in points})
         self.points.load_state_dict(
@@ -117,7 +117,7 @@ class IvonStack:
     Parameters
     ----------
     members : sequence of IvonSteps
-        Of M vectors with the same P and K; what they know moves into the stack.
+        States of M vectors with the same P and K, which move into the stack.
     params, gradients : Tensor of shape (M, V)
     """
 
@@ -129,7 +129,7 @@ class IvonStack:
     ) -> None:
         self.members, one = members, members[0]
         shape, split = (one.n_components, 2, one.n_params), one.split
-        # Of shape (M, K, P) each.
+        # Each of shape (M, K, P).
         self.mean, self.log_std = params[:, :split].unflatten(1, shape).unbind(2)
         self.slopes = gradients[:, :split].unflatten(1, shape).unbind(2)
         self.first = torch.stack([member.first for member in members])

@@ -1,4 +1,4 @@
-"""Limited-memory BFGS with a line search that copes with infinite values."""
+"""Limited-memory BFGS with a line search that handles infinite values."""
 
 import math
 from collections import deque
@@ -8,13 +8,13 @@ import torch
 
 __all__ = ["LBFGS"]
 
-# Pairs that are remembered, fewer where they would hold too many numbers.
+# Number of stored pairs, fewer if they would need too much memory.
 MEMORY, MIN_MEMORY, MEMORY_ELEMENTS = 50, 5, 2**24
-# Evaluations of one line search.
+# Maximum number of evaluations of one line search.
 MAX_EVALUATIONS = 40
-# Weak Wolfe conditions: least decrease, and least flattening of the slope.
+# Weak Wolfe conditions: sufficient decrease, and curvature.
 DECREASE, FLATTENING = 1e-4, 0.9
-# Increase that is rounding, relative to the value.
+# Relative increase of the value that is due to rounding.
 ROUNDING = 1e-14
 
 Evaluate = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
@@ -26,10 +26,11 @@ class LBFGS:
     Parameters
     ----------
     evaluate : callable
-        Point -> value and gradient; the value may be ``inf``, which no step enters.
+        Point -> value and gradient; the value may be ``inf``, where no step is
+        accepted.
     x : Tensor of shape (m,)
-        Where to start, with a finite value, in coordinates in which the Hessian is
-        near the identity.
+        Start, with a finite value, in coordinates in which the Hessian is close to the
+        identity.
     """
 
     def __init__(self, evaluate: Evaluate, x: torch.Tensor) -> None:
@@ -53,18 +54,18 @@ class LBFGS:
 
     @property
     def decrement(self) -> float:
-        """Decrease that the quadratic model promises, in units of the value."""
+        """Decrease predicted by the quadratic model, in units of the value."""
         return -0.5 * float(self.gradient @ self.direction())
 
     def step(self) -> bool:
-        """Move to a lower point; False where rounding allows none."""
+        """Move to a lower point; False if rounding prevents it."""
         direction = self.direction()
         slope = float(self.gradient @ direction)
         found = self._search(direction, slope) if slope < 0 else None
         if found is None:
             if not self.pairs:
                 return False
-            self.pairs.clear()  # the memory may be at fault
+            self.pairs.clear()  # the history may be the cause
             return self.step()
         x, value, gradient = found
         s, y = x - self.x, gradient - self.gradient
@@ -78,7 +79,7 @@ class LBFGS:
     ) -> tuple[torch.Tensor, float, torch.Tensor] | None:
         """Bisection for the weak Wolfe conditions (Lewis and Overton 2013, 2.6)."""
         low, high, best = 0.0, math.inf, None
-        # The first step of all is as long as the coordinates are wide.
+        # The very first step has the length of the scale of the coordinates.
         t = 1.0 if self.pairs else min(1.0, 1 / math.sqrt(-slope))
         slack = ROUNDING * abs(self.value)
         for _ in range(MAX_EVALUATIONS):

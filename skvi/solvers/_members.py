@@ -1,4 +1,4 @@
-"""Training of several members side by side, in stacks of one structure."""
+"""Parallel training of several members, in stacks of equal structure."""
 
 import math
 from collections import defaultdict
@@ -18,13 +18,13 @@ def train(trainings: Sequence[Training]) -> None:
     Parameters
     ----------
     trainings : sequence of Training
-        Those that share a structure go in one stack. Each one gets what it would get
-        alone; one that is done leaves its stack.
+        Members with the same structure form a stack. Each is trained as it would be
+        alone, and leaves its stack when it is finished.
 
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C: all of them can be ended where they are.
+        On Ctrl-C: all of them can be ended in their current state.
     """
     groups = defaultdict(list)
     for i, training in enumerate(trainings):
@@ -73,7 +73,7 @@ class _Stack:
         self._ceiling = torch.stack([t.ceiling for t in self.trainings])
 
     def advance(self) -> bool:
-        """Make some steps; whether there is anybody left."""
+        """Make some steps; return whether any members are left."""
         if not self.trainings:
             return False
         spans_epochs = self.steps.spans_epochs
@@ -117,7 +117,7 @@ class _Stack:
             self._shares = shares
 
     def _may_reach_an_end(self, n_steps: int) -> bool:
-        """Whether hyperparameters could come to an end of their ranges."""
+        """Whether hyperparameters could reach a limit of their ranges."""
         if not self._hyper.shape[1]:
             return False
         optimizers = [training.optimizer for training in self.trainings]
@@ -126,7 +126,7 @@ class _Stack:
         return bool(room.min() <= n_steps * longest)
 
     def _drop(self) -> None:
-        """Go on without the members that are done."""
+        """Continue without the finished members."""
         left = [m for m, t in enumerate(self.trainings) if not _has_ended(t)]
         if len(left) == len(self.trainings):
             return
@@ -140,13 +140,13 @@ class _Stack:
 
 
 def _most_rows(trainings: Sequence[Training]) -> int | None:
-    """Rows of the largest minibatch of any member; None if all take all rows."""
+    """Rows of the largest minibatch of any member; None if all members use all rows."""
     sizes = [training.batch_size for training in trainings]
     return max((size for size in sizes if size is not None), default=None)
 
 
 def _has_ended(training: Training) -> bool:
-    """Whether a member is done, which is then judged."""
+    """Whether a member is finished, which is then evaluated."""
     if training.is_done:
         training.finish()
     return training.is_done

@@ -1,4 +1,4 @@
-"""The mode of a generalized linear model: a cheap start for better things."""
+"""The mode of a generalized linear model: a cheap start for other methods."""
 
 import math
 
@@ -8,11 +8,11 @@ from skvi.base import NormalForm
 from skvi.targets import SupervisedTarget
 from skvi.utils._covariance_split import pairwise_split
 
-# The mode is only a starting point: this close, in nats, is close enough.
+# The mode is only a starting point: this distance in nats is close enough.
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
-# So many nats away, losses that flatten are worth longer steps than Newton's.
+# At least this many nats away, losses that flatten merit longer steps than Newton's.
 FAR, LONG_STEP = 5.0, 1.5
-# Whole steps of the precision alternate around where they go.
+# Full steps of the precision alternate around the solution.
 AVERAGE_SHARE = 0.7
 
 
@@ -69,7 +69,7 @@ def find_mode(
         else:
             break
         theta, (value, slope, curvature, pull) = moved, trial
-        # The next one is smaller by the same factor, or by more.
+        # The next step is smaller by at least the same factor.
         following = decrement * min(decrement / last, 1.0) if last else math.inf
         if decrement < MODE_TOLERANCE or following < NEXT_TOLERANCE:
             break
@@ -84,7 +84,7 @@ def average_curvature(
     precision: torch.Tensor,
     n_iter: int = 2,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move from the mode toward the best normal, with rough integrals.
+    """Move from the mode toward the best normal, with approximate integrals.
 
     A step costs a third of one with the full rule, which it often saves.
 
@@ -172,13 +172,13 @@ def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tens
     """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
     if curvature.ndim == 1:
         return curvature.clamp(min=0)
-    if target.loss.is_log_loss:  # the likelihoods of several f are log-concave
+    if target.loss.is_log_loss:  # the likelihoods with several f are log-concave
         return curvature
     return clip_eigenvalues(curvature)
 
 
 def clip_eigenvalues(curvature: torch.Tensor) -> torch.Tensor:
-    """Nearest positive semi-definite matrices, (n, K, K)."""
+    """Closest positive semi-definite matrices, (n, K, K)."""
     values, vectors = torch.linalg.eigh(curvature)
     return vectors @ (values.clamp(min=0)[..., None] * vectors.mT)
 
@@ -206,7 +206,7 @@ def scale_of(precision: torch.Tensor) -> torch.Tensor | None:
 
 
 def factorize(matrix: torch.Tensor) -> torch.Tensor:
-    """Lower Cholesky factor, with a relative jitter where rounding demands it."""
+    """Lower Cholesky factor, with a relative jitter if rounding requires it."""
     for jitter in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
         shifted = matrix if jitter == 0 else matrix + jitter * matrix.diagonal().diag()
         factor, info = torch.linalg.cholesky_ex(shifted)
@@ -220,7 +220,7 @@ SINGULAR = (
     "the features, remove duplicated columns, or use a prior with a smaller scale."
 )
 
-# Above so many parameters a Newton step is found by conjugate gradients.
+# Above this number of parameters Newton steps use conjugate gradients.
 DENSE_LIMIT = 1500
 
 

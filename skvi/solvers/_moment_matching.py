@@ -35,13 +35,14 @@ from skvi.targets import Target
 
 __all__ = ["MomentMatching", "fit_proposal_normal"]
 
-# Independent draws that the moments should be worth: errors of 1 % of a standard
+# Effective number of independent draws for the moments: errors of 1 % of a standard
 # deviation in the means. A full covariance gets more, in proportion to P^2.
 MIN_ESS = 10_000
-# Draws for the value after Ctrl-C, when nobody wants to wait.
+# Draws for the value after Ctrl-C, which should be quick.
 FEW_DRAWS = 256
 N_CHAINS = 64
-# Above so many parameters proposals are factorized: a covariance costs too much.
+# Above this number of parameters proposals are factorized: a covariance is too
+# expensive.
 MAX_FULL_RANK = 2000
 TINY_VARIANCE = 1e-300
 MAX_RHAT = 1.05
@@ -50,20 +51,19 @@ MAX_RHAT = 1.05
 class MomentMatching(Solver):
     """Give a normal q the mean and covariance that its optimum must have.
 
-    For the EUBO they are the posterior's: they minimize KL(posterior || q) over
+    For the EUBO these are those of the posterior: they minimize KL(posterior || q) over
     normals, full-rank or factorized, so that no gradient is needed; a normal of low
-    rank gets the maximum likelihood fit of factor analysis to them, which minimizes
-    it as well. The moments
-    come from importance sampling with a Student-t fitted around the full-rank ELBO
-    solution while its Pareto k allows it, else from Markov chains.
+    rank gets the maximum likelihood fit of factor analysis to them, which minimizes it
+    as well. The moments come from importance sampling with a Student-t fitted around
+    the full-rank ELBO solution while its Pareto k allows it, else from Markov chains.
 
     For Rényi's bound with 0 < alpha < 1 they are those of ``p^(1 - alpha)
     q^alpha``, which depends on q: Newton steps on fresh draws, the last ones
-    averaged, started at the ELBO solution. What is estimated is the difference to
-    the tilted density of a normal near p, whose moments are known, so that the
-    noise stays bounded as alpha nears 1. Where the draws are too poor for that, the
-    ELBO solution is kept and the message says so; after Ctrl-C as well, or, with
-    `warm_start`, the posterior from which it started.
+    averaged, started at the ELBO solution. The difference to the tilted density of a
+    normal close to p, whose moments are known, is estimated, so that the noise stays
+    bounded as alpha approaches 1. If the draws are too poor for that, or after Ctrl-C,
+    the ELBO solution is kept and the message says so; with `warm_start`, the posterior
+    from which it started.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class MomentMatching(Solver):
         if problem.objective.tilt and normal.factor is not None:
             return (
                 "the posterior family has covariances of low rank only, whose optimum "
-                "has not the moments of the tilted density"
+                "does not have the moments of the tilted density"
             )
         if len(problem.target.hyper):
             return "the target has hyperparameters to learn"
@@ -100,7 +100,7 @@ class MomentMatching(Solver):
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Match moments; `max_iter` and `warm_start` are those of the ELBO's solution.
+        """Match moments; `max_iter` and `warm_start` apply to the ELBO's solution.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class MomentMatching(Solver):
     def _match(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
     ) -> Solution:
-        """Take the posterior's moments; propose from around a normal."""
+        """Use the posterior's moments, with proposals around a normal."""
         target, generator = problem.target, problem.source_of_draws
         proposal, pilot = adapt_proposal(target, normal, generator)
         efficiency = pilot.ess / len(pilot.theta)
@@ -194,7 +194,7 @@ class MomentMatching(Solver):
     def _match_tilted(
         self, problem: Problem, normal: NormalForm, options: SolverOptions
     ) -> Solution:
-        """Start at the ELBO solution; propose from the tilted density."""
+        """Start at the ELBO solution, with proposals from the tilted density."""
         if normal.is_diagonal:
             full = fit_proposal_normal(problem.target, options.max_iter)
             normal = normal if full is None else full
@@ -204,7 +204,7 @@ class MomentMatching(Solver):
         )
 
     def _cut_short(self, problem: Problem, warm: bool) -> Solution:
-        """Keep what the posterior is, with a rough estimate of its bound."""
+        """Keep the current posterior, with a rough estimate of its bound."""
         value, error = estimate_loss(problem, FEW_DRAWS)
         what = "the posterior of the last fit" if warm else "the ELBO's solution"
         return Solution(
@@ -220,7 +220,7 @@ class MomentMatching(Solver):
 
 
 def _solve(problem: Problem, max_iter: int) -> Solution:
-    """ELBO solution that is near enough, from the better of two starts."""
+    """ELBO solution that is close enough, from the better of two starts."""
     solver = NaturalGradient if EmpiricalBayes.missing(problem) else EmpiricalBayes
     return solve_from_best(
         solver(), problem, SolverOptions(max_iter=max_iter, tol=1e-3)
@@ -232,40 +232,40 @@ def _normal_of(posterior: Posterior) -> NormalForm:
 
 
 def _moved(problem: Problem, state: State) -> Problem:
-    """Problem with its posterior near the normal that a phase found."""
+    """Problem with its posterior near the normal found by a phase."""
     near = problem.posterior.near(_normal_of(state.posterior))
     return replace(problem, posterior=near)
 
 
 def _ess_goal(problem: Problem) -> int:
-    """Independent draws that the moments should be worth."""
+    """Effective number of independent draws for the moments."""
     if problem.posterior.is_diagonal:
         return MIN_ESS
     return max(MIN_ESS, 10 * problem.target.layout.size**2)
 
 
 def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | None:
-    """ELBO solution of a linear model: a good place to propose from.
+    """ELBO solution of a linear model, as the center of a proposal.
 
     Full-rank up to 2000 parameters, factorized above.
 
     Parameters
     ----------
     target : Target
-        With a predictor that is linear in theta.
+        A target with a predictor that is linear in theta.
     max_iter : int, default=100
         Iterations of the natural gradient, which stop 0.001 nats from the optimum.
 
     Returns
     -------
     NormalForm or None
-        Over all P parameters, computed without draws. None if the ELBO needs
-        draws, such as under a prior whose coefficients depend on each other.
+        Over all P parameters, computed without draws. None if the ELBO needs draws, for
+        example for a prior with dependent coefficients.
 
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C: a solution that was cut short is not returned.
+        On Ctrl-C: an interrupted solution is not returned.
 
     Examples
     --------

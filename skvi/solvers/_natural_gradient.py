@@ -31,12 +31,12 @@ from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
-# When quasi-Newton runs take over: where steps keep failing, or take too many.
+# When quasi-Newton runs take over: if steps keep failing, or there are too many.
 MAX_REJECTIONS = 3
 MAX_NATURAL = 25
-# This many nats from the optimum a whole step of the precision goes too far.
+# This many nats from the optimum a full step of the precision overshoots.
 FAR, FAR_SHARE = 1.0, 0.8
-# Below about so many nats of skewness the mode's curvature is a start as good.
+# Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
 
 
@@ -50,12 +50,11 @@ class NaturalGradient(Solver):
         precision <- precision + rho (A' diag(E loss'') A + 2 dD/dcov) / c,
         mean      <- mean - rho (A' diag(E loss'') A + d2D/dmean2)^-1 gradient,
 
-    which for KL is the natural gradient (c = 1). Anderson acceleration makes the
-    linear convergence superlinear; a step that does not lower the objective is
-    repeated without it, and then halved, so that the iteration cannot oscillate
-    where the data are nearly separable. Where steps keep failing (divergences
-    that hardly punish width have curved valleys) quasi-Newton runs on the same
-    objective finish the work.
+    which for KL is the natural gradient (c = 1). Anderson acceleration makes the linear
+    convergence superlinear; a step that does not lower the objective is repeated
+    without it, and then halved, so that the iteration cannot oscillate if the data are
+    nearly separable. If steps keep failing (divergences that hardly penalize width have
+    curved valleys) quasi-Newton runs on the same objective complete the fit.
 
     Examples
     --------
@@ -90,7 +89,7 @@ class NaturalGradient(Solver):
         return missing_for_quadrature(problem, takes_low_rank=False)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit without draws: `value` is exact but for quadrature; see `Solver`."""
+        """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
         with torch.inference_mode():
             run = _RowIteration if suits_rows(problem) else _Iteration
             return run(problem, options).run()
@@ -163,7 +162,7 @@ class _Iteration(Run):
         return self._finish(self._gap())
 
     def _is_done(self) -> bool:
-        """Whether the gap is small, and not only beside the errors of a bad start."""
+        """Whether the gap is small, not only relative to errors of a bad start."""
         if self._gap() >= self._tolerance:
             return False
         if self._resolved_at > NEGLIGIBLE:
@@ -171,13 +170,13 @@ class _Iteration(Run):
         return self._gap() < self._tolerance
 
     def _gap(self) -> float:
-        """Nats to the optimum, measured here; at least the last quasi-Newton gain."""
+        """Nats to the optimum at this point; at least the last quasi-Newton gain."""
         return max(self.point.directions[2], self.last_gain)
 
     def _iterate(self) -> None:
         """Move to a better point."""
         slow = self.rejections >= MAX_REJECTIONS or len(self.history) >= MAX_NATURAL
-        # A line search needs values that agree with their gradients.
+        # A line search needs values that are consistent with their gradients.
         if slow and self._resolution < 10 * self.options.tol:
             return self._quasi_newton()
         return self._natural_step()
@@ -213,12 +212,12 @@ class _Iteration(Run):
         for point in quasi_newton_run(evaluate, self.point, root):
             self.point = point
         self.last_gain = before - self.point.value
-        # Within rounding, or the quadrature cannot resolve the objective.
+        # Rounding errors, or the quadrature cannot resolve the objective.
         least = min(self._resolution, self._tolerance)
         self.stalled = self.last_gain <= self._rounding + least
 
     def _slack(self) -> float:
-        """Increase of the objective that means nothing: rounding, quadrature."""
+        """Insignificant increase of the objective: rounding, quadrature."""
         return self._rounding + self._resolution
 
     @property
@@ -227,16 +226,16 @@ class _Iteration(Run):
 
     @property
     def _tolerance(self) -> float:
-        """Gap to reach: the one asked for, or what the quadrature can resolve."""
+        """Gap to reach: the requested one, or what the quadrature can resolve."""
         return max(self.options.tol, 0.05 * self._resolution)
 
     @cached_property
     def _resolution(self) -> float:
-        """Error of the quadrature where several f meet in a loss, in nats.
+        """Error of the quadrature if a loss depends on several f, in nats.
 
         With a single f it is far below the tolerance. With several the value of the
-        objective and its derivatives have errors of their own, so that the solution
-        of the gradient equations need not be the lowest value.
+        objective and its derivatives have separate errors, so that the solution of the
+        gradient equations need not have the lowest value.
         """
         point = self.point
         if point.curvature.ndim == 1:
@@ -251,7 +250,7 @@ class _Iteration(Run):
         message, converged = "", gap < self._tolerance
         singular = self._singularity() > 1e-3
         if self.stopped:
-            pass  # by the user, who knows
+            pass  # by the user, who knows about it
         elif singular:
             message, converged = f"the result cannot be trusted: {SINGULAR}", False
         elif not converged:

@@ -28,10 +28,11 @@ class NormalPoint:
     Parameters
     ----------
     problem : Problem
-        Of an expectation, a linear predictor and a divergence in closed form.
+        Problem with an expectation objective, a linear predictor and a divergence in
+        closed form.
     normal : NormalForm
     precision : Tensor of shape (P,) or (P, P)
-        That of `normal`.
+        Precision of `normal`.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class NormalPoint:
 
     @cached_property
     def directions(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        """Newton step of the mean, natural step of the precision, and their promise.
+        """Newton step of the mean, natural step of the precision, predicted decrease.
 
         The latter is the decrease in nats that a quadratic model predicts: half the
         squared gradient in the metric of the Hessian, which is that of the posterior
@@ -111,7 +112,7 @@ class NormalPoint:
         except ValueError:
             if self.curvature.ndim == 1:
                 raise
-        # The errors of integrals over many classes can cost their convexity.
+        # Errors of integrals over many classes can destroy their convexity.
         target, clipped = self.target, clip_eigenvalues(self.curvature)
         gram = target.predictor.gram(target.X, clipped)
         return factorize(add(gram, self.terms.curvature))
@@ -140,12 +141,12 @@ class NormalPoint:
         return target.predictor.gram_diagonal(target.X, self.curvature) + pull
 
 
-# Squares of larger means and scales, times data, leave the range of floats.
+# Squares of larger means and scales, times data, exceed the range of floats.
 LARGEST = 1e100
 
 
 class _Nowhere(NormalPoint):
-    """Stands for a precision that is not positive definite."""
+    """Represents a precision that is not positive definite."""
 
     def __init__(self) -> None:
         self.value = math.inf
@@ -155,7 +156,7 @@ NOWHERE = _Nowhere()
 
 
 def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:
-    """Point at a normal; `NOWHERE` where it is too narrow or large for numbers."""
+    """Point at a normal; `NOWHERE` if its values exceed the range of floats."""
     widths = normal.scale if normal.is_diagonal else normal.scale.diagonal()
     size = torch.maximum(normal.mean.abs().max(), normal.scale.abs().max())
     if not bool((widths > 1e-150).all() & (size < LARGEST)):
@@ -166,7 +167,7 @@ def point_of(problem: Problem, normal: NormalForm) -> NormalPoint:
 def point_at(
     problem: Problem, mean: torch.Tensor, precision: torch.Tensor
 ) -> NormalPoint:
-    """Point of that mean and precision; `NOWHERE` if the latter is not positive."""
+    """Point with a mean and precision; `NOWHERE` if the latter is not positive."""
     scale = scale_of(precision)
     if scale is None:
         return NOWHERE

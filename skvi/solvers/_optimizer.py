@@ -1,4 +1,4 @@
-"""What makes a step of a gradient: the state of one member, and of a stack of them."""
+"""Optimizers: the state of one member, and of a stack of members."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, Self
@@ -24,14 +24,14 @@ class OptimizerStack(Protocol):
         Returns
         -------
         list of callable
-            One call of each is the next step of all members.
+            Each call performs the next step of all members.
         """
 
 
 class Optimizer:
-    """Base class: what an optimizer knows of the vector of one member.
+    """Base class: the state of an optimizer for the vector of one member.
 
-    A subclass must implement `stack`, and name in `moments` what it learns.
+    A subclass must implement `stack`, and list its state tensors in `moments`.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class Optimizer:
         Step size, which schedules change.
     """
 
-    #: Attributes that change with every step: tensors of the shape that they have.
+    #: Attributes that change with every step: tensors of constant shape.
     moments: tuple[str, ...] = ()
-    #: No step of a point parameter is longer than so many step sizes.
+    #: Maximum step of a point parameter, in step sizes.
     longest_step: float
 
     def __init__(self, rate: float) -> None:
@@ -56,7 +56,7 @@ class Optimizer:
         Parameters
         ----------
         members : sequence of Optimizer
-            Of M vectors; what they know moves into the stack.
+            States of M vectors, which move into the stack.
         params, gradients : Tensor of shape (M, V)
 
         Returns
@@ -76,7 +76,7 @@ class Optimizer:
         return found | {name: getattr(self, name).clone() for name in self.moments}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
-        """Go on where another one of the same kind was.
+        """Continue from the state of another one of the same kind.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Optimizer:
         Raises
         ------
         ValueError
-            It is the state of another kind, or of vectors of another length.
+            The state is of another kind, or of vectors of another length.
         """
         if set(state) != {"rate", "count", *self.moments}:
             raise ValueError(

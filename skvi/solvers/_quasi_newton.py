@@ -11,7 +11,7 @@ from skvi.solvers._lbfgs import LBFGS
 
 __all__ = ["quasi_newton_run"]
 
-# Steps per run; then the coordinates are whitened anew.
+# Steps per run; then the coordinates are whitened again.
 STEPS_PER_RUN = 100
 
 
@@ -49,7 +49,7 @@ def quasi_newton_run(
     Yields
     ------
     Point
-        With the smallest value that was met so far, after every step.
+        Point with the smallest value so far, after every step.
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal

@@ -27,31 +27,30 @@ __all__ = ["QuasiNewton"]
 
 # L-BFGS steps that count as one iteration.
 STEPS_PER_ITER = 10
-# Iterations after which the coordinates are whitened anew: the curvature of the
-# losses has then settled.
+# Iterations after which the coordinates are whitened again: the curvature of the losses
+# is then stable.
 WHITENINGS = (1, 4)
-# Ratio of the gains of successive iterations, as the estimate of the gap takes it: the
-# last steps of a low rank are slower than those before them.
+# Ratio of the gains of successive iterations assumed in the estimate of the gap: the
+# last steps for a low rank are slower than those before them.
 FASTEST, SLOWEST = 0.8, 0.95
 
 
 class QuasiNewton(Solver):
     """Minimize ``E_q[loss] + D(q || prior)`` by L-BFGS, without noise.
 
-    For a normal q of any shape, of low rank in the first place, whose covariances
-    have no natural parameters of their own. As in `NaturalGradient` every
-    E_q[loss_i] is a one-dimensional integral; here the divergence needs its closed
-    form only, which is differentiated automatically.
+    For a normal q of any shape, mainly of low rank, for which natural gradients do not
+    apply. As in `NaturalGradient` every E_q[loss_i] is a one-dimensional integral; here
+    the divergence needs its closed form only, which is differentiated automatically.
 
-    It starts at the mode, with the curvature C there: own deviations and a factor
-    along the soft directions of C, from a matrix of the size of P or of n,
-    whichever is smaller, or from a few products where both are large. The mean and
-    the factor move in coordinates in which C is the identity. Ten steps are one
-    iteration. Where the divergence is infinite no step goes.
+    It starts at the mode, with the curvature C there: unique standard deviations and a
+    factor along the soft directions of C, from a matrix of size P or n, whichever is
+    smaller, or from a few products if both are large. The mean and the factor move in
+    coordinates in which C is the identity. Ten steps are one iteration. No step is
+    accepted at which the divergence is infinite.
 
-    The gap that is reported adds up the gains that later iterations would make if
-    they fell as the last ones did. The objective of a low rank need not be convex:
-    the gap is to a local optimum.
+    The reported gap is the sum of later gains, extrapolated from the decrease of the
+    last ones. The objective of a low rank need not be convex: the gap is to a local
+    optimum.
 
     Examples
     --------
@@ -107,7 +106,7 @@ class _Run(Run):
         self._begin()
 
     def _begin(self) -> None:
-        """Start at the posterior's own state, or near the mode."""
+        """Start at the state of the posterior, or near the mode."""
         target, normal = self.target, self.shape
         if self.options.warm_start:
             if math.isfinite(self._evaluate_normal(normal)[0]):
@@ -196,7 +195,7 @@ class _Run(Run):
         self.report()
 
     def _gap(self) -> float:
-        """Nats to the optimum: later gains, if they fall as the last ones did."""
+        """Nats to the optimum: later gains, extrapolated from the last ones."""
         if len(self.history) < 3:
             return math.inf
         before, last = (self.history[i - 1] - self.history[i] for i in (-2, -1))
@@ -209,11 +208,11 @@ class _Run(Run):
         divergence = float(problem.divergence.closed_form(normal, self.target.prior))
         fine = refined_value(problem, normal, divergence)
         error, gap = abs(fine - value), self._gap()
-        # Where rounding allows no step, what the quadratic model promises is noise.
+        # If rounding prevents a step, the predicted decrease is noise.
         gap = self.lbfgs.decrement if self.stalled else gap
         converged, message = gap < self.options.tol, ""
         if self.stopped:
-            pass  # by the user, who knows
+            pass  # by the user, who knows about it
         elif not converged:
             message = unfinished(len(self.history), gap, remedy_for(problem, normal))
         else:

@@ -1,4 +1,4 @@
-"""Trainings that go on where those of another process were."""
+"""Trainings that continue those of another process."""
 
 from skvi.objectives._steps import Steps
 from skvi.solvers._adam import Plateau
@@ -12,7 +12,7 @@ from skvi.utils._device import to_device
 
 __all__ = ["Resumable"]
 
-# What changes from step to step, beside what has a state of its own.
+# Attributes that change from step to step, besides objects with their own state.
 CHANGING = (
     "params",
     "start",
@@ -29,10 +29,10 @@ END = ("total", "last", "values", "length", "score")
 
 
 class Resumable:
-    """Part of `Training`: everything that changes, to a checkpoint and back.
+    """Part of `Training` that writes its state to a checkpoint, and restores it.
 
-    Numbers are stored bit by bit and sources of draws with their states, so that what
-    follows is what would have followed.
+    Numbers are stored exactly, and sources of draws with their states, so that a
+    resumed training is identical to an uninterrupted one.
     """
 
     problem: Problem
@@ -49,12 +49,12 @@ class Resumable:
         raise NotImplementedError
 
     def save(self, steps: Steps) -> None:
-        """Write a checkpoint where there is one to write, and it is time or the end.
+        """Write a checkpoint, if there is one, and if it is due or the end is reached.
 
         Parameters
         ----------
         steps : Steps
-            Those that make its steps, between two blocks of them.
+            The steps of this training, between two blocks.
         """
         checkpoint = self.options.checkpoint
         if checkpoint is not None and (checkpoint.is_due or self.is_done):
@@ -76,7 +76,7 @@ class Resumable:
         }
 
     def resume(self) -> None:
-        """Take over what the checkpoint has, if it has anything."""
+        """Restore the state of the checkpoint, if there is one."""
         checkpoint = self.options.checkpoint
         if checkpoint is None or checkpoint.state is None:
             return
@@ -91,14 +91,14 @@ class Resumable:
         self._set_generator(self._found)
 
     def go_on(self, steps: Steps) -> None:
-        """Bring new steps to where those of the checkpoint were; else begin one.
+        """Restore new steps to the state of the checkpoint; else begin a checkpoint.
 
         Parameters
         ----------
         steps : Steps
         """
         if self._found is None:
-            if self.options.checkpoint is not None:  # where it cannot, say so now
+            if self.options.checkpoint is not None:  # if this fails, raise now
                 self.options.checkpoint.save(self._state(steps))
             return
         for source, state in zip(steps.sources, self._found["sources"], strict=True):

@@ -1,4 +1,4 @@
-"""What the runs of solvers without draws share: how they report, and how they end."""
+"""Base of runs of solvers without draws: reports, and how they end."""
 
 import math
 
@@ -24,7 +24,7 @@ class Run:
     solver: str
     #: Whether there is a state to keep.
     is_usable = True
-    #: What is known of the state without a look at it that would take time.
+    #: Diagnostics of the state that need no further computation.
     known: dict = {}
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
@@ -34,7 +34,7 @@ class Run:
 
     @property
     def value(self) -> float:
-        """What is minimized, at the state as it is."""
+        """Value of the loss at the current state."""
         raise NotImplementedError
 
     def state(self) -> State:
@@ -42,11 +42,11 @@ class Run:
         raise NotImplementedError
 
     def improve(self) -> Solution:
-        """Iterate to the end, and judge it."""
+        """Iterate to the end, and assess convergence."""
         raise NotImplementedError
 
     def run(self) -> Solution:
-        """Improve; after Ctrl-C with what there is, if there is anything."""
+        """Improve; after Ctrl-C return the current state, if there is one."""
         try:
             return self.improve()
         except KeyboardInterrupt:
@@ -57,17 +57,17 @@ class Run:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether neither a callback nor `max_iter` stops it."""
+        """Whether to continue, according to the callback and `max_iter`."""
         return not self.stopped and len(self.history) < self.options.max_iter
 
     def report(self) -> None:
         """Say that an iteration is over."""
         self.history.append(self.value)
-        with torch.inference_mode(False):  # callbacks may do what they like
+        with torch.inference_mode(False):  # callbacks may do anything
             self.stopped = self.options.progress(self.value, self.state)
 
     def solution(self, converged: bool, message: str, found: dict) -> Solution:
-        """The state as it is, without Monte Carlo noise in its value."""
+        """The current state, without Monte Carlo noise in its value."""
         return Solution(
             solver=self.solver,
             state=self.state(),

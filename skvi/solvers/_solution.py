@@ -19,24 +19,24 @@ __all__ = [
     "remaining_gain",
 ]
 
-#: What a solver says of itself after Ctrl-C.
+#: Message of a solver after Ctrl-C.
 INTERRUPTED = "interrupted: the best posterior so far was kept"
 
-#: Said where a learned scale has no optimum inside its range.
+#: Message if a learned scale has no optimum inside its range.
 FLOOR_MESSAGE = (
-    "a learned scale fell to its floor: the model fits some rows exactly; fix "
+    "a learned scale fell to its lower limit: the model fits some rows exactly; fix "
     "noise_scale, or use fewer parameters"
 )
 
 
 class State(NamedTuple):
-    """What a fit changes: it makes new ones, and leaves those that it was given.
+    """The state that a fit computes: new objects; the given ones are not changed.
 
     Parameters
     ----------
     posterior : Posterior
     target : Target
-        At hyperparameters.
+        The target at its hyperparameters.
 
     Examples
     --------
@@ -65,21 +65,21 @@ class Ending(Enum):
 
     #: The solver's own criterion was met.
     CONVERGED = "converged"
-    #: Neither that nor any of the others: the message says what to change.
+    #: Not converged: the message says what to change.
     UNFINISHED = "unfinished"
-    #: A callback asked to stop.
+    #: A callback requested to stop.
     STOPPED = "stopped"
     #: Ctrl-C; the solution holds the best state so far.
     INTERRUPTED = "interrupted"
 
 
 class PhaseInterrupted(KeyboardInterrupt):
-    """Ctrl-C in a phase of a fit that had found something already.
+    """Ctrl-C in a phase of a fit that already has a result.
 
     Parameters
     ----------
     state : State
-        What it found.
+        State found by the phase.
 
     Examples
     --------
@@ -95,36 +95,36 @@ class PhaseInterrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """Result of a solver.
 
     Parameters
     ----------
     solver : str
         Name of the solver.
     state : State
-        The posterior, and the target at the hyperparameters that were found.
+        The posterior, and the target at the fitted hyperparameters.
     value : float
-        What was minimized, at the solution, in nats: the loss of an expectation
-        objective, an upper bound, or minus a lower bound.
+        Minimized loss at the solution, in nats: the loss of an expectation objective,
+        an upper bound, or minus a lower bound.
     history : list of float
-        The quantity that is minimized, in nats, after every iteration.
+        Minimized loss, in nats, after every iteration.
     n_iter : int
-        Iterations that were made.
+        Number of iterations.
     ending : Ending
         How it ended.
     message : str
-        What to change if it did not converge, or where it stopped.
+        What to change if it did not converge, or how it stopped.
     diagnostics : dict
-        Numbers that the solver can vouch for.
+        Diagnostics that the solver guarantees.
     is_exact : bool
         Whether `value` is free of Monte Carlo noise.
     value_se : float, default=0.0
-        Monte Carlo standard error of `value`, in nats; 0 where it is exact, NaN where
-        an interrupted fit left a single value.
+        Monte Carlo standard error of `value`, in nats; 0 if it is exact, NaN if an
+        interrupted fit left a single value.
     scores : list of float
-        Of the states after every iteration, where `SolverOptions` score them.
+        Scores of the states after every iteration, if `SolverOptions` request them.
     score : float, default=None
-        That of the state.
+        Score of the state.
 
     Examples
     --------
@@ -154,12 +154,12 @@ class Solution:
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior that was found."""
+        """The fitted posterior."""
         return self.state.posterior
 
     @property
     def target(self) -> Target:
-        """The target at the hyperparameters that were found."""
+        """The target at the fitted hyperparameters."""
         return self.state.target
 
     @property
@@ -173,7 +173,7 @@ class Solution:
         return self.ending is Ending.INTERRUPTED
 
     def cut_short(self) -> "Solution":
-        """Return the same state, as what Ctrl-C left.
+        """Return the same state, marked as interrupted by Ctrl-C.
 
         Returns
         -------
@@ -182,25 +182,25 @@ class Solution:
         return replace(self, ending=Ending.INTERRUPTED, message=INTERRUPTED)
 
     def raise_interrupt(self) -> None:
-        """Hand Ctrl-C on, where a solve is only a part of a fit.
+        """Re-raise Ctrl-C if a solve is only a part of a fit.
 
         Raises
         ------
         PhaseInterrupted
-            Ctrl-C ended it; it holds the state.
+            Ctrl-C ended the solve; the exception holds the state.
         """
         if self.interrupted:
             raise PhaseInterrupted(self.state)
 
 
 def ending_of(converged: bool, stopped: bool = False) -> Ending:
-    """How a solve ended that Ctrl-C did not end.
+    """How an uninterrupted solve ended.
 
     Parameters
     ----------
     converged : bool
     stopped : bool, default=False
-        Whether a callback asked to stop.
+        Whether a callback requested to stop.
 
     Returns
     -------
@@ -218,12 +218,12 @@ def ending_of(converged: bool, stopped: bool = False) -> Ending:
 
 
 def remaining_gain(gains: list[float]) -> float:
-    """Nats that a geometric series of gains still promises.
+    """Remaining gain in nats, extrapolated as a geometric series.
 
     Parameters
     ----------
     gains : list of float
-        Of successive iterations, not negative.
+        Gains of successive iterations, nonnegative.
 
     Returns
     -------

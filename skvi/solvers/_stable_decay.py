@@ -1,4 +1,4 @@
-"""Step sizes that stay until nothing is gained by them, and then fall."""
+"""Step sizes that are constant until they make no progress, and then decrease."""
 
 import math
 
@@ -9,28 +9,29 @@ from skvi.solvers._optimizer import Optimizer
 
 __all__ = ["StableDecay"]
 
-# Observations of the warm-up at most, and without progress at least.
+# Maximum number of observations of the warm-up, and minimum without progress.
 MAX_WARM_UP, MIN_HOLD = 10, 12
 
 
 class StableDecay(Schedule):
-    """Holds the step size until the objective is level, then lets it fall linearly.
+    """Keep the step size until the objective is level, then decrease it linearly.
 
-    The fall takes as long as all before, so that steps average over what they were
-    too long for. It also begins where half of the observations are over, and with the
-    first one where fewer than 44 may be made.
+    The decrease takes as long as the constant phase, so that steps average over details
+    that they were too long for. It begins after half of the observations at the latest,
+    and with the first one if there are fewer than 44.
 
     Parameters
     ----------
     optimizer : Optimizer
     n_observations : int
-        At most.
+        Maximum number of observations.
     tol : float
-        Nats: a smaller fall is none.
+        Nats: a smaller decrease counts as none.
     n_terms : float, default=inf
-        Numbers of rows and parameters: a hundredth of a nat for each is no fall.
+        Number of rows and parameters: a hundredth of a nat for each counts as no
+        decrease.
     warm_up : float, default=0.0
-        Share of the observations at most in which gradients hold a tenth of the
+        Maximum fraction of the observations in which gradients contain a tenth of the
         divergence.
 
     References
@@ -54,15 +55,15 @@ class StableDecay(Schedule):
         self.n_observations = n_observations
         self.warm_up = min(int(warm_up * n_observations), MAX_WARM_UP)
         self.seen: list[torch.Tensor] = []
-        # Observations before the step size falls, and until it is at its end. Where
-        # too few may be made to tell what is level, it falls from the start.
+        # Observations before the step size decreases, and until it is at its end. If
+        # there are too few to detect a level objective, it decreases from the start.
         is_short = n_observations < 2 * (MAX_WARM_UP + MIN_HOLD)
         self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
         self.is_level = False
 
     @property
     def share(self) -> float:  # type: ignore[override]
-        """A tenth in the observations of the warm-up, then all of it."""
+        """A tenth in the observations of the warm-up, then 1."""
         return WARM_UP_SHARE if len(self.seen) < self.warm_up else 1.0
 
     @property
@@ -71,7 +72,7 @@ class StableDecay(Schedule):
 
     @property
     def converged(self) -> bool:
-        """Whether the objective was level, before the step size fell or at the end."""
+        """Whether the objective was level, before steps decreased or at the end."""
         if not self.done or self.drifted:
             return False
         return self.is_level or self._fell_little(len(self.seen) // 4)

@@ -1,4 +1,4 @@
-"""Stochastic gradients on fresh draws: the fallback for every combination."""
+"""Stochastic gradients on fresh draws: applicable to every combination."""
 
 from collections.abc import Sequence
 
@@ -18,20 +18,19 @@ __all__ = ["Ivon", "Stochastic"]
 class Stochastic(Solver):
     """Adam with fresh draws in every step, decaying steps and averaging.
 
-    An iteration is an epoch, one visit of every row in minibatches; where all rows
-    are used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
-    objective is judged after every 100 steps or more. With ``early_stopping``, when
-    its average over three such stretches (`n_iter_no_change` iterations, where that
-    is given) is not lower than before by more than its noise, the step size is
-    halved; at 1/32 of its start the fit has converged. Without, the step size stays
-    until the objective is level, or half of `max_iter` is over, and then falls
-    linearly, see `StableDecay`; in the first iterations gradients hold little of the
-    divergence where `warm_up` says so. The result is the average of the parameters over
-    the last stretch, which removes most of the noise that is left, or the last state
-    while the objective still falls. Ctrl-C keeps the last average, before the first
-    one the current state, and the start where that is better on the same draws.
-
-    Hyperparameters that the target learns are trained beside the posterior.
+    An iteration is an epoch, one pass over the rows in minibatches; if all rows are
+    used at once it is a sweep of ``options.steps_per_iter`` gradient steps. The
+    objective is evaluated over windows of 100 steps or more. With ``early_stopping``,
+    if its average over three windows (`n_iter_no_change` iterations, if given) is not
+    lower than before by more than its noise, the step size is halved; at 1/32 of its
+    start the fit has converged. Without, the step size is constant until the objective
+    is level, or half of `max_iter` is over, and then decreases linearly, see
+    `StableDecay`; with `warm_up`, gradients contain little of the divergence in the
+    first iterations. The result is the average of the parameters over the last window,
+    which removes most of the remaining noise, or the last state while the objective
+    still decreases. Ctrl-C keeps the last average, before the first one the current
+    state, or the start if that is better on the same draws. Hyperparameters that the
+    target learns are trained jointly with the posterior.
 
     Examples
     --------
@@ -42,11 +41,11 @@ class Stochastic(Solver):
 
     name = "stochastic"
 
-    #: First step size where `SolverOptions` give none.
+    #: Initial step size if `SolverOptions` give none.
     rate = 0.05
 
     def _train(self, problem: Problem, options: SolverOptions) -> Training:
-        """What one member goes through."""
+        """The training of one member."""
         rate = options.learning_rate
         if rate is None:
             rate = self.rate * problem.objective.rate_share
@@ -58,16 +57,16 @@ class Stochastic(Solver):
 
     @staticmethod
     def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
-        """What makes the steps of a member."""
+        """The optimizer of a member."""
         return Adam(params, rate)
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
-        """Always: draws of a fresh posterior miss the data; see `Solver`."""
+        """Always: draws of an initial posterior miss the data; see `Solver`."""
         return True
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit the posterior and what the target learns beside it.
+        """Fit the posterior and the hyperparameters of the target.
 
         Parameters
         ----------
@@ -85,7 +84,7 @@ class Stochastic(Solver):
     def solve_members(
         self, problems: Sequence[Problem], options: Sequence[SolverOptions]
     ) -> list[Solution]:
-        """Fit several posteriors side by side, each as it would be fitted alone.
+        """Fit several posteriors in parallel, each as it would be fitted alone.
 
         Parameters
         ----------
@@ -100,7 +99,7 @@ class Stochastic(Solver):
         Returns
         -------
         list of Solution
-            See `solve`. After Ctrl-C all that were not done are interrupted.
+            See `solve`. After Ctrl-C all unfinished ones are interrupted.
         """
         if len(problems) > 1 and any(option.checkpoint for option in options):
             raise ValueError("A checkpoint is of a single member.")
@@ -118,12 +117,12 @@ class Stochastic(Solver):
 class Ivon(Stochastic):
     """Stochastic natural gradients for mean-field normals (IVON).
 
-    As `Stochastic`, but the means step by a share `learning_rate` of a Newton step,
-    with a curvature that the draws bring along, and the precisions move toward that
-    curvature: natural gradients of q at the cost of Adam. Steps do not change with the
-    units of a parameter. Means of 0.2 and three hundredths of that for precisions suit
-    networks of all sizes and data that were tried; the point parameters of the target
-    take steps of Adam, a tenth as large.
+    As `Stochastic`, but the means take a fraction `learning_rate` of a Newton step,
+    with a curvature estimated from the draws, and the precisions move toward that
+    curvature: natural gradients of q at the cost of Adam. Steps are invariant to the
+    units of a parameter. Steps of 0.2 for means and three hundredths of that for
+    precisions suit networks of all sizes and data that were tried; the point parameters
+    of the target take steps of Adam, a tenth as large.
 
     References
     ----------
@@ -146,13 +145,14 @@ class Ivon(Stochastic):
             return "it needs posterior='mean_field', or an ensemble of them"
         if problem.objective.rate_share < 1:
             return (
-                f"the gradients of {problem.objective!r} are too noisy for a curvature"
+                f"the gradients of {problem.objective!r} are too noisy to estimate a "
+                "curvature"
             )
         return ""
 
     @staticmethod
     def _optimizer(problem: Problem, params: torch.Tensor, rate: float) -> Optimizer:
-        """What makes the steps of a member."""
+        """The optimizer of a member."""
         components = problem.posterior.components
         return IvonSteps(
             params,

@@ -17,16 +17,16 @@ from skvi.targets import Target
 
 __all__ = ["estimate_loss", "match_tilted_moments"]
 
-# Full steps on fresh draws (each a quarter of all), then as many that are averaged.
+# Full steps on fresh draws (each a quarter of all), then the number of averaged steps.
 N_FULL, N_AVERAGED = 2, 12
 MIN_BLOCK, MIN_ESS, PILOT_DRAWS = 1024, 200, 4096
 # Blocks of draws that a jackknife leaves out in turn.
 N_JACKKNIFE = 32
-# Monte Carlo error of the means, in standard deviations of q: what draws are taken
-# for where the effective number is no guide, and what is reported as too large.
+# Monte Carlo error of the means, in standard deviations of q: the goal of the number of
+# draws if the effective number is unreliable, and the limit for a warning.
 ERROR_GOAL, MAX_ERROR = 0.02, 0.1
 MAX_KNOWN_STEPS, SMALL_STEP = 200, 1e-6
-# Longest step, in standard deviations of q; errors that the final check allows.
+# Maximum step, in standard deviations of q; errors that the final check allows.
 MAX_STEP, MAX_ERRORS = 1.0, 6.0
 
 
@@ -44,14 +44,14 @@ class _TiltedTarget(Target):
 
 @dataclass(frozen=True, eq=False)
 class _Reference:
-    """t0 = n^(1 - alpha) q^alpha with a normal n near p: it is known exactly.
+    """t0 = n^(1 - alpha) q^alpha with a normal n close to p: known exactly.
 
     In coordinates in which q is N(0, I), and with delta = 1 - alpha and K the
     precision of n, t0 has the precision ``delta K + alpha I``.
 
     `first` and `second` are ``(E_t0 - E_q) / delta`` of the coordinates and of
-    their products: (P,), and (P, P) or (P,) where everything is factorized.
-    `covariance` is that of t0.
+    their products: (P,), and (P, P), or (P,) if everything is factorized. `covariance`
+    is that of t0.
     """
 
     first: torch.Tensor
@@ -88,7 +88,7 @@ class _Reference:
         return first @ inverse
 
     def precondition_diagonal(self, second: torch.Tensor, alpha: float) -> torch.Tensor:
-        """Newton step of a factorized q's variances, whose Jacobian is likewise.
+        """Newton step of a factorized q's variances, with an analogous Jacobian.
 
         The derivative of a variance of t in one of q is the squared covariance.
         """
@@ -148,7 +148,7 @@ class _Sample:
         return first, known.second + self.z.T @ (w[:, None] * self.z)
 
     def influence(self, values: torch.Tensor) -> torch.Tensor:
-        """What each draw adds to the error of the moment of `values`, (S, m)."""
+        """Influence of each draw on the error of the moment of `values`, (S, m)."""
         w_t, w_0 = self.w_t[:, None], self.w_0[:, None]
         centered_t = values - (w_t * values).sum(0)
         centered_0 = values - (w_0 * values).sum(0)
@@ -188,7 +188,7 @@ def _move(
 
 
 def _solve_known(q: NormalForm, near: NormalForm, alpha: float) -> NormalForm:
-    """Solution with the normal n in the place of p: without draws."""
+    """Solution with the normal n instead of p, without draws."""
     for _ in range(MAX_KNOWN_STEPS):
         known = _Reference.of(q, near, alpha)
         new = _move(q, (known.first, known.second), known, alpha)
@@ -220,14 +220,13 @@ def match_tilted_moments(
     max_draws: int,
     progress: Progress,
 ) -> Solution:
-    """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, from where it is.
+    """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, starting at q.
 
     Steps on fresh draws, the last ones averaged (Robbins and Monro): on one set of
     draws the equations of many parameters need not have a solution, and the bound
-    has no maximum. A last set of draws checks the result and gives its value.
-
-    `near` is a normal near p; `goal` the effective draws of the averaged steps;
-    `progress` hears of every step, and may stop.
+    has no maximum. A last set of draws checks the result and gives its value. `near` is
+    a normal close to p; `goal` the effective draws of the averaged steps; `progress` is
+    called after every step, and may stop.
     """
     alpha = cast(float, problem.objective.tilt)
     q = _solve_known(cast(NormalForm, problem.posterior.as_normal()), near, alpha)
@@ -257,7 +256,7 @@ def match_tilted_moments(
     solution = _check(_state_at(problem, q), sample, q, near, history, alpha)
     if solution.diagnostics["moment_error"] < MAX_ERROR and sample.ess >= MIN_ESS:
         return solution
-    # Worse than the start, from which the caller came.
+    # Worse than the start, which the caller has.
     value, error = estimate_loss(problem)
     message = f"{solution.message}; the ELBO's solution was kept"
     return replace(
@@ -270,7 +269,7 @@ def _state_at(problem: Problem, q: NormalForm) -> State:
 
 
 def estimate_loss(problem: Problem, n_draws: int = PILOT_DRAWS) -> tuple[float, float]:
-    """What is minimized, in nats, from draws of the posterior as it is, and its error.
+    """Minimized loss, in nats, from draws of the current posterior, and its error.
 
     The error is that of a jackknife over blocks of draws.
     """

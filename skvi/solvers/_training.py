@@ -1,4 +1,4 @@
-"""What one member of a stochastic fit goes through: schedule, averages, its end."""
+"""Training of one member of a stochastic fit: schedule, averages, its end."""
 
 import math
 from collections.abc import Callable, Hashable
@@ -20,29 +20,30 @@ from skvi.solvers.base import Problem, SolverOptions
 __all__ = ["Training"]
 
 STEPS_PER_SWEEP = 100
-# Draws and rows that tell after Ctrl-C whether the start was better.
+# Draws and rows that decide after Ctrl-C whether the start was better.
 JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
-# Below this share of effective draws self-normalized gradients are mostly bias.
+# Below this fraction of effective draws self-normalized gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
-# Nats that may be left where gradients are too noisy to find them.
+# Nats that may remain if gradients are too noisy to find them.
 MAX_GAIN = 1.0
-# An average over steps at the end of a learned scale's range lies so close to it.
+# Distance of an average over steps from the limit of a learned scale.
 END_MARGIN = math.log(3.0)
 
 
 class Training(Resumable):
-    """One member: what it trains, how far it is, and what comes of it.
+    """One member: its problem, its progress, and its solution.
 
     Parameters
     ----------
     problem : Problem
     options : SolverOptions
     solver : str
-        Name of who trains it.
+        Name of the solver that trains it.
     make_optimizer : callable
-        From the problem, and its parameters and those of the target in one vector.
+        Function of the problem, and of its parameters and those of the target in one
+        vector.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Training(Resumable):
         self.split = len(problem.posterior.params)
         dtype = problem.posterior.params.dtype
         hyper = problem.target.hyper.to(dtype)
-        #: Where it is: changed in place by whoever makes the steps.
+        #: Current state: changed in place by the code that makes the steps.
         self.params = torch.cat([problem.posterior.params, hyper]).detach()
         low, high = hyper_range(problem.target, has_small_steps=True)
         self.floor = torch.minimum(low.to(dtype), hyper)
@@ -75,7 +76,7 @@ class Training(Resumable):
         self.schedule = self._schedule()
         self.history: list[float] = []
         self.message, self.stopped = "", False
-        #: What came of it, once it is done.
+        #: The result, once it is finished.
         self.solution: Solution | None = None
         self._rows: list[torch.Tensor | None] = []
         self._epoch: list[torch.Tensor] = []
@@ -87,7 +88,7 @@ class Training(Resumable):
 
     @property
     def batch_size(self) -> int | None:
-        """Most rows of one step; None is all rows."""
+        """Maximum number of rows of one step; None is all rows."""
         if not self.has_batches:
             return None
         return math.ceil(self.problem.target.n_rows / self.steps)
@@ -124,7 +125,7 @@ class Training(Resumable):
         return ends or len(self.history) >= self.options.max_iter
 
     def pending(self, spans_epochs: bool) -> int:
-        """Steps until something is judged: the epoch, or the sweep that it is in."""
+        """Steps until the next evaluation: the epoch, or its sweep."""
         if not spans_epochs:
             return self.steps - self._n_of_epoch
         epochs = self.epochs_per_sweep - len(self._sweep)
@@ -146,12 +147,12 @@ class Training(Resumable):
     def record(
         self, values: torch.Tensor, trail: torch.Tensor, is_finite: bool
     ) -> None:
-        """Take note of some steps, up to the first that is not finite.
+        """Record some steps, up to the first that is not finite.
 
         Parameters
         ----------
         values : Tensor of shape (T,)
-            What was minimized, in nats, at the state before each step.
+            Minimized loss, in nats, at the state before each step.
         trail : Tensor of shape (T + 1, V)
             The states: before the first step, and after every step.
         is_finite : bool
@@ -204,15 +205,15 @@ class Training(Resumable):
         return self.start if self._end is None else self._end.state
 
     def finish(self) -> None:
-        """Say in `solution` what came of the training, and whether it has converged."""
+        """Set `solution`, the result of the training, and whether it has converged."""
         message = "" if self.stopped else self._complaint()
         ending = ending_of(self.schedule.converged and not message, self.stopped)
         self.solution = self._solution(ending, message, self.kept, *self._value())
 
     def _complaint(self) -> str:
-        """Say what is wrong with the end, the worst first; empty if nothing is."""
+        """Describe problems at the end, the worst first; empty if there are none."""
         problem = self._at(self.kept)
-        # First: at an end other parameters may go on moving without limit.
+        # First: at a limit other parameters may keep moving forever.
         message = self.message or self._runaway_message()
         if self.schedule.drifted and not message:
             message = (
@@ -235,27 +236,27 @@ class Training(Resumable):
         )
         if not message and gain > MAX_GAIN:
             message = (
-                f"the gradient promises {gain:.2g} more nats, which its noise kept "
-                "from showing; increase n_draws, or use gradient='reparam'"
+                f"the gradient predicts a gain of {gain:.2g} nats, which its noise "
+                "kept from showing; increase n_draws, or use gradient='reparam'"
             )
         efficiency = _weight_efficiency(problem)
         if not message and efficiency < MIN_EFFICIENCY:
             message = (
                 f"the weights that train {problem.objective!r} are degenerate "
-                f"(share of effective draws {efficiency:.3f}), so that its gradients "
-                "are biased; use objective='elbo' or more n_draws"
+                f"(fraction of effective draws {efficiency:.3f}), so that its "
+                "gradients are biased; use objective='elbo' or more n_draws"
             )
         return message
 
     def cut_short(self) -> Solution:
-        """Keep the better one of the start and of what there is, after Ctrl-C.
+        """Keep the better one of the start and the current state, after Ctrl-C.
 
         Returns
         -------
         Solution
         """
         state = self.kept
-        if self._end is None:  # the first stretch is not over
+        if self._end is None:  # the first window is not complete
             state = self.params.clone()
             state[self.split :].clamp_(self.floor, self.ceiling)
         elif self.validation is not None:
@@ -294,7 +295,7 @@ class Training(Resumable):
         )
 
     def _runaway_message(self) -> str:
-        """Say which learned scales of what is returned lie at an end."""
+        """Name the learned scales of the result that are at a limit."""
         hyper = self.kept[self.split :]
         return runaway_message(
             self.problem.target,
@@ -317,7 +318,7 @@ class Training(Resumable):
         """
         end = self._end
         if end is None:
-            # Nothing was trained: two values of the start tell of the noise.
+            # Nothing was trained: two values at the start estimate the noise.
             start = self._at(self.start)
             pair = [_estimate(start, self.options, None) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
@@ -329,7 +330,7 @@ class Training(Resumable):
 
     @torch.no_grad()
     def _value_at(self, params: torch.Tensor) -> float:
-        """The objective on draws and rows that are the same in every call."""
+        """The objective on the same draws and rows in every call."""
         device = params.device
         generator, rows = torch.Generator(device).manual_seed(0), None
         n_rows = self.problem.target.n_rows
@@ -344,7 +345,7 @@ class Training(Resumable):
 
 @torch.no_grad()
 def _weight_efficiency(problem: Problem) -> float:
-    """Share of effective draws of a minimized bound; 1 where they bias nothing."""
+    """Fraction of effective draws of a minimized bound; 1 if there is no bias."""
     objective = problem.objective
     if objective.kind != "weights" or objective.direction != "upper":
         return 1.0

@@ -1,4 +1,4 @@
-"""Trainings that are judged by rows that they do not see."""
+"""Trainings that are evaluated on held-out rows."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ __all__ = ["Validation"]
 
 
 class Validation:
-    """Scores of a training's states, the largest of them, and how long it is ago.
+    """Scores of a training's states, the largest of them, and its age.
 
     Parameters
     ----------
     score : callable
-        Of a `State`; the larger the better.
+        Score of a `State`; larger is better.
     tol : float
-        A smaller rise is no progress.
+        A smaller increase counts as no progress.
     """
 
     def __init__(self, score: Callable[[State], float], tol: float) -> None:
@@ -29,14 +29,14 @@ class Validation:
         self.best, self.mark, self.waited = -math.inf, -math.inf, 0
 
     def judge(self, state: State, counts: bool) -> tuple[float, bool]:
-        """Score a state; and whether it is the best one so far.
+        """Score a state, and compare it with the best one so far.
 
         Parameters
         ----------
         state : State
         counts : bool
-            False for a state that is trained for something else as yet: it is none to
-            keep, unless there is nothing else.
+            False for a state that is not yet trained for the final loss: it is not
+            kept, unless there is no other.
 
         Returns
         -------
@@ -60,21 +60,21 @@ class Validation:
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another one was."""
+        """Continue from the state of another one."""
         vars(self).update(state)
 
 
 class Patience(Schedule):
-    """Stops where the score of held-out rows no longer rises; steps stay as they are.
+    """Stops if the score of held-out rows no longer increases; step sizes are constant.
 
     Parameters
     ----------
     validation : Validation
     patience : int
-        Scores without a rise.
+        Number of scores without an increase.
     """
 
-    unfinished = "the score of the rows that are held out was still rising"
+    unfinished = "the score of the held-out rows was still increasing"
 
     def __init__(self, validation: Validation, patience: int) -> None:
         self.validation, self.patience = validation, patience
@@ -89,4 +89,4 @@ class Patience(Schedule):
         return self.done
 
     def observe(self, values: torch.Tensor) -> None:
-        """The score says it all; the objective may rise meanwhile."""
+        """Only the score counts; the objective may increase meanwhile."""

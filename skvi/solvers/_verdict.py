@@ -1,4 +1,4 @@
-"""What solvers without draws share: what they need, and what they say at the end."""
+"""Shared by solvers without draws: requirements, and messages at the end."""
 
 import math
 
@@ -19,14 +19,14 @@ __all__ = [
 # Allowed gap, in nats, between the quadrature and one with twice the nodes; each row
 # is integrated to 1e-7.
 QUADRATURE_TOLERANCE, ROW_TOLERANCE = 1e-4, 1e-7
-# The same where several f meet in a loss, in more dimensions than a rule can fill.
+# The same if a loss depends on several f, in too many dimensions for a rule.
 COARSE_TOLERANCE = 0.2
 
 
 def missing_for_expectations(
     problem: Problem, kinds: tuple[str, ...] = ("expectation",)
 ) -> str:
-    """Say why an objective is none of these kinds without draws; empty if it is."""
+    """Say why an objective is not one of these kinds without draws; empty if it is."""
     if problem.objective.kind not in kinds:
         return (
             f"it minimizes expectations under q, and {problem.objective!r} is not one"
@@ -39,10 +39,10 @@ def missing_for_expectations(
 def missing_for_quadrature(
     problem: Problem, may_learn: bool = False, takes_low_rank: bool = True
 ) -> str:
-    """Say what a problem lacks to be an integral over the rows' f; empty if nothing.
+    """Say why a problem is not an integral over the rows' f; empty if it is.
 
-    With `may_learn` somebody else takes care of hyperparameters to learn. Steps of a
-    precision cannot take a low rank.
+    With `may_learn` the caller handles hyperparameters to learn. Steps of a precision
+    are impossible for a low rank.
     """
     target = problem.target
     missing = missing_for_expectations(problem, ("expectation", "rows"))
@@ -74,7 +74,7 @@ def refined_value(problem: Problem, normal: NormalForm, divergence: float) -> fl
 
 
 def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
-    """What to change where the integrals are too coarse; empty if they are not."""
+    """What to change if the integrals are too coarse; empty if they are not."""
     several = curvature.ndim == 3
     allowed = max(QUADRATURE_TOLERANCE, ROW_TOLERANCE * len(curvature))
     if error <= (COARSE_TOLERANCE if several else allowed):
@@ -87,7 +87,7 @@ def judge_quadrature(error: float, curvature: torch.Tensor) -> str:
 
 
 def unfinished(n_iter: int, gap: float, remedy: str = "increase max_iter") -> str:
-    """Say how far an optimum may be away, in nats, and what to do."""
+    """Say how far away an optimum may be, in nats, and what to do."""
     left = "far" if math.isinf(gap) else f"{gap:.2g} nats"
     plural = "" if n_iter == 1 else "s"
     return (
@@ -97,13 +97,13 @@ def unfinished(n_iter: int, gap: float, remedy: str = "increase max_iter") -> st
 
 
 def remedy_for(problem: Problem, normal: NormalForm) -> str:
-    """What to change where a fit has not converged."""
+    """What to change if a fit has not converged."""
     prior = problem.linear_target.prior.matching_normal()
     width = float((normal.variance / prior.variance).max().sqrt())
     if width < 2:
         return "increase max_iter, or standardize the features"
     return (
-        f"it hardly punishes width here, so that the posterior became {width:.0f} "
+        f"it hardly penalizes width here, so that the posterior became {width:.0f} "
         "times as wide as the prior: use divergence='kl', an order closer to 1, "
         "or posterior='mean_field'"
     )

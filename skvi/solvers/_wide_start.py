@@ -1,4 +1,4 @@
-"""A second start for priors that are not log-concave: where the likelihood is large."""
+"""A second start for priors that are not log-concave: at large likelihood."""
 
 import math
 from dataclasses import replace
@@ -14,9 +14,9 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["choose_start", "likelihood_normal", "solve_from_best"]
 
-# The wide prior knows as much as this fraction of one row of the data.
+# The wide prior has the information of this fraction of one row of the data.
 WIDE = 0.01
-# Nats from their optima at which two starts are compared.
+# Distance from their optima, in nats, at which two starts are compared.
 ROUGH_TOL = 0.01
 
 
@@ -31,17 +31,17 @@ def likelihood_normal(
         With losses of a predictor that is linear in theta, and a prior with a
         `BuiltPrior.matching_normal`.
     is_diagonal : bool, default=False
-        Whether the normal is to be factorized, with the conditional variances; it
-        always is above 1500 parameters.
+        Whether the normal is factorized, with the conditional variances; it always is
+        above 1500 parameters.
     only_hidden : bool, default=True
-        Whether to return None if the prior is at least as wide as this normal in
-        every parameter, so that it hides nothing.
+        Whether to return None if the prior is at least as wide as this normal in every
+        parameter, so that there can be no hidden mode.
 
     Returns
     -------
     NormalForm or None
-        Over all P parameters. None also where the prior is log-concave, so that there
-        is nothing to find, or where the target is not of this kind.
+        Over all P parameters. None also if the prior is log-concave, so that there is a
+        single mode, or if the target is not of this kind.
 
     Examples
     --------
@@ -66,11 +66,11 @@ def likelihood_normal(
         return None
     _, slope, curvature = target.loss_terms(around.mean)
     if curvature.ndim == 1:
-        # A likelihood with heavy tails bends the wrong way there.
+        # A likelihood with heavy tails has the wrong curvature there.
         curvature = torch.where(curvature > 0, curvature, slope.square())
     gram = target.predictor.gram_diagonal(target.X, curvature)
     precision = WIDE * gram / target.n_rows
-    # Never narrower than the prior itself, which also decides on columns of zeros.
+    # Never narrower than the prior itself, which also covers columns of zeros.
     precision = torch.minimum(precision, 1 / around.variance)
     precision = torch.where(precision > 0, precision, 1 / around.variance)
     wide = NormalForm(around.mean, precision.rsqrt())
@@ -95,29 +95,28 @@ def choose_start(
 ) -> State | None:
     """Find the better one of two optima, if there may be two.
 
-    One is found from where the solver starts by itself, the other one from where the
-    likelihood is large (`likelihood_normal`): a prior with a spike at 0 and heavy tails
-    can hold a fit in its spike.
+    One is found from the solver's own start, the other from large likelihood
+    (`likelihood_normal`): a prior with a peak at 0 and heavy tails can trap a fit at
+    its peak.
 
     Parameters
     ----------
     solver : Solver
     problem : Problem
     options : SolverOptions
-        Of the fit that follows.
+        Options of the fit that follows.
     start : State, default=None
-        Where the solver is to start; None if it finds that by itself.
+        Start of the solver; None if it chooses its own.
 
     Returns
     -------
     State or None
-        Where the solver is to start, with `warm_start`; `start` where there is nothing
-        to choose.
+        Start of the solver, with `warm_start`; `start` if there is no choice.
 
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C; a `PhaseInterrupted` with what was found where that is anything.
+        On Ctrl-C; a `PhaseInterrupted` with the result, if there is one.
 
     Examples
     --------
@@ -157,7 +156,7 @@ def choose_start(
     except KeyboardInterrupt:
         raise PhaseInterrupted(first.state) from None
     except (ValueError, torch.linalg.LinAlgError):
-        return first.state  # the second start is an offer, not a need
+        return first.state  # the second start is optional
     best = min((first, second), key=_finite_value)
     if second.interrupted:
         raise PhaseInterrupted(best.state)

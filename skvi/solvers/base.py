@@ -1,4 +1,4 @@
-"""What every solver is, takes and returns."""
+"""Interface of solvers: arguments and results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ Score = Callable[[State], float]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that defines a fit; a solver changes nothing of it.
+    """Everything that defines a fit; solvers do not modify it.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Problem:
     objective : Objective
     divergence : Divergence
     posterior : Posterior
-        Where the solver starts.
+        Start of the solver.
     generator : torch.Generator or None
         Source of all draws; None if the solver takes none.
 
@@ -55,11 +55,11 @@ class Problem:
 
     @property
     def state(self) -> State:
-        """Where the solver starts."""
+        """Start of the solver."""
         return State(self.posterior, self.target)
 
     def at(self, state: State) -> "Problem":
-        """Problem that starts at another state.
+        """Copy of the problem that starts at another state.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Problem:
 
     @property
     def linear_target(self) -> SupervisedTarget:
-        """The target, for solvers that have asked whether it `has_design`."""
+        """The target, for solvers that have checked that it `has_design`."""
         return cast(SupervisedTarget, self.target)
 
 
@@ -108,7 +108,7 @@ def no_progress(value: float, state: Callable[[], State]) -> bool:
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """How long and how accurately to solve.
+    """Limits and accuracy of a solver.
 
     Parameters
     ----------
@@ -116,42 +116,42 @@ class SolverOptions:
         Iterations; for the stochastic solver epochs with minibatches, and sweeps of
         `steps_per_iter` gradient steps without.
     tol : float, default=1e-5
-        Nats: stop when the solver's own estimate of what is left to gain is below it;
-        for the stochastic solver, the smallest fall that counts as one.
+        Nats: stop when the solver's estimate of the remaining gain is below it; for the
+        stochastic solver, the smallest decrease that counts as one.
     n_draws : int, default=10
         Draws of q per stochastic gradient step.
     learning_rate : float, default=None
-        First step size of a stochastic solver; None is its own, `Stochastic.rate`,
-        times the share that the objective can take.
+        Initial step size of a stochastic solver; None is its own, `Stochastic.rate`,
+        times the fraction that the objective allows.
     batch_size : int, default=None
         Rows per gradient step of the stochastic solver; None is all rows.
     steps_per_iter : int, default=100
         Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=True
-        Whether the stochastic solver stops where the objective no longer falls;
-        else it holds the step size until then, and lets it fall linearly after that.
+        Whether the stochastic solver stops when the objective no longer decreases;
+        otherwise it keeps the step size until then, and decreases it linearly
+        afterwards.
     warm_up : float, default=0.0
-        Without early stopping, the share of `max_iter`, but of 1,000 steps at most, in
+        Without early stopping, the fraction of `max_iter`, but at most 1,000 steps, in
         which the stochastic solver gives the divergence a tenth of its weight, so that
-        the data shape q before the prior does. Only where it has the divergence's
-        gradient by itself, see
-        `Steps.weighs_divergence`: that of networks and normals.
+        the data shape q before the prior does. Only if it has a separate gradient of
+        the divergence, see `Steps.weighs_divergence`, as for networks and normals.
     n_iter_no_change : int, default=None
         Iterations without progress before the stochastic solver halves its step
         size; None is 300 gradient steps.
     warm_start : bool, default=False
-        Whether the posterior's own state is the start.
+        Whether to start at the state of the posterior.
     score : callable, default=None
-        Of a `State`, such as its log predictive density of rows that are held out, a
-        number in nats per row. The stochastic solver then scores the state after every
-        iteration, and returns the one with the largest score; with `early_stopping` it
-        stops where the score no longer rises.
+        Score of a `State`, such as its log predictive density of held-out rows, in nats
+        per row. The stochastic solver then scores the state after every iteration, and
+        returns the one with the largest score; with `early_stopping` it stops when the
+        score no longer increases.
     progress : callable, default=no_progress
         Called after every iteration with the minimized quantity in nats and a
         function that returns the `State` as it is then; returns whether to stop.
     checkpoint : Checkpoint, default=None
-        Where the stochastic solver writes how far it is, and goes on from. For a
-        single member only.
+        Where the stochastic solver writes its state, and resumes from. For a single
+        member only.
 
     Examples
     --------
@@ -176,7 +176,7 @@ class SolverOptions:
 
 
 class Solver:
-    """Base class of solvers: a subclass must implement `solve`, and say what it needs.
+    """Base class of solvers: a subclass must implement `solve`.
 
     Examples
     --------
@@ -186,8 +186,8 @@ class Solver:
     """
 
     name: str
-    #: Whether a quick solve starts at the posterior's own state where `warm_start`
-    #: says so, so that solutions from several starts can be compared.
+    #: Whether a quick solve starts at the state of the posterior with `warm_start`, so
+    #: that solutions from several starts can be compared.
     continues = False
 
     @staticmethod
@@ -207,7 +207,7 @@ class Solver:
 
     @staticmethod
     def needs_start(problem: Problem) -> bool:
-        """Whether a fresh posterior is no place from which it finds the data.
+        """Whether an initial posterior is unsuitable as a start.
 
         Parameters
         ----------
@@ -216,13 +216,13 @@ class Solver:
         Returns
         -------
         bool
-            By default False: it finds where to start by itself.
+            By default False: the solver finds its own start.
         """
         return False
 
     @staticmethod
     def count_iterations(problem: Problem, options: SolverOptions) -> int:
-        """Count the iterations that are reported at most.
+        """Maximum number of iterations that are reported.
 
         Parameters
         ----------
@@ -237,7 +237,7 @@ class Solver:
         return options.max_iter
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
-        """Fit the posterior, and the target's hyperparameters where it learns any.
+        """Fit the posterior, and the target's hyperparameters if it learns any.
 
         Parameters
         ----------

@@ -17,8 +17,8 @@ __all__ = [
     "term_chunks",
 ]
 
-# Rows whose expected losses are integrated at once, with all nodes; of many outputs
-# fewer, since derivatives are matrices.
+# Rows whose expected losses are integrated at once, with all nodes; fewer for many
+# outputs, since derivatives are matrices.
 TERM_ROWS, TERM_ELEMENTS = 2**16, 2**20
 
 
@@ -60,8 +60,8 @@ def hyper_path(
 ) -> torch.Tensor:
     """Zeros whose gradient is that of the expected loss in the likelihood.
 
-    By quadrature where the expectation is not differentiable itself; the number of
-    nodes is the one that `Loss.expected` takes.
+    By quadrature if the expectation is not differentiable itself, with as many nodes as
+    in `Loss.expected`.
     """
     mean, spread = mean.detach(), spread_of(variance.detach())
     value = loss.expected(likelihood, mean, spread, y)[0]
@@ -91,7 +91,7 @@ def expect_roughly(
 
 
 def spread_of(variance: torch.Tensor) -> torch.Tensor:
-    """Standard deviations of single f; covariance matrices as they are."""
+    """Standard deviations of a single f; covariance matrices unchanged."""
     return variance.sqrt() if variance.ndim == 1 else variance
 
 

@@ -13,15 +13,15 @@ from skvi.utils._quadrature import normal_rule
 
 __all__ = ["FreeEnergy"]
 
-# Steps toward the center of what is integrated; it need not be met.
+# Steps toward the center of the integrand, which need not be exact.
 CENTER_STEPS = 12
 
 
 class FreeEnergy:
-    """A loss under ``-log E_q[exp(-alpha loss)] / alpha`` in the place of E_q.
+    """A loss under ``-log E_q[exp(-alpha loss)] / alpha`` instead of E_q.
 
     Its limit at alpha = 0 is the expectation, from which it differs by less than the
-    spread of the loss over q.
+    range of the loss over q.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class FreeEnergy:
         Positive.
     """
 
-    #: exp(-loss) is no likelihood: what a target does with one is not for it.
+    #: exp(-loss) is not a likelihood, and must not be used as one.
     is_log_loss = False
 
     def __init__(self, loss: Any, alpha: float) -> None:
@@ -74,10 +74,10 @@ class FreeEnergy:
         Returns
         -------
         value, first, second : Tensor
-            Of shapes (n,), that of `mean` and that of `spread`: the free energy, its
-            derivative in the mean, and *twice the one in the variance*, which for
-            expectations is also the second derivative in the mean. Here that is
-            ``second + alpha first^2``.
+            Tensors of shape (n,), of the shape of `mean` and of that of `spread`: the
+            free energy, its derivative in the mean, and *twice the one in the
+            variance*, which for expectations is also the second derivative in the mean.
+            Here that is ``second + alpha first^2``.
         """
         if not bool(spread.any()):
             return self.loss.expected(likelihood, mean, spread, y, refine)
@@ -136,11 +136,11 @@ class FreeEnergy:
         spread: torch.Tensor,
         y: torch.Tensor,
     ) -> torch.Tensor:
-        """Mode of what is integrated, in standard deviations from the mean.
+        """Mode of the integrand, in standard deviations from the mean.
 
-        Of a row far on the wrong side the integrand lives far from the mean, out of
-        reach of nodes around it. Safeguarded Newton steps, between the mean and where
-        the slope at the mean points to.
+        For a badly misclassified row the integrand is concentrated far from the mean,
+        out of reach of nodes around it. Found by safeguarded Newton steps, between the
+        mean and the point that the slope at the mean indicates.
         """
         shift = torch.zeros_like(mean)
         low, high = shift, shift

@@ -24,17 +24,17 @@ from skvi.utils._sparse import SparseRows
 
 __all__ = ["HierarchicalTarget"]
 
-# Decompositions of more columns (or rows, where they are fewer) take too long.
+# Decompositions of more columns (or rows, if they are fewer) take too long.
 MAX_DECOMPOSED = 3000
 
 
 class HierarchicalTarget(SupervisedTarget):
-    """A linear model whose precisions may be parameters with Gamma hyperpriors.
+    """A linear model whose precisions can be parameters with Gamma hyperpriors.
 
-    theta is that of the predictor, followed by the blocks "noise_precision" (or what
-    else `Likelihood.gamma_block` names) and "coef_precision" where they have
-    hyperpriors. Both are positive: theta holds their logarithms, and `log_joint` is the
-    density in theta, with the Jacobian.
+    theta is that of the predictor, followed by the blocks "noise_precision" (or the
+    name in `Likelihood.gamma_block`) and "coef_precision" if they have hyperpriors.
+    Both are positive: theta holds their logarithms, and `log_joint` is the density in
+    theta, with the Jacobian.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class HierarchicalTarget(SupervisedTarget):
         On the precision of normal coefficients with mean 0.
     is_centered : bool, default=True
     offset : Tensor of shape (n,), default=None
-        As of `SupervisedTarget`.
+        As in `SupervisedTarget`.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class HierarchicalTarget(SupervisedTarget):
         offset: torch.Tensor | None = None,
     ) -> None:
         self.noise_hyperprior = noise_hyperprior
-        # Without an intercept nothing may be left that has a prior of its own.
+        # Without an intercept no block with a separate prior may remain.
         rest = BuiltPrior() if prior is None else prior
         super().__init__(
             predictor, likelihood, loss, rest, X, y, sample_weight, constant, offset
@@ -127,7 +127,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def data(self) -> LeastSquares | None:
-        """Sums of squares, computed when they are asked for; None if there are none.
+        """Sums of squares, computed on demand; None if there are none.
 
         They exist for normal noise, log loss and centered features, up to 3,000 columns
         or rows.
@@ -166,12 +166,12 @@ class HierarchicalTarget(SupervisedTarget):
         return self.y.cpu().numpy(), w.cpu().numpy()
 
     def coef_scale(self) -> float:
-        """Size of coefficients with which one feature varies as the target does.
+        """Size of coefficients at which one feature varies as much as the target.
 
         Returns
         -------
         float
-            In the units of the fit: 1 where features and target are standardized.
+            In the units of the fit: 1 if features and target are standardized.
         """
         (y, w), d = self._targets_and_weights(), self._predictor.n_features
         size = median_distance(y, w, 0.0)
@@ -192,7 +192,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def base_prior(self) -> Any:
-        """Prior of all that has no hyperprior; None if there is nothing left."""
+        """Prior of the blocks without hyperprior; None if there are none."""
         prior = self.prior
         return prior.prior if self.is_extended else prior
 
@@ -214,7 +214,7 @@ class HierarchicalTarget(SupervisedTarget):
 
     @property
     def has_design(self) -> bool:  # type: ignore[override]
-        """False with precisions: theta is more than what the design maps to f."""
+        """False with precisions: theta has blocks that the design does not map to f."""
         return not self.is_extended
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
@@ -280,7 +280,7 @@ class HierarchicalTarget(SupervisedTarget):
         n_draws: int = 10,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """E_q[sum_i w_i loss_i]; from draws where theta holds precisions."""
+        """E_q[sum_i w_i loss_i]; from draws if theta contains precisions."""
         if not self.is_extended:
             return super().expected_loss(posterior, rows, n_draws, generator)
         theta = posterior.draw(n_draws, generator).theta
@@ -295,7 +295,7 @@ class HierarchicalTarget(SupervisedTarget):
         ----------
         loss : Loss
         coef_precision : Tensor of shape (1,) or (d,), or None
-            In place of those with a hyperprior.
+            Used in place of those with a hyperprior.
 
         Returns
         -------
@@ -311,13 +311,13 @@ class HierarchicalTarget(SupervisedTarget):
         other.loss, other._prior = loss, prior
         other.layout, other._data = self.predictor.layout, None
         other._is_summarized = True
-        if self.noise_hyperprior is not None:  # the loss has the noise
+        if self.noise_hyperprior is not None:  # the loss contains the noise
             other._likelihood = self._likelihood.bind(self.y.new_zeros(1))
         other.noise_hyperprior = other.coef_hyperprior = other._form = None
         return other
 
     def marginal(self, prior: Any) -> "HierarchicalTarget":
-        """Target without the coefficients' precisions, which the prior integrates.
+        """Target without the coefficients' precisions, which the prior integrates out.
 
         Parameters
         ----------
@@ -347,18 +347,18 @@ class HierarchicalTarget(SupervisedTarget):
         return other
 
     def frozen(self) -> "HierarchicalTarget":
-        """Fix what is learned where it is; see `SupervisedTarget.frozen`."""
+        """Fix learned parameters at their values; see `SupervisedTarget.frozen`."""
         fixed = super().frozen()
         fixed._form = None
         return fixed
 
     def conjugate_form(self) -> ConjugateForm | None:
-        """Return what coordinate ascent needs.
+        """Return the quantities that coordinate ascent needs.
 
         Returns
         -------
         ConjugateForm or None
-            None for other losses than log loss, features that are not centered, and
+            None for losses other than the log loss, features that are not centered, and
             priors that are not normal with mean 0, given precisions.
         """
         if self._form is None or len(self.hyper):

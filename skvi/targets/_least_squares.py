@@ -1,4 +1,4 @@
-"""What a linear model with normal noise needs of the data: few numbers per feature."""
+"""Sufficient statistics of a linear model with normal noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ from skvi.utils._sparse import SparseRows
 
 __all__ = ["LeastSquares", "summarize"]
 
-# Eigenvalues below this share of the largest are rounding.
+# Eigenvalues below this fraction of the largest are rounding errors.
 SINGULAR = 1e-15
-# A Gram matrix squares condition numbers: below this share of the largest eigenvalue
-# its small ones have lost their digits, and the features themselves are decomposed.
+# A Gram matrix squares condition numbers: eigenvalues below this fraction of the
+# largest are inaccurate, and the features themselves are decomposed.
 SQUARED = 1e-9
-# Longer features are decomposed in chunks of so many elements.
+# Larger data are decomposed in chunks of this number of elements.
 QR_ELEMENTS = 2**21
 
 
@@ -26,7 +26,7 @@ class LeastSquares(Movable):
 
     ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2
     + sum_k values_k (vectors_k' coef - solution_k)^2``, exactly, for features whose
-    weighted mean is zero. Nothing cancels in it.
+    weighted mean is zero. There is no cancellation.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class LeastSquares(Movable):
     mean : float
         Weighted mean of y, or 0 without an intercept.
     gram : Tensor of shape (d, d) or None
-        Only where it was computed.
+        Only if it was computed.
     diagonal : Tensor of shape (d,)
-        Of the Gram matrix.
+        Diagonal of the Gram matrix.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class LeastSquares(Movable):
 def summarize(
     predictor: Any, X: Any, y: torch.Tensor, weight: torch.Tensor | None
 ) -> LeastSquares:
-    """Summarize data whose features have weighted mean zero beside an intercept.
+    """Summarize data whose features have weighted mean zero if there is an intercept.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Ten
     """``[X, y]`` times roots of weights, or R of their QR decomposition.
 
     R, with d + 1 rows, has the same singular values, right vectors and projections of
-    y. It is updated by chunks of rows, so that long features are never copied whole.
+    y. It is updated by chunks of rows, so that large data are never copied as a whole.
     """
     chunks = row_chunks(len(y), X.shape[1] + 1, max(QR_ELEMENTS, 4 * X.shape[1] ** 2))
     found: torch.Tensor | None = None

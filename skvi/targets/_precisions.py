@@ -1,4 +1,4 @@
-"""What is known of precisions, and priors that depend on them."""
+"""Information on precisions, and priors that depend on them."""
 
 import math
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ __all__ = [
     "Precision",
 ]
 
-# Draws of vague hyperpriors leave the range of floats: logs are cut off here.
+# Draws of vague hyperpriors leave the range of floats: logs are clipped here.
 MAX_LOG = 600.0
 
 
 @dataclass(frozen=True, eq=False)
 class Precision(Movable):
-    """What is known of a precision: fixed, to be learned, or with a hyperprior.
+    """A precision: fixed, to be learned, or with a hyperprior.
 
     Parameters
     ----------
     value : Tensor of shape (1,) or (d,)
-        Its value, or where an iteration starts.
+        Its value, or the start of an iteration.
     hyperprior : GammaHyperprior or None
     is_learned : bool, default=False
-        Whether it is a point estimate, of largest ELBO.
+        Whether it is a point estimate that maximizes the ELBO.
 
     Examples
     --------
@@ -77,27 +77,49 @@ class ConjugateForm(Movable):
     intercept: float | None
     constant: float
 
-    def log_evidence(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
+    def at_ratio(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What depends on the ratio of both precisions alone.
+
+        Parameters
+        ----------
+        u : ndarray of shape (...)
+            Log precision of the coefficients minus that of the noise.
+
+        Returns
+        -------
+        half_log_det : ndarray of shape (...)
+            Of the posterior precision in units of the prior's.
+        squares : ndarray of shape (...)
+            Smallest sum of squares with the ridge penalty ``exp(u)``.
+        """
+        log_e = self.data.values.log().numpy()
+        z = self.data.solution.numpy()
+        # In units of the smaller of both precisions nothing overflows.
+        excess, least = log_e - u[..., None], np.minimum(log_e, u[..., None])
+        share = np.exp(-np.abs(excess))
+        half_log_det = 0.5 * (np.maximum(excess, 0.0) + np.log1p(share)).sum(-1)
+        return half_log_det, self.data.residual + np.exp(least) / (1 + share) @ (z * z)
+
+    def log_evidence(
+        self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
+    ) -> np.ndarray:
         """Log p(D | precisions), where all coefficients share one.
 
         Parameters
         ----------
-        t, s : ndarray of shape (m,)
+        t, s : ndarray of shape (...)
             Logarithms of the precisions of the noise and of the coefficients.
+        ratio : ndarray, default=None
+            Their difference s - t, where fewer numbers say it.
 
         Returns
         -------
-        ndarray of shape (m,)
+        ndarray of shape (...)
             In nats, with all constants.
         """
-        e, z = self.data.values.numpy(), self.data.solution.numpy()
-        # In units of the smaller of both precisions nothing overflows.
-        ratio = np.exp(np.clip((t - s)[:, None] + np.log(e), -700, 700))
+        half_log_det, squares = self.at_ratio(s - t if ratio is None else ratio)
         alpha = np.exp(t)
-        weight = np.where(ratio > 1, np.exp(s)[:, None] / (1 + 1 / ratio), 0.0)
-        weight = np.where(ratio > 1, weight, (alpha[:, None] * e) / (1 + ratio))
-        value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))
-        value += 0.5 * (self.data.n * (t - LOG_2PI) - alpha * self.data.residual)
+        value = 0.5 * (self.data.n * (t - LOG_2PI) - alpha * squares) - half_log_det
         return value + self.constant + self.log_intercept(alpha)
 
     def log_intercept(self, alpha: np.ndarray) -> np.ndarray:
@@ -105,12 +127,12 @@ class ConjugateForm(Movable):
 
         Parameters
         ----------
-        alpha : ndarray of shape (m,)
+        alpha : ndarray of shape (...)
             Precisions of the noise.
 
         Returns
         -------
-        ndarray of shape (m,)
+        ndarray of shape (...)
         """
         if self.intercept is None:
             return np.zeros_like(alpha)
@@ -118,18 +140,31 @@ class ConjugateForm(Movable):
         total = alpha * n + prior
         return 0.5 * (np.log(prior / total) - mean**2 * alpha * n * prior / total)
 
-    def log_density(self, t: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Log density of D and of the logarithms of what has a hyperprior, (m,)."""
-        value = self.log_evidence(t, s)
+    def log_density(
+        self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Log density of the data and of the logarithms of inferred precisions.
+
+        Parameters
+        ----------
+        t, s, ratio
+            As of `log_evidence`.
+
+        Returns
+        -------
+        ndarray of shape (...)
+            In nats.
+        """
+        value = self.log_evidence(t, s, ratio)
         for node, x in ((self.noise, t), (self.coef, s)):
             if node.hyperprior is not None:
                 a, b = node.hyperprior.shape, node.hyperprior.rate
-                value += a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
+                value = value + a * (x + math.log(b)) - b * np.exp(x) - gammaln(a)
         return value
 
 
 class ConditionalPrior(BuiltPrior):
-    """Normal coefficients of given scales, and another prior for what follows.
+    """Normal coefficients with given scales, and a prior for the other parameters.
 
     Parameters
     ----------
@@ -151,11 +186,11 @@ class ConditionalPrior(BuiltPrior):
         )
 
     def as_normal(self) -> NormalForm | None:
-        """Join the normals, where both are."""
+        """Joint normal, if both parts are normal."""
         return self._join(None if self.rest is None else self.rest.as_normal())
 
     def matching_normal(self) -> NormalForm | None:
-        """Join the normals with the right moments."""
+        """Joint normal with matching moments."""
         return self._join(None if self.rest is None else self.rest.matching_normal())
 
     def _join(self, rest: NormalForm | None) -> NormalForm | None:
@@ -168,7 +203,7 @@ class ConditionalPrior(BuiltPrior):
 
     @property
     def has_expected_log_prob(self) -> bool:
-        """Whether the other prior's is closed."""
+        """Whether that of the other prior has a closed form."""
         return self.rest is None or self.rest.has_expected_log_prob
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
@@ -188,9 +223,9 @@ class BuiltHierarchy(BuiltPrior):
     ----------
     layout : Layout
     prior : BuiltPrior or None
-        Of the parameters in front of the precisions that need no hyperprior.
+        Prior of the parameters before the precisions that need no hyperprior.
     gammas : dict of str to GammaHyperprior
-        Of the blocks of precisions.
+        Hyperpriors of the blocks of precisions.
     """
 
     has_expected_log_prob = False
@@ -205,13 +240,13 @@ class BuiltHierarchy(BuiltPrior):
         self.fixed = slice(first, layout[next(iter(gammas))].start)
 
     def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters of what has no hyperprior; see `BuiltPrior.initial_hyper`."""
+        """Those of blocks without hyperprior; see `BuiltPrior.initial_hyper`."""
         if self.prior is None:
             return super().initial_hyper()
         return self.prior.initial_hyper()
 
     def bind(self, hyper: torch.Tensor) -> "BuiltHierarchy":
-        """Bind those; see `BuiltPrior.bind`."""
+        """Bind these hyperparameters; see `BuiltPrior.bind`."""
         if not self.learned:
             return self
         return BuiltHierarchy(self.layout, self.prior.bind(hyper), self.gammas)

@@ -1,4 +1,4 @@
-"""Data, a predictor and a loss: what every row says."""
+"""Data, a predictor and a loss: the losses of rows."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedRows"]
 
-# Ratio of a learned noise scale to its start, and of a prior scale: without a floor
-# the likelihood of a row that is fitted exactly has no bound.
+# Ratio of a learned noise scale to its start, and of a prior scale: without a lower
+# limit the likelihood of an exactly fitted row is unbounded.
 NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
 
 
@@ -27,7 +27,7 @@ class SupervisedRows(Target):
     """
 
     has_pointwise = True
-    #: Rows that a fit does not see, by which it can be judged.
+    #: Rows that a fit does not see, to evaluate it.
     held_out: "SupervisedRows | None" = None
 
     def __init__(
@@ -67,16 +67,16 @@ class SupervisedRows(Target):
 
     @property
     def offset(self) -> torch.Tensor | None:
-        """What is added to f of the rows, (n,), or None."""
+        """Offset of f of the rows, (n,), or None."""
         return self.rows.offset
 
     def initial_hyper(self) -> torch.Tensor:
-        """What the parts say, (H,); see `Target.initial_hyper`."""
+        """That of the parts, (H,); see `Target.initial_hyper`."""
         points = self._predictor.initial_point()
         return torch.cat([self._initial_scales(), points.to(self.rows.device)])
 
     def _initial_scales(self) -> torch.Tensor:
-        """Start of the numbers of the likelihood and of the prior."""
+        """Start of the hyperparameters of the likelihood and of the prior."""
         own = self._prior.initial_hyper().to(self.rows.device)
         return torch.cat([self._likelihood.initial_hyper(self.y), own])
 
@@ -97,7 +97,7 @@ class SupervisedRows(Target):
     def point_layout(self) -> Layout:
         """Names, roles and ranges in `hyper`; those of scales are around their start.
 
-        The numbers of likelihood and prior are positive, and `hyper` has their logs.
+        Those of likelihood and prior are positive, and `hyper` contains their logs.
         """
         noise, prior = self._learned_of_likelihood, self._prior.learned
         names = (*noise, *prior)
@@ -118,7 +118,7 @@ class SupervisedRows(Target):
         return self._likelihood
 
     def _points(self) -> tuple[torch.Tensor, ...]:
-        """What in `hyper` belongs to likelihood, prior and predictor."""
+        """Parts of `hyper` that belong to likelihood, prior and predictor."""
         if not self.hyper.shape[0]:
             return self.hyper, self.hyper, self.hyper
         sizes = len(self._learned_of_likelihood), len(self._prior.learned)
@@ -163,7 +163,7 @@ class SupervisedRows(Target):
         return other
 
     def frozen(self) -> Self:
-        """Return the same target with its point parameters fixed where they are.
+        """Return the same target with its point parameters fixed.
 
         Returns
         -------
@@ -189,26 +189,26 @@ class SupervisedRows(Target):
 
     @property
     def is_robust(self) -> bool:  # type: ignore[override]
-        """Whether the loss is another one than the log loss."""
+        """Whether the loss is not the log loss."""
         return not self.loss.is_log_loss
 
     @property
     def floor_remedy(self) -> str:  # type: ignore[override]
-        """What the likelihood says."""
+        """That of the likelihood."""
         return self._likelihood.floor_remedy
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
-        """Where the predictor starts; see `Target.initial_normal`."""
+        """Start of the predictor; see `Target.initial_normal`."""
         return self._predictor.initial_normal(generator)
 
     @property
     def symmetry(self) -> Any:
-        """That of the predictor, where theta holds nothing else."""
+        """That of the predictor, if theta contains nothing else."""
         return None if self.is_extended else self.predictor.symmetry
 
     @property
     def has_row_slopes(self) -> bool:  # type: ignore[override]
-        """Whether the predictor pulls slopes back through buffers."""
+        """Whether the predictor backpropagates slopes through buffers."""
         return self.predictor.has_passes
 
     @property
@@ -218,11 +218,11 @@ class SupervisedRows(Target):
 
     @property
     def cost_per_draw(self) -> int:
-        """Elements that one evaluation of the log joint touches: the rows."""
+        """Elements processed by one evaluation of the log joint: the rows."""
         return len(self.rows)
 
     def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Deal the rows out at random; see `Rows.batches`."""
+        """Partition the rows at random; see `Rows.batches`."""
         return self.rows.batches(n_batches, generator)
 
     def pointwise(
@@ -234,12 +234,12 @@ class SupervisedRows(Target):
         ----------
         theta : Tensor of shape (S, P)
         rows : Tensor of int or slice, default=None
-            Rows to use; all of them where it is None.
+            Rows to use; None is all rows.
 
         Returns
         -------
         Tensor of shape (S, n)
-            One column for each row that is used.
+            One column for each row used.
         """
         return self._losses(theta, self.rows.take(rows))
 
@@ -254,7 +254,7 @@ class SupervisedRows(Target):
         Parameters
         ----------
         held_out : SupervisedRows
-            With the same parts, and log loss.
+            Rows with the same parts, and log loss.
 
         Returns
         -------
@@ -289,7 +289,7 @@ class SupervisedRows(Target):
         return total / self.total_weight
 
     def _likelihood_at(self, theta: torch.Tensor) -> Any:
-        """Likelihood of each draw, where theta holds parameters of it."""
+        """Likelihood of each draw, if theta contains its parameters."""
         return self.likelihood
 
     def sampled_losses(
@@ -299,7 +299,7 @@ class SupervisedRows(Target):
         n_draws: int = 10,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """Loss of every row at draws that are right for each row by itself.
+        """Loss of every row at draws that are valid for each row separately.
 
         Parameters
         ----------
@@ -314,9 +314,9 @@ class SupervisedRows(Target):
         Returns
         -------
         Tensor of shape (S, n)
-            Unweighted, in nats, differentiable. Activations are sampled locally
-            where q is factorized: a draw is then no single theta, and its rows may
-            not be summed before anything but a mean is taken.
+            Unweighted, in nats, differentiable. Activations are sampled locally if q is
+            factorized: a draw then has no common theta, and only means of linear
+            functions may be taken over its rows.
         """
         part, predictor = self.rows.take(rows), self.predictor
         if predictor.has_local_draws and posterior.is_diagonal:
@@ -335,7 +335,7 @@ class SupervisedRows(Target):
         Parameters
         ----------
         losses : Tensor of shape (n,)
-            One number for each row that is used.
+            One value for each row used.
         rows : Tensor of int, default=None
             These rows; None is all of them.
 
@@ -366,7 +366,7 @@ class SupervisedRows(Target):
         return total * (len(self.rows) / losses.shape[1])
 
     def _parts(self, n_draws: int) -> Iterator[Rows]:
-        """All rows, so few at a time that f of so many draws fits into the cache."""
+        """All rows, in parts so small that f of all draws fits into the cache."""
         for chunk in self.rows.chunks(n_draws * self._predictor.row_width):
             yield self.rows.take(chunk)
 

@@ -25,9 +25,9 @@ from skvi.utils._arrays import like_rows
 
 __all__ = ["SupervisedTarget"]
 
-# Above so many parameters a dense tail precision costs too much.
+# Above this number of parameters a dense tail precision is too expensive.
 MAX_TAIL_PARAMS = 2000
-# A whitened copy of the features is kept up to this size: 128 MiB.
+# A whitened copy of the features is stored up to this size: 128 MiB.
 MAX_DESIGN_ELEMENTS = 2**24
 
 
@@ -49,8 +49,8 @@ class SupervisedTarget(SupervisedRows):
     offset : Tensor of shape (n,), default=None
         Added to f of every row, such as the log of an exposure; None is 0.
     deterministic : sequence of str, default=()
-        Blocks of the predictor that are no part of theta: points, learned beside q as
-        noise and prior scales are. `prior` is over the other blocks.
+        Blocks of the predictor that are not part of theta: point parameters, learned
+        besides q like noise and prior scales. `prior` is over the other blocks.
 
     Examples
     --------
@@ -137,7 +137,7 @@ class SupervisedTarget(SupervisedRows):
         return gradient
 
     def whitened(self, normal: NormalForm) -> WhitenedTarget:
-        """Whiten the design once, or use the passes of a network, where that fits."""
+        """Whiten the design once, or use the passes of a network, if possible."""
         one_column = self.has_design and self.predictor.n_outputs == 1
         is_small = self.n_rows * self.layout.size <= MAX_DESIGN_ELEMENTS
         is_dense = isinstance(self.X, torch.Tensor)
@@ -162,7 +162,7 @@ class SupervisedTarget(SupervisedRows):
         return found
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
-        """Prior precision, plus what a likelihood with quadratic tails adds.
+        """Prior precision, plus that of a likelihood with quadratic tails.
 
         Returns
         -------
@@ -170,11 +170,10 @@ class SupervisedTarget(SupervisedRows):
             See `Target.tail_precision`.
         is_exact : bool
             False if the likelihood's part is left out: for predictors that are
-            not linear, likelihoods that do not say how they decay, and above 2000
-            parameters. What is left is a lower bound while the likelihood is
-            bounded above.
+            not linear, likelihoods with unknown decay, and above 2000 parameters. The
+            rest is a lower bound if the likelihood is bounded above.
 
-            None instead of both where the prior's tails are not known.
+            None instead of both if the prior's tails are not known.
         """
         precision = self.prior.tail_precision()
         if precision is None:
@@ -209,14 +208,14 @@ class SupervisedTarget(SupervisedRows):
         rows : Tensor of int, default=None
             Rows to use, scaled up to all rows.
         n_draws : int, default=10
-            S, where draws are taken.
+            S, if draws are taken.
         generator : torch.Generator, default=None
-            Needed where draws are taken.
+            Required if draws are taken.
 
         Returns
         -------
         Tensor
-            A scalar in nats, summed over all data; unbiased where it comes from S
+            A scalar in nats, summed over all data; unbiased if it is estimated from S
             draws or from random `rows`.
         """
         if self.has_moments and posterior.as_normal() is not None:
@@ -236,7 +235,7 @@ class SupervisedTarget(SupervisedRows):
         Returns
         -------
         SupervisedTarget
-            For solvers that need nothing but these, on the same data.
+            For solvers that need only these, on the same data.
         """
         found = copy(self)
         found.loss = FreeEnergy(self.loss, alpha)
@@ -327,7 +326,7 @@ class SupervisedTarget(SupervisedRows):
     def rough_loss_terms(
         self, normal: NormalForm
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `expected_loss_terms` with five nodes a row, however wide it is.
+        """Return `expected_loss_terms` with five nodes per row, whatever its variance.
 
         Parameters
         ----------
@@ -376,7 +375,7 @@ class SupervisedTarget(SupervisedRows):
         of_rows: Callable[[Rows, slice], tuple[torch.Tensor, torch.Tensor]],
         integrate: Callable[..., Sequence[torch.Tensor]],
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Value and weighted derivatives, from mean and spread of f of some rows."""
+        """Value and weighted derivatives, from mean and deviation of f of some rows."""
         likelihood, values = self.likelihood, []
 
         def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:

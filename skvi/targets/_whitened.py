@@ -1,4 +1,4 @@
-"""Targets in the whitened coordinates of a normal, as moves of chains need them."""
+"""Targets in the whitened coordinates of a normal, for moves of chains."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ class WhitenedTarget(Movable):
 
 
 class WhitenedLinear(WhitenedTarget):
-    """The same for a linear model: its design is whitened once, not at every call.
+    """Whitened target of a linear model: its design is whitened only once.
 
     ``f = A theta = A mean + (A scale) position``, so that neither theta nor gradients
     in theta are formed for the rows.
@@ -69,7 +69,7 @@ class WhitenedLinear(WhitenedTarget):
         if target.offset is not None:
             self.shift = self.shift + target.offset
         whitened = A * normal.scale if normal.is_diagonal else A @ normal.scale
-        # One row for each coordinate: products of both kinds are faster so.
+        # One row for each coordinate, with which both kinds of products are faster.
         self.columns = whitened.T.contiguous()
         q = self.prior.as_normal()
         is_factorized = q is not None and q.is_diagonal
@@ -100,7 +100,7 @@ class WhitenedLinear(WhitenedTarget):
     def _add_rows(
         self, position: torch.Tensor, slope: torch.Tensor, value: torch.Tensor | None
     ) -> torch.Tensor:
-        """Add what the data say, in place, and return the slope."""
+        """Add the contribution of the data, in place, and return the slope."""
         weight = self.target.sample_weight
         for rows in row_chunks(len(self.shift), len(position), CACHE_ELEMENTS):
             columns, y = self.columns[:, rows], self.target.y[rows]

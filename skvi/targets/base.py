@@ -1,4 +1,4 @@
-"""What every target owes."""
+"""What every target must implement."""
 
 from copy import copy
 from typing import TYPE_CHECKING, Any, Self
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Target"]
 
-# Draws that are evaluated at once.
+# Draws evaluated at once.
 BATCH_DRAWS = 256
 FLAT = FlatReference()
 
 
 class Target(Movable):
-    """Something with a log joint density over a layout: all else is a capability.
+    """A log joint density over a layout: everything else is an optional capability.
 
-    A subclass owes `layout` and `log_joint`. What else it can do it says by the
-    attributes whose names begin with "has", and by what its methods return: whoever
-    uses a capability asks for it, and says what is missing where it is not there.
+    A subclass must implement `layout` and `log_joint`. Further capabilities are
+    declared by attributes whose names begin with "has", and by what its methods return:
+    code that uses a capability checks for it, and reports what is missing.
 
     Attributes
     ----------
     layout : Layout
-        Of theta, with P parameters.
+        The layout of theta, with P parameters.
     prior : BuiltPrior or None
-        What the log joint density holds beside the data. Without one the ELBO is
-        ``E_q[log joint - log q]``; what needs a prior says so.
+        The prior contained in the log joint density. Without one the ELBO is ``E_q[log
+        joint - log q]``; components that need a prior raise an error.
 
     Examples
     --------
@@ -51,7 +51,7 @@ class Target(Movable):
 
     layout: Layout
     prior: BuiltPrior | None = None
-    #: Unconstrained point parameters, beside theta: a fit learns them by type-II
+    #: Unconstrained point parameters, besides theta: a fit learns them by type-II
     #: maximum likelihood. `point_layout` says what they are.
     hyper: torch.Tensor = torch.zeros(0, dtype=torch.float64, device=CPU)
     #: Whether f is normal under a normal q, row by row, and its moments are known:
@@ -63,15 +63,15 @@ class Target(Movable):
     #: Whether losses of single rows are known: `pointwise`, `sampled_losses`,
     #: `total_loss`, `total_weight` and `with_free_energy`.
     has_pointwise = False
-    #: Whether losses of rows and their slopes in f, and the pullback of these to
-    #: theta, are there without automatic differentiation.
+    #: Whether losses of rows, their slopes in f, and backpropagation of these to theta
+    #: are available without automatic differentiation.
     has_row_slopes = False
-    #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
+    #: Whether theta contains precisions with hyperpriors, besides what the predictor
+    #: needs.
     is_extended = False
-    #: Whether rows have another loss than the log loss: with it a learned noise may
-    #: have no optimum.
+    #: Whether the loss is not the log loss: a learned noise may then have no optimum.
     is_robust = False
-    #: What to change where a learned number of the likelihood runs to 0.
+    #: Remedy if a learned parameter of the likelihood degenerates to 0.
     floor_remedy = "fix it at a number"
 
     @property
@@ -86,11 +86,11 @@ class Target(Movable):
 
     @property
     def starts_near_fit(self) -> bool:
-        """Whether chains start around the fit only, because the prior has no draws."""
+        """Whether chains start near the fit only, as the prior cannot be sampled."""
         return self.prior is None
 
     def initial_normal(self, generator: torch.Generator) -> NormalForm | None:
-        """Where a fit may start.
+        """Start of a fit.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Target(Movable):
         Returns
         -------
         NormalForm or None
-            Over theta. None if a family's own start will do: near 0.
+            A normal over theta. None if the family's own start near 0 suffices.
         """
         return None
 
@@ -129,20 +129,20 @@ class Target(Movable):
         ----------
         theta : Tensor of shape (S, P)
         rows : Tensor of int, default=None
-            Rows to use, scaled up to all rows; all of them where it is None.
+            Rows to use, scaled up to all rows; None is all rows.
 
         Returns
         -------
         Tensor of shape (S,)
-            In nats, summed over the data, with all constants; unbiased where
-            `rows` are drawn at random.
+            In nats, summed over the data, with all constants; unbiased if `rows` are
+            drawn at random.
         """
         raise NotImplementedError
 
     def log_joint_split(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Log joint density twice, so that gradient rules can tell paths apart.
+        """Log joint density twice, so that gradient rules can separate paths.
 
         Parameters
         ----------
@@ -155,8 +155,8 @@ class Target(Movable):
         for_theta : Tensor of shape (S,)
             In nats; its gradient flows into `theta`, not into `hyper`.
         for_hyper : Tensor of shape (S,) or None
-            The same values; the gradient flows into `hyper` only. None where
-            nothing is learned.
+            The same values; the gradient flows into `hyper` only. None if nothing is
+            learned.
         """
         return self.log_joint(theta, rows), None
 
@@ -167,7 +167,7 @@ class Target(Movable):
         n_draws: int = 10,
         generator: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """Expected loss under q, without the prior: what is left of the log joint.
+        """Expected loss under q: the part of the log joint without the prior.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Target(Movable):
         return (self.reference.log_prob(theta) - self.log_joint(theta, rows)).mean()
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:
-        """Quadratic decay of the log joint density far out.
+        """Quadratic decay of the log joint density in the tails.
 
         Returns
         -------
@@ -199,7 +199,7 @@ class Target(Movable):
         is_exact : bool
             Whether the log joint is also above such an expression.
 
-            None instead of both where nothing is known.
+            None instead of both if nothing is known.
         """
         return None
 
@@ -250,8 +250,8 @@ class Target(Movable):
         Returns
         -------
         WhitenedTarget
-            Its values stay log densities of theta, in nats; its gradients are those
-            in the coordinates.
+            Its values are still log densities of theta, in nats; its gradients are with
+            respect to the coordinates.
         """
         return WhitenedTarget(self, normal)
 
@@ -272,9 +272,9 @@ class Target(Movable):
 
     @property
     def point_layout(self) -> Layout:
-        """What each stretch of `hyper` is: names, roles and ranges.
+        """The layout of `hyper`: names, roles and ranges.
 
-        By default a single block, of no role that solvers know, and unlimited.
+        By default a single block, without a role that solvers know, and without limits.
         """
         return Layout({"hyper": (len(self.hyper),)} if len(self.hyper) else {})
 
@@ -284,17 +284,17 @@ class Target(Movable):
         return tuple(self.point_layout)
 
     def conjugate_form(self) -> "ConjugateForm | None":
-        """Return what coordinate ascent needs.
+        """Return the quantities that coordinate ascent needs.
 
         Returns
         -------
         ConjugateForm or None
-            By default None: the model is not conjugate.
+            None by default: the model is not conjugate.
         """
         return None
 
     def initial_hyper(self) -> torch.Tensor:
-        """Hyperparameters from which a fit starts: the scale of their floors.
+        """Hyperparameters from which a fit starts, and which scale their lower limits.
 
         Returns
         -------
@@ -305,11 +305,11 @@ class Target(Movable):
 
     @property
     def n_rows(self) -> int:
-        """Rows that minibatches are taken from; 0 where there are none."""
+        """Number of rows that minibatches are taken from; 0 if there are none."""
         return 0
 
     def batches(self, n_batches: int, generator: torch.Generator) -> list[torch.Tensor]:
-        """Deal the rows out at random, for minibatches.
+        """Partition the rows at random into minibatches.
 
         Parameters
         ----------
@@ -319,11 +319,11 @@ class Target(Movable):
         Returns
         -------
         list of Tensor of int
-            Of nearly equal size.
+            Minibatches of nearly equal size.
         """
         return deal(self.n_rows, n_batches, generator)
 
     @property
     def cost_per_draw(self) -> int:
-        """Elements that one evaluation of the log joint touches."""
+        """Number of elements processed by one evaluation of the log joint."""
         return self.layout.size

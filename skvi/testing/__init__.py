@@ -1,7 +1,7 @@
-"""Checks that a user's own parts keep their contracts.
+"""Checks that custom components satisfy their contracts.
 
-Each check raises an `AssertionError` that says what is wrong, and returns nothing
-where all is well: call it in a test.
+Each check raises an `AssertionError` that says what is wrong, and otherwise returns
+nothing: call it in a test.
 """
 
 from skvi.testing._divergences import check_divergence

@@ -24,22 +24,22 @@ N_BATCHES, BATCH = 20, 20_000
 
 
 def check_divergence(divergence: Divergence, random_state: int = 0) -> None:
-    """Check that a divergence keeps its contract.
+    """Check that a divergence satisfies its contract.
 
-    It vanishes where both sides agree, is nowhere negative and never NaN; its closed
+    It is 0 if both distributions are equal, nonnegative, and never NaN; its closed
     form, if it has one, agrees with its estimate from draws, and the derivatives in
     `terms` with finite differences.
 
     Parameters
     ----------
     divergence : Divergence
-        One whose order can regularize a posterior.
+        A divergence whose order can regularize a posterior.
     random_state : int, default=0
 
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Examples
     --------
@@ -158,6 +158,6 @@ def _check_monte_carlo(
             mean,
             exact,
             f"{name}: closed_form and monte_carlo disagree; the latter",
-            2e-3,  # its bias, where it is not linear in means
+            2e-3,  # its bias, if it is not linear in means
             N_SE * error,
         )

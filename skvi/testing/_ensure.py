@@ -1,4 +1,4 @@
-"""Assertions that say which part of a contract is broken."""
+"""Assertions that say which part of a contract is violated."""
 
 import pickle
 import sys
@@ -21,7 +21,7 @@ N_SE = 5.0
 def ensure(condition: bool | torch.Tensor, message: str) -> None:
     """Raise an `AssertionError` with this message unless the condition holds.
 
-    Unlike the statement it works under ``python -O`` too.
+    Unlike the statement it also works under ``python -O``.
     """
     if not bool(condition):
         raise AssertionError(message)
@@ -66,9 +66,9 @@ def numeric_gradient(
 
 
 def pickled(value: T) -> T:
-    """Return a pickled copy; the object itself where its class cannot be imported.
+    """Return a pickled copy; the object itself if its class cannot be imported.
 
-    That is so for classes that a function defines.
+    This is the case for classes defined in a function.
     """
     kind = type(value)
     found = vars(sys.modules.get(kind.__module__, object)).get(kind.__qualname__)
@@ -86,7 +86,7 @@ def check_component(component: Component) -> None:
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Examples
     --------
@@ -105,7 +105,7 @@ def check_component(component: Component) -> None:
     stored = {key for key, value in vars(component).items() if value is not None}
     ensure(
         stored <= set(params),
-        f"{name} stores {sorted(stored - set(params))} beside its parameters: a "
+        f"{name} stores {sorted(stored - set(params))} besides its parameters: a "
         "specification holds parameters only; tensors belong to what `build` makes.",
     )
     for copy in (clone(component), pickled(component)):

@@ -32,23 +32,24 @@ N_NODES, HALF_WIDTH = 8001, 9.0
 def check_loss(
     loss: Loss, likelihoods: Sequence[Likelihood] = LIKELIHOODS, random_state: int = 0
 ) -> None:
-    """Check that a loss keeps its contract.
+    """Check that a loss satisfies its contract.
 
-    Values of every row alone, gradients against finite differences, expectations
-    under a normal f (and their derivatives, which second-order solvers use) against
-    a fine rule, and finite values far out.
+    Checks that losses of rows are independent, compares gradients with finite
+    differences and expectations under a normal f (and their derivatives, which
+    second-order solvers use) with a fine rule, and checks that values are finite in the
+    tails.
 
     Parameters
     ----------
     loss : Loss
     likelihoods : sequence of Likelihood, default=(normal, two classes, three classes)
-        With which the loss is meant to work.
+        Likelihoods that the loss is intended for.
     random_state : int, default=0
 
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Examples
     --------
@@ -146,7 +147,7 @@ def compare_integrals(
 
 
 def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
-    """Check that a likelihood keeps its contract.
+    """Check that a likelihood satisfies its contract.
 
     Draws, densities and power integrals must agree with each other: the mean of
     ``p(y | f)^(c - 1)`` over draws is the integral of ``p^c``.
@@ -154,13 +155,13 @@ def check_likelihood(likelihood: Likelihood, random_state: int = 0) -> None:
     Parameters
     ----------
     likelihood : Likelihood
-        Without hyperparameters that are still to be learned.
+        A likelihood without hyperparameters that are still to be learned.
     random_state : int, default=0
 
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Examples
     --------

@@ -23,7 +23,7 @@ N_DRAWS = 50_000
 
 
 def check_family(family: Family, random_state: int = 0) -> None:
-    """Check that a posterior family keeps its contract.
+    """Check that a posterior family satisfies its contract.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def check_family(family: Family, random_state: int = 0) -> None:
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Notes
     -----
-    The variational parameters are one flat vector; draws and their log density come
-    together, differentiable in it. Where the density is exact it integrates to 1, and
-    the mean of its score over draws is 0.
+    The variational parameters are one flat vector; draws and their log density are
+    returned together, differentiable in it. If the density is exact it integrates to 1,
+    and the mean of its score over draws is 0.
 
     Examples
     --------

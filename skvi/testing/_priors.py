@@ -21,14 +21,14 @@ __all__ = ["check_prior"]
 # The line of log abs(theta) on which densities are integrated: heavy tails and
 # singularities at 0 are no problem there.
 LOG_RANGE, N_LINE = 300.0, 60_001
-# Mass that may be missing before a density counts as not normalized, and the smallest
-# p-value of a test that all is well.
+# Missing mass at which a density counts as not normalized, and the smallest p-value of
+# a passed test.
 MASS_ERROR, P_VALUE = 1e-4, 1e-7
 N_DRAWS = 20_000
 
 
 def check_prior(prior: Prior, random_state: int = 0) -> None:
-    """Check that a prior keeps its contract.
+    """Check that a prior satisfies its contract.
 
     The density integrates to 1 and is what `sample` draws from; gradients agree with
     finite differences, the closed expectation under a normal with a fine rule, and
@@ -43,7 +43,7 @@ def check_prior(prior: Prior, random_state: int = 0) -> None:
     Raises
     ------
     AssertionError
-        Says what is wrong.
+        The message says what is wrong.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def _check_distribution(one: BuiltPrior, name: str, generator: torch.Generator) 
     density = [torch.exp(one.log_prob(s * half[:, None]) + u) for s in (-1, 1)]
     masses = [part * (u[1] - u[0]) for part in density]
     total = float(masses[0].sum() + masses[1].sum())
-    # A tail that is still there at exp(300) holds mass that no rule sees.
+    # A tail that extends to exp(300) contains mass that no rule sees.
     edge = float(max(part[-1] for part in density))
     ensure(
         total <= 1 + MASS_ERROR and (total >= 1 - MASS_ERROR or edge > 1e-12),

@@ -7,9 +7,9 @@ import torch
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor that shares memory where torch allows it, else a copy.
+    """Return a tensor that shares memory if torch allows it, else a copy.
 
-    Nobody may write to it: the memory may be a map of a file that is read only.
+    It must not be written to: the memory can be a read-only memory map.
     """
     shareable = array.dtype.isnative and all(
         s >= 0 and s % array.itemsize == 0 for s in array.strides
@@ -20,7 +20,7 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class _Writeable:
-    """Memory of an array that claims to be writeable, as torch wants it to be."""
+    """Memory of an array that claims to be writeable, as torch requires."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array  # keeps the memory
@@ -33,7 +33,7 @@ class _Writeable:
 
 
 def row_chunks(n_rows: int, width: int, elements: int) -> list[slice]:
-    """Slices of rows whose temporaries of that width have about so many elements."""
+    """Slices of rows whose temporaries of the given width have a bounded size."""
     step = max(1, math.ceil(elements / max(width, 1)))
     return [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
 

@@ -1,4 +1,4 @@
-"""scikit-learn's callback protocol where the version has it (1.9), else nothing."""
+"""scikit-learn's callback protocol if the version has it (1.9), else nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +8,10 @@ try:
 except ImportError:  # below 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stands in for scikit-learn's; there are no callbacks to set."""
+        """Replaces scikit-learn's; there are no callbacks to set."""
 
     def with_callbacks(method: Callable) -> Callable:
-        """Return the method as it is."""
+        """Return the method unchanged."""
         return method
 
 
@@ -19,5 +19,5 @@ __all__ = ["CallbackSupportMixin", "has_callbacks", "with_callbacks"]
 
 
 def has_callbacks(estimator: Any) -> bool:
-    """Whether somebody asked to be told about the fit."""
+    """Whether callbacks are registered for the fit."""
     return hasattr(estimator, "_skl_callbacks")

@@ -1,7 +1,7 @@
 """Ways to split the covariance of f into independent parts and the rest.
 
-Only differences of f count: covariances are equivalent where they give every
-difference of two f the same variance.
+Only differences of f matter: covariances are equivalent if they give every difference
+of two f the same variance.
 """
 
 import math
@@ -14,11 +14,11 @@ from skvi.utils._normal_points import contrasts, reduce_covariance
 def pairwise_split(
     mean: torch.Tensor, covariance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equivalent covariances whose parts off the diagonal matter little.
+    """Equivalent covariances whose off-diagonal parts have little influence.
 
-    The class of the largest mean gets no covariance with the others, so that a
-    diagonal alone has the right variance for its difference to each of them. Its own
-    variance, which is free, is the mean of the covariances of these differences,
+    The class with the largest mean gets no covariance with the others, so that a
+    diagonal alone has the right variance for its difference to each of them. Its
+    variance, which is arbitrary, is the mean of the covariances of these differences,
     weighted by how probable both classes are.
 
     Parameters
@@ -31,7 +31,7 @@ def pairwise_split(
     diagonal : Tensor of shape (n, K)
         Not negative.
     rest : Tensor of shape (n, K, K)
-        Of any definiteness, with a diagonal of zeros.
+        A remainder of any definiteness, with a diagonal of zeros.
     """
     n = len(mean)
     each = covariance.diagonal(dim1=1, dim2=2)
@@ -79,7 +79,7 @@ def definite_split(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     own = (0.5 * smallest)[:, None].repeat(1, k)
     rest = reduced - (0.5 * smallest - tiny)[:, None, None] * identity
     inverse = torch.linalg.inv(rest)
-    # Take from every class in turn half of what can be taken, then nearly all.
+    # Take from every class in turn half of the possible variance, then nearly all.
     for share in (0.5, 0.5, 0.8):
         for j in range(k):
             side = inverse @ basis[j]
@@ -92,5 +92,5 @@ def definite_split(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
         reduced - reduce_covariance(torch.diag_embed(own))
     )
     root = basis @ (vectors * values.clamp(min=0).sqrt()[:, None])
-    # The widest direction first, where quasi-random points are best.
+    # The direction of largest variance first, where quasi-random points are best.
     return own, root.flip(2)

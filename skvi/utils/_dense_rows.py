@@ -1,8 +1,9 @@
-"""Products over the rows of a dense matrix in the CPU's memory, for one column of f.
+"""Products over the rows of a dense matrix in CPU memory, for one column of f.
 
 Rows pass through a buffer that stays in the cache, from which symmetric and triangular
-products of BLAS need half of the multiplications. Elementwise work is numpy's, in one
-thread: torch's threads would still wait actively while those of BLAS want the cores.
+products of BLAS need half of the multiplications. Elementwise operations use numpy, in
+one thread: threads of torch would still wait actively while those of BLAS need the
+cores.
 """
 
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from skvi.utils._threads import over_threads
 
 __all__ = ["dense_gram", "dense_moments", "is_dense"]
 
-# Numbers in the buffer, and rows below which products of wide matrices are slow.
+# Elements in the buffer, and rows below which products of wide matrices are slow.
 BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
-# Of a triangular matrix: more waste products with zeros, fewer are slow.
+# Block size of a triangular matrix: larger blocks waste products with zeros, smaller
+# ones are slow.
 BLOCK_COLUMNS = 48
 
 
@@ -96,8 +98,8 @@ def dense_moments(
 
 
 def _times_triangular(rows: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Product with a lower triangular matrix, in the place of `rows`."""
-    # The transpose is of the order that BLAS takes. This holds other threads up.
+    """Product with a lower triangular matrix, overwriting `rows`."""
+    # The transpose has the memory order of BLAS. This blocks other threads.
     return dtrmm(1.0, factor.T, rows.T, overwrite_b=1).T
 
 
@@ -113,7 +115,7 @@ def _times_blocks(rows: np.ndarray, factor: np.ndarray) -> np.ndarray:
 def _chunks(
     values: np.ndarray, rows: slice, width: int
 ) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """What X has in some rows, which these are, and a buffer of that width."""
+    """Rows of X, their slice, and a buffer of that width."""
     n_rows = rows.stop - rows.start
     step = min(n_rows, max(BUFFER_ELEMENTS // width, MIN_ROWS))
     buffer = np.empty((step, width))

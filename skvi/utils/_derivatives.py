@@ -42,7 +42,7 @@ def vector_derivatives(
 
 
 def _derivative(value: torch.Tensor, f: torch.Tensor) -> torch.Tensor:
-    """Derivative of a sum of separate values, zero where it does not depend on f."""
+    """Derivative of a sum of separate values, zero if it does not depend on f."""
     if not value.requires_grad:
         return torch.zeros_like(f)
     (gradient,) = torch.autograd.grad(

@@ -11,9 +11,9 @@ import torch
 __all__ = ["CPU", "Movable", "device_or_cpu", "resolve_device", "to_device"]
 
 CPU = torch.device("cpu")
-# Multiply-adds of a pass over the data from which on a GPU is worth it. One core takes
-# about a tenth of a second for them; the GPU starts some thousand operations in that
-# time, which is what an iteration and the copy of the data cost. An estimate.
+# Multiply-adds of a pass over the data above which a GPU is worthwhile. One core takes
+# about a tenth of a second for them; the GPU launches some thousand operations in that
+# time, about the cost of an iteration and of copying the data. An estimate.
 WORTH_MOVING = 2**28
 
 
@@ -23,10 +23,10 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
     Parameters
     ----------
     device : str
-        "auto" is "cuda" where there is one and the work is worth it, else "cpu".
+        "auto" is "cuda" if there is one and the work is large enough, else "cpu".
     work : float, default=inf
         Multiply-adds of a pass over the data: "auto" takes the CPU below 2**28.
-        Networks make so many passes that any amount is worth it.
+        Networks make so many passes that any amount is large enough.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
     Raises
     ------
     ValueError
-        It is not known, not there, or has no double precision.
+        The device is unknown, unavailable, or has no double precision.
 
     Examples
     --------
@@ -68,9 +68,9 @@ def resolve_device(device: str, work: float = math.inf) -> torch.device:
 
 
 def device_or_cpu(device: str) -> torch.device:
-    """Return the device that a parameter names, or the CPU where it is not there.
+    """Return the device that a parameter names, or the CPU if it is unavailable.
 
-    What was fitted on another machine predicts all the same.
+    Models fitted on another machine can predict nevertheless.
     """
     try:
         return resolve_device(device)
@@ -92,8 +92,8 @@ def _names_of_devices() -> list[str]:
 class Movable:
     """Mixin: an object whose tensors move to a device, or into a pickle, together.
 
-    Those in lists, tuples and dictionaries as well, at every depth. Pickles hold numpy
-    arrays, which load wherever there is a CPU; a copy shares all there is.
+    Tensors in lists, tuples and dictionaries as well, at every depth. Pickles contain
+    numpy arrays, which load on any CPU; a copy shares all of its contents.
     """
 
     def __copy__(self) -> Self:
@@ -133,7 +133,7 @@ class Movable:
         Returns
         -------
         Self
-            What is there already, and what holds no tensors, is shared.
+            Tensors already on the device, and objects without tensors, are shared.
         """
         other = copy(self)
         other.__dict__.update(to_device(self.__dict__, device))
@@ -150,7 +150,7 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def _map_leaves(value: Any, place: str, change: Callable[[str, Any], Any]) -> Any:
-    """Change what lists, tuples and dictionaries hold, given where: "/a/0"."""
+    """Map the leaves of lists, tuples and dictionaries, given their path: "/a/0"."""
     if type(value) is dict:
         return {k: _map_leaves(v, f"{place}/{k}", change) for k, v in value.items()}
     if type(value) in (list, tuple):

@@ -13,9 +13,9 @@ from skvi.utils._peaks import zoom_to_peak
 
 __all__ = ["expect_peaked", "log_expect_peaked"]
 
-# Standard deviations of the normal that are integrated over.
+# Range of integration, in standard deviations of the normal.
 REACH = 8.6
-# Trapezoidal steps: a share of the width of a normal peak, and at most so long in f,
+# Trapezoidal steps: a fraction of the width of a normal peak, with a maximum in f,
 # because the functions have singularities at a distance of pi.
 MIN_NODES, MAX_NODES, STEP = 48, 4096, 0.35
 CHUNK_ELEMENTS = 2**18
@@ -32,7 +32,7 @@ def expect_peaked(
 
     The product with the normal density must have one peak. Its region is found for
     every row by repeated zooming, and filled with equally spaced nodes: exponentially
-    accurate for analytic functions, whether the function or the normal is the narrow
+    accurate for analytic functions, whether the function or the normal is the narrower
     one.
 
     Parameters
@@ -65,7 +65,7 @@ def log_expect_peaked(
     y: torch.Tensor,
     peak: torch.Tensor,
 ) -> torch.Tensor:
-    """Log of the value of `expect_peaked`, accurate however far out it is.
+    """Log of the value of `expect_peaked`, accurate even far in the tails.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def log_expect_peaked(
         As in `expect_peaked`.
     mean, std, y : Tensor of shape (n,)
     peak : Tensor of shape (n,)
-        Distance of the product's peak from the mean, in standard deviations of f, or
-        more than it.
+        Distance of the product's peak from the mean, in standard deviations of f, or an
+        upper bound.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Expectations of a loss and its derivatives under normal f, for any number of f."""
+"""Expectations of a loss and its derivatives under a normal f of any dimension."""
 
 from typing import Any
 
@@ -26,20 +26,20 @@ def expect_derivatives(
     function : callable
         Maps f of shape (S, n, K) and y of shape (n,) to (S, n); differentiable.
     mean : Tensor of shape (n,) or (n, K)
-        Of f.
+        Mean of f.
     spread : Tensor of shape (n,) or (n, K, K)
-        Standard deviations of f, or its covariances. With several columns the
-        function must not change when they move together.
+        Standard deviations of f, or its covariances. With several columns the function
+        must be invariant to adding a constant to all.
     y : Tensor of shape (n,)
     length_scale : float, default=1.0
-        Distance in f over which the function bends.
+        Distance in f over which the slope of the function changes.
     refine : int, default=1
         Multiplies the number of nodes.
 
     Returns
     -------
     value, first, second : Tensor
-        Of shapes (n,), that of `mean` and that of `spread`.
+        Tensors of shape (n,), of the shape of `mean` and of that of `spread`.
     """
     if mean.ndim == 1:
         width = float(spread.max()) / length_scale

@@ -6,7 +6,7 @@ from skvi.utils._random import rand
 
 
 def log_gamma_draws(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Logarithms of Gamma(shape, 1) draws, differentiable, also of tiny shapes.
+    """Logarithms of Gamma(shape, 1) draws, differentiable, also for tiny shapes.
 
     ``log G(a) = log G(a + 1) + log(U) / a``: a draw itself would underflow for small
     shapes. Draws are in float64.

@@ -20,11 +20,11 @@ from skvi.utils._normal_points import NODE_ELEMENTS, quasi_random_rule
 
 # Points for strong covariances, in up to three dimensions and in more.
 N_FEW, N_MANY = 128, 64
-# Nodes of the integral over the maximum: at least and at most.
+# Minimum and maximum number of nodes of the integral over the maximum.
 N_LINE, MAX_LINE = 24, 384
-# Nats by which the second term of the series may move a row: errors are a tenth.
+# Nats by which the second term of the series may change a row: errors are a tenth.
 WEAK = 1e-2
-# Smallest eigenvalue, in absolute value, of a Hessian that counts as negative.
+# Smallest absolute eigenvalue of a Hessian that counts as negative.
 DEFINITE = 1e-9
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -88,7 +88,7 @@ def _is_indefinite(second: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(out: Moments, rows: _Rows, refine: int) -> torch.Tensor:
-    """Write the results of all rows, and return the last term that they took."""
+    """Write the results of all rows, and return the last term of the series."""
     last = torch.zeros_like(out[0])
     low, high, n_line = _line(rows)
     for count in n_line.unique().tolist():
@@ -105,7 +105,7 @@ def _fill(out: Moments, rows: _Rows, refine: int) -> torch.Tensor:
 
 
 def _line(rows: _Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Range of the maximum, (m, N), and the number of nodes that it asks for, (m,)."""
+    """Range of the maximum, (m, N), and the number of nodes that it needs, (m,)."""
     std = rows.own.sqrt()
     # Outside the distribution function is 0 or 1 up to 2e-8.
     below = (5.2 * std + 2.8)[..., None]
@@ -177,5 +177,5 @@ def _series(rest: torch.Tensor, logs: list[torch.Tensor]) -> list[torch.Tensor]:
     for j, row in enumerate(rest.unbind(1)):
         near = row[..., None] * c
         third = third + c[:, j] * (near * (rest @ near)).sum(1)
-    # Far in the left tail, where nothing is left to integrate, terms may grow.
+    # Far in the left tail, where the integrand is negligible, terms may grow.
     return [first, second, torch.clamp(third / 6, -second.abs(), second.abs())]

@@ -1,4 +1,4 @@
-"""Ctrl-C that is never lost, and that leaves the process as it was."""
+"""Ctrl-C that is never lost, and leaves the state of the process intact."""
 
 import gc
 import signal
@@ -15,7 +15,7 @@ _LEFT_OVER: list[torch.inference_mode] = []
 
 
 class _Memory:
-    """Signal handler: as Python's own, but it remembers that it was called."""
+    """Signal handler: Python's own, but it records that it was called."""
 
     came = False
 
@@ -26,13 +26,13 @@ class _Memory:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of a block in which Ctrl-C got lost.
+    """Raise KeyboardInterrupt at the end of a block in which Ctrl-C was lost.
 
     Python prints and drops what a signal handler raises inside a ``__del__``, a
     callback of a weak reference, or a callback from C. In the main thread, and
-    unless the user has another handler, the signal is remembered beside it. The
-    gradient and the inference mode of torch are restored, which an exception inside
-    their context managers can leave changed.
+    unless the user has another handler, the signal is recorded as well. The gradient
+    and the inference mode of torch are restored, which an exception inside their
+    context managers can leave changed.
 
     Yields
     ------
@@ -41,7 +41,7 @@ def raising_interrupts() -> Iterator[None]:
     Raises
     ------
     KeyboardInterrupt
-        The signal came and what the block raised is no KeyboardInterrupt.
+        Ctrl-C was pressed and the block did not raise KeyboardInterrupt.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def raising_interrupts() -> Iterator[None]:
     try:
         try:
             yield
-        finally:  # twice: Ctrl-C may come here, too
+        finally:  # twice: Ctrl-C may come here as well
             _restore(installs, modes)
     except Exception as error:
         if is_main and isinstance(memory, _Memory) and memory.came:

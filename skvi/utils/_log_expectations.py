@@ -3,10 +3,10 @@
 For ``t > 0``, ``log t`` is the integral of ``(exp(-tau) - exp(-tau t)) / tau`` over
 tau > 0 (Frullani). With ``t = lambda + w^2`` the expectation of ``exp(-tau w^2)`` is
 closed for a normal w, and that of ``exp(-tau lambda)`` is the Laplace transform of
-the law of lambda. What is left is one integral over ``u = log(tau)`` of a function
-that is analytic and bounded for ``|Im u| < pi/2``: the trapezoidal rule with step h
-has an error of about ``exp(-pi^2/h)``, whatever mean and width of w are. Its tails
-on both sides are summed in closed form.
+the law of lambda. There remains one integral over ``u = log(tau)`` of a function that
+is analytic and bounded for ``|Im u| < pi/2``: the trapezoidal rule with step h has an
+error of about ``exp(-pi^2/h)``, for any mean and variance of w. Its tails on both sides
+are summed in closed form.
 """
 
 import math
@@ -26,10 +26,10 @@ __all__ = ["HORSESHOE", "ONE", "ZERO", "expected_inverse", "expected_log"]
 STEP = 0.35  # an error of 6e-13
 # Relative size of the first and last nodes, beyond which series take over.
 EDGE = 1e-4
-LARGEST = 40.0  # exp(-40) is nothing
+LARGEST = 40.0  # exp(-40) is negligible
 # Range of log(tau), in steps, for which the transform is tabulated.
 FIRST, LAST = -500, 700
-# Nodes times parameters that are held at once, and that are kept for a gradient.
+# Nodes times parameters held in memory at once, and kept for a gradient.
 CHUNK, KEPT = 2**18, 2**24
 
 
@@ -55,7 +55,7 @@ class Law:
 
 
 ZERO, ONE = Law("zero", 0.0, 0.0), Law("one", 1.0, 1.0)
-# Of density ``exp(x) / (x (pi^2 + Ei(x)^2))``: ``exp(t) E1(t)`` is a Stieltjes
+# Mixing density ``exp(x) / (x (pi^2 + Ei(x)^2))``: ``exp(t) E1(t)`` is a Stieltjes
 # function, and this is the jump of its logarithm at -x over 2 pi i, so that
 # ``log(exp(t) E1(t)) = -E[log(t + lambda)]``.
 HORSESHOE = Law("horseshoe", 1.0, 3.0)
@@ -79,7 +79,7 @@ def _transform(law: Law) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Nodes that suit all of a batch of normals."""
+    """Nodes for a batch of normals."""
 
     tau: torch.Tensor
     transform: torch.Tensor
@@ -90,7 +90,7 @@ class _Grid:
 
 def _indices(squared: torch.Tensor, variance: torch.Tensor, law: Law) -> tuple:
     """First and last node, from the widest and the narrowest normal."""
-    # Whatever is too large or not a number gets a finite grid, and its own value.
+    # Values that are too large or NaN get a finite grid, and keep their value.
     largest = float(torch.nan_to_num(squared + variance, nan=0.0).max())
     low = math.log(EDGE / (1 + 3 * min(largest, 1e60)))
     high = math.log(LARGEST)
@@ -168,12 +168,12 @@ def expected_log(mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.Tenso
     ----------
     mean, std : Tensor of shape (P,) or (..., P)
     law : Law
-        Of lambda: `ZERO`, `ONE`, or `HORSESHOE`.
+        Law of lambda: `ZERO`, `ONE`, or `HORSESHOE`.
 
     Returns
     -------
     Tensor of the same shape
-        In float64, to about 1e-11; differentiable as often as wanted.
+        In float64, to about 1e-11; differentiable any number of times.
     """
     found = _apply(_log_rule, mean.flatten(), std.flatten(), law)
     return found.view(mean.shape)
@@ -208,5 +208,5 @@ def _apply(rule: Any, mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.
 
 
 def _recomputed(rule: Any, *arguments: Any) -> torch.Tensor:
-    """Evaluate without keeping what the gradient needs: it is computed again."""
+    """Evaluate without storing intermediates: the gradient recomputes them."""
     return checkpoint(rule, *arguments, use_reentrant=False, preserve_rng_state=False)

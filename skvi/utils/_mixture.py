@@ -14,7 +14,7 @@ MAX_STEPS, ROUNDING = 100, 1e-14
 
 
 class Distribution(Protocol):
-    """What `mixture_quantiles` needs of a likelihood of one target."""
+    """Interface of likelihoods of one target for `mixture_quantiles`."""
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
 
@@ -30,7 +30,7 @@ def mixture_quantiles(
     weights: torch.Tensor | None = None,
     rounding: float = ROUNDING,
 ) -> torch.Tensor:
-    """Quantiles of the mixture of what draws predict.
+    """Quantiles of the mixture of predictive distributions of draws.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def mixture_quantiles(
     levels : ndarray of shape (q,)
         Probabilities.
     weights : Tensor of shape (S,), default=None
-        Of the draws, with sum 1; None is equal ones.
+        Weights of the draws, with sum 1; None is equal weights.
     rounding : float, default=1e-14
         Relative change of a quantile that ends the iteration.
 
@@ -54,20 +54,24 @@ def mixture_quantiles(
         # A mixture's quantile lies between those of its components.
         own = likelihood.quantile(f, level)
         low, high = own.min(0).values, own.max(0).values
-        y, done = (low + high) / 2, torch.zeros_like(low, dtype=torch.bool)
+        y, last = w @ own, high - low
+        done = torch.zeros_like(low, dtype=torch.bool)
+        # Near 0 the rounding of probabilities, over the density, is what remains.
+        least = 1 / (w @ (1 / (own - f[..., 0]).abs()))
         for _ in range(MAX_STEPS):
             excess = w @ likelihood.cdf(f, y) - level
             low, high = (
                 torch.where(excess < 0, y, low),
                 torch.where(excess < 0, high, y),
             )
-            moved = y - excess / (w @ likelihood.log_prob(f, y).exp())
-            inside = (moved > low) & (moved < high)
+            step = excess / (w @ likelihood.log_prob(f, y).exp())
+            size = torch.maximum(torch.maximum(low.abs(), high.abs()), least)
+            done |= torch.minimum(step.abs(), high - low) <= rounding * size
+            moved = y - step
+            # Steps that do not shrink go to and fro across a steep place.
+            inside = (moved > low) & (moved < high) & (step.abs() < 0.5 * last)
             moved = torch.where(inside, moved, (low + high) / 2)
-            y, before = torch.where(done, y, moved), y
-            done |= (moved - before).abs() <= rounding * torch.maximum(
-                low.abs(), high.abs()
-            )
+            y, last = torch.where(done, y, moved), (moved - y).abs()
             if bool(done.all()):
                 break
         columns.append(y)
@@ -77,7 +81,7 @@ def mixture_quantiles(
 def smallest_counts(
     cdf: Callable[[torch.Tensor], torch.Tensor], level: float, start: torch.Tensor
 ) -> torch.Tensor:
-    """Smallest counts whose probability not to be exceeded is at least a level.
+    """Smallest counts whose cumulative probability is at least a level.
 
     Parameters
     ----------
@@ -85,7 +89,7 @@ def smallest_counts(
         Counts of shape (n,), from 0 on, to probabilities.
     level : float
     start : Tensor of shape (n,)
-        Sizes near which the search begins.
+        Values near which the search begins.
 
     Returns
     -------
@@ -95,7 +99,7 @@ def smallest_counts(
     while bool((short := cdf(high) < level).any()):
         low = torch.where(short, high, low)
         high = torch.where(short, 2 * high + 1, high)
-    # Above 2^53 counts are no longer next to each other.
+    # Above 2^53 consecutive counts are not representable.
     while bool((gap := high - low > 1 + high * 1e-15).any()):
         middle = torch.floor((low + high) / 2)
         below = gap & (cdf(middle.clamp(min=0)) < level)
@@ -113,7 +117,7 @@ def normal_mixture_quantiles(
     ----------
     means : Tensor of shape (S, n)
     scale : Tensor of shape (S, 1) or float
-        Of each of them, or of all.
+        Standard deviation of each normal, or of all.
     levels : ndarray of shape (q,)
         Probabilities.
 

@@ -1,7 +1,7 @@
 """Quadrature rules for expectations under a normal in a few dimensions.
 
-A softmax does not change when all its K inputs move together, so that its
-expectations live in the K - 1 dimensions of orthonormal contrasts.
+A softmax is invariant to adding a constant to all of its K inputs, so that its
+expectations are integrals over the K - 1 dimensions of orthonormal contrasts.
 """
 
 import math
@@ -16,7 +16,7 @@ from skvi.utils._device import CPU
 from skvi.utils._quadrature import _HERMITE, hermite_rule
 from skvi.utils._tables import table
 
-# Nodes times rows times outputs that are held at once.
+# Nodes times rows times outputs held in memory at once.
 NODE_ELEMENTS = 2**18
 # Largest number of nodes of a product rule, by dimension.
 _MAX_TENSOR = {1: 2**10, 2: 2**14, 3: 2**15}
@@ -59,21 +59,21 @@ def factorize_rows(matrices: torch.Tensor) -> torch.Tensor:
 def is_too_wide(covariance: torch.Tensor) -> torch.Tensor:
     """Rows, (n,), for which one integral over the largest f beats `node_groups`.
 
-    They ask for more nodes than a product rule has, or for many nodes although their f
-    are independent, so that this integral is nearly exact.
+    These need more nodes than a product rule has, or many nodes although their f are
+    independent, so that this integral is nearly exact.
     """
     reduced = reduce_covariance(covariance)
     dimension = reduced.shape[1]
     if dimension not in _MAX_TENSOR:
         return reduced.diagonal(dim1=1, dim2=2).sum(1) > 1e-200
-    spread, most = _contrast_spread(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
+    spread, most = _contrast_std(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
     own = torch.diag_embed(covariance.diagonal(dim1=1, dim2=2))
     independent = (covariance == own).flatten(1).all(1) & (dimension > 1)
     limit = torch.where(independent, _HERMITE[-1][1], 1.3 * most / (2 * _RADIUS))
     return spread > limit
 
 
-def _contrast_spread(reduced: torch.Tensor) -> torch.Tensor:
+def _contrast_std(reduced: torch.Tensor) -> torch.Tensor:
     """Largest standard deviation of a difference of two logits, or a bound on it."""
     # Logits differ by at most sqrt(2) times a contrast.
     return (2 * torch.linalg.eigvalsh(reduced)[:, -1].clamp(min=0)).sqrt()
@@ -84,9 +84,9 @@ def node_groups(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Groups of rows with the nodes at which f_i ~ N(0, covariance_i) is evaluated.
 
-    The rule of a row follows from its own covariance, whatever the other rows are:
-    up to three dimensions a product rule as fine as the spread of f asks for, in
-    more dimensions quasi-random points.
+    The rule of a row depends on its own covariance only: in up to three dimensions a
+    product rule whose resolution follows the standard deviation of f, in more
+    dimensions quasi-random points.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def _rules(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     dimension = reduced.shape[1]
     if dimension in _MAX_TENSOR:
-        levels = _level(_contrast_spread(reduced))
+        levels = _level(_contrast_std(reduced))
     else:
         levels = reduced.diagonal(dim1=1, dim2=2).sum(1).sign().to(torch.int64)
     for level in levels.unique().tolist():
@@ -135,7 +135,7 @@ def _rules(
 
 
 def _level(spread: torch.Tensor) -> torch.Tensor:
-    """0 without spread, then one for each Gauss-Hermite rule, then half octaves."""
+    """0 without variance, then one for each Gauss-Hermite rule, then half octaves."""
     edges = spread.new_tensor([limit for _, limit in _HERMITE])
     low = torch.bucketize(spread, edges) + 1
     octaves = torch.ceil(2 * torch.log2(spread.clamp(min=1e-9) / edges[-1]))
@@ -179,9 +179,9 @@ def quasi_random_rule(
         D.
     n_points : int
         A power of 2. Pairs z and -z span no more dimensions than there are pairs, so
-        that more points are taken where D is above half of it.
+        that more points are taken if D is above half of it.
     device : torch.device, default=CPU
-        Where the points are kept.
+        Device of the points.
 
     Returns
     -------

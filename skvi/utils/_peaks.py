@@ -7,7 +7,7 @@ import torch
 
 __all__ = ["zoom_to_peak"]
 
-# What is left out: exp(-40) of the peak.
+# Truncation: exp(-40) of the peak.
 POINTS, ROUNDS, DROP = 33, 6, 40.0
 
 
@@ -17,7 +17,7 @@ def zoom_to_peak(
     low: torch.Tensor,
     high: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shrink intervals to where a function with one peak is not negligible.
+    """Shrink intervals to the region where a function with one peak is not negligible.
 
     Parameters
     ----------

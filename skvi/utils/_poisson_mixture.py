@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 # Trapezoidal nodes: of the normal, and of the log of a Gamma variable in units of its
-# standard deviation, whose left tail is exponential where the count is 0.
+# standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
 CHUNK_ELEMENTS = 2**20
 
@@ -25,14 +25,14 @@ def poisson_mixture_cdf(
 ) -> torch.Tensor:
     """P(Y <= k) of Y ~ Poisson(exp(f)) with f ~ N(mean, std^2).
 
-    Y <= k where a Gamma(k + 1) variable T exceeds exp(f). The narrower one of f and
-    log T is integrated over; the function of it that is left is then smooth. Each
-    row's rule depends on that row alone.
+    Y <= k if and only if a Gamma(k + 1) variable T exceeds exp(f). The integral is over
+    the narrower one of f and log T; the remaining function is then smooth. The rule of
+    a row depends on that row only.
 
     Parameters
     ----------
     k, mean, std : Tensor of shape (n,)
-        k from -1 on.
+        k is at least -1.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def poisson_mixture_cdf(
 def poisson_mixture_log_mass(
     y: torch.Tensor, mean: torch.Tensor, std: torch.Tensor
 ) -> torch.Tensor:
-    """Log P(Y = y), accurate however improbable y is.
+    """Log P(Y = y), accurate even for very improbable y.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def poisson_mixture_quantiles(
     Parameters
     ----------
     mean, std : Tensor of shape (n,)
-        Of the log rate.
+        Mean and standard deviation of the log rate.
     levels : ndarray of shape (q,)
         Probabilities.
 
@@ -104,7 +104,7 @@ def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tens
             break
         low = torch.where(short, high, low)
         high = torch.where(short, 2 * high + 1, high)
-    # Above 2^53 counts are no longer next to each other.
+    # Above 2^53 consecutive counts are not representable.
     while bool((gap := high - low > (1 + high * 1e-15)).any()):
         middle = ((low + high) / 2).floor()
         below = poisson_mixture_cdf(middle, mean, std) < level

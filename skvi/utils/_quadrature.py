@@ -11,8 +11,9 @@ from skvi.utils._arrays import exp_, log_
 from skvi.utils._device import CPU
 from skvi.utils._tables import table
 
-# Largest spread of f for which Gauss-Hermite with so many nodes is exact to
-# 1e-9 for the logistic loss and its first two derivatives (poles at distance pi).
+# Largest standard deviation of f for which Gauss-Hermite with this number of nodes is
+# exact to 1e-9 for the logistic loss and its first two derivatives (poles at distance
+# pi).
 _HERMITE = ((3, 0.068), (5, 0.22), (7, 0.37), (9, 0.5), (12, 0.65))
 MAX_NODES = 1025
 
@@ -20,21 +21,21 @@ MAX_NODES = 1025
 def normal_rule(
     spread: float, refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + spread z.
+    """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + std z.
 
-    Small spreads use Gauss-Hermite; larger ones the trapezoidal rule, which for
-    analytic integrands converges geometrically and needs a number of nodes
-    proportional to the spread, where Gauss-Hermite needs its square.
+    Small standard deviations use Gauss-Hermite; larger ones the trapezoidal rule, which
+    converges geometrically for analytic integrands and needs a number of nodes
+    proportional to the standard deviation, while Gauss-Hermite needs its square.
 
     Parameters
     ----------
     spread : float
-        Largest standard deviation of f, in units of the length on which the
-        integrand bends (1 for the logistic loss).
+        Largest standard deviation of f, in units of the length over which the slope of
+        the integrand changes (1 for the logistic loss).
     refine : int, default=1
         Multiplies the number of nodes; 2 serves to verify a result.
     device : torch.device, default=CPU
-        Where the nodes are kept.
+        Device of the nodes.
 
     Returns
     -------
@@ -42,7 +43,9 @@ def normal_rule(
         The weights sum to 1.
     """
     if spread == 0 or not math.isfinite(spread):
-        return hermite_rule(1, device)  # what is not finite stays so in the result
+        return hermite_rule(
+            1, device
+        )  # non-finite values stay non-finite in the result
     for n_nodes, limit in _HERMITE:
         if spread <= limit:
             return hermite_rule(n_nodes * refine, device)
@@ -95,8 +98,7 @@ def expect_softplus(
     Narrow rows integrate the smooth functions under the normal. Wide rows swap
     the roles: softplus is the ramp max(f, 0) smoothed by a logistic density, so
     E softplus(f) = E_t E max(f - t, 0) with t logistic; the inner expectation is
-    a closed form, and 45 nodes are exact to 1e-7 for every std above 2, however
-    large.
+    a closed form, and 45 nodes are exact to 1e-7 for every std above 2.
 
     Parameters
     ----------
@@ -104,8 +106,8 @@ def expect_softplus(
     refine : int, default=1
         Multiplies the number of nodes.
     wide : float, default=2.18
-        Where the second rule takes over: the largest spread that the first one serves
-        with 29 nodes, because its steps are rounded.
+        Standard deviation above which the second rule is used: the largest for which
+        the first one has 29 nodes, because its steps are rounded.
 
     Returns
     -------
@@ -131,7 +133,7 @@ def expect_sigmoid_power(
     refine : int, default=1
         Multiplies the number of nodes.
     wide : float, default=1.2
-        Where the second rule takes over.
+        Standard deviation above which the second rule is used.
 
     Returns
     -------
@@ -187,7 +189,7 @@ def _by_width(
     rows, n_rows = is_wide.nonzero()[:, 0], mean.shape[0]
     if rows.shape[0] == n_rows:
         return wide_rule(mean, std, refine)
-    if rows.shape[0] < n_rows / 4:  # wasted work takes less time than a selection
+    if rows.shape[0] < n_rows / 4:  # wasted work takes less time than indexing
         out = list(narrow_rule(mean, std.clamp(max=wide), wide, refine))
     else:
         others = (~is_wide).nonzero()[:, 0]
@@ -232,9 +234,9 @@ def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moment
 def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     """Expected sigmoid of f ~ N(mean, std^2), row by row.
 
-    Each row uses the same rule whatever the others are, so that predictions do
-    not depend on the batch. Smoothing by the logistic rule serves every std: where
-    it is small the direct rule takes over.
+    The rule of a row does not depend on other rows, so that predictions do not depend
+    on the batch. Smoothing by the logistic rule works for every std; for small ones the
+    direct rule is used.
 
     Parameters
     ----------
@@ -253,7 +255,7 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
             continue
         if upper == math.inf:
             nodes, weights = logistic_rule(2, std.device)
-            # erfc, not ndtr: it keeps its relative accuracy far out in the tail.
+            # erfc, not ndtr: it keeps its relative accuracy far in the tail.
             u = (nodes[:, None] - mean[rows]) / (math.sqrt(2) * std[rows])
             out[rows] = weights @ (0.5 * torch.special.erfc(u))
         else:
@@ -264,11 +266,11 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 
 
 def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Log of `expect_sigmoid` for mean <= 0, accurate far out in the tail.
+    """Log of `expect_sigmoid` for mean <= 0, accurate far in the tail.
 
-    Where ``mean + std^2 < 0`` the expectation lives on the exponential tail of the
-    sigmoid: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with g ~
-    N(mean + std^2, std^2). Elsewhere it lives near f = 0.
+    If ``mean + std^2 < 0`` the integrand is concentrated on the exponential tail of the
+    sigmoid: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with g ~ N(mean +
+    std^2, std^2). Otherwise it is concentrated near f = 0.
 
     Parameters
     ----------
@@ -286,17 +288,17 @@ def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     for row in slow.nonzero()[:, 0]:
         value[row] = _slow_tail(float(center[row]), float(std[row]))
     log_value = value.clamp(min=1e-300).log()
-    # Where even that underflows it is the normal tail alone.
+    # If even that underflows only the normal tail remains.
     tail = torch.special.log_ndtr(center / std.clamp(min=1e-300))
     log_value = torch.where(value > 1e-300, log_value, tail)
     return torch.where(tilted, mean + variance / 2 + log_value, log_value)
 
 
 def _slow_tail(mean: float, std: float) -> float:
-    """E sigmoid(f) where both tails of the product fall at about the same rate.
+    """E sigmoid(f) if both tails of the product decay at about the same rate.
 
     With a mean near -std^2 the logistic tail of the rule hardly decays under the
-    normal: nodes must reach as far as the normal does.
+    normal: nodes must cover the range of the normal.
     """
     half = math.ceil(22 + min(8 * std, 10_000))
     nodes = torch.arange(-half, 23, dtype=torch.float64, device=CPU)

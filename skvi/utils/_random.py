@@ -1,4 +1,4 @@
-"""Seeds: scikit-learn's `random_state` on one side, torch generators on the other."""
+"""Conversion of scikit-learn's `random_state` to torch generators."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def rand(generator: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
-    """Return generators of the same device that one seeds."""
+    """Return generators on the same device, seeded by a given one."""
     device = generator.device
     seeds = torch.randint(2**31 - 1, (n_sources,), generator=generator, device=device)
     return [torch.Generator(device).manual_seed(seed) for seed in seeds.tolist()]
@@ -54,9 +54,9 @@ def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
 class NoiseStream:
     """Standard normal noise of several members, drawn for many steps at once.
 
-    Each member has its own generator: what it gets does not depend on the others, nor
-    on the steps that are made at once. Draws come in pairs, noise and minus
-    noise (the last of an odd number alone), which cancels what is odd in it. It has
+    Each member has its own generator: its noise depends neither on the others nor on
+    the number of steps drawn at once. Draws come in antithetic pairs, noise and minus
+    noise (the last of an odd number alone), which cancels odd functions of it. It has
     the resolution of single precision, which is drawn much faster, in every dtype.
 
     Parameters
@@ -68,7 +68,7 @@ class NoiseStream:
     dtype : torch.dtype
     """
 
-    #: Steps at once, and the numbers that they may be at most.
+    #: Steps drawn at once, and their maximum number of elements.
     STEPS, ELEMENTS = 8, 2**21
 
     def __init__(
@@ -79,10 +79,12 @@ class NoiseStream:
         dtype: torch.dtype,
     ) -> None:
         steps = min(max(self.ELEMENTS // (n_draws * size), 1), self.STEPS)
-        # Seeded by the members' generators: it must not matter what else these draw
-        # between the steps.
+        # Seeded by the members' generators: the noise must not depend on what else
+        # these draw between the steps.
         self.generators, self.position = [spawn(g, 1)[0] for g in generators], steps
-        self._before: list[torch.Tensor] = []  # of the generators, when they filled it
+        self._before: list[
+            torch.Tensor
+        ] = []  # states of the generators when they filled it
         shape = len(generators), steps, n_draws, size
         device = self.generators[0].device
         self.block = torch.empty(shape, dtype=dtype, device=device)
@@ -108,14 +110,14 @@ class NoiseStream:
             torch.neg(block[:, :n_second], out=block[:, n_first:])
 
     def get_state(self) -> dict[str, Any]:
-        """Where the stream is, without its noise, which is drawn again from there."""
+        """State of the stream, without its noise, which is redrawn from there."""
         if self.position < len(self.steps):
             return {"generators": self._before, "position": self.position}
         now = [generator.get_state() for generator in self.generators]
         return {"generators": now, "position": self.position}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from where a stream of the same shape was."""
+        """Continue from the state of a stream of the same shape."""
         for generator, before in zip(self.generators, state["generators"], strict=True):
             generator.set_state(before)
         self.position = state["position"]
@@ -123,7 +125,7 @@ class NoiseStream:
             self._fill()
 
     def keep(self, members: Sequence[int]) -> None:
-        """Go on with some of the members only."""
+        """Continue with some of the members only."""
         self.generators = [self.generators[m] for m in members]
         self._before = [self._before[m] for m in members if self._before]
         self.block = self.block[list(members)]

@@ -1,8 +1,8 @@
-"""Location and scale that outliers do not move, for weighted data."""
+"""Robust location and scale of weighted data."""
 
 import numpy as np
 
-# Of a normal distribution: standard deviations per median distance.
+# Standard deviation per median distance of a normal distribution.
 PER_DISTANCE = 1.4826
 
 

@@ -8,7 +8,7 @@ __all__ = ["RowBuffers", "RowPass"]
 
 
 class RowBuffers(NamedTuple):
-    """Where a pass reads and writes, for M members with S draws of n rows each.
+    """Buffers of a pass, for M members with S draws of n rows each.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class RowBuffers(NamedTuple):
 class RowPass:
     """The weighted sum of a loss over rows and draws, with its derivatives.
 
-    Buffers stay the same, so that everything that depends only on them is made once.
+    Buffers stay the same, so that views of them are made only once.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class RowPass:
     def __call__(
         self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
     ) -> None:
-        """Visit some rows.
+        """Process some rows.
 
         Parameters
         ----------
@@ -66,16 +66,16 @@ class RowPass:
     def _visit(
         self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Fill the buffers; what `_values` needs to know of the step, (M,) each."""
+        """Fill the buffers; return what `_values` needs for the step, (M,) each."""
         raise NotImplementedError
 
     def values(self, hyper: torch.Tensor) -> torch.Tensor:
-        """Sums of all visits since the last time.
+        """Sums of all passes since the last call.
 
         Parameters
         ----------
         hyper : Tensor of shape (T, M, H)
-            As the hyperparameters were then.
+            Hyperparameters at that time.
 
         Returns
         -------

@@ -1,7 +1,8 @@
 """Predictive distributions of normal f with normal noise of uncertain precision.
 
-Given the precision of the noise everything is normal; the Gamma distributed precision
-is integrated by a trapezoidal sum over its logarithm, which converges exponentially.
+Given the precision of the noise everything is normal; the Gamma-distributed precision
+is integrated out by a trapezoidal sum over its logarithm, which converges
+exponentially.
 """
 
 import math
@@ -12,11 +13,11 @@ from scipy.special import gammainccinv, gammaincinv, gammaln, ndtri
 
 from skvi.utils._log_space import LOG_2PI
 
-# Nodes, and the probability that is left out on each side.
+# Nodes, and the truncated probability on each side.
 N_NODES, TAIL = 64, 1e-15
-# From such shapes on: nodes, and their range in that of the default.
+# From these shapes on: nodes, and their range relative to the default.
 FEW = ((200.0, 9, 0.7), (40.0, 12, 0.75), (10.0, 24, 1.0))
-# Newton's method needs five or so; halvings alone would leave 2**-50 of a bracket.
+# Newton's method needs about five; halvings alone would leave 2**-50 of a bracket.
 MAX_STEPS = 50
 ROUNDING = 1e-14
 
@@ -29,7 +30,7 @@ def noise_nodes(
     `reach` widens the range of the nodes.
     """
     low, high = gammaincinv(shape, TAIL), gammainccinv(shape, TAIL)
-    # Tiny shapes underflow: there the density of the logarithm is exp(shape t).
+    # Tiny shapes underflow: the density of the logarithm is then exp(shape t).
     start = math.log(low) if low > 0 else (math.log(TAIL) + gammaln(shape + 1)) / shape
     stop = math.log(max(high, 1e-300))
     extra = 0.5 * (reach - 1) * (stop - start)
@@ -40,9 +41,9 @@ def noise_nodes(
 
 
 def gamma_nodes(shape: float, rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `noise_nodes`, as few as averages of smooth functions need.
+    """As `noise_nodes`, but only as many as averages of smooth functions need.
 
-    The logarithm of a precision that many rows determine is normal and narrow.
+    The log of a precision that many rows determine is nearly normal and narrow.
     """
     for least, n_nodes, reach in FEW:
         if shape > least:
@@ -86,7 +87,7 @@ def _bracketed_quantile(
     low: torch.Tensor,
     high: torch.Tensor,
 ) -> torch.Tensor:
-    """Newton steps from within a bracket, halved where they would leave it."""
+    """Newton steps within a bracket, halved if they would leave it."""
     z = (low + high) / 2
     if len(w) == 1:
         return z

@@ -1,4 +1,4 @@
-"""Features minus an offset, which is subtracted where they are read."""
+"""Features minus an offset, which is subtracted when they are read."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from skvi.utils._device import Movable
 class ShiftedRows(Movable):
     """Dense rows minus an offset, without a copy of them.
 
-    It answers as a two-dimensional tensor would to ``len``, ``shape`` and selection of
+    It behaves like a two-dimensional tensor for ``len``, ``shape`` and selection of
     rows, which gives a tensor in double precision.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
-        Not changed; it may be a map of a file.
+        Not changed; it can be a memory map.
     offset : Tensor of shape (d,)
     """
 

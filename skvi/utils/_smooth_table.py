@@ -1,4 +1,4 @@
-"""Smooth functions of one number, tabulated with their derivatives."""
+"""Smooth functions of one variable, tabulated with their derivatives."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from skvi.utils._device import CPU
 
 __all__ = ["SmoothTable"]
 
-# Grid points that are evaluated at once.
+# Grid points evaluated at once.
 CHUNK = 512
 
 
@@ -23,7 +23,7 @@ class SmoothTable:
     low, high, step : float
         Range and spacing; the error is ``step^6 / 46080`` times the sixth derivative.
     device : torch.device, default=CPU
-        Where the table is kept.
+        Device of the table.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SmoothTable:
         value, first, second = torch.cat(parts, 1)
         first, second = first * self.step, second * self.step**2
         a, b, c = value[:-1], first[:-1], second[:-1] / 2
-        # What is left at the right end for the three highest powers.
+        # Remainders at the right end for the three highest powers.
         p = value[1:] - a - b - c
         q = first[1:] - b - 2 * c
         r = second[1:] - 2 * c

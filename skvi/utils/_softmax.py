@@ -14,7 +14,7 @@ from skvi.utils._normal_points import (
     reduce_covariance,
 )
 
-# Points times rows times classes that quantiles are found among at once.
+# Points times rows times classes processed at once for quantiles.
 QUANTILE_ELEMENTS = 2**22
 
 
@@ -34,7 +34,7 @@ def softmax_nodes(
     ------
     rows : Tensor of int of shape (m,)
     f : Tensor of shape (m, K, N)
-        Up to what moves all K together; owned by the caller.
+        Up to a constant added to all K; owned by the caller.
     weights : Tensor of shape (N,)
     """
     for rows, factor, nodes, weights in node_groups(covariance, refine):
@@ -79,7 +79,7 @@ def softmax_quantiles(
     Returns
     -------
     Tensor of shape (n, q, K)
-        The same for a row whatever the others are.
+        Independent of the other rows.
     """
     basis = contrasts(mean.shape[1], mean.device)
     centered = mean - mean.mean(1, keepdim=True)

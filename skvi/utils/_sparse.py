@@ -11,21 +11,21 @@ from torch.autograd.function import once_differentiable
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import Movable
 
-# From so many weightings on, products of all pairs of features pay.
+# Number of weightings above which products of all pairs of features pay off.
 MANY_WEIGHTS = 20
 
 
 class SparseRows(Movable):
     """Rows of a sparse matrix: scipy's CSR inside, dense tensors outside.
 
-    It answers as a two-dimensional tensor would to ``len``, ``shape``, selection of
-    rows, ``to``, ``square``, ``T`` and to products with dense matrices, which are
-    differentiable in the dense factor. Nothing of its size is ever dense.
+    It behaves like a two-dimensional tensor for ``len``, ``shape``, selection of rows,
+    ``to``, ``square``, ``T`` and products with dense matrices, which are differentiable
+    in the dense factor. It is never converted to a dense matrix.
 
     Parameters
     ----------
     matrix : sparse matrix or array of shape (n, d)
-        Not changed; its values are shared where they can be.
+        Not changed; its values are shared if possible.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -56,7 +56,7 @@ class SparseRows(Movable):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """The dtype of the values."""
         return torch.from_numpy(self.matrix.data[:0]).dtype
 
     @property
@@ -120,7 +120,7 @@ def as_rows(X: Any) -> Features:
 
 
 def row_width(X: Features) -> int:
-    """Return how many numbers a row stores: all of them in a tensor."""
+    """Return the number of stored elements per row: all of them for a tensor."""
     return X.width if isinstance(X, SparseRows) else math.prod(X.shape[1:])
 
 

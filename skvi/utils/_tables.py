@@ -1,4 +1,4 @@
-"""Tables of numbers that are computed once."""
+"""Tables that are computed once."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 
 def table(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Cache what a function returns, for use in every mode of torch.
+    """Cache the results of a function, for use in every mode of torch.
 
-    Tensors that are made in inference mode, as solvers use it, can never be part of a
-    graph; who asks first must not decide on that.
+    Tensors that are created in inference mode, which solvers use, can never be part of
+    a graph; this must not depend on the first caller.
 
     Parameters
     ----------
     maxsize : int
-        Tables that are kept.
+        Maximum number of cached tables.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Thread limits that live only inside a call."""
+"""Thread limits that hold only within a call."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from joblib import effective_n_jobs
 from threadpoolctl import LibController, ThreadpoolController
 
 # Below about this many multiply-adds per pass, waking a second thread costs
-# more than it saves; beside other busy processes it costs factors of hundreds.
+# more than it saves; with other busy processes it is slower by factors of hundreds.
 SMALL_WORK = 20_000_000
 
 
@@ -23,15 +23,14 @@ def _controller() -> ThreadpoolController:
 
 @contextmanager
 def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
-    """Limit all thread pools inside a block, and restore them after it.
+    """Limit all thread pools within a block, and restore them afterwards.
 
     Parameters
     ----------
     work : float
         Multiply-adds of one pass; small ones get one thread.
     n_jobs : int, default=None
-        Upper limit; None leaves the pools as they are, -1 is every core, -2 all but
-        one.
+        Upper limit; None leaves the pools unchanged, -1 is every core, -2 all but one.
 
     Yields
     ------
@@ -64,7 +63,7 @@ Part = TypeVar("Part")
 
 
 def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> list[Part]:
-    """Call a function on stretches of rows, in as many threads as torch would use.
+    """Call a function on blocks of rows, in as many threads as torch would use.
 
     Libraries of linear algebra get one thread each: their own threads wait actively for
     the next product, and so do torch's, so that both would slow each other down.
@@ -72,7 +71,8 @@ def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> lis
     Parameters
     ----------
     work : callable
-        Takes a slice of rows, and lets other threads work: products of numpy do.
+        Takes a slice of rows, and releases the lock of the interpreter, as products of
+        numpy do.
     n_rows : int
     cost : float
         Multiply-adds of all rows.
@@ -80,7 +80,7 @@ def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> lis
     Returns
     -------
     list
-        One result for each stretch, in their order.
+        One result for each block, in their order.
     """
     count = min(torch.get_num_threads(), n_rows)
     if count == 1 or cost <= SMALL_WORK:

@@ -1,4 +1,4 @@
-"""Transformers that look at the target, and why an evidence refuses them."""
+"""Transformers that use the target, and why an evidence refuses them."""
 
 import inspect
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def refuse_supervised(estimator: Any) -> None:
     Raises
     ------
     ValueError
-        A transformer looks at y.
+        A transformer uses y.
     """
     found = supervised_transformers(estimator)
     if found:
@@ -43,12 +43,12 @@ def refuse_supervised(estimator: Any) -> None:
 
 
 def supervised_transformers(estimator: Any) -> list[str]:
-    """Names of the classes of the transformers that look at y.
+    """Names of the classes of the transformers that use y.
 
     Parameters
     ----------
     estimator : estimator, Pipeline or search
-        Searches and pipelines are followed to where they end.
+        Searches and pipelines are followed to their final estimator.
 
     Returns
     -------
@@ -58,13 +58,12 @@ def supervised_transformers(estimator: Any) -> list[str]:
     Notes
     -----
     By scikit-learn's tags a transformer needs y, is a classifier or a regressor; or its
-    ``fit`` has a ``y`` without a default; or it is one of those that use y and have no
-    tag that says so: what has a parameter ``scoring`` (searches), partial least
-    squares, selectors of features (`VarianceThreshold` apart, and `SelectFromModel`
-    where the estimator inside does not use y). The same holds for transformers inside
-    others, as far as ``get_params`` shows them. A transformer that takes ``y=None``,
-    uses it, and is none of these is not seen; nor is a function that has y from
-    elsewhere.
+    ``fit`` has a ``y`` without a default; or it is one of those that use y without a
+    tag: objects with a parameter ``scoring`` (searches), partial least squares, feature
+    selectors (except `VarianceThreshold`, and `SelectFromModel` if its estimator does
+    not use y). The same holds for transformers inside others, as far as ``get_params``
+    shows them. A transformer that takes ``y=None``, uses it, and is not one of these is
+    not detected; nor is a function that gets y from elsewhere.
 
     Examples
     --------
@@ -83,7 +82,7 @@ def supervised_transformers(estimator: Any) -> list[str]:
 
 
 def _transformers(estimator: Any) -> Iterator[Any]:
-    """All that the features pass on the way to the final estimator."""
+    """All steps before the final estimator."""
     while True:
         if hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
@@ -132,7 +131,7 @@ def _scores(transformer: Any) -> bool:
 
 
 def _needs_y(fit: Any) -> bool:
-    """Whether `fit` cannot be called with X alone, whatever it calls the second."""
+    """Whether `fit` cannot be called with X alone, under any name of y."""
     second = list(inspect.signature(fit).parameters.values())[1:2]
     return any(p.kind in POSITIONAL and p.default is p.empty for p in second)
 

@@ -20,7 +20,7 @@ def feature_names(estimator: Any) -> Any:
     Returns
     -------
     ndarray of str, or None
-        None if there is no pipeline, or it does not know them.
+        None if there is no pipeline, or the names are unknown.
     """
     while hasattr(estimator, "best_estimator_"):
         estimator = estimator.best_estimator_
@@ -35,19 +35,19 @@ def feature_names(estimator: Any) -> Any:
 def unwrap(
     estimator: Any, X: Any, name: str, advice: str, transform: bool = True
 ) -> tuple[Any, Any]:
-    """Walk to the estimator with an attribute, and transform X on the way.
+    """Find the inner estimator with an attribute, and transform X on the way.
 
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
     X : array-like of shape (n, d)
-        Before a pipeline's transformations.
+        Features before the transformations of a pipeline.
     name : str
-        What the estimator must have.
+        Attribute that the estimator must have.
     advice : str
-        Last sentence of the error where there is none.
+        Last sentence of the error if there is none.
     transform : bool, default=True
-        False leaves X as it is.
+        False leaves X unchanged.
 
     Returns
     -------

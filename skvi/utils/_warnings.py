@@ -1,16 +1,16 @@
-"""Warnings that point at the line of the user."""
+"""Warnings that point to the user's line."""
 
 import sys
 import warnings
 
 __all__ = ["warn_user"]
 
-# Frames of these packages stand between the user's line and the warning.
+# Packages whose frames are between the user's line and the warning.
 INNER = {"skvi", "sklearn"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn at the innermost line that neither skvi nor scikit-learn has called.
+    """Warn at the innermost line outside of skvi and scikit-learn.
 
     Parameters
     ----------

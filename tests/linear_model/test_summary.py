@@ -26,8 +26,8 @@ F = X @ [1.0, -0.5] + 0.5
 
 def test_rows_are_intercept_and_features():
     """Ends at normal quantiles. Wrong variant: two deviations for 90 %."""
-    model = BayesianLinearRegression().fit(X, F + 0.3 * RNG.normal(size=80))
-    table = model.summary(coverage=0.9)
+    model = BayesianLinearRegression(noise_scale=0.3, prior="normal")
+    table = model.fit(X, F + 0.3 * RNG.normal(size=80)).summary(coverage=0.9)
     assert table.names == ("intercept", "x0", "x1")
     np.testing.assert_allclose(table.mean, [model.intercept_, *model.coef_])
     np.testing.assert_allclose(table.std, [model.intercept_std_, *model.coef_std_])

@@ -49,7 +49,7 @@ def test_a_fit_at_the_floor_is_an_error(loss):
             messages.append(str(error))
             break
     assert messages
-    assert re.search(r"noise_scale runs to 0.*Fix the scale", messages[0])
+    assert re.search(r"noise_scale degenerates to 0.*Fix the scale", messages[0])
     # With a fixed scale the same combination has an optimum.
     model = BayesianMLPRegressor(loss=loss, noise_scale=0.5, **FAST).fit(X, y)
     assert np.isfinite(model.objective_value_)
@@ -67,7 +67,7 @@ def test_the_log_loss_at_the_floor_warns(monkeypatch):
     monkeypatch.setattr("skvi.targets._rows.NOISE_RANGE", np.log(50))
     X, _ = equal_targets(0.5)
     with pytest.warns(
-        ConvergenceWarning, match="noise_scale runs to 0: the model fits"
+        ConvergenceWarning, match="noise_scale degenerates to 0: the model fits"
     ):
         BayesianMLPRegressor(**FAST).fit(X, np.zeros(100))
 

@@ -131,7 +131,9 @@ def test_it_stops_where_the_score_no_longer_rises(n_iter_no_change):
 def test_an_unfinished_fit_says_so():
     X, y = numbers()
     model = clone(MLP).set_params(early_stopping=True, max_iter=2)
-    with pytest.warns(ConvergenceWarning, match="score .* still rising after max_iter"):
+    with pytest.warns(
+        ConvergenceWarning, match="score .* still increasing after max_iter"
+    ):
         model.fit(X, y)
 
 

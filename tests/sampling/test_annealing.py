@@ -108,7 +108,7 @@ def test_targets_without_density_at_the_start():
             return super().log_joint(theta, rows) - math.inf
 
     unit = NormalForm(torch.zeros(2).double(), torch.ones(2).double())
-    with pytest.raises(ValueError, match="finite at no draw"):
+    with pytest.raises(ValueError, match="not finite at any draw"):
         tune_path(Nowhere(unit), unit, torch.Generator())
 
 

@@ -6,6 +6,48 @@ _v = variants_of("linear_model/")
 
 VARIANTS = [
     _v(
+        "nodes-without-hyperpriors",
+        "_precision_nodes.py",
+        "w = form.log_density(t, s, ratio)",
+        "w = form.log_evidence(t, s, ratio)",
+        "weights of the nodes without the prior",
+    ),
+    _v(
+        "exact-noise-plugged-in",
+        "_exact_posterior.py",
+        "np.exp(-nodes.noise.ravel())",
+        "np.exp(0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum())",
+        "one noise for all nodes",
+    ),
+    _v(
+        "exact-without-outside",
+        "_precision_mixture.py",
+        "variance += self.noise[:, None] + self.outside[:, None] * outside",
+        "variance += self.noise[:, None]",
+        "nothing in directions without data",
+    ),
+    _v(
+        "exact-covariance-without-means",
+        "_exact_posterior.py",
+        "covariance = apart.T @ apart + torch.diag(w @ variances)",
+        "covariance = torch.diag(w @ variances)",
+        "the mean covariance alone, as if all nodes had the same mean",
+    ),
+    _v(
+        "exact-draws-at-one-noise",
+        "_exact_posterior.py",
+        "index = torch.multinomial(w, n_draws, replacement=True, generator=generator)",
+        "index = w.argmax().expand(n_draws)",
+        "all draws at the likeliest node",
+    ),
+    _v(
+        "exact-whatever-the-divergence",
+        "_regression_exact.py",
+        'self.objective_.kind != "weights" and self.divergence_.is_standard',
+        'self.objective_.kind != "weights"',
+        "the exact posterior in place of a generalized one",
+    ),
+    _v(
         "count-mean-at-posterior-mean",
         "_count_predictions.py",
         "rate = torch.exp(mean + 0.5 * std.square())",

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "conjugate-evidence-fit-sign",
         "_precisions.py",
-        "value = -0.5 * (np.log1p(ratio).sum(1) + weight @ (z * z))",
-        "value = -0.5 * (np.log1p(ratio).sum(1) - weight @ (z * z))",
+        "self.data.residual + np.exp(least)",
+        "self.data.residual - np.exp(least)",
         "sign of the squared solution",
     ),
     _v(
@@ -29,8 +29,8 @@ VARIANTS = [
     _v(
         "hyperprior-without-jacobian",
         "_precisions.py",
-        "value += a * (x + math.log(b))",
-        "value += (a - 1) * (x + math.log(b))",
+        "value + a * (x + math.log(b))",
+        "value + (a - 1) * (x + math.log(b))",
         "the density of a precision for that of its logarithm",
     ),
     _v(

@@ -376,8 +376,8 @@ VARIANTS = [
     _v(
         "rows-stop-together",
         "_mixture.py",
-        "y, before = torch.where(done, y, moved), y",
-        "y, before = moved, y",
+        "y, last = torch.where(done, y, moved), (moved - y).abs()",
+        "y, last = moved, (moved - y).abs()",
         "a row goes on while others are not done",
     ),
     _v(

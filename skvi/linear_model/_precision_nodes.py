@@ -1,0 +1,184 @@
+"""Where the precisions of a conjugate linear model are, after the data.
+
+Sums over equally spaced nodes in their logarithms, which converge exponentially.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from skvi.targets._precisions import ConjugateForm
+
+__all__ = ["PrecisionNodes", "find_nodes", "has_nodes", "merge_nodes"]
+
+# Steps between nodes, in standard deviations, and the longest ones.
+STEP, LONGEST = 1.0, 0.6
+# Nats below the mode at which nodes end: far ones make the tails of predictions.
+EMPTY = 40.0
+# How far beyond the data the first look goes, in logarithms, by steps of one.
+REACH = 40.0
+# Refinements of the mode by ten, the largest width, widths over which the curvature is
+# taken, and standard deviations at which an end is looked for.
+N_ZOOMS, WIDEST, WIDTHS = 5, 3.0, 2.0 ** np.arange(1, -17, -1)
+ENDS = np.array([2, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 30])
+# For predictions: how far one may move, in its standard deviations, among nodes that
+# become one, and the probability of nodes that are left out.
+MERGED, NEGLIGIBLE = 0.02, 1e-9
+
+LogDensity = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionNodes:
+    """Log precisions of the noise and of the coefficients, and their probabilities.
+
+    Parameters
+    ----------
+    noise, coef, weights : ndarray of shape (n_ratios, n_noises)
+        Logarithms, and probabilities with sum 1. All nodes of a row have the same
+        ratio of both precisions, except where the noise alone is unknown.
+    """
+
+    noise: np.ndarray
+    coef: np.ndarray
+    weights: np.ndarray
+
+
+def has_nodes(form: ConjugateForm | None) -> bool:
+    """Whether one or two precisions have hyperpriors, and the data inform them."""
+    if form is None or not len(form.data.values):
+        return False
+    nodes = (form.noise, form.coef)
+    is_free = any(node.hyperprior is not None for node in nodes)
+    return is_free and all(len(node.value) == 1 for node in nodes)
+
+
+def find_nodes(form: ConjugateForm, fineness: float = 1.0) -> PrecisionNodes:
+    """Place nodes where the posterior of the precisions is.
+
+    Parameters
+    ----------
+    form : ConjugateForm
+        One for which `has_nodes` is true.
+    fineness : float, default=1.0
+        Divides the distances of the nodes.
+
+    Returns
+    -------
+    PrecisionNodes
+    """
+    log_e = np.log(form.data.values.numpy())
+    look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
+    t, s = (np.log(node.value.numpy()) for node in (form.noise, form.coef))
+    ratio = None
+    if form.coef.hyperprior is None:
+        t = _line(lambda t: form.log_density(t, s), s - look, fineness)[None]
+    elif form.noise.hyperprior is None:
+        s = _line(lambda s: form.log_density(t, s), t + look, fineness)[:, None]
+    else:
+        t, ratio = _plane(form, look, fineness)
+        s = t + ratio
+    t, s = np.broadcast_arrays(t, s)
+    w = form.log_density(t, s, ratio)
+    w = np.exp(w - w.max())
+    return PrecisionNodes(t, s, w / w.sum())
+
+
+def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
+    """Keep as few nodes as predictions need.
+
+    Parameters
+    ----------
+    form : ConjugateForm
+    found : PrecisionNodes
+        Of this form.
+
+    Returns
+    -------
+    PrecisionNodes
+        Ratios of the precisions between which predictions hardly differ are one.
+    """
+    rows = found.weights.sum(1) > NEGLIGIBLE
+    t, s, w = found.noise[rows], found.coef[rows], found.weights[rows]
+    place, mass = _distances(form, t, s, w), w.sum(1)
+    first = np.flatnonzero(np.diff(place // MERGED, prepend=-1.0))
+    w, total = np.add.reduceat(w, first), np.add.reduceat(mass, first)
+    middle = np.add.reduceat(mass * place, first) / total
+    t, s = (
+        np.stack([np.interp(middle, place, column) for column in x.T], 1)
+        for x in (t, s)
+    )
+    return PrecisionNodes(t, s, w / w.sum())
+
+
+def _distances(
+    form: ConjugateForm, t: np.ndarray, s: np.ndarray, w: np.ndarray
+) -> np.ndarray:
+    """How far predictions have moved from those of the first row, in their deviations.
+
+    By their means, by what the coefficients add to the variance, by the noise, and by
+    the prior of directions in which there are no data.
+    """
+    data = form.data
+    e, z = data.values.numpy(), data.solution.numpy()
+    kept = 1 / (1 + np.exp(s[:, :1] - t[:, :1]) / e)
+    moved = np.abs(np.diff(kept, axis=0))
+    alpha = np.exp(t[np.arange(len(t)), w.argmax(1)])
+    squares = moved**2 @ (e * z * z) / data.n
+    step = np.sqrt(squares * np.maximum(alpha[1:], alpha[:-1]))
+    step += moved.sum(1) / data.n + np.abs(np.diff(t[:, 0]))
+    if len(e) < data.n_features:
+        step += np.abs(np.diff(s[:, 0]))
+    return np.concatenate([[0.0], np.cumsum(step)])
+
+
+def _plane(
+    form: ConjugateForm, look: np.ndarray, fineness: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Noises around the likeliest for every ratio, and log ratios, as a column.
+
+    But for the intercept, the noise has a Gamma distribution at a given ratio, whose
+    shape is the same for all.
+    """
+    gammas = [g for g in (form.noise.hyperprior, form.coef.hyperprior) if g is not None]
+    shape = 0.5 * form.data.n + sum(gamma.shape for gamma in gammas)
+
+    def likeliest(u: np.ndarray) -> np.ndarray:
+        rate = 0.5 * form.at_ratio(u)[1] + gammas[0].rate
+        rate += gammas[1].rate * np.exp(np.minimum(u, 700.0))
+        return math.log(shape) - np.log(np.maximum(rate, 1e-300))
+
+    def along(u: np.ndarray) -> np.ndarray:
+        t = likeliest(u)
+        return form.log_density(t, t + u, u)
+
+    u = _line(along, look, fineness)
+    around = np.arange(-2 * REACH, 5.0)
+    v = _line(lambda v: shape * (v - np.exp(v)), around, fineness)
+    return likeliest(u)[:, None] + v, u[:, None]
+
+
+def _line(log_density: LogDensity, look: np.ndarray, fineness: float) -> np.ndarray:
+    """Equally spaced nodes where a density is not empty."""
+    mode, width = _peak(log_density, look)
+    x = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
+    values = log_density(x)
+    active = np.flatnonzero(values > values.max() - EMPTY)
+    low, high = x[max(active[0] - 1, 0)], x[min(active[-1] + 1, len(x) - 1)]
+    step = min(STEP * width, LONGEST) / fineness
+    return np.arange(low, high + step, step)
+
+
+def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:
+    """Mode, and the standard deviation there."""
+    mode, step = look[np.argmax(log_density(look))], 1.0
+    for _ in range(N_ZOOMS):
+        near = mode + step * np.linspace(-1, 1, 21)
+        mode, step = near[np.argmax(log_density(near))], step / 10
+    near = log_density(np.concatenate([[mode], mode - WIDTHS, mode + WIDTHS]))
+    drop = near[0] - 0.5 * np.add(*np.split(near[1:], 2))
+    # The widest step over which the density bends gently.
+    one = int(np.argmax(drop < 0.5))
+    return mode, min(WIDTHS[one] / math.sqrt(2 * max(drop[one], 1e-3)), WIDEST)

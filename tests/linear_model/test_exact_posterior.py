@@ -1,0 +1,235 @@
+"""Linear regression with its precisions integrated: against sums over a dense grid."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse, stats
+from scipy.special import logsumexp, ndtr
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+from skvi.divergences import KL
+from skvi.linear_model import BayesianLinearRegression
+from skvi.metrics import neg_crps_scorer
+from skvi.posteriors import Product
+from skvi.priors import GammaHyperprior, HierarchicalNormal, Normal
+
+MODEL = BayesianLinearRegression
+NOISE, COEF = (2.0, 1.5), (3.0, 2.0)
+PARTS = {
+    "noise_scale": GammaHyperprior(*NOISE),
+    "prior": HierarchicalNormal(*COEF),
+    "intercept_prior": Normal(2.0),
+    "normalize_y": False,
+}
+
+
+def make_data(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + 1
+    y = X @ rng.standard_normal(d) + 1.5 + 0.7 * rng.standard_normal(n)
+    return X, y, rng.standard_normal((4, d)) + 1
+
+
+def log_precision(known):
+    """Nodes of a log precision and their log prior: of a Gamma, or known."""
+    if not isinstance(known, tuple):
+        return np.log([known]), np.zeros(1)
+    (shape, rate), x = known, np.linspace(-9, 7, 90)
+    return x, shape * x - rate * np.exp(x)
+
+
+class Grid:
+    """The posterior by dense algebra, at every node of a grid of both precisions."""
+
+    def __init__(self, X, y, new, w=None, noise=NOISE, coef=COEF):
+        w = np.ones(len(y)) if w is None else w
+        center = np.average(X, axis=0, weights=w)
+        self.d, self.center = X.shape[1], center
+        A = np.column_stack([X - center, np.ones(len(y))])
+        axes, priors = zip(
+            *(log_precision(known) for known in (noise, coef)), strict=True
+        )
+        t, s = (x.ravel() for x in np.meshgrid(*axes))
+        log_w = np.add(*(x.ravel() for x in np.meshgrid(*priors)))
+        prior = np.repeat(np.exp(s)[:, None], self.d, 1)
+        prior = np.column_stack([prior, np.full(len(s), 0.25)])
+        gram, moment = A.T * w @ A, A.T @ (w * y)
+        precision = np.exp(t)[:, None, None] * gram + prior[:, :, None] * np.eye(
+            self.d + 1
+        )
+        self.covariance = np.linalg.inv(precision)
+        self.mean = np.exp(t)[:, None] * (self.covariance @ moment)
+        # Of the normal integral: log joint density at the mode, and the determinant.
+        residual = ((y - self.mean @ A.T) ** 2) @ w
+        squares = np.exp(t) * residual + (prior * self.mean**2).sum(1)
+        log_w += 0.5 * (w.sum() * t + np.log(prior).sum(1) - squares)
+        log_w -= 0.5 * np.linalg.slogdet(precision)[1]
+        self.w, self.noise = np.exp(log_w - logsumexp(log_w)), np.exp(-t)
+        self.rows = np.column_stack([new - center, np.ones(len(new))])
+
+    def normals(self, rows, noise=0.0):
+        """Means and deviations of linear combinations, (m, n)."""
+        variance = np.einsum("ni,mij,nj->mn", rows, self.covariance, rows)
+        return self.mean @ rows.T, np.sqrt(variance + np.reshape(noise, (-1, 1)))
+
+    def coefficients(self):
+        rows = np.eye(self.d + 1)
+        rows[-1, :-1] = -self.center
+        return self.normals(np.roll(rows, 1, 0))
+
+    def cdf(self, normals, x):
+        mean, std = normals
+        return self.w @ ndtr((x - mean) / std)
+
+
+CASES = [
+    ({"n": 6, "d": 3}, {}),
+    ({"n": 5, "d": 7}, {}),
+    ({"n": 9, "d": 2}, {"weighted": True}),
+    ({"n": 9, "d": 2}, {"sparse": True}),
+]
+
+
+@pytest.mark.parametrize(("shape", "kind"), CASES, ids=str)
+def test_everything_is_that_of_the_exact_posterior(shape, kind):
+    """Moments to 1e-5, probabilities to 0.001; also with more features than rows.
+
+    Wrong variants: nodes without the prior; the noise plugged in; no part from
+    directions without data; the intercept moved the other way.
+    """
+    X, y, new = make_data(**shape)
+    w = np.linspace(0.5, 2.0, len(y)) if "weighted" in kind else None
+    grid = Grid(X, y, new, w)
+    if "sparse" in kind:
+        X, new = sparse.csr_array(X), sparse.csr_array(new)
+    model = MODEL(**PARTS).fit(X, y, w)
+    table = model.summary(coverage=0.9)
+    mean, std = grid.coefficients()
+    expected = grid.w @ mean
+    np.testing.assert_allclose(table.mean, expected, atol=1e-5)
+    spread = np.sqrt(grid.w @ (std**2 + (mean - expected) ** 2))
+    np.testing.assert_allclose(table.std, spread, rtol=1e-4)
+    np.testing.assert_allclose(grid.cdf((mean, std), table.lower), 0.05, atol=1e-5)
+    np.testing.assert_allclose(grid.cdf((mean, std), table.upper), 0.95, atol=1e-5)
+    future = grid.normals(grid.rows, grid.noise)
+    levels = np.array([0.001, 0.05, 0.5, 0.95])
+    found = model.predict_quantiles(new, levels)
+    for level, x in zip(levels, found.T, strict=True):
+        np.testing.assert_allclose(grid.cdf(future, x), level, rtol=0.01, atol=5e-4)
+    f, total = model.predict(new, return_std=True)
+    middle = grid.w @ future[0]
+    np.testing.assert_allclose(f, middle, atol=1e-4)
+    variance = grid.w @ (future[1] ** 2 + (future[0] - middle) ** 2)
+    np.testing.assert_allclose(total**2, variance, rtol=1e-3)
+    covariance = model.predict(new, return_cov=True)[1]
+    np.testing.assert_allclose(np.diag(covariance), total**2)
+    far = middle + np.array([-16.0, -1.0, 0.5, 8.0]) * np.sqrt(variance)
+    density = np.log(grid.w @ stats.norm(*future).pdf(far))
+    np.testing.assert_allclose(model.predict_log_density(new, far), density, atol=0.01)
+    means, stds, w = model._predictive_normals(new)
+    np.testing.assert_allclose(means @ w, f, atol=1e-3)
+    np.testing.assert_allclose((means**2 + stds**2) @ w - f**2, total**2, rtol=0.01)
+
+
+def test_draws_are_of_the_exact_posterior(z_score):
+    """Means of functions under the grid. Wrong variant: draws of the fitted q."""
+    X, y, new = make_data(6, 3)
+    grid, model = Grid(X, y, new), MODEL(**PARTS).fit(X, y)
+    draws = model.sample_posterior(50_000, random_state=0)
+    values = np.column_stack([draws["intercept"], draws["coef"]])
+    mean, std = grid.coefficients()
+    middle = grid.w @ mean
+    assert z_score(values, middle) < 5
+    variance = grid.w @ (std**2 + (mean - middle) ** 2)
+    assert z_score((values - middle) ** 2, variance) < 5
+    assert z_score(1 / draws["noise_precision"], grid.w @ grid.noise) < 5
+    below = grid.cdf(grid.normals(grid.rows, grid.noise), y[:4])
+    targets = model.sample_y(new, 50_000, random_state=1)
+    assert z_score((targets < y[:4, None]).T, below) < 5
+
+
+@pytest.mark.parametrize("n", [4, 20])
+def test_student_t_of_a_flat_prior(n):
+    """Known from textbooks: flat coefficients, and a Gamma prior of the precision.
+
+    Wrong variants: degrees of freedom of all rows; normal intervals.
+    """
+    X, y, new = make_data(n, 2)
+    shape, rate = NOISE
+    parts = {**PARTS, "prior": Normal(1e5), "intercept_prior": None}
+    model = MODEL(**parts, fit_intercept=False).fit(X, y)
+    inverse = np.linalg.inv(X.T @ X)
+    coef = inverse @ X.T @ y
+    # The prior of each coefficient adds to the shape what it takes in freedom.
+    df = 2 * shape + n - 2
+    scale2 = (2 * rate + ((y - X @ coef) ** 2).sum()) / df
+    table = model.summary(coverage=0.9)
+    known = stats.t(df, coef, np.sqrt(scale2 * np.diag(inverse)))
+    np.testing.assert_allclose([table.lower, table.upper], known.interval(0.9), 1e-4)
+    np.testing.assert_allclose(table.std, known.std(), rtol=1e-4)
+    spread = np.sqrt(scale2 * (1 + np.einsum("ni,ij,nj->n", new, inverse, new)))
+    known = stats.t(df, new @ coef, spread)
+    found = model.predict_quantiles(new, [0.001, 0.05, 0.95])
+    expected = [known.ppf(level) for level in (0.001, 0.05, 0.95)]
+    np.testing.assert_allclose(found.T, expected, rtol=1e-3)
+    far = new @ coef + 12 * spread
+    found = model.predict_log_density(new, far)
+    np.testing.assert_allclose(found, known.logpdf(far), atol=0.01)
+
+
+def test_one_precision_alone():
+    """A fixed noise, or a fixed prior: the other one's grid has one column.
+
+    Wrong variant: the precision that is known as if it were not.
+    """
+    X, y, new = make_data(7, 3)
+    cases = [
+        ({"noise_scale": 0.7}, {"noise": 0.7**-2}),
+        ({"prior": Normal(1.5)}, {"coef": 1.5**-2}),
+    ]
+    for parts, known in cases:
+        model, grid = MODEL(**{**PARTS, **parts}).fit(X, y), Grid(X, y, new, **known)
+        normals, table = grid.coefficients(), model.summary()
+        np.testing.assert_allclose(table.mean, grid.w @ normals[0], atol=1e-5)
+        np.testing.assert_allclose(grid.cdf(normals, table.lower), 0.05, atol=1e-5)
+        found = model.predict_quantiles(new, [0.05])[:, 0]
+        future = grid.normals(grid.rows, grid.noise)
+        np.testing.assert_allclose(grid.cdf(future, found), 0.05, atol=5e-4)
+
+
+def test_where_the_fitted_posterior_is_what_counts():
+    """Other aims than the exact posterior, and models that are not conjugate.
+
+    Wrong variant: whatever the divergence is.
+    """
+    X, y, _ = make_data(30, 2)
+    others = [
+        {"divergence": KL(0.5), "max_iter": 1},
+        {"posterior": "mean_field"},
+        {"prior": "ard"},
+        {"noise_scale": 1.0, "prior": "normal"},
+        {"likelihood": "student_t", "max_iter": 1},
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for parts in others:
+            assert MODEL(**parts, random_state=0).fit(X, y).exact_posterior_ is None
+    assert MODEL(posterior=Product()).fit(X, y).exact_posterior_ is not None
+
+
+def test_pickles_targets_and_searches():
+    """Wrong variant: one exact posterior for all targets."""
+    X, y, new = make_data(8, 2)
+    both = MODEL(**PARTS).fit(X, np.column_stack([y, -2 * y]))
+    one = pickle.loads(pickle.dumps(MODEL(**PARTS).fit(X, -2 * y)))
+    found = both.predict_interval(new)[:, :, 1]
+    np.testing.assert_allclose(found, one.predict_interval(new), rtol=1e-12)
+    np.testing.assert_allclose(both.coef_std_[1], one.coef_std_)
+    grid = {"noise_scale": [GammaHyperprior(1.0, 1.0), "hyperprior"]}
+    search = GridSearchCV(MODEL(), grid, scoring=neg_crps_scorer, cv=2).fit(X, y)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    with pytest.raises(ValueError, match="positive shape"):
+        MODEL(noise_scale=GammaHyperprior(0.0, 1.0)).fit(X, y)
