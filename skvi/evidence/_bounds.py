@@ -1,6 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
+from typing import cast
 
 import torch
 
@@ -16,7 +17,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal
-from skvi.targets import Target
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["bound_evidence"]
 
@@ -112,7 +113,8 @@ def bound_evidence(
             options = n_draws, each, quantity, None, method, report
             return bound_evidence(known, posterior, generator, *options)
 
-        return bound_over_scales(target, posterior, generator, at_scale)
+        linear = cast(SupervisedTarget, target)
+        return bound_over_scales(linear, posterior, generator, at_scale)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     found = None

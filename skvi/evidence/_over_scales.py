@@ -13,6 +13,7 @@ from skvi.evidence._table import EXPECTED, BoundsTable, elbo_row
 from skvi.posteriors import Posterior
 from skvi.solvers import implied_scale
 from skvi.targets import SupervisedTarget, Target
+from skvi.utils._device import CPU
 
 __all__ = ["bound_over_scales", "has_unknown_scale"]
 
@@ -73,7 +74,9 @@ def bound_over_scales(
     for sign in (-1, 1):
         for i in range(1, MAX_NODES):
             found.append(at(center + sign * i * step))
-            total = torch.logsumexp(torch.tensor([f.estimate for f in found]), 0)
+            total = torch.logsumexp(
+                torch.tensor([f.estimate for f in found], device=CPU), 0
+            )
             if found[-1].estimate < float(total) + math.log(REST):
                 break
     return _sum(found, step, target, posterior, generator)
@@ -98,7 +101,9 @@ def _sum(
     """Bounds of the sum from those of its terms, which are independent."""
 
     def total(name: str) -> tuple[float, torch.Tensor]:
-        values = torch.tensor([getattr(f, name) for f in found], dtype=torch.float64)
+        values = torch.tensor(
+            [getattr(f, name) for f in found], dtype=torch.float64, device=CPU
+        )
         return float(torch.logsumexp(values, 0)) + math.log(step), values.softmax(0)
 
     lower, share_below = total("lower")

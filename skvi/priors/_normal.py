@@ -110,7 +110,7 @@ class _BuiltMixture(BuiltPrior):
         squares, whose mean it is taken at. So the ELBO is that of a posterior in which
         coefficients and scale are independent.
         """
-        squares = (mean.square() + std.square()) / self.scale.square()
+        squares = (mean / self.scale).square() + (std / self.scale).square()
         total = self._log_density(squares.sum(-1, keepdim=True))
         return (total / squares.shape[-1]).expand(squares.shape)
 

@@ -270,7 +270,9 @@ class Prior(Component):
         "learn" or unknown; None requires an `intercept_prior`.
         """
         scale = getattr(self, "scale", None)
-        return scale if scale is None or isinstance(scale, Real) else VAGUE_SCALE
+        if scale is None:
+            return None
+        return float(scale) if isinstance(scale, Real) else VAGUE_SCALE
 
     def gamma_hyperprior(self) -> GammaHyperprior | None:
         """Hyperprior of the precisions, if this is a hierarchical normal prior.

@@ -91,7 +91,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
     >>> from skvi.targets import Target
     >>> list(SOLVERS)[:2]
-    ['coordinate_ascent', 'natural_gradient']
+    ['coordinate_ascent', 'empirical_bayes']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
     >>> target = Target()  # a density of which nothing else is known

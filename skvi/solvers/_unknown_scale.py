@@ -143,7 +143,7 @@ class ScaleSearch(Run):
             return self._implied(normal)[0]
         target, mean = self.given.linear_target.with_design(), None
         for _ in range(N_MODES):
-            prior = self._prior_at(log_scale).as_normal()
+            prior = cast(NormalForm, self._prior_at(log_scale).as_normal())
             mean, curvature = find_mode(target, prior, start=mean)
             around = self._around(mean, curvature, prior)
             step, _ = self._step(_Fit(log_scale, *self._implied(around)))

@@ -60,7 +60,7 @@ def test_expectation_is_a_lower_bound_of_that_of_the_density():
 def test_draws_are_of_the_density():
     draws = built(3).sample(4000, torch.Generator().manual_seed(0)).numpy()
     one = np.abs(draws[:, 0])
-    grid = np.geomspace(1e-3, 1e3, 4001)
+    grid = np.geomspace(1e-3, 1e3, 1001)
     density = built(1).log_prob(torch.from_numpy(grid)[:, None]).exp().numpy()
     cdf = integrate.cumulative_trapezoid(2 * density, grid, initial=0)
     inside = one[(one > grid[0]) & (one < grid[-1])]
@@ -121,7 +121,8 @@ def test_evidence_integrates_over_the_scale():
         for u in nodes
     ]
     below = np.logaddexp.reduce(parts) + math.log(step)
-    assert bounds.reliable and bounds.plug_in == ()
+    assert bounds.reliable
+    assert bounds.plug_in == ()
     assert below - 0.02 < bounds.estimate < below + 0.1  # ELBOs are that close
     assert model.lower_bound_ < bounds.upper
 
@@ -129,7 +130,8 @@ def test_evidence_integrates_over_the_scale():
 def test_separable_data_leave_the_scale_finite():
     X = np.linspace(-1, 1, 40)[:, None]
     model = BayesianLogisticRegression(prior="auto").fit(X, X[:, 0] > 0)
-    assert 1 < model.prior_scale_ < 1e4 and model.converged_
+    assert model.converged_
+    assert 1 < model.prior_scale_ < 1e4
 
 
 def test_other_divergences_keep_the_scale():
