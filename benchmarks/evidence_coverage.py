@@ -44,8 +44,8 @@ FIELDS = (
     *("estimate", "estimate_se", "khat", "reliable", "reason", "method", "converged"),
     *("fit_seconds", "seconds", "cpu_seconds", "contains"),
 )
-# The statement that a reliable upper side always carries.
-USUAL = "the upper side is valid if the chains have mixed"
+# The statement that a reliable upper bound always carries.
+USUAL = "the upper bound is valid if the chains have mixed"
 
 
 def random_state(*run):

@@ -3,13 +3,13 @@
 
 *The claim* (Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*, slides
 IX and X of section 5.2): outliers on a single series make the standard detector report
-changes that are none, since the densities of many series together become very small;
-the robust detector finds the two true ones, at rows 200 and 400.
+spurious changes, since the joint densities of many series become very small; the robust
+detector finds the two true ones, at rows 200 and 400.
 
 *What to read off*: the panel of run lengths. A dark diagonal is a segment that the
-detector is sure to be in; it falls to 0 at a change. After an outlier the standard
-detector starts anew (upper half), the robust one goes on (lower half). The lowest
-panels show which of three models explains the present segment. *The claim holds.*
+detector is certain to be in; it falls to 0 at a change. After an outlier the standard
+detector starts anew (upper half), the robust one continues (lower half). The lowest
+panels show which of three models explains the current segment. *The claim holds.*
 """
 
 import sys

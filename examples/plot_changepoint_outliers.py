@@ -1,16 +1,16 @@
 """Changepoints that are none: well-log and Nile, with and without robustness
 ==========================================================================
 
-A drill passes through layers of rock, and the instrument's level tells which; now and
-then it fails for a few rows. A detector that takes every surprise for a change reports
-the failures, too. Under the beta loss a row that nothing explains counts next to
-nothing, however far away it is.
+A drill passes through layers of rock, and the level of the signal identifies the layer;
+now and then the instrument fails for a few rows. A detector that treats every surprise
+as a change reports the failures as well. Under the beta loss a row that nothing
+explains has almost no weight, however far away it is.
 
 *What to read off*: the list of changepoints, each with the number of changes that are
-expected within five rows of it: near 1 is sure, below 0.5 is not reported. Bands are
+expected within five rows of it: near 1 is certain, below 0.5 is not reported. Bands are
 one-step predictions; where they swing after a spike, the detector has learned from it.
 On the Nile, whose only change (around the first dam at Aswan) no outlier disturbs, both
-detectors say the same: robustness costs little where it is not needed.
+detectors agree: robustness costs little where it is not needed.
 
 Run as::
 

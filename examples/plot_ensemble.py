@@ -1,11 +1,11 @@
-"""What a network does not know between two clouds of data
-=========================================================
+"""Uncertainty of a network between two clouds of data
+======================================================
 
 A factorized posterior sits at one of the many modes of a network's posterior. Where
-there are no data it is far too sure, because it knows no other network than its own. An
-`Ensemble` trains several such posteriors side by side, each from its own start, and
-takes their mixture for the posterior: between and outside the data the members
-disagree, and the intervals say so.
+there are no data it is far too certain, because it only knows a single network. An
+`Ensemble` trains several such posteriors in parallel, each from its own start, and uses
+their mixture as the posterior: between and outside the data the members disagree, and
+the intervals widen.
 
 The script draws both fits, and compares their bounds on the evidence.
 """
@@ -25,7 +25,7 @@ from skvi.posteriors import Ensemble
 # %%
 # Two clouds
 # ----------
-# A wave with little noise, and nothing known of its middle.
+# A wave with little noise, and no data in its middle.
 
 rng = np.random.default_rng(0)
 x = np.concatenate([rng.uniform(-3, -1, 100), rng.uniform(1, 3, 100)])[:, None]
@@ -34,8 +34,9 @@ y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
 # %%
 # One posterior, and a mixture of eight
 # -------------------------------------
-# The eight are trained at once, in stacks of matrix products, and learn one scale of
-# the noise. With a weight of the divergence below 1 the data count more than the prior.
+# The eight are trained at once, in stacks of matrix products, and learn a common scale
+# of the noise. With a weight of the divergence below 1 the data have more influence
+# than the prior.
 
 parts = {
     "hidden_layer_sizes": (20, 20),
@@ -53,10 +54,10 @@ fits = {
 }
 
 # %%
-# Where they are sure
-# -------------------
+# Where they are certain
+# ----------------------
 # In the clouds both have the standard deviation of the noise. In the gap, and outside,
-# the single posterior goes on as if it knew.
+# the single posterior remains as certain.
 
 places = {"in a cloud": -2.0, "in the gap": 0.0, "outside": 5.0}
 for name, fit in fits.items():
@@ -65,8 +66,8 @@ for name, fit in fits.items():
     print(f"{name}: standard deviation {', '.join(texts)}")
 
 # %%
-# The ELBO of the mixture is up to log 8 = 2.1 nats above the mean of its members'. What
-# was minimized is that mean.
+# The ELBO of the mixture is up to log 8 = 2.1 nats above the mean of its members',
+# which was optimized.
 
 ensemble = fits["ensemble of 8"]
 print(

@@ -1,9 +1,9 @@
 """The evidence sandwich
 =====================
 
-How good is a Bayesian model, before any validation set? Its *evidence* log p(D)
-says so, but it cannot be computed. A variational fit yields a lower bound; skvi
-adds an upper bound, so that the evidence is caught between the two.
+How good is a Bayesian model, without a validation set? Its *evidence* log p(D) measures
+this, but it cannot be computed. A variational fit yields a lower bound; skvi adds an
+upper bound, so that the evidence is known to lie between the two.
 
 The script fits a logistic regression to the breast-cancer data in four ways, looks
 for the best divergence by cross-validation, and draws the sandwich.
@@ -29,8 +29,8 @@ X, y = load_breast_cancer(return_X_y=True)
 # %%
 # A fit for each objective and family
 # -----------------------------------
-# The ELBO fits are deterministic. The EUBO fits take over the exact posterior's
-# means and standard deviations, which they find by importance sampling.
+# The ELBO fits are deterministic. The EUBO fits have the means and standard deviations
+# of the exact posterior, which are computed by importance sampling.
 
 
 def make_model(**params):

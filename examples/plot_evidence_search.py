@@ -1,10 +1,10 @@
 """Polynomial degree and prior scale, without folds
 ================================================
 
-How many powers of x does a curve need, and how strongly should the prior pull their
+How many powers of x does a curve need, and how strongly should the prior shrink their
 coefficients to zero? `EvidenceSearch` fits every candidate once, to all data, and
-bounds the probability that each gave to the data before it saw them, its *evidence*.
-It decides only what the bounds can tell.
+bounds the probability that each assigned to the data before it saw them, its
+*evidence*. It decides only what the bounds can decide.
 
 The script searches over degrees and scales for outcomes that are yes or no, so that no
 evidence has a closed form, and compares with cross-validation.
@@ -31,7 +31,7 @@ from skvi.plotting import EvidenceSearchDisplay
 # The data
 # --------
 # The log odds of "yes" are a wave. No polynomial is the truth: the question is how many
-# powers 300 yeses and noes can support.
+# powers 300 binary outcomes can support.
 
 rng = np.random.default_rng(0)
 x = rng.uniform(-1, 1, (300, 1))
@@ -48,8 +48,8 @@ grid = {"powers__degree": [1, 2, 3, 4, 5, 6], "fit__prior__scale": [1.0, 3.0, 10
 # %%
 # The search
 # ----------
-# With `verbose=1` it says what it does: all candidates get a cheap pass, and only those
-# that may be the best get tighter bounds.
+# With `verbose=1` it reports its progress: all candidates get a cheap pass, and only
+# those that may be the best get tighter bounds.
 
 search = EvidenceSearch(model, grid, random_state=0, verbose=1).fit(x, y)
 
@@ -71,7 +71,7 @@ print(table[columns].to_string(index=False))
 # %%
 # Cross-validation asks another question: how well does a model predict rows that it has
 # not seen? It needs five fits for each candidate, and its scores have errors as well,
-# which it does not report: the spread of the five folds is a rough guide.
+# which it does not report: the variation over the five folds is a rough guide.
 
 folds = GridSearchCV(model, grid, scoring="neg_log_loss").fit(x, y)
 scores, best = folds.cv_results_, folds.best_index_

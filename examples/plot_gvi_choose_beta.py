@@ -121,7 +121,7 @@ for beta, curve, style in zip(betas, curves, styles, strict=True):
     (drawn,) = left.plot(distances, relative, ls=style, label=f"beta {beta:.3f}")
     left.plot(distances[top], 1, "v", color=drawn.get_color())
 left.set(xlabel="distance of the row (noise standard deviations)")
-left.set(ylabel="influence (share of the largest)")
+left.set(ylabel="influence (fraction of the largest)")
 left.set_title("Influence of one row")
 left.set_xlim(-0.2, 8.5)
 left.legend(fontsize="small", loc="upper right")

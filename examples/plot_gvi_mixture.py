@@ -40,7 +40,8 @@ from skvi.targets import Target
 # %%
 # A model of one's own
 # --------------------
-# A target owes its log joint density, and names its parameters and their prior.
+# A target must implement its log joint density, and declares its parameters and their
+# prior.
 
 
 class TwoLocations(Target):

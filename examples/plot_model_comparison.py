@@ -1,7 +1,7 @@
 """Which model do the data support?
 ================================
 
-Which features, and how strongly should the prior pull the coefficients to zero?
+Which features, and how strongly should the prior shrink the coefficients to zero?
 Usually a validation set or cross-validation answers. A Bayesian model can also be
 judged on its training data alone, by its *evidence* p(D): the probability that it gave
 to the labels before it saw them. A model with too many features, or too wide a prior,
@@ -101,31 +101,33 @@ print(f"Probability of the best of the nine models: at least {share:.2f}")
 # %%
 # The pictures
 # ------------
-# On the left the nine sandwiches; on this axis they are too thin to be seen. At the top
-# right the best one alone: its arrow heads show ELBO and EUBO of the fitted normal
-# posterior, which enclose the evidence less tightly. Below, the same model is fitted
-# twice. The natural gradient needs few iterations; the stochastic solver takes 100
-# small gradient steps in each of its own. Both end at the same value.
+# On the left the nine sandwiches, in nats below the best one; on this axis they are too
+# thin to be seen. At the top right the best three alone: arrow heads show ELBO and EUBO
+# of the fitted normal posterior, which enclose the evidence less tightly. Below, the
+# best model is fitted twice. The natural gradient needs few iterations; the stochastic
+# solver takes 100 small gradient steps in each of its own. Both end at the same value.
 
 figure, axes = plt.subplot_mosaic(
     [["nine", "best"], ["nine", "loss"]],
-    figsize=(15, 6),
+    figsize=(15, 7),
     layout="constrained",
     width_ratios=(5, 4),
-    height_ratios=(2, 3),
+    height_ratios=(1, 1),
 )
-EvidenceBoundsDisplay.from_bounds(bounds, ax=axes["nine"])
+ranked = {name: bounds[name] for name in order}
+EvidenceBoundsDisplay.from_bounds(ranked, ax=axes["nine"], reference=order[0])
 axes["nine"].set_title("Evidence of nine models")
-EvidenceBoundsDisplay.from_bounds({"": bounds[order[0]]}, ax=axes["best"])
+best_three = {name: bounds[name] for name in order[:3]}
+EvidenceBoundsDisplay.from_bounds(best_three, ax=axes["best"], reference=order[0])
 axes["best"].get_legend().remove()
-axes["best"].set_title(f"The best one: {order[0]}")
+axes["best"].set_title("The best three")
 
 ends = {}
 for solver in ("natural_gradient", "stochastic"):
     model = make_model(1.0, solver=solver).fit(X, y)
     LossCurveDisplay.from_estimator(model, name=solver, ax=axes["loss"])
     ends[solver] = model[-1].loss_curve_[-1]
-axes["loss"].legend(loc="center right", fontsize="small")
+axes["loss"].legend(loc="upper right", fontsize="small")
 axes["loss"].set_title("Its fit, by two solvers")
 print("\nNegative ELBO at the end: ", end="")
 print(", ".join(f"{name} {value:.3f}" for name, value in ends.items()))

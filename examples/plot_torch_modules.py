@@ -33,7 +33,7 @@ from skvi.neural_network import BayesianModuleClassifier
 
 
 def convolution(n_outputs, width=8):
-    """A convolution, and a normalization that treats every picture by itself."""
+    """A convolution, and a normalization that treats every image separately."""
     return nn.Sequential(
         nn.Conv2d(1, width, 3),
         nn.GroupNorm(1, width),

@@ -1,4 +1,4 @@
-"""What all classifiers share: labels, class weights, averaged probabilities."""
+"""Shared by all classifiers: labels, class weights, averaged probabilities."""
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Labels(Response):
     classes : ndarray of shape (n_classes,)
         Sorted.
     class_weight : dict, "balanced" or None
-        As scikit-learn's classifiers take it.
+        As in scikit-learn's classifiers.
     is_partial : bool, default=False
         Whether some of the classes may be missing in the rows of a fit.
     """
@@ -40,7 +40,7 @@ class Labels(Response):
 
     @classmethod
     def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
-        """Classes that there are in targets.
+        """Find the classes in targets.
 
         Parameters
         ----------
@@ -54,7 +54,7 @@ class Labels(Response):
         Raises
         ------
         ValueError
-            These are no labels, or all the same.
+            The targets are not labels, or all equal.
         """
         classes = np.unique(y) if _are_integers(y) else None
         if classes is None or len(classes) > 2:
@@ -69,7 +69,7 @@ class Labels(Response):
 
     @property
     def likelihood(self) -> Likelihood:
-        """Likelihood of so many classes."""
+        """Likelihood for the number of classes."""
         if len(self.classes) == 2:
             return BernoulliLikelihood()
         return CategoricalLikelihood(len(self.classes))
@@ -110,7 +110,7 @@ class Labels(Response):
             return compute_class_weight(
                 self.class_weight, classes=self.classes, y=self.classes[codes]
             )
-        # As weights equal repetition, they count in the balance as well.
+        # Weights are repetitions, and therefore also count in the balance.
         counts = np.bincount(codes, sample_weight, minlength=n_classes)
         present = counts > 0
         per_class = np.zeros(n_classes)
@@ -118,11 +118,11 @@ class Labels(Response):
         return per_class
 
     def of_batches(self) -> "Labels":
-        """Return the same classes, of which a batch may have some only."""
+        """Return the same classes, of which a batch may contain only some."""
         return replace(self, is_partial=True)
 
     def check_weighted(self, targets: np.ndarray) -> None:
-        """Raise where the rows with a positive weight have one class only."""
+        """Raise if the rows with a positive weight have only one class."""
         if self.is_partial:
             return
         if len(np.unique(targets)) < 2:
@@ -133,7 +133,7 @@ class Labels(Response):
 
 
 def _are_integers(y: Any) -> bool:
-    """Whether y is a column of integers, which are labels: checks take long."""
+    """Whether y is a column of integers, valid labels without further checks."""
     return isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "biu"
 
 
@@ -141,8 +141,8 @@ class BayesianClassifierMixin(ClassifierMixin):
     """Mixin of classifiers: a subclass must implement `_log_probabilities(X)`.
 
     It returns the log of the class probabilities, averaged over the posterior, as
-    a tensor of shape (n, K), and the dtype of what the user gets. `_drawn` returns the
-    functions that intervals of probabilities come from.
+    a tensor of shape (n, K), and the dtype of the results for the user. `_drawn`
+    returns the functions for intervals of probabilities.
     """
 
     _parameter_constraints: dict = {
@@ -203,23 +203,23 @@ class BayesianClassifierMixin(ClassifierMixin):
     def predict_proba_interval(self, X, coverage=0.9):
         """Credible intervals of class probabilities.
 
-        Where `predict_proba` averages over the posterior, these are central intervals
-        of it: how far the probability of a row is known. They shrink as rows are added,
-        and say nothing of the class that is drawn with that probability.
+        While `predict_proba` averages over the posterior, these are central posterior
+        intervals: they show how accurately the probability of a row is known. They
+        shrink as rows are added, and do not describe the randomness of the class
+        itself.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         coverage : float, default=0.9
-            Posterior probability that the interval gives to a class probability, in
-            (0, 1).
+            Posterior probability of the interval of a class probability, in (0, 1).
 
         Returns
         -------
         ndarray of shape (n_samples, 2, n_classes)
-            Lower and upper end, for each class separately. Linear models have them
-            exactly for two classes, and from 2,048 quasi-random points for more; models
-            that predict by draws have the quantiles of these draws.
+            Lower and upper end, for each class separately. They are exact for linear
+            models with two classes, and computed from 2,048 quasi-random points for
+            more; models that predict by draws use the quantiles of these draws.
         """
         check_is_fitted(self)
         validate_arguments(

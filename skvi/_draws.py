@@ -25,13 +25,14 @@ __all__ = [
     "log_class_probabilities",
 ]
 
-# Rows that are predicted at once. The number never varies (a short block is filled
-# up), because matrix products of other sizes may round differently: what is predicted
-# for a row must not depend on the rows beside it. It is a multiple of the widths, 8,
-# 12, 16, 48 and 64, in which products and sums take rows together, so that all places
-# in a block are equal, too.
+# Rows that are predicted at once. The number is constant (a short block is padded),
+# because matrix products of other sizes may round differently: the prediction for a row
+# must not depend on the other rows. It is a multiple of the widths, 8, 12, 16, 48 and
+# 64, in which products and sums process rows together, so that all positions in a block
+# are equivalent as well.
 ROW_BLOCK = 192
-# The same on other devices, where every step of a block costs some microseconds.
+# The number on other devices, where every operation on a block has an overhead of
+# microseconds.
 DEVICE_BLOCK = 64 * ROW_BLOCK
 
 
@@ -103,7 +104,7 @@ class NormalDraws(Draws):
     noise : Tensor of shape (n_draws, 1)
         Standard deviation of the noise of each draw, in units of y.
     units : Units
-        Of f.
+        Units of f.
     """
 
     noise: torch.Tensor
@@ -158,12 +159,12 @@ def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:
 
 
 def average_log_probabilities(f: torch.Tensor) -> torch.Tensor:
-    """Log of class probabilities that are averaged over draws, (rows, n_classes)."""
+    """Log of class probabilities averaged over draws, (rows, n_classes)."""
     return torch.logsumexp(log_class_probabilities(f), 0) - math.log(len(f))
 
 
 def _dense(rows: Features, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of a block as a tensor; a block of sparse ones is small enough for that."""
+    """Rows of a block as a tensor; a block of sparse rows is small enough for this."""
     if isinstance(rows, SparseRows):
         return torch.from_numpy(rows.matrix.toarray()).to(dtype)
     return rows

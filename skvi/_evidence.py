@@ -1,4 +1,4 @@
-"""Glue of evidence bounds: that the data are those of the fit, and which target."""
+"""Evidence bounds of estimators: check that the data are those of the fit."""
 
 from dataclasses import replace
 from numbers import Integral, Real
@@ -21,7 +21,7 @@ class EvidenceMixin:
     """Mixin of supervised estimators, before `BaseSupervised`: `evidence_bounds`."""
 
     _row_data = " and sample_weight"
-    #: Draws that are evaluated at once.
+    #: Draws evaluated at once.
     _evidence_draws = 64
     _evidence_methods = frozenset({"auto", "importance", "annealing"})
 
@@ -38,9 +38,10 @@ class EvidenceMixin:
     ):
         """Bound the log evidence log p(D) of the model from below and above.
 
-        The evidence is what the model (likelihood, prior, features) gave to these
-        data before it saw them: the number by which Bayesian models are compared.
-        It does not depend on objective, divergence or posterior family.
+        The evidence is the probability (density) that the model (likelihood, prior,
+        features) assigned to these data before it saw them: the number by which
+        Bayesian models are compared. It does not depend on objective, divergence or
+        posterior family.
 
         Parameters
         ----------
@@ -49,22 +50,21 @@ class EvidenceMixin:
         y : array-like of shape (n_samples,)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights; the evidence is then a generalized one.
+            Required if the fit had weights; the evidence is then a generalized one.
             Class weights are added by the estimator.
         method : {"auto", "importance", "annealing"}, default="auto"
-            "importance": importance sampling from a Student-t that is fitted to
-            the posterior, and posterior chains for the upper side. "annealing":
-            paths of densities from a normal to the posterior, and back from
-            posterior chains; it costs more, and works where no proposal fits.
-            "auto": the first, and the second where the first is not reliable, or
-            wider than 0.1 nats.
+            "importance": importance sampling from a Student-t fitted to the posterior,
+            and MCMC chains for the upper bound. "annealing": paths of densities from a
+            normal to the posterior, and back from MCMC chains; it costs more, and works
+            if no proposal fits. "auto": the first, and the second if the first is not
+            reliable, or wider than 0.1 nats.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
-            some 130,000 draws of each side go, correlated as those of chains are.
-            Not together with `n_draws`.
+            Target distance of each bound from log p(D), in nats. None is 0.03, limited
+            to about 130,000 (correlated) draws on each side. Not together with
+            `n_draws`.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -80,15 +80,15 @@ class EvidenceMixin:
             The data are not those of the fit, or the fit
             had weights and none are given.
         KeyboardInterrupt
-            On Ctrl-C; the estimator stays as it was.
+            On Ctrl-C; the estimator is not changed.
 
         Notes
         -----
         Values are in nats, summed over the data, with all constants. With a loss
         other than log loss, or with weights, the result bounds a generalized
         evidence ``log E_prior[exp(-sum of weighted losses)]``, labeled so, which
-        is comparable only within the same loss and weights. What comes from y is
-        conditioned on, and named in ``plug_in``: learned hyperparameters, and location
+        is comparable only within the same loss and weights. Quantities taken from y are
+        conditioned on, and listed in ``plug_in``: learned hyperparameters, and location
         and scale of y with ``normalize_y=True``.
         """
         check_is_fitted(self)
@@ -135,12 +135,12 @@ class EvidenceMixin:
                 **({} if max_seconds is None else {"max_seconds": max_seconds}),
             )
         if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
-            # With weights, too: a power of a probability is at most 1.
+            # Also with weights: a power of a probability is at most 1.
             bounds = bounds.of_probability()
         return replace(bounds, plug_in=target.learned + model.taken_from_y)
 
     def _data_of_fit(self, X, y, sample_weight, exposure):
-        """Return the training data again; raise where they are others."""
+        """Return the training data again; raise if they are different."""
         options = {**self._input, **self._input_with_target, "reset": False}
         X, y = validate_data(self, X, y, **options)
         n_rows = self._fingerprint[0]
@@ -161,18 +161,18 @@ class EvidenceMixin:
         if data.fingerprint != self._fingerprint:
             raise ValueError(
                 f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
-                "are others. For other data use predict_log_density."
+                "differ. For other data  use predict_log_density."
             )
         return self._trained_rows(data)
 
     def _trained_rows(self, data):
-        """Those of the fit's rows that it trained on: all of them by default."""
+        """The training rows among the rows of the fit: all of them by default."""
         return data
 
     def _bound_evidence(
         self, target, generator, method, n_draws, precision, quantity, report, **limits
     ):
-        """Bound the evidence of a target that is known to be that of the fit."""
+        """Bound the evidence of a target, after the check that it is the fit's."""
         return bound_evidence(
             target,
             self.posterior_,

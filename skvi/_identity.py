@@ -1,4 +1,4 @@
-"""What makes a fit another one: its parameters, data and device, as short texts."""
+"""Identity of a fit: its parameters, data and device, as short texts."""
 
 import hashlib
 import inspect
@@ -16,14 +16,14 @@ from skvi.posteriors import Posterior
 
 __all__ = ["describe", "digest", "identity_of"]
 
-# Parameters that change nothing of the training.
+# Parameters without effect on the training.
 FREE = frozenset({"verbose", "checkpoint_path", "checkpoint_interval"})
-# Bytes that are read at once.
+# Bytes read at once.
 CHUNK = 2**24
 
 
 def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, str]:
-    """Texts that are the same for two fits if these come to the same end.
+    """Texts that are equal for two fits with the same result.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, 
     Returns
     -------
     dict of str to str
-        By the names of what they describe, in all processes the same.
+        Texts by the names of what they describe, equal in all processes.
     """
     params = estimator.get_params(deep=False)
     return {
@@ -45,7 +45,7 @@ def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, 
 
 
 def describe(value: Any) -> str:
-    """A text that equal values share, in every process.
+    """A text that is the same for equal values, in every process.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _describe_object(value: Any) -> str:
 
 
 def _describe_class(value: type) -> str:
-    """Its name; for a module also what it does."""
+    """Its name; for a module also its code."""
     if not issubclass(value, torch.nn.Module):
         return _name(value)
     methods = (part for part in vars(value).values() if inspect.isfunction(part))
@@ -127,7 +127,7 @@ def _name(value: Any) -> str:
 
 
 def digest(array: np.ndarray | torch.Tensor) -> str:
-    """Checksum of all numbers of an array, their type and shape.
+    """Checksum of the values, type and shape of an array.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Predictions of any likelihood, averaged over f and over its own unknown number."""
+"""Predictions of any likelihood, averaged over f and its own unknown parameter."""
 
 import math
 from abc import ABC, abstractmethod
@@ -17,14 +17,14 @@ from skvi.utils._quadrature import normal_rule
 
 __all__ = ["DrawnMixture", "LikelihoodMixture", "NormalMixture"]
 
-# Widths of f, in units of what the likelihood resolves, that share a rule: what is
-# predicted for a row must not depend on the rows beside it.
+# Standard deviations of f, in units of the resolution of the likelihood, that share a
+# rule: the prediction for a row must not depend on other rows.
 WIDTHS = (0.22, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-# Numbers of components and rows at once.
+# Components times rows processed at once.
 CHUNK_ELEMENTS = 2**20
-# Components of a smaller probability do not decide on the nodes.
+# Components with a smaller probability are ignored in the choice of nodes.
 NEGLIGIBLE = 1e-8
-# Of quantiles, relative, which is less than the error of the quadrature.
+# Relative tolerance of quantiles, less than the error of the quadrature.
 ROUNDING = 1e-13
 
 OfRows = Callable[..., torch.Tensor]
@@ -32,14 +32,14 @@ OfRows = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodMixture(ABC):
-    """A mixture of what a likelihood predicts, for every row.
+    """A mixture of predictive distributions of a likelihood, for every row.
 
     Parameters
     ----------
     likelihood : Likelihood
-        Of one target, with at most one number that it learns.
+        A likelihood of one target, with at most one learned parameter.
     hyper : Tensor of shape (n_components,) or None
-        What `Likelihood.bind` takes for that number; None where there is none.
+        Values that `Likelihood.bind` takes for that parameter; None if there is none.
     log_weights : Tensor of shape (n_components,)
     """
 
@@ -65,7 +65,7 @@ class LikelihoodMixture(ABC):
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
         """Quantiles of a new target, (n_samples, n_levels).
 
-        For counts the smallest that are reached with these probabilities.
+        For counts the smallest whose cumulative probability reaches the level.
         """
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
@@ -99,7 +99,7 @@ class NormalMixture(LikelihoodMixture):
     Parameters
     ----------
     mean, std : Tensor of shape (n_samples,)
-        Of f.
+        Mean and standard deviation of f.
     """
 
     mean: torch.Tensor
@@ -130,7 +130,7 @@ class NormalMixture(LikelihoodMixture):
         return result.numpy()
 
     def _bound(self, n_nodes: int) -> Likelihood:
-        """Likelihood with one number for each component."""
+        """Likelihood with one parameter value for each component."""
         if self.hyper is None:
             return self.likelihood
         numbers = self.hyper.repeat_interleave(n_nodes)
@@ -141,7 +141,7 @@ class NormalMixture(LikelihoodMixture):
         return max(1, CHUNK_ELEMENTS // n_components)
 
     def _resolution(self) -> torch.Tensor:
-        """Smallest distance in f over which what is averaged bends, (n_samples,)."""
+        """Smallest distance in f over which predictions change slope, (n_samples,)."""
         f = (self.mean + 2 * self.std)[None, :, None]
         if self.hyper is None:
             return self.likelihood.resolution(f)[0]
@@ -155,7 +155,7 @@ class NormalMixture(LikelihoodMixture):
 
 @dataclass(frozen=True, eq=False)
 class DrawnMixture(LikelihoodMixture):
-    """The mixture over draws of f: components are draws, each with its own number.
+    """The mixture over draws of f, each with its own parameter value.
 
     Parameters
     ----------

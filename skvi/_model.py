@@ -1,4 +1,4 @@
-"""What a fit fixes: how data become a target, and in which units it works."""
+"""The model of a fit: how data become a target, and its units."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,14 +24,14 @@ __all__ = [
 
 
 class Response:
-    """How targets as a user gives them become numbers; nothing changes it.
+    """Immutable encoding of a user's targets as numbers.
 
-    A subclass is a frozen dataclass of what the targets of the fit determine, such as
-    the classes.
+    A subclass is a frozen dataclass with attributes determined by the targets of the
+    fit, such as the classes.
     """
 
     def encode(self, y: Any) -> np.ndarray:
-        """Numbers for targets, in float64.
+        """Encode targets as numbers, in float64.
 
         Parameters
         ----------
@@ -44,14 +44,14 @@ class Response:
         Raises
         ------
         ValueError
-            These are no targets of this model.
+            The targets are invalid for this model.
         """
         raise NotImplementedError
 
     def weights(
         self, targets: np.ndarray, sample_weight: np.ndarray | None
     ) -> np.ndarray | None:
-        """Weights by which the losses of rows count.
+        """Weights of the losses of rows.
 
         Parameters
         ----------
@@ -62,16 +62,16 @@ class Response:
         Returns
         -------
         ndarray of shape (n_samples,) or None
-            None where all of them are 1. The sample weights, by default.
+            None if all of them are 1. By default, the sample weights.
         """
         return sample_weight
 
     def of_batches(self) -> "Response":
-        """Return the same targets, of which a batch may have some only."""
+        """Return the same encoding, for batches that may contain only some classes."""
         return self
 
     def check_weighted(self, targets: np.ndarray) -> None:
-        """Raise where the rows with a positive weight cannot be fitted."""
+        """Raise if the rows with a positive weight cannot be fitted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +81,14 @@ class NumberColumns(Response):
     Parameters
     ----------
     n_columns : int or None
-        None where a target is a number.
+        None if a target is a number.
     """
 
     n_columns: int | None
 
     @classmethod
     def find(cls, y: np.ndarray) -> "NumberColumns":
-        """Number of columns; a single one is a column of numbers.
+        """Find the number of columns; a single one is treated as a vector.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class NumberColumns(Response):
 
 
 class Numbers(Response):
-    """Targets that are numbers, and stay what they are."""
+    """Targets that are numbers, without encoding."""
 
     def encode(self, y: Any) -> np.ndarray:
         """Check that targets are numbers; see `Response.encode`."""
@@ -135,7 +135,7 @@ def check_numbers(y: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        These are names of classes, NaN or infinite.
+        The targets are names of classes, NaN or infinite.
     """
     try:
         return check_array(y, ensure_2d=False, dtype=np.float64)
@@ -152,7 +152,7 @@ def check_numbers(y: Any) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Rows with a positive weight, as numpy arrays, and what tells others apart.
+    """Rows with a positive weight, as numpy arrays, and a fingerprint.
 
     Parameters
     ----------
@@ -160,13 +160,13 @@ class TrainingData:
     y : ndarray of shape (n_samples,)
         Encoded targets.
     weight : ndarray of shape (n_samples,) or None
-        Sample weights times class weights; None where all are 1.
+        Sample weights times class weights; None if all are 1.
     offset : ndarray of shape (n_samples,) or None
         Added to the linear predictor, such as the log of an exposure.
     fingerprint : tuple of int
-        Checksum of all that was given.
+        Checksum of all given data.
     held_out : TrainingData, default=None
-        Rows that the fit is judged by, and does not see.
+        Held-out rows for validation.
     """
 
     X: Any
@@ -185,9 +185,10 @@ class TrainingData:
         sample_weight: np.ndarray | None,
         offset: np.ndarray | None,
     ) -> "TrainingData":
-        """Encode targets, weigh rows, and drop those of weight zero.
+        """Encode targets, compute weights, and drop rows of weight zero.
 
-        They must not influence anything: classes in a batch, units, quadrature nodes.
+        The latter must not influence anything: classes in a batch, units, quadrature
+        nodes.
 
         Parameters
         ----------
@@ -212,7 +213,7 @@ class TrainingData:
         return cls(X, targets, weight, offset, fingerprint)
 
     def hold_out(self, rows: np.ndarray) -> "TrainingData":
-        """Take rows out, to judge a fit of the others by.
+        """Hold rows out, for validation of a fit to the others.
 
         Parameters
         ----------
@@ -221,7 +222,7 @@ class TrainingData:
         Returns
         -------
         TrainingData
-            The others; these are its `held_out`.
+            The other rows, with these as `held_out`.
         """
         rest = np.setdiff1d(np.arange(len(self.y)), rows)
         return replace(self._take(rest), held_out=self._take(rows))
@@ -233,16 +234,16 @@ class TrainingData:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether some row counts otherwise than once."""
+        """Whether any row has a weight other than 1."""
         return self.weight is not None and bool(np.any(self.weight != 1))
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Everything about a fit but the posterior: nothing that follows changes it.
+    """Everything about a fit except the posterior; immutable.
 
-    Queries such as `evidence_bounds` build their target from it, whatever parameters
-    the estimator was given since.
+    Queries such as `evidence_bounds` build their target from it, even if parameters of
+    the estimator were changed since.
 
     Parameters
     ----------
@@ -254,11 +255,11 @@ class Model:
     prior : BuiltPrior
         Over the parameters of the predictor.
     dtype : str
-        Of X in the fit, and of what is returned to the user.
+        The dtype of X in the fit, and of results returned to the user.
     units : Units, default=None
-        Origin and scale of the target; None where it is taken as it is.
+        Origin and scale of the target; None if it is not transformed.
     taken_from_y : tuple of str, default=()
-        Names of what the prior takes from the target.
+        Names of quantities that the prior takes from the target.
     """
 
     response: Response
@@ -296,12 +297,12 @@ class Model:
         return target.with_held_out(judge.target(data.held_out))
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
-        """Predictor and likelihood at what a fit learned beside the posterior.
+        """Predictor and likelihood at the learned point parameters.
 
         Parameters
         ----------
         hyper : ndarray of shape (n_hyper,)
-            Numbers of the likelihood, of the prior and of the predictor.
+            Point parameters of the likelihood, of the prior and of the predictor.
 
         Returns
         -------
@@ -318,7 +319,7 @@ class Model:
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """Targets in the units of the fit, weights, and the log Jacobian of the units.
 
-        Other losses than log loss are of the standardized target and have none.
+        Losses other than the log loss refer to the standardized target and have none.
         """
         y, constant = data.y, 0.0
         if self.units is not None:

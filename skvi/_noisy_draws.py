@@ -17,16 +17,16 @@ __all__ = ["NoisyDraws"]
 
 @dataclass(frozen=True, eq=False)
 class NoisyDraws(Draws):
-    """Functions drawn from a posterior, with noise: a mixture of what they predict.
+    """Functions drawn from a posterior, with noise: a mixture of their predictions.
 
-    Targets are a column, or K columns.
+    Targets have one or several columns.
 
     Parameters
     ----------
     likelihood : Likelihood
-        With nothing left to learn, in the units of the fit.
+        A likelihood without parameters left to learn, in the units of the fit.
     units : Units
-        Of the fit.
+        Units of the fit.
     """
 
     likelihood: Likelihood

@@ -1,4 +1,4 @@
-"""What a solve found, as fitted attributes."""
+"""The result of a solver, as fitted attributes."""
 
 import math
 from typing import Any
@@ -22,25 +22,25 @@ from skvi.targets import Target
 
 __all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learned_scales"]
 
-# Draws for the bound after Ctrl-C, when nobody wants to wait.
+# Draws for the bound after Ctrl-C, which should be quick.
 FEW_DRAWS = 100
 
 
 def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, Any]:
-    """Describe a fit that has come to its end, with all that can be wrong.
+    """Describe a completed fit, with all diagnostics.
 
     Parameters
     ----------
     problem : Problem
-        Of the fit.
+        Problem of the fit.
     solution : Solution
     n_draws : int
-        Of each gradient step.
+        Number of draws of each gradient step.
 
     Returns
     -------
     dict
-        Attributes by name; "message" in "diagnostics_" is what to warn of.
+        Attributes by name; "message" in "diagnostics_" is the text of a warning.
     """
     (posterior, target), generator = solution.state, problem.generator
     found = describe_fit(problem, solution, n_draws)
@@ -62,7 +62,7 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
 
 
 def _lost(problem: Problem, posterior: Posterior, target: Target) -> str:
-    """Say what a posterior, or a component of it, has lost; empty where nothing."""
+    """Describe failures of a posterior, or of a component of it; empty if none."""
     collapse, source = problem.divergence.collapse, problem.generator
     found = (collapse(c, target.prior, source) for c in posterior.components)
     return next(filter(None, found), "")
@@ -74,17 +74,17 @@ def describe_fit(
     n_draws: int,
     n_bound_draws: int | None = None,
 ) -> dict[str, Any]:
-    """Describe a fit without a judgment, which would take time.
+    """Describe a fit without slow diagnostics.
 
     Parameters
     ----------
     problem : Problem
-        Of the fit.
+        Problem of the fit.
     solution : Solution
     n_draws : int
-        Of each gradient step.
+        Number of draws of each gradient step.
     n_bound_draws : int, default=None
-        For the final ELBO; None is a number that suits the fit.
+        Number of draws for the final ELBO; None chooses one that suits the fit.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def describe_fit(
 
 
 def _bound_draws(solution: Solution, n_draws: int) -> int:
-    """Draws for the final ELBO: a tenth of what a stochastic fit took."""
+    """Draws for the final ELBO: a tenth of those of a stochastic fit."""
     if solution.interrupted:
         return FEW_DRAWS
     if not issubclass(SOLVERS[solution.solver], Stochastic):
@@ -141,23 +141,23 @@ def _bound_draws(solution: Solution, n_draws: int) -> int:
 
 @torch.no_grad()
 def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
-    """Solution of a fit that Ctrl-C ended before its solver had anything to keep.
+    """Solution of a fit interrupted before its solver had a result.
 
     Parameters
     ----------
     problem : Problem
         At a usable posterior.
     solver : str
-        Name of the one that would have been used.
+        Name of the solver that would have been used.
     n_draws : int
-        For the value of the objective.
+        Number of draws for the value of the objective.
 
     Returns
     -------
     Solution
     """
     value = estimate(problem.objective, problem, None, n_draws)
-    # One estimate does not tell its error.
+    # A single estimate gives no error.
     return Solution(
         solver=solver,
         state=problem.state,
@@ -173,7 +173,7 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
 def better_state(first: State, second: State) -> State:
     """Return the state with the larger ELBO, each at its own scales; same draws.
 
-    What a phase found for another problem need not be better for this one.
+    The result of a phase for another problem need not be better for this one.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def better_state(first: State, second: State) -> State:
     Returns
     -------
     State
-        One of them; the second where they are equal.
+        One of them; the second if they are equal.
     """
 
     def value(state: State) -> float:
@@ -193,13 +193,13 @@ def better_state(first: State, second: State) -> State:
 
 
 def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:
-    """Numbers of likelihood and prior that a fit learned, by name.
+    """Learned parameters of likelihood and prior, by name.
 
     Parameters
     ----------
     target : Target
     prefix : str, default=""
-        Of the names to take; it is left out of what is returned, so that scales of
+        Prefix of the selected names; it is removed in the result, so that scales of
         blocks have the names of the blocks.
 
     Returns

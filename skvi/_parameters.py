@@ -1,4 +1,4 @@
-"""Nested names of parameters: shorthands, priors of blocks, and what is None."""
+"""Nested names of parameters: shorthands, priors of blocks, and None."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ __all__ = ["expand_parameters"]
 
 
 def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Make objects of what nested names in `set_params` address.
+    """Make objects for nested names in `set_params`.
 
     A shorthand becomes its object, so that ``divergence__alpha`` can be set on
     "renyi"; ``intercept_prior__scale`` makes None a `Normal`; and
@@ -26,7 +26,7 @@ def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        What `BaseEstimator.set_params` understands.
+        Parameters for `BaseEstimator.set_params`.
     """
     for name, table in SHORTHANDS.items():
         nested = [key for key in params if key.startswith(f"{name}__")]

@@ -9,13 +9,13 @@ from skvi.utils._callbacks import has_callbacks
 
 __all__ = ["EvidenceProgress", "FitProgress"]
 
-# verbose=1 writes the first iterations, and then a line in so many seconds.
+# verbose=1 writes the first iterations, and then a line at this interval in seconds.
 FIRST_LINES = 3
 SECONDS_BETWEEN_LINES = 1.0
 
 
 class EvidenceProgress:
-    """Says what bounding an evidence is at, where the estimator is verbose.
+    """Reports the progress of evidence bounds, if the estimator is verbose.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class EvidenceProgress:
         self.last_line, self.stage = time.monotonic(), ""
 
     def __call__(self, what: str, share: float) -> None:
-        """Write a line for every stage, and one in so many seconds."""
+        """Write a line for every stage, and at intervals."""
         now = time.monotonic()
         late = now - self.last_line > SECONDS_BETWEEN_LINES
         if self.verbose and (late or what != self.stage):
@@ -41,11 +41,12 @@ class FitProgress:
     Parameters
     ----------
     estimator : estimator
-        With `_posterior_attributes(state)`, what a user's callback needs to predict.
+        An estimator with `_posterior_attributes(state)`, with which callbacks can
+        predict.
     data : dict
-        "X", "y" and "metadata", which callbacks may ask for.
+        "X", "y" and "metadata", which callbacks may request.
     max_iter : int
-        Largest number of iterations that the solver will report.
+        Maximum number of iterations that the solver will report.
     """
 
     def __init__(self, estimator: Any, data: dict, max_iter: int) -> None:
@@ -53,14 +54,14 @@ class FitProgress:
         self.verbose, self.max_iter = estimator.verbose, max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None
-        # What `skvi.evidence.record_training` has put there.
+        # Set by `skvi.evidence.record_training`.
         self.record = vars(estimator).get("_record")
         if has_callbacks(estimator):
             self.context = estimator._init_callback_context(max_subtasks=self.max_iter)
             self.context.call_on_fit_task_begin(estimator=estimator, **data)
 
     def __call__(self, value: float, state: Callable[[], State]) -> bool:
-        """Report one iteration; return whether a callback asks to stop."""
+        """Report one iteration; return whether a callback requests to stop."""
         self.n_iter += 1
         if self.verbose:
             self._write(value)

@@ -1,4 +1,4 @@
-"""Names of parts: the one place that knows every concrete class."""
+"""Shorthands of components: the only module that knows every concrete class."""
 
 from functools import partial
 
@@ -18,7 +18,14 @@ from skvi.likelihoods import (
 )
 from skvi.losses import BetaLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO, IWELBO, AlphaEnergy, ChiBound, RenyiBound
-from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
+from skvi.posteriors import (
+    Ensemble,
+    FullRankNormal,
+    GaussianDropout,
+    LastLayerNormal,
+    LowRankNormal,
+    MeanFieldNormal,
+)
 from skvi.priors import (
     ARD,
     HierarchicalNormal,
@@ -52,6 +59,8 @@ POSTERIORS = {
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
 }
+#: Of models with layers.
+NETWORK_POSTERIORS = {"last_layer": LastLayerNormal, "dropout": GaussianDropout}
 PRIORS = {
     "normal": Normal,
     "laplace": Laplace,
@@ -74,7 +83,7 @@ SHORTHANDS = {
     "divergence": DIVERGENCES,
     "likelihood": NOISES | COUNTS,
     "loss": LOSSES,
-    "posterior": POSTERIORS,
+    "posterior": POSTERIORS | NETWORK_POSTERIORS,
     "prior": PRIORS,
     "intercept_prior": PRIORS,
 }

@@ -1,4 +1,4 @@
-"""What all regressors share: the units of the target, and what they predict."""
+"""Shared by all regressors: the units of the target, and predictions."""
 
 from numbers import Real
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = [
     "with_noise_scale",
 ]
 
-# Squares of larger targets, or of the inverses of smaller ones, are no floats.
+# Squares of larger targets, or of the inverses of smaller ones, overflow.
 LARGEST = 1e150
 
 
@@ -35,21 +35,21 @@ def units_of(
     centered: bool,
     robust: bool = False,
 ) -> Units:
-    """Origin and scale that a target gets for a fit.
+    """Origin and scale of a target for a fit.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,)
     weight : ndarray of shape (n_samples,) or None
     given : Units or None
-        Units of another fit, to take instead.
+        Units of another fit, to use instead.
     standardize : bool
-        False leaves the target as it is.
+        False leaves the target unchanged.
     centered : bool
-        Whether there is an intercept; without one a shift would stand for it.
+        Whether there is an intercept; without one the target is not shifted.
     robust : bool, default=False
-        Whether they are the median and 1.4826 times the median distance from it, not
-        the mean and the standard deviation.
+        Whether to use the median and 1.4826 times the median absolute deviation instead
+        of the mean and the standard deviation.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def units_of(
     Raises
     ------
     ValueError
-        Squares of these numbers are no floats.
+        Squares of the targets overflow.
     """
     largest = float(np.abs(y).max())
     if largest > LARGEST or 0 < largest < 1 / LARGEST:
@@ -98,13 +98,14 @@ def column_units(
 
 
 def names_of_units(centered: bool) -> tuple[str, ...]:
-    """What a prior takes from a target that is standardized, for ``plug_in``."""
+    """Quantities that a prior takes from a standardized target, for ``plug_in``."""
     return ("y_mean", "y_scale") if centered else ("y_scale",)
 
 
 def noise_in(units: Units, noise_scale: Any) -> float | str:
     """Scale of the noise in the units of a fit; "learn" where it is not a number."""
-    return noise_scale / units.y_scale if isinstance(noise_scale, Real) else "learn"
+    is_given = isinstance(noise_scale, Real | np.ndarray)
+    return noise_scale / units.y_scale if is_given else "learn"
 
 
 def with_noise_scale(
@@ -126,7 +127,7 @@ def with_noise_scale(
     Raises
     ------
     ValueError
-        The shape has a scale of its own.
+        The given noise has its own scale.
     """
     if given.noise_scale != type(given)().noise_scale:
         raise ValueError(
@@ -137,7 +138,7 @@ def with_noise_scale(
 
 
 class StandardizedTargetMixin:
-    """Mixin: targets that may be standardized for the fit, intervals in units of y.
+    """Mixin: targets that can be standardized for the fit, intervals in units of y.
 
     The estimator must implement `predict_quantiles`.
     """
@@ -145,7 +146,7 @@ class StandardizedTargetMixin:
     _reads_units = True
 
     def _given_units(self):
-        """Units of the fit whose posterior is the prior; None where there is none."""
+        """Units of the fit whose posterior is the prior; None if there is none."""
         return self.prior_.units if isinstance(self.prior_, Posterior) else None
 
     def predict_interval(self, X, coverage=0.9):
@@ -155,7 +156,7 @@ class StandardizedTargetMixin:
         ----------
         X : array-like of shape (n_samples, n_features)
         coverage : float, default=0.9
-            Probability that the interval gives to the observation, in (0, 1).
+            Predictive probability of the interval, in (0, 1).
 
         Returns
         -------
@@ -189,7 +190,7 @@ def check_levels(quantiles):
 
 
 def check_rows(X, y):
-    """Raise where X and y have different numbers of rows."""
+    """Raise if X and y have different numbers of rows."""
     if len(y) != X.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows, but y has {len(y)}.")
 
@@ -203,7 +204,7 @@ def _mean_units(y, w, centered):
 
 
 def _median_units(y, w, centered):
-    """Median and 1.4826 times the median distance; the mean's where that is 0."""
+    """Median and scaled median absolute deviation; the mean's if that is 0."""
     median = weighted_median(y, w) if centered else 0.0
     scale = median_distance(y, w, median)
     return (median, scale) if scale > 0 else _mean_units(y, w, centered)

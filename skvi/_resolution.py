@@ -1,4 +1,4 @@
-"""Parts of an estimator: from what its parameters say to specifications."""
+"""Components of an estimator: from its parameters to specifications."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +17,11 @@ __all__ = ["ResolutionMixin"]
 class ResolutionMixin:
     """Mixin: shorthands become objects, and objects are cloned, before a fit."""
 
-    #: Whether a fit can work in the units of another one, whose posterior is its prior.
+    #: Whether a fit can use the units of another one, whose posterior is its prior.
     _reads_units = False
 
     def _resolve(self, name: str) -> Any:
-        """Clone a specification, or build the one that a shorthand names."""
+        """Clone a specification, or build that of a shorthand."""
         value = getattr(self, name)
         if isinstance(value, str):
             return SHORTHANDS[name][value]()
@@ -50,7 +50,7 @@ class ResolutionMixin:
             part.validate()
 
     def _resolve_loss(self) -> Loss:
-        """Return a loss; a function becomes one."""
+        """Return a loss; a function is wrapped in one."""
         if isinstance(self.loss, (str, Loss)):
             return self._resolve("loss")
         if isinstance(self.loss, type):
@@ -61,7 +61,7 @@ class ResolutionMixin:
         return CallableLoss(self.loss)
 
     def _resolve_prior(self) -> Any:
-        """Return one prior, or one for each block where there is an intercept."""
+        """Return one prior, or one for each block if there is an intercept."""
         prior, intercept = self._resolve("prior"), None
         if self.intercept_prior is not None:
             intercept = self._resolve("intercept_prior")

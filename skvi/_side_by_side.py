@@ -1,4 +1,4 @@
-"""Fits of several estimators side by side: members of one stack."""
+"""Parallel fits of several estimators, as members of one stack."""
 
 import time
 from collections.abc import Hashable, Sequence
@@ -20,8 +20,8 @@ __all__ = ["PosedFit", "can_pose", "fit_side_by_side", "pose"]
 
 # Draws for the ELBO of a fit that is one of many.
 BOUND_DRAWS = 100
-# Numbers in the buffers of a stack: on a CPU as many as its caches hold, elsewhere as
-# many as keep the device busy.
+# Elements in the buffers of a stack: on a CPU as many as fit into its caches, elsewhere
+# as many as keep the device busy.
 STACK_ELEMENTS, DEVICE_ELEMENTS = 2**17, 2**25
 
 
@@ -30,20 +30,20 @@ _Task = tuple[Stochastic, Problem, SolverOptions]
 
 @dataclass(eq=False)
 class PosedFit:
-    """A fit that has its data and its start, and waits for a solver.
+    """A fit with its data and its start, ready for a solver.
 
     Parameters
     ----------
     estimator : BaseSupervised
-        It gets its fitted attributes from `keep`.
+        Its fitted attributes are set by `keep`.
     problem : Problem
-        At its start.
+        Problem at its start.
     options : SolverOptions
     solver : Stochastic
     first : (Problem, SolverOptions) or None
-        To be solved before, for a better start.
+        To be solved first, for a better start.
     seconds : float
-        What it took so far.
+        Elapsed time.
     """
 
     estimator: BaseSupervised
@@ -59,7 +59,7 @@ class PosedFit:
         return float(self.estimator._work(self.problem.target))
 
     def keep(self, solution: Solution) -> None:
-        """Set the fitted attributes, without what takes time.
+        """Set the fitted attributes, except slow ones.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class PosedFit:
 
 
 def can_pose(estimator: Any) -> bool:
-    """Whether fits of an estimator may be members of a stack, as far as it knows.
+    """Whether fits of an estimator may be members of a stack, by its parameters.
 
     Parameters
     ----------
@@ -85,8 +85,8 @@ def can_pose(estimator: Any) -> bool:
     Returns
     -------
     bool
-        False also where somebody asks to be told of every iteration, or for a
-        checkpoint, which is of one fit.
+        False also if every iteration is to be reported, or for checkpoints, which
+        belong to one fit.
     """
     known = isinstance(estimator, BaseSupervised) and estimator._fits_in_stacks
     if not known or has_callbacks(estimator) or estimator.verbose:
@@ -97,24 +97,24 @@ def can_pose(estimator: Any) -> bool:
 def pose(
     estimator: BaseSupervised, X: Any, y: Any, sample_weight: np.ndarray | None = None
 ) -> PosedFit | None:
-    """Do of a fit what comes before its solver.
+    """Perform the part of a fit before its solver.
 
     Parameters
     ----------
     estimator : BaseSupervised
-        One that `can_pose`.
+        An estimator that `can_pose`.
     X, y : array-like
     sample_weight : array-like of shape (n_samples,), default=None
 
     Returns
     -------
     PosedFit or None
-        None where another solver fits it, or no stack takes it.
+        None if it uses another solver, or no stack accepts it.
 
     Raises
     ------
     ValueError
-        Whatever `fit` would say of these parameters and data.
+        As raised by `fit` for these parameters and data.
     """
     start = time.perf_counter()
     estimator._validate_params()
@@ -142,12 +142,12 @@ def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
     Parameters
     ----------
     fits : sequence of PosedFit
-        Each gets what it would get alone, up to rounding.
+        Each is fitted as it would be alone, up to rounding.
 
     Raises
     ------
     KeyboardInterrupt
-        On Ctrl-C; nothing of what was not done is kept.
+        On Ctrl-C; unfinished fits are discarded.
     """
     with raising_interrupts():
         beginners = [fit for fit in fits if fit.first is not None]
@@ -179,7 +179,7 @@ def _solve(fits: Sequence[PosedFit], tasks: Sequence[_Task]) -> list[Solution]:
 
 
 def _stacks(tasks: Sequence[_Task]) -> list[list[int]]:
-    """Tasks that share a structure, in parts that are not too large."""
+    """Tasks that share a structure, in parts of limited size."""
     groups: dict[Hashable, list[int]] = {}
     for i, task in enumerate(tasks):
         groups.setdefault(_structure(*task) or i, []).append(i)
@@ -196,7 +196,7 @@ def _stacks(tasks: Sequence[_Task]) -> list[list[int]]:
 def _structure(
     solver: Stochastic, problem: Problem, options: SolverOptions
 ) -> Hashable | None:
-    """What members must share to be in one stack; None where they cannot."""
+    """Structure that members of one stack have in common; None if not stackable."""
     found = stack_structure(problem.objective, problem)
     if found is None:
         return None
@@ -205,7 +205,7 @@ def _structure(
 
 
 def _n_elements(problem: Problem, options: SolverOptions) -> int:
-    """Numbers of a member in the buffers of a stack."""
+    """Elements of a member in the buffers of a stack."""
     n_rows = options.batch_size or problem.target.n_rows
     per_draw = 2 * problem.target.layout.size + 4 * n_rows
     return options.n_draws * per_draw * len(problem.posterior.components)

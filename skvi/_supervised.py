@@ -1,4 +1,4 @@
-"""Glue of supervised estimators: from X, y and weights to a fitted posterior."""
+"""Supervised estimators: from X, y and weights to a fitted posterior."""
 
 from numbers import Integral
 
@@ -19,15 +19,15 @@ __all__ = ["BaseSupervised"]
 class BaseSupervised(BaseVariational):
     """Base class of estimators with features and targets.
 
-    A subclass must implement `_assemble(data, response)`, the `Model` that these data
-    and the parameters make, and `_work(target)`, the multiply-adds of one pass; where
-    targets are no plain numbers, also `_response(y)`, which says what they are.
+    A subclass must implement `_assemble(data, response)`, the `Model` for the data and
+    the parameters, and `_work(target)`, the multiply-adds of one pass; if targets are
+    not plain numbers, also `_response(y)`, their encoding.
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}
-    #: Whether a fit is one solve, so that many can be members of one stack.
+    #: Whether a fit is a single solve, so that many can be members of one stack.
     _fits_in_stacks = False
-    #: What `validate_data` is told where there is a target, too.
+    #: Further arguments of `validate_data` if there is a target.
     _input_with_target: dict = {}
 
     def _fit(self, X, y, sample_weight=None, exposure=None):
@@ -40,7 +40,7 @@ class BaseSupervised(BaseVariational):
         return self
 
     def _make_target(self, X, y, sample_weight=None, exposure=None):
-        """Validate and assemble the model; the target, and what callbacks may see."""
+        """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
@@ -48,21 +48,25 @@ class BaseSupervised(BaseVariational):
         sample_weight = self._check_weights(X, sample_weight)
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        self._choose_family(data, response)
         data = self._hold_out(data)
         model = self._assemble(data, response)
         self.loss_function_.check(model.likelihood)
         target = model.target(data)
-        # At once; evidence and predictions take everything from here.
+        # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
         self._had_weights = sample_weight is not None
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
     def _hold_out(self, data):
-        """Rows of the fit, with those that it is judged by; all of them by default."""
+        """Rows of the fit, with held-out ones; all of them by default."""
         return data
 
+    def _choose_family(self, data, response):
+        """Replace `posterior_family_` where it depends on the sizes of the data."""
+
     def _response(self, y):
-        """Return what the targets are: numbers, by default."""
+        """Return the encoding of the targets: numbers, by default."""
         return Numbers()
 
     def _check_weights(self, X, sample_weight):
@@ -79,7 +83,7 @@ class BaseSupervised(BaseVariational):
         return sample_weight
 
     def _check_exposure(self, X, exposure):
-        """Offset of f, the log of the exposure; None where there is none."""
+        """Offset of f, the log of the exposure; None if there is none."""
         return None
 
     def _check_X(self, X):
@@ -97,10 +101,10 @@ class BaseSupervised(BaseVariational):
         Returns
         -------
         dict of str to ndarray
-            For linear models "coef" of shape (n_samples, K, d), with as many columns
-            K as `coef_` has rows, and "intercept" of shape (n_samples, K). For
-            networks "coef_0" of shape (n_samples, d, units), "intercept_0" of shape
-            (n_samples, units), and so on for every layer.
+            For linear models "coef" of shape (n_samples, n_outputs, n_features), with
+            as many outputs as `coef_` has rows, and "intercept" of shape (n_samples,
+            n_outputs). For networks "coef_0" of shape (n_samples, n_features, n_units),
+            "intercept_0" of shape (n_samples, n_units), and so on for every layer.
         """
         theta = self._draw(n_samples, random_state)
         blocks = self.posterior_.layout.unpack(theta)

@@ -1,4 +1,4 @@
-"""Predictions of the estimator that a pipeline or a search ends in."""
+"""Predictions of the final estimator of a pipeline or search."""
 
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,15 @@ def _call(estimator: Any, method: str, X: Any, *args: Any, **options: Any) -> An
 def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
     """Predict a central interval for a new observation, noise included.
 
-    A `Pipeline` and a `GridSearchCV` do not forward the estimator's method
+    A `Pipeline` and a `GridSearchCV` do not delegate the estimator's method
     ``predict_interval``; this function finds the estimator and transforms X on the way.
 
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        Ends in a regressor of skvi.
+        The final estimator is an skvi regressor.
     X : array-like of shape (n_samples, n_features)
-        Before the pipeline's transformations.
+        Features before the transformations of the pipeline.
     **options : dict
         Passed to the estimator's method: ``coverage``, and ``exposure`` of counts.
 
@@ -51,7 +51,7 @@ def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------
@@ -77,9 +77,9 @@ def predict_quantiles(
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        Ends in a regressor of skvi.
+        The final estimator is an skvi regressor.
     X : array-like of shape (n_samples, n_features)
-        Before the pipeline's transformations.
+        Features before the transformations of the pipeline.
     quantiles : float or array-like of shape (n_quantiles,)
         Probabilities in (0, 1).
     **options : dict
@@ -93,7 +93,7 @@ def predict_quantiles(
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def predict_log_density(
     ----------
     estimator : estimator, Pipeline or search, fitted
     X : array-like of shape (n_samples, n_features)
-        Before the pipeline's transformations.
+        Features before the transformations of the pipeline.
     y : array-like of shape (n_samples,)
         Targets, or labels.
     **options : dict
@@ -134,7 +134,7 @@ def predict_log_density(
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------
@@ -159,9 +159,9 @@ def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        Ends in a classifier of skvi.
+        The final estimator is an skvi classifier.
     X : array-like of shape (n_samples, n_features)
-        Before the pipeline's transformations.
+        Features before the transformations of the pipeline.
     **options : dict
         Passed to the estimator's method: ``coverage``.
 
@@ -173,7 +173,7 @@ def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------
@@ -197,9 +197,9 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        Ends in a regressor of skvi.
+        The final estimator is an skvi regressor.
     X : array-like of shape (n_samples_X, n_features)
-        Before the pipeline's transformations.
+        Features before the transformations of the pipeline.
     n_samples : int, default=1
     **options : dict
         Passed to the estimator's method: ``random_state``, and ``exposure`` of counts.
@@ -212,7 +212,7 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------
@@ -230,15 +230,15 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
 
 
 def summary(estimator: Any, **options: Any) -> "CoefficientTable":
-    """Table of the coefficients of the model that a pipeline or a search ends in.
+    """Table of the coefficients of the final model of a pipeline or search.
 
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        Ends in a linear model of skvi.
+        The final estimator is an skvi linear model.
     **options : dict
-        Passed to the estimator's method: ``coverage``, and ``feature_names``, which
-        are those that the pipeline hands over, where it knows them.
+        Passed to the estimator's method: ``coverage``, and ``feature_names``, by
+        default those after the transformations of the pipeline, if known.
 
     Returns
     -------
@@ -247,7 +247,7 @@ def summary(estimator: Any, **options: Any) -> "CoefficientTable":
     Raises
     ------
     TypeError
-        There is no estimator with that method inside.
+        There is no inner estimator with this method.
 
     Examples
     --------

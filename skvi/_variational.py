@@ -1,4 +1,4 @@
-"""Glue: validate, resolve, check, solve, set fitted attributes."""
+"""Fits of estimators: validate, resolve, check, solve, set fitted attributes."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,7 +18,7 @@ from skvi._outcome import (
 )
 from skvi._parameters import expand_parameters
 from skvi._progress import FitProgress
-from skvi._registry import SHORTHANDS
+from skvi._registry import POSTERIORS, SHORTHANDS
 from skvi._resolution import ResolutionMixin
 from skvi._warm_start import continued_state
 from skvi.divergences import Divergence
@@ -52,15 +52,15 @@ __all__ = ["BaseVariational"]
 class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     """Base class of estimators that fit a variational posterior.
 
-    A subclass owes `_build_target(X, y, sample_weight, prior)` and calls `_solve`
-    from its `fit`.
+    A subclass must implement `_build_target(X, y, sample_weight, prior)`, and call
+    `_solve` from its `fit`.
     """
 
     _parameter_constraints: dict = {
         "objective": [StrOptions(set(SHORTHANDS["objective"])), Objective],
         "divergence": [StrOptions(set(SHORTHANDS["divergence"])), Divergence],
         "loss": [StrOptions(set(SHORTHANDS["loss"])), Loss, callable],
-        "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
+        "posterior": [StrOptions(set(POSTERIORS)), Family],
         "prior": [StrOptions(set(SHORTHANDS["prior"])), Prior, Posterior, dict],
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],
@@ -83,20 +83,20 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _steps_per_iter = 100
-    #: Whether the next fit goes on with the posterior of the last, whatever
-    #: `warm_start` says.
+    #: Whether the next fit continues from the posterior of the last, regardless of
+    #: `warm_start`.
     _continues = False
 
     @classmethod
     @cache
     def _get_param_names(cls) -> list[str]:
-        return super()._get_param_names()  # inspecting a signature takes long
+        return super()._get_param_names()  # inspecting a signature is slow
 
     def set_params(self, **params: Any) -> "BaseVariational":
         """Set parameters; a nested name turns a shorthand into its object.
 
         ``set_params(divergence="renyi", divergence__alpha=0.3)`` works, and so
-        does a grid over ``divergence__alpha`` where the divergence is a string.
+        does a grid over ``divergence__alpha`` if the divergence is a string.
         ``prior__coef__scale`` changes one entry of a mapping of priors, and
         ``intercept_prior__scale`` makes None a `Normal`.
 
@@ -111,16 +111,16 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return super().set_params(**expand_parameters(self, params))
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether a fit has come to its end."""
+        """Whether a fit has been completed."""
         return hasattr(self, "posterior_")
 
     def _forget(self) -> dict[str, Any]:
-        """Make the estimator unfitted, so that a fit that fails leaves no half model.
+        """Make the estimator unfitted, so that a failed fit leaves no partial state.
 
         Returns
         -------
         dict
-            What `warm_start` needs of the last fit; empty where there was none.
+            Attributes of the last fit for `warm_start`; empty if there was none.
         """
         found = vars(self)
         names = ("posterior_", "classes_", "_hyper")
@@ -134,15 +134,15 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         ----------
         target : Target
         before : dict
-            What `_forget` returned.
+            Result of `_forget`.
         **data : dict
             "X", "y" and "metadata" as the user gave them, for callbacks.
 
         Raises
         ------
         KeyboardInterrupt
-            On Ctrl-C: with all attributes of the best posterior so far, or without
-            any where there is none yet.
+            On Ctrl-C: with all attributes of the best posterior so far, or without any
+            if there is none yet.
         """
         problem, solver = self._pose(target)
         file = self._checkpoint_file(target, problem, before)
@@ -155,7 +155,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         progress.finish(self.lower_bound_)
 
     def _pose(self, target: Any) -> tuple[Problem, Solver]:
-        """Check the combination; the problem at the family's own start, and a solver.
+        """Check the combination; return the problem at the family's start, and solver.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
         self._check_posterior(posterior)
-        # Components of a mixture are trained as if each were alone.
+        # Components of a mixture are trained independently.
         component = posterior.components[0]
         self.objective_.check_posterior(component, self.divergence_, target)
         device = resolve_device(self.device, self._device_work(target))
@@ -187,13 +187,13 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _checkpoint_file(
         self, target: Any, problem: Problem, before: dict[str, Any]
     ) -> CheckpointFile | None:
-        """Where the fit writes how far it is; None is nowhere."""
+        """File in which the fit saves its state; None for none."""
         return None
 
     def _start(
         self, problem: Problem, solver: Solver, file: CheckpointFile | None
     ) -> State | None:
-        """Find where a first fit starts; None is the problem's own state."""
+        """Find the start of a first fit; None is the state of the problem."""
         start = self._begin(problem, solver)
         first = None if start is None else self._first_phase(problem.at(start))
         if first is None:
@@ -205,18 +205,18 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return found.state
 
     def _begin(self, problem: Problem, solver: Solver) -> State | None:
-        """Find where the first phase of a fit starts, which takes no gradients."""
+        """Find the start of the first phase of a fit, without gradients."""
         options = self._solver_options(problem.target)
         start = self._prepare(problem, solver)
         return choose_start(solver, problem, options, start)
 
     def _first_phase(self, problem: Problem) -> tuple[Problem, SolverOptions] | None:
-        """What stochastic gradients solve first, for a better start; None is nothing.
+        """Problem solved first by stochastic gradients, for a better start, or None.
 
         Parameters
         ----------
         problem : Problem
-            At the start that `_initialize` found.
+            Problem at the start from `_initialize`.
         """
         return None
 
@@ -232,9 +232,9 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         data: dict,
         file: CheckpointFile | None = None,
     ) -> tuple[Solution, FitProgress]:
-        """Find a start and solve; after Ctrl-C with what the phase that it hit found.
+        """Find a start and solve; after Ctrl-C with the result of the current phase.
 
-        Raises KeyboardInterrupt where there is nothing to keep yet.
+        Raises KeyboardInterrupt if there is no result yet.
         """
         start, options = None, self._solver_options(problem.target)
         n_iter = solver.count_iterations(problem, options)
@@ -262,7 +262,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return cut_short(problem.at(state), solver.name, self.n_draws), progress
 
     def _refine(self, problem: Problem, solution: Solution) -> Solution:
-        """Hand the posterior the data once more; after Ctrl-C it stays as it was."""
+        """Refine the posterior with the data; after Ctrl-C it is unchanged."""
         if solution.interrupted:
             return solution
         posterior, target = solution.state
@@ -277,7 +277,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _attributes(
         self, problem: Problem, solution: Solution
     ) -> tuple[Solution, dict[str, Any]]:
-        """Fitted attributes, after Ctrl-C without what takes time; how it ended."""
+        """Fitted attributes, after Ctrl-C without slow ones; and how it ended."""
         if not solution.interrupted:
             try:
                 found = self._posterior_attributes(solution.state)
@@ -293,11 +293,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _compare_with_constant_fit(
         self, found: dict[str, Any], target: Any
     ) -> type[Warning]:
-        """Add to the diagnostics what `_judge_fit` says of a fit with attributes.
+        """Add the result of `_judge_fit` to the diagnostics of a fitted estimator.
 
-        Returns the category in which their message is to be warned of.
+        Returns the category of the warning with their message.
         """
-        fitted = object.__new__(type(self))  # a copy would go through a pickle's state
+        fitted = object.__new__(type(self))  # a copy would use the state of a pickle
         vars(fitted).update(vars(self), **found)
         numbers, message = fitted._judge_fit(target)
         diagnostics = found["diagnostics_"]
@@ -315,10 +315,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             warn_user(text, category)
 
     def _check_posterior(self, posterior: Posterior) -> None:
-        """Raise where this estimator cannot predict from such a posterior."""
+        """Raise if this estimator cannot predict from such a posterior."""
 
     def _continue(self, problem: Problem, before: dict[str, Any]) -> State:
-        """Where the last fit ended, as a start."""
+        """The end of the last fit, as a start."""
         classes = getattr(self, "classes_", ())
         state = continued_state(problem, before, classes)
         posterior = state.posterior
@@ -329,20 +329,20 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return torch.float64
 
     def _prepare(self, problem: Problem, solver: Solver) -> State | None:
-        """Find a good start where the solver does not do so by itself."""
+        """Find a good start if the solver does not find its own."""
         return self._initialize(problem) if solver.needs_start(problem) else None
 
     def _initialize(self, problem: Problem) -> State | None:
-        """Start from which draws find the data; None where the family's own will do."""
+        """Start whose draws are close to the posterior; None for the family's own."""
         return None
 
     def _choose_solver(self, problem: Problem) -> Solver:
-        """Return the solver; rows in batches are for the stochastic one."""
+        """Return the solver; minibatches need the stochastic one."""
         if self._batch_size(problem.target.n_rows) is None:
             return choose_solver(problem, self.solver)()
         name = "stochastic" if self.solver == "auto" else self.solver
         if not issubclass(SOLVERS[name], Stochastic):
-            choose_solver(problem, self.solver)  # says what else is in the way
+            choose_solver(problem, self.solver)  # reports other obstacles
             raise IncompatibleComponentsError(
                 f"solver={self.solver!r} uses all rows in every iteration; got "
                 f"batch_size={self.batch_size!r}. Use batch_size='auto', or "
@@ -382,12 +382,12 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return found
 
     def _judge_fit(self, target: Any) -> tuple[dict[str, float | None], str]:
-        """Numbers that compare the fit with a constant, and a message if it is none.
+        """Compare the fit with a constant: numbers, and a message if it is no better.
 
-        Empty for models whose flat fits are usually right.
+        Empty for models whose constant fits are usually right.
         """
         return {}, ""
 
     def _input_remedy(self, target: Any) -> str:
-        """Add to a complaint what is wrong with the features, if anything is."""
+        """Remedy that concerns the features, to append to a message; empty if none."""
         return ""

@@ -1,4 +1,4 @@
-"""Where a second fit starts: at the end of the first."""
+"""Starts of further fits: the end of the last one."""
 
 from itertools import cycle
 from typing import Any
@@ -17,16 +17,16 @@ __all__ = ["at_last_scales", "continued_state"]
 def continued_state(
     problem: Problem, before: dict[str, Any], classes: ArrayLike
 ) -> State:
-    """State in which the last fit ended, as far as the family can be there.
+    """State in which the last fit ended, as far as the family can represent it.
 
     Parameters
     ----------
     problem : Problem
-        Of the next fit.
+        Problem of the next fit.
     before : dict
-        "posterior_", "_hyper" and, of a classifier, "classes_" of the last one.
+        "posterior_", "_hyper" and, for a classifier, "classes_" of the last fit.
     classes : array-like
-        Of the next fit; empty where there are none.
+        Classes of the next fit; empty if there are none.
 
     Returns
     -------
@@ -46,7 +46,7 @@ def continued_state(
             f"parameters need {target.layout}, or have other classes. Use the "
             "same features, classes and sizes, or warm_start=False."
         )
-    # Components of a mixture go on with those of the last fit, in turn.
+    # Components of a mixture continue those of the last fit, in turn.
     ends = before["posterior_"].components
     pairs = zip(posterior.components, cycle(ends))
     posterior = posterior.with_components([_continued(*pair) for pair in pairs])
@@ -54,7 +54,7 @@ def continued_state(
 
 
 def _continued(posterior: Posterior, last: Posterior) -> Posterior:
-    """Posterior where the last one ended, as far as its family can be there."""
+    """Posterior at the end of the last one, as far as its family can represent it."""
     normal = last.as_normal()
     if normal is not None:
         return posterior.near(normal)
@@ -64,7 +64,7 @@ def _continued(posterior: Posterior, last: Posterior) -> Posterior:
 
 
 def at_last_scales(target: Target, before: dict[str, Any]) -> Target:
-    """Target at what the last fit learned, where it learns as many scales.
+    """Target at the scales that the last fit learned, if it learns as many.
 
     Parameters
     ----------

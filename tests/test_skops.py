@@ -12,20 +12,20 @@ from skvi.linear_model import (
 )
 from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 
-NETWORK = {"hidden_layer_sizes": 3, "max_iter": 150, "tol": 1.0}
+NETWORK = {"hidden_layer_sizes": 3, "max_iter": 10, "tol": 1.0}
 ESTIMATORS = [
     BayesianLinearRegression(),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(prior="laplace", noise_scale=1.0, loss="beta"),
     BayesianLinearRegression(likelihood="student_t"),
-    BayesianPoissonRegressor(likelihood="negative_binomial", prior="normal"),
-    BayesianLogisticRegression(prior="normal"),
+    BayesianPoissonRegressor(likelihood="negative_binomial"),
+    BayesianLogisticRegression(),
     BayesianLogisticRegression(
         prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
     ),
-    BayesianPoissonRegressor(posterior="low_rank", prior="normal"),
-    BayesianMLPRegressor(**NETWORK),
-    BayesianMLPClassifier(**NETWORK, activation="tanh"),
+    BayesianPoissonRegressor(posterior="low_rank"),
+    BayesianMLPRegressor(**NETWORK, posterior="dropout"),
+    BayesianMLPClassifier(**NETWORK, activation="tanh", posterior="last_layer"),
 ]
 
 

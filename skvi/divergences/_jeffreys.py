@@ -129,6 +129,7 @@ class _JeffreysTerms(DivergenceTerms):
 
     sandwich: torch.Tensor
     q: NormalForm
+    solves_for_steps = True
 
     def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Newton step of the precision; see `DivergenceTerms.precision_step`.

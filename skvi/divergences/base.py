@@ -1,6 +1,7 @@
 """What a divergence must implement, and the derivatives that Newton steps need."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -111,6 +112,8 @@ class DivergenceTerms:
     curvature: torch.Tensor
     precision_gradient: torch.Tensor
     entropy_weight: float | torch.Tensor
+    #: Whether `precision_step` is more than a division by `entropy_weight`.
+    solves_for_steps: ClassVar[bool] = False
 
     def precision_step(self, gradient: torch.Tensor) -> torch.Tensor:
         """Turn the gradient of an objective into a step of the precision of q.

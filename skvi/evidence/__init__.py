@@ -1,4 +1,4 @@
-"""Evidence: lower and upper bounds on log p(D), and how far to trust them."""
+"""Evidence: lower and upper bounds on log p(D), and their reliability."""
 
 from skvi.evidence._bounds import bound_evidence
 from skvi.evidence._conjugate import conjugate_evidence

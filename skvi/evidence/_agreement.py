@@ -1,4 +1,4 @@
-"""Whether chains agree, judged by what symmetries leave unchanged."""
+"""Agreement of chains, in quantities that are invariant under symmetries."""
 
 from typing import cast
 
@@ -9,15 +9,15 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["invariant_rhat", "invariants"]
 
-# Rows whose fitted values are compared, and iterations of each chain.
+# Number of rows whose fitted values are compared, and of iterations of each chain.
 N_ROWS, N_ITER = 16, 400
 
 
 def invariant_rhat(target: Target, chains: Chains) -> float:
-    """Largest split-R-hat over quantities that equivalent networks share.
+    """Largest split-R-hat over quantities that are equal for equivalent networks.
 
-    The weights themselves would say nothing: a chain that stays in one of many
-    equivalent copies of the posterior disagrees with a chain in another one.
+    The weights themselves are uninformative: a chain in one of many
+    permutation-symmetric modes of the posterior disagrees with a chain in another one.
 
     Parameters
     ----------

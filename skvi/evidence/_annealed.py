@@ -1,4 +1,4 @@
-"""Annealed importance sampling below, the same path backwards above."""
+"""Annealed importance sampling for the lower bound, reversed for the upper one."""
 
 import math
 
@@ -30,14 +30,14 @@ from skvi.targets import Target
 
 __all__ = ["annealed_sides"]
 
-# Variance of log weights that a path is refined to: far below 1 a finer path costs
-# as much as it saves in draws, far above 1 the tails are too heavy.
+# Target variance of log weights of a path: far below 1 a finer path costs as much as it
+# saves in draws, far above 1 the tails are too heavy.
 VARIANCE = 0.3
 # Shortest path, and how heavy the tails of its weights may be: Pareto k.
 MIN_LEVELS, HEAVY, MAX_REFINED = 8, 0.5, 4
-# Gradient evaluations times numbers that each touches, of one direction.
+# Gradient evaluations times elements processed by each, for one direction.
 MAX_WORK = 2e10
-# Numbers that a move touches for each parameter, whatever the target.
+# Elements that a move processes per parameter, for any target.
 MOVE_COST = 100
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
 
@@ -87,19 +87,19 @@ def _sampler(
     generator: torch.Generator,
     report: Report,
 ) -> HamiltonianChains:
-    """Chains that start at ends of paths and in the prior, warmed up twice.
+    """Chains that start at end points of paths and in the prior, warmed up twice.
 
-    The second time they are whitened by what the first has found.
+    The second time they are whitened by the moments from the first.
     """
     starts = dispersed_starts(target, path.normal, generator, N_CHAINS)
-    # Those of `dispersed_starts` where the likelihood is large stay.
+    # The starts of `dispersed_starts` at large likelihood are kept.
     is_end = torch.arange(N_CHAINS, device=ends.device) < N_CHAINS // 2
     if likelihood_normal(target) is not None:
         is_end[::3] = False
     starts[is_end] = ends[:N_CHAINS][is_end]
     jump = None
     modes = Modes.find(target, path.normal)
-    # Few jumps between more modes than have components are accepted.
+    # With more modes than components few jumps are accepted.
     if modes is not None and modes.is_complete:
         jump, _ = modes.proposal(target, StudentT(path.normal), generator)
     sampler = HamiltonianChains(
@@ -129,7 +129,7 @@ def _refine(
     generator: torch.Generator,
     most: int,
 ) -> tuple[AnnealedPath, float]:
-    """Divide the path until its log weights vary little, or it costs too much."""
+    """Refine the path until its log weights vary little, or it costs too much."""
     n_back = sampler.pilot.theta.shape[1]
     starts = sampler.pilot.theta[:, [n_back // 2, -1]].flatten(0, 1)
     for _ in range(MAX_REFINED):
@@ -148,7 +148,7 @@ def _refine(
 
 
 def _n_paths(path: AnnealedPath) -> int:
-    """Paths that can be afforded."""
+    """Number of paths within the budget."""
     numbers = (path.target.cost_per_draw + MOVE_COST) * path.target.layout.size
     per_path = 4 * len(path.betas) * numbers
     return int(min(max(MAX_WORK / per_path, MIN_PATHS), MAX_PATHS))

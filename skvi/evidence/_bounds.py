@@ -21,7 +21,7 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["bound_evidence"]
 
-# Importance sampling that ends wider than this hands over to annealing.
+# If importance sampling gives wider bounds than this, annealing is tried.
 WIDE = 0.1
 # Nats that are aimed for at each scale of an unknown one.
 TERM_PRECISION = 0.1
@@ -47,28 +47,28 @@ def bound_evidence(
     Parameters
     ----------
     target : Target
-        Without a prior Z is the integral of its density, which has to be finite.
+        Without a prior Z is the integral of its density, which must be finite.
     posterior : Posterior
         The fitted one; it only enters the table's ELBO and EUBO.
     generator : torch.Generator
     n_draws : int, default=None
         Draws on each side. None chooses the number that `precision` needs.
     precision : float, default=None
-        Nats between each bound and log Z to aim for. None is 0.03, as far as
-        `draw_limit` states of the chains go.
+        Target distance of each bound from log Z, in nats. None is 0.03, limited to
+        `draw_limit` states of the chains.
     quantity : str, default="log evidence"
-        What the result calls itself.
+        Name of the quantity in the result.
     normal : NormalForm, default=None
-        Near the posterior: where proposals start. None is the ELBO's solution for
-        linear models where it needs no draws, else a normal with the moments of
-        `posterior`.
+        Normal close to the posterior, from which proposals start. None is the ELBO's
+        solution for linear models if it needs no draws, else a normal with the moments
+        of `posterior`.
     method : {"auto", "importance", "annealing", "tempering"}, default="auto"
-        "auto" is importance sampling where its diagnostics allow it and the result
-        is narrow, else annealing; for targets with a symmetry group tempering.
+        "auto" is importance sampling if its diagnostics allow it and the result is
+        narrow, else annealing; for targets with a symmetry group tempering.
     report : callable, default=silent
-        Told what is going on, and which fraction of it is done.
+        Called with a description and the completed fraction.
     max_seconds : float, default=None
-        For tempering: what it may take, roughly.
+        For tempering: approximate time limit.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def _is_good(bounds: EvidenceBounds, precision: float | None) -> bool:
 
 
 def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
-    """The reliable one; the narrower one where both are, or none."""
+    """The reliable one; the narrower one if both or none are reliable."""
     if first.reliable != second.reliable:
         return first if first.reliable else second
     widths = [high - low for low, high in (b.interval() for b in (first, second))]
@@ -148,7 +148,7 @@ def _normal_near(
         found = fit_proposal_normal(target)
         if found is not None:
             return found
-    # Any component of a mixture is a better guide than moments across its modes.
+    # Any component of a mixture is a better start than moments across its modes.
     normal = posterior.components[0].as_normal()
     if normal is not None and normal.factor is None:
         return normal

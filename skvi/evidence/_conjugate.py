@@ -20,18 +20,18 @@ from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["conjugate_evidence"]
 
-# Gauss-Legendre nodes per panel: to find the panels, and pairs of rules whose
-# difference is the error. The next pair is for those that differ by more than a goal.
+# Gauss-Legendre nodes per panel: for finding the panels, and pairs of rules whose
+# difference is the error. The next pair is used if they differ by more than a goal.
 COARSE_NODES, RULES, GOAL = 3, ((12, 16), (24, 32), (48, 64)), 1e-7
-# Nats of quadrature error from which the result is not called reliable.
+# Quadrature error in nats above which the result is not reliable.
 MAX_ERROR = 0.01
 # Size of the first steps toward the mode, in log precision.
 FIRST_STEP = 1.0
 # Nats below the mode at which a panel counts as empty.
 EMPTY = 60.0
-# Panels double in width from the mode outwards, until this far in log precision.
+# Panels double in width from the mode outwards, up to this distance in log precision.
 REACH = 400.0
-# Numbers that are evaluated at once.
+# Number of points evaluated at once.
 CHUNK = 2**21
 ROUNDING = 1e-12
 
@@ -54,7 +54,7 @@ def conjugate_evidence(
     generator : torch.Generator
         Only for the ELBO of posteriors that need draws for it.
     quantity : str, default="log evidence"
-        What the result calls itself.
+        Name of the quantity in the result.
     plug_in : tuple of str, default=()
         Learned hyperparameters on which the evidence is conditioned.
 
@@ -62,9 +62,9 @@ def conjugate_evidence(
     -------
     EvidenceBounds or None
         In nats, with all constants. With given precisions it is exact; one or two
-        precisions with hyperpriors are integrated by quadrature, and the bounds lie
-        its error apart. None where the target is not of this kind, or every
-        coefficient has an unknown precision of its own.
+        precisions with hyperpriors are integrated by quadrature, and the bounds differ
+        by its error. None if the target is not of this kind, or every coefficient has
+        its own unknown precision.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def conjugate_evidence(
     form = None if form is None else form.to(CPU)
     if form is None:
         return None
-    if not len(form.data.values):  # nothing depends on the coefficients
+    if not len(form.data.values):  # independent of the coefficients
         form = replace(form, coef=Precision(form.coef.value))
     nodes = [form.noise, form.coef]
     free = [i for i in (0, 1) if nodes[i].hyperprior is not None]
@@ -143,7 +143,7 @@ def _given(form: ConjugateForm) -> float:
 
 
 def _given_each(form: ConjugateForm) -> float:
-    """Log evidence where every coefficient has a given precision of its own."""
+    """Log evidence if every coefficient has its own given precision."""
     data, alpha = form.data, float(form.noise.value)
     width = form.coef.value.rsqrt()
     matrix = alpha * width[:, None] * data.full_gram() * width
@@ -192,7 +192,7 @@ def _find_mode(
     def negative(x: np.ndarray) -> float:
         return -float(log_density(x[None])[0])
 
-    # By itself the method makes steps of 5 %, which are none from a start at 0.
+    # The method's default steps of 5 % are 0 from a start at 0.
     simplex = start + FIRST_STEP * np.eye(len(start) + 1, len(start), -1)
     options: dict = {"xatol": 1e-3, "fatol": 1e-3, "maxiter": 2000}
     options["initial_simplex"] = simplex
@@ -225,7 +225,7 @@ def _borders(mode: float, width: float) -> np.ndarray:
 def _active(
     log_density: Callable[[np.ndarray], np.ndarray], borders: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Panels, of each precision, that are not empty beside the mode."""
+    """Panels, for each precision, that are not negligible relative to the mode."""
     grids = [_grid(b, COARSE_NODES)[0] for b in borders]
     mesh = np.meshgrid(*grids, indexing="ij")
     values = log_density(np.stack([m.ravel() for m in mesh], 1)).reshape(mesh[0].shape)

@@ -16,9 +16,9 @@ def block_size(relative_variance: float, n_draws: int) -> int:
     """Draws per importance-weighted estimate, K.
 
     The bias of log mean exp of K weights is ``v / (2K)``, the standard error of
-    the average over all draws ``sqrt(v / n)``. K makes the bias twice the error,
-    so that the average is on its side of log Z with about 97.7 % probability and
-    no wider than it needs to be.
+    the average over all draws ``sqrt(v / n)``. K makes the bias twice the error, so
+    that the average is a valid bound of log Z with about 97.7 % probability, and no
+    wider than necessary.
     """
     best = math.sqrt(max(relative_variance, 0.0) * n_draws) / 4
     return max(1, min(int(best), n_draws // 64))
@@ -39,8 +39,8 @@ def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     log_weights : Tensor of shape (n_chains, n_iterations)
         Independent chains; the error comes from their standard deviation.
     k : int
-        A block takes every so many draws of one chain, so that its draws are as
-        independent as the chain allows.
+        A block consists of equally spaced draws of one chain, so that they are as
+        independent as possible.
     """
     n_chains, n_iter = log_weights.shape
     k = max(1, min(k, n_iter))
@@ -91,12 +91,12 @@ def bridge_estimate(
     reverse : Tensor of shape (n_chains, n_iterations)
         Posterior draws.
     n_effective : float
-        Independent draws that the chains are worth.
+        Effective number of independent draws of the chains.
 
     Returns
     -------
     value, standard_error : float
-        Consistent, no bound. The error is asymptotic (delta method).
+        Consistent, not a bound. The error is asymptotic (delta method).
     """
     n_forward = len(forward)
     log_ratio = math.log(n_effective / n_forward)
@@ -123,7 +123,7 @@ def jackknife(
     log_weights: torch.Tensor,
     n_blocks: int = 32,
 ) -> tuple[float, float]:
-    """A function of log weights, and its standard error by leaving out blocks."""
+    """A function of log weights, and its block jackknife standard error."""
     blocks = log_weights[: len(log_weights) // n_blocks * n_blocks]
     blocks = blocks.reshape(n_blocks, -1)
     kept = [torch.cat([blocks[:i], blocks[i + 1 :]]) for i in range(n_blocks)]

@@ -1,4 +1,4 @@
-"""What a fit can say about its own posterior without much work."""
+"""Cheap diagnostics of a fitted posterior."""
 
 from typing import cast
 
@@ -13,7 +13,7 @@ from skvi.targets import SupervisedTarget, Target
 # Draws for the bound of posteriors without a closed form, and for the weights.
 BOUND_DRAWS = 1000
 WEIGHT_DRAWS = 128
-# Numbers of draws that are kept at once.
+# Maximum number of elements of draws in memory.
 BLOCK_ELEMENTS = 2**23
 
 
@@ -32,13 +32,13 @@ def lower_bound(
     posterior : Posterior
     generator : torch.Generator
     n_draws : int, default=1000
-        Draws of q, where the value is not in closed form.
+        Draws of q, if the value has no closed form.
 
     Returns
     -------
     value, standard_error : float
-        In nats. The error is 0 where the value comes from quadrature and a closed
-        form; else it is that of the mean of `n_draws` log weights.
+        In nats. The error is 0 if the value comes from quadrature and a closed form;
+        otherwise it is that of the mean of `n_draws` log weights.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def lower_bound(
 def _log_weights(
     target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
 ) -> torch.Tensor:
-    """Log weights of draws of q, which are never all in memory."""
+    """Log weights of draws of q, which are generated in chunks."""
     block = max(1, BLOCK_ELEMENTS // target.layout.size)
     parts = []
     for start in range(0, n_draws, block):
@@ -99,7 +99,7 @@ def weight_diagnostics(
 ) -> dict[str, float | None]:
     """Effective sample size (as a fraction) and Pareto k of 128 weights of q.
 
-    They are None where they would cost more than about a tenth of the fit;
+    They are None if they would cost more than about a tenth of the fit;
     `evidence_bounds` then gives them. An improper prior has no weights either.
 
     Parameters
@@ -107,10 +107,10 @@ def weight_diagnostics(
     target : Target
     posterior : Posterior
     n_iter : int
-        Iterations of the fit, from which its cost is guessed.
+        Iterations of the fit, from which its cost is estimated.
     generator : torch.Generator
     solver : str, default=""
-        Name of the one that was used.
+        Name of the solver that was used.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def weight_diagnostics(
     1.0
     """
     is_improper = target.prior is not None and not target.prior.is_proper
-    # Coordinate ascent takes less time than the draws would.
+    # Coordinate ascent is faster than the draws.
     if is_improper or solver == "coordinate_ascent":
         return {"efficiency": None, "khat": None}
     size, n_rows = target.layout.size, target.cost_per_draw
@@ -153,7 +153,7 @@ def weight_diagnostics(
 def judge_existence(
     objective: Objective, target: Target, posterior: Posterior, message: str = ""
 ) -> tuple[bool | None, str]:
-    """Whether the exact bound of a fitted posterior is finite, and what to say.
+    """Whether the exact bound of a fitted posterior is finite, and a message.
 
     Parameters
     ----------
@@ -162,14 +162,14 @@ def judge_existence(
     posterior : Posterior
         The fitted one.
     message : str, default=""
-        What the solver had to say.
+        Message of the solver.
 
     Returns
     -------
     exists : bool or None
-        None where it is not known.
+        None if unknown.
     message : str
-        The solver's, and a second part where the bound is infinite.
+        That of the solver, with a second part if the bound is infinite.
 
     Examples
     --------
@@ -196,12 +196,12 @@ def judge_existence(
     infinite = (
         f"the exact bound of {objective!r} at the fitted posterior is {sign} in "
         f"expectation, because {why}: any printed value is an estimate from draws that "
-        f"certifies nothing; use {remedy}"
+        f"is no valid bound; use {remedy}"
     )
     return exists, "; ".join(part for part in (message, infinite) if part)
 
 
-#: Of each direction: the value, the reason, and what to use instead.
+#: For each direction: the value, the reason, and what to use instead.
 _INFINITE = {
     "upper": (
         "+inf",

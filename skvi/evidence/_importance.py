@@ -1,4 +1,4 @@
-"""Importance sampling below, MCMC chains and a reverse density above."""
+"""Importance sampling for the lower bound, MCMC chains for the upper one."""
 
 import math
 from itertools import product
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
-# Chains that disagree so much after their warm-up are stopped early, and reported.
+# R-hat after the warm-up above which chains are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
-# Draws of chains for each parameter of a normal with their covariance.
+# Draws of chains per parameter required to estimate a full covariance.
 DRAWS_PER_PARAMETER = 10
-# A proposal is lost with a smaller fraction of effective draws, or a heavier tail.
+# A proposal fails with a smaller fraction of effective draws, or a heavier tail.
 LOST_FRACTION, LOST_KHAT, MAX_RESCUES = 0.05, 0.7, 2
 
 
@@ -59,7 +59,7 @@ def importance_sides(
     proposal, pilot, sampler = _proposal_and_chains(
         target, normal, modes, generator, report
     )
-    # Everything that shapes an estimate is chosen from draws that do not enter it.
+    # All settings of an estimate are chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
     above, variance_above, logs_above, correlation = _reverse_proposal(
         sampler.pilot, (normal, sampler.normal), modes
@@ -68,14 +68,14 @@ def importance_sides(
     variance = max(variance_below, _variance_of_logs(pilot.log_weights))
     n_below = n_draws or n_draws_for(variance, precision, limit)
     variance = max(variance_above, logs_above)
-    # Who asks for no precision waits for as many states of chains, and not for draws
-    # that are worth as many independent ones.
+    # Without a requested precision this is the number of states of chains, not of
+    # effectively independent draws.
     limit = limit if precision else int(limit / correlation)
     n_above = n_draws or n_draws_for(variance, precision, limit)
-    # The choices above used the last states of the warm-up: forget them.
+    # The choices above used the last states of the warm-up: discard them.
     sampler.run(N_FORGET)
     n_iter = math.ceil(n_above * correlation / N_CHAINS)
-    if sampler.pilot.rhat > HOPELESS_RHAT:  # more of the same would not help
+    if sampler.pilot.rhat > HOPELESS_RHAT:  # more draws would not help
         n_iter = min(n_iter, MAX_HOPELESS_ITER)
     chains = sampler.run(max(MIN_ITER, n_iter))
     theta = chains.theta.flatten(0, 1)
@@ -104,14 +104,14 @@ def _proposal_and_chains(
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """A fitted proposal, its draws, and chains that are whitened by it.
 
-    A factorized q can resemble the posterior so little that its weights teach
-    nothing; chains find their way from there, and show where to propose.
+    A factorized q can resemble the posterior so little that its weights are useless;
+    chains still reach the posterior from there, and locate the proposal.
     """
     proposal, pilot = adapt_proposal(target, normal, generator)
     if modes is not None:
         return _mixture_and_chains(target, proposal, modes, generator, report)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
-    # Draws of heavy tails are starts from which chains take long to come back.
+    # Chains take long to return from starts in heavy tails.
     jumps = is_heavy_tailed(target)
     sampler = HamiltonianChains(
         target,
@@ -146,7 +146,7 @@ def _mixture_and_chains(
     generator: torch.Generator,
     report: Report,
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
-    """A proposal for several modes, and chains that it takes from one to another."""
+    """A proposal for several modes, and chains that use it to jump between them."""
     proposal, pilot = modes.proposal(target, first, generator)
     starts = dispersed_starts(target, first.normal, generator, N_CHAINS)
     near = pilot.moments() or first.normal
@@ -161,7 +161,7 @@ def _is_lost(pilot: WeightedDraws) -> bool:
 
 
 def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
-    """Normal with the moments of the draws; factorized where they are too few."""
+    """Normal with the moments of the draws; factorized if there are too few."""
     theta = chains.theta.flatten(0, 1)
     mean, centered = theta.mean(0), theta - theta.mean(0)
     if len(theta) < DRAWS_PER_PARAMETER * theta.shape[1]:
@@ -177,9 +177,9 @@ def _reverse_proposal(
     """Choose the normal or mixture r whose ratio r/p varies least under the posterior.
 
     Its tails must be lighter than the posterior's: for a Student-t r and a normal
-    prior the variance is infinite. So narrower versions are tried as well. Returns
-    r, the relative variance of r/p, the variance of its logarithm, and how many
-    chain draws are worth one independent draw.
+    prior the variance is infinite. Narrower versions are therefore tried as well.
+    Returns r, the relative variance of r/p, the variance of its logarithm, and the
+    number of chain draws per effectively independent draw.
     """
     theta, log_joint = pilot.theta.flatten(0, 1), pilot.log_joint.flatten()
     best: tuple[Density, float, float, float] = (candidates[0], math.inf, 0.0, 1.0)
@@ -205,6 +205,6 @@ def _reverse_proposal(
 
 
 def _variance_of_logs(log_weights: torch.Tensor) -> float:
-    """Variance of log weights, which the log mean exp of few weights has."""
+    """Variance of log weights, as for the log mean exp of few weights."""
     variance = float(log_weights.var())
     return variance if math.isfinite(variance) else 0.0

@@ -1,4 +1,4 @@
-"""Proposals that cover the prior's spike and the likelihood's mode."""
+"""Proposals that cover the peak of the prior and the mode of the likelihood."""
 
 from itertools import combinations
 from typing import TypeGuard
@@ -16,25 +16,24 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes", "is_heavy_tailed"]
 
-# Up to so many parameters mixtures are tried, and up to so many that a spike can hide
-# get a component for each of their subsets.
+# Mixtures are tried up to this number of parameters, and up to the second number of
+# parameters that a peak can hide get a component for each of their subsets.
 MAX_PARAMS, MAX_SUBSETS = 30, 3
-# A prior that is wider than so many deviations of the likelihood has no spike there.
+# A prior wider than this many standard deviations of the likelihood has no peak there.
 SPIKE = 3.0
 DF, NARROWER, FLATTEST = 5, 0.9, 1e-3
 
 
 class Modes:
-    """What a prior that is not log-concave may hide, and proposals for it.
+    """Modes hidden by a prior that is not log-concave, and proposals for them.
 
     Parameters
     ----------
     normal : NormalForm
-        Around the likelihood alone.
+        Normal approximation of the likelihood alone.
     prior : BuiltPrior
     spikes : list of pairs of Tensor of int and NormalForm
-        Coordinates that are in the spike together, and the likelihood as seen from
-        there.
+        Coordinates that are jointly in the peak, and the likelihood given that.
     """
 
     def __init__(
@@ -52,13 +51,14 @@ class Modes:
 
     @staticmethod
     def find(target: Target, fit: NormalForm) -> "Modes | None":
-        """Modes of a target; None where there can be only one, or too many.
+        """Modes of a target; None if there can be only one, or too many.
 
         Parameters
         ----------
         target : Target
         fit : NormalForm
-            Near the posterior: it says which of many coordinates are in the spike.
+            Close to the posterior: determines which of many coordinates are in the
+            peak.
         """
         if not is_heavy_tailed(target) or not target.prior.has_log_prob_terms:
             return None
@@ -114,7 +114,7 @@ def _seen_from(
 ) -> NormalForm:
     """Normal with the slope and the curvature of the likelihood where T is 0.
 
-    The others are where `normal` expects them then.
+    The others are at their conditional mean under `normal`.
     """
     covariance = normal.covariance()
     precision = torch.linalg.inv(covariance[where][:, where])
@@ -122,7 +122,7 @@ def _seen_from(
     theta[where] = 0.0
     _, slope, curvature = target.loss_terms(theta)
     hessian = target.predictor.gram(target.X, convex_part(target, curvature))
-    # Where the likelihood is flat, at least a little of what it is at its mode.
+    # If the likelihood is flat, a small fraction of the curvature at its mode.
     hessian = hessian + FLATTEST * torch.diag(1 / normal.variance)
     factor = factorize(hessian)
     gradient = target.predictor.pull_back(target.X, slope)
@@ -134,7 +134,7 @@ def _seen_from(
 def _subsets(
     hidden: torch.Tensor, normal: NormalForm, fit: NormalForm
 ) -> list[torch.Tensor]:
-    """Sets of coordinates that may be in the spike while the others are not."""
+    """Sets of coordinates that can be in the peak while the others are not."""
     n = len(hidden)
     if n <= MAX_SUBSETS:
         sizes = range(1, n + 1)

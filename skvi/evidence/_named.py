@@ -1,4 +1,4 @@
-"""Single bounds with what they say, and the table of them."""
+"""Single bounds with their meaning, and the table of bounds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ __all__ = ["ALWAYS", "MEAN", "NEVER", "PROBABLE", "BoundsTable", "NamedBound"]
 #: In which sense a row bounds the evidence.
 ALWAYS, MEAN, NEVER = "always", "in expectation", "never"
 PROBABLE = "with 95 % probability"
-#: From sure to hopeless.
+#: From certain to useless.
 EXISTS = (True, None, False)
 
 
@@ -17,26 +17,26 @@ EXISTS = (True, None, False)
 class NamedBound(dict):
     """One row of the table of bounds.
 
-    Also a dict of its fields, as pandas and JSON read it.
+    Also a dict of its fields, for pandas and JSON.
 
     Parameters
     ----------
     value : float
         Nats.
     standard_error : float
-        Asymptotic; 0 where the value has no Monte Carlo noise.
+        Asymptotic; 0 if the value has no Monte Carlo noise.
     direction : {"lower", "upper", "estimate"}
     certifies : str
-        What the number says, and under which condition.
+        The sense in which the number is a valid bound, and under which condition.
     exists : bool or None, default=True
-        Whether the bound that is estimated is finite; None where it is not known. A
-        sample prints a finite number in any case.
+        Whether the estimated bound is finite; None if unknown. Estimates from draws are
+        finite in any case.
     holds : {"always", "in expectation", "with 95 % probability", "never"}, \
 default="in expectation"
         In which sense this number, from finitely many draws, is on its side of the
-        evidence. "always": without noise. "never": it certifies nothing.
+        evidence. "always": without noise. "never": not a valid bound.
     k : int, default=None
-        Draws inside each logarithm, of importance-weighted bounds.
+        Draws inside each logarithm, for importance-weighted bounds.
 
     Examples
     --------
@@ -57,7 +57,7 @@ default="in expectation"
     k: int | None = None
 
     def __post_init__(self) -> None:
-        """Be a dict of the fields, too."""
+        """Make this also a dict of the fields."""
         self.update(vars(self))
 
     @property
@@ -109,9 +109,9 @@ class BoundsTable(dict):
         Returns
         -------
         BoundsTable
-            Sums of the bounds that all tables have. Errors add as if draws were
-            independent. Rows that hold with 95 % probability are left out: each of them
-            does, all together do not.
+            Sums of the bounds that all tables have. Errors are combined as if draws
+            were independent. Rows that hold with 95 % probability are left out: they
+            hold individually, but not jointly.
         """
         found = cls()
         for name in tables[0]:
@@ -133,12 +133,12 @@ class BoundsTable(dict):
 
 
 def _number(value: float) -> str:
-    """Four decimals; fewer digits where a bound is far from anything."""
+    """Four decimals; fewer digits for very large values."""
     return f"{value:.4f}" if abs(value) < 1e9 else f"{value:.5g}"
 
 
 def _add(rows: list[NamedBound]) -> NamedBound:
-    """Sum of bounds, which holds and exists as the weakest of them."""
+    """Sum of bounds, which holds and exists like the weakest of them."""
     weakest = max(
         rows,
         key=lambda r: ((ALWAYS, MEAN, NEVER).index(r.holds), EXISTS.index(r.exists)),

@@ -1,4 +1,4 @@
-"""What `evidence_bounds` returns."""
+"""The result of `evidence_bounds`."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -10,18 +10,18 @@ from skvi.evidence._weights import WeightSummary
 
 __all__ = ["FROM_TARGET", "REFUTED", "EvidenceBounds"]
 
-#: Names in `plug_in` of what a prior takes from y: it is the same for every fit to y.
+#: Names in `plug_in` of quantities that a prior takes from y: equal for every fit to y.
 FROM_TARGET = ("y_mean", "y_scale", "intercept_scale")
-#: Errors by which a sure lower bound may exceed the upper one by chance.
+#: Errors by which a certain lower bound may exceed the upper one by chance.
 REFUTED = 4.0
 # Relative rounding of sums over data.
 ROUNDING = 1e-9
-# Independent chains, and the fewest blocks of draws, that errors come from.
+# Independent chains, and minimum number of blocks of draws, behind errors.
 _N_GROUPS = 64
 IMPOSSIBLE = "a lower bound on a log probability lies {:.3g} nats above 0"
 _OPTIMISTIC = "optimistic as a score of the model"
 _NO_PROBABILITY = (
-    "the prior depends on y, and this is no probability of the data; compare it only "
+    "the prior depends on y, so this is not a probability of the data; compare it only "
     "with others that take the same from y"
 )
 
@@ -31,8 +31,8 @@ class EvidenceBounds:
     """Lower and upper bound on the log evidence log p(D), in nats.
 
     `lower` and `upper` estimate bounds, with standard errors: the expectation of
-    `lower` is below log p(D) at any number of draws, that of `upper` above it if
-    every draw of the chains is exactly posterior. They are built so that the
+    `lower` is below log p(D) at any number of draws, that of `upper` above it if every
+    draw of the chains is an exact posterior draw. They are constructed so that the
     remaining distance to log p(D) is about twice the error.
 
     Parameters
@@ -42,7 +42,8 @@ class EvidenceBounds:
     lower_se, upper_se : float
         Asymptotic standard errors; to be used only while `reliable`.
     estimate : float
-        Bridge estimate of log p(D): consistent, no bound, may leave the interval.
+        Bridge estimate of log p(D): consistent, not a bound, can be outside the
+        interval.
     gap : float
         ``upper - lower``.
     ess : float
@@ -52,36 +53,36 @@ class EvidenceBounds:
         whose variance is not finite by construction). Above `khat_limit` of
         `weights` a side is not reliable, unless its weights are nearly constant.
     reliable : bool
-        Whether every diagnostic allows the statements made here. No diagnostic sees a
-        mode that no chain has found. Weights none of which exceeds twice their mean are
-        exempt from the rule for `khat`: theirs is the shape of small differences. Where
-        that matters the standard error of the side includes 2 / n nats, for the tail
+        Whether every diagnostic allows the statements made here. No diagnostic detects
+        a mode that no chain has found. Weights that never exceed twice their mean are
+        exempt from the rule for `khat`, which is then the shape of small differences.
+        If that matters the standard error of the side includes 2 / n nats, for the tail
         beyond its n draws.
     reason : str
-        Why not; or where the chains behind the upper bound started.
+        Why it is not reliable; otherwise where the chains behind the upper bound
+        started.
     method : str
     plug_in : tuple of str
-        What the evidence is conditioned on although it comes from y: learned
+        Quantities taken from y that the evidence is conditioned on: learned
         hyperparameters, such as "noise_scale"; "y_mean" and "y_scale" with
-        ``normalize_y=True``; "intercept_scale" where the prior of the intercept is as
-        wide as y is large. Where it is empty the (plain) evidence is the probability
-        (density) that the model gives to the data: as a function of y it integrates to
-        1.
+        ``normalize_y=True``; "intercept_scale" if the prior of the intercept is scaled
+        by y. If it is empty the (plain) evidence is the probability (density) that the
+        model assigns to the data: as a function of y it integrates to 1.
     quantity : str
         "log evidence", or "generalized log evidence" for other losses or weights.
     table : BoundsTable
         Every bound by name, with its standard error, its direction, whether it exists
-        and what it certifies.
+        and in which sense it is a valid bound.
     weights : dict of str to WeightSummary
         Histograms and tails of the log weights behind both sides, some kilobytes, for
-        `skvi.plotting.WeightsDisplay`; empty where there were none.
+        `skvi.plotting.WeightsDisplay`; empty if there were none.
 
     Notes
     -----
     The upper bound needs posterior draws. They come from Markov chains, and it is
-    valid if these have mixed. They start half near the fit and half in the prior;
-    under a prior that is not log-concave every third one starts where the likelihood
-    alone is large. A mode that none of them finds is not counted.
+    valid if these have mixed. They start half near the fit and half in the prior; under
+    a prior that is not log-concave every third one starts where the likelihood alone is
+    large. A mode that none of them finds is missed.
 
     Examples
     --------
@@ -115,38 +116,38 @@ class EvidenceBounds:
     )
 
     def __post_init__(self) -> None:
-        """Make the table one, where it was given as a dict."""
+        """Convert the table if it was given as a dict."""
         object.__setattr__(self, "table", BoundsTable(self.table))
 
     def interval(self, n_se: float = 2.0) -> tuple[float, float]:
         """Return an interval for the log evidence.
 
-        From `lower` and `upper` with their errors, cut at bounds of the table that hold
-        always: an ELBO in closed form can be tighter than the sampled lower bound, and
-        the probability of labels or counts is at most 1.
+        From `lower` and `upper` with their errors, truncated at bounds of the table
+        that always hold: an ELBO in closed form can be tighter than the sampled lower
+        bound, and the probability of labels or counts is at most 1.
 
         Parameters
         ----------
         n_se : float, default=2.0
-            Standard errors that are added on each side; see the notes.
+            Standard errors added on each side; see the notes.
 
         Returns
         -------
         low, high : float
-            In nats. Where such an ELBO lies above the upper end, that end is 4 errors
-            away instead, as far as chance may reach while `reliable`; ``inf``, or 0 for
-            a probability, where the ELBO refutes that, too.
+            In nats. If such an ELBO lies above the upper end, that end is 4 errors away
+            instead, the limit of chance while `reliable`; ``inf``, or 0 for a
+            probability, if the ELBO refutes that as well.
 
         Notes
         -----
-        `lower` and `upper` are some two errors on their sides of log p(D) on average,
-        so that with two more an end is on the wrong side by chance in far less than
-        2.5 % of the cases, *if* errors are normal. They are so asymptotically, for
-        weights without heavy tails (`khat`) and chains that have mixed; for finitely
-        many draws it is no theorem. Measured in 1,800 runs of logistic regressions
-        with normal priors on five data sets, all of them `reliable`: `lower` itself
-        was above the true value in 1.2 %, `upper` itself below it in 2.2 %; the
-        interval with two errors held it in all.
+        On average `lower` and `upper` are about two errors away from log p(D), so that
+        with two more errors an end is on the wrong side by chance in far less than 2.5
+        % of the cases, *if* errors are normal. They are so asymptotically, for weights
+        without heavy tails (`khat`) and chains that have mixed; for finitely many draws
+        this is not guaranteed. Measured in 1,800 runs of logistic regressions with
+        normal priors on five data sets, all of them `reliable`: `lower` itself was
+        above the true value in 1.2 %, `upper` itself below it in 2.2 %; the interval
+        with two errors contained it in all.
         """
         low = self.lower - n_se * self.lower_se if self.lower > -math.inf else -math.inf
         top = min(self._sure("upper"), default=math.inf)
@@ -160,7 +161,7 @@ class EvidenceBounds:
         return sure, high if sure <= high else top
 
     def _sure(self, direction: str) -> list[float]:
-        """Bounds of the table that hold always."""
+        """Bounds of the table that always hold."""
         rows = self.table.values()
         return [r.value for r in rows if r.direction == direction and r.holds == ALWAYS]
 
@@ -170,10 +171,11 @@ class EvidenceBounds:
         Returns
         -------
         EvidenceBounds
-            No number above 0; an `upper` that was is 0 with error 0, which is a certain
-            bound. The table has it as a row, at which `interval` is cut. An interval
-            that is cut holds as often as before; the expectation of `upper` falls, and
-            is no longer above the evidence where draws on both sides of 0 are likely.
+            No value exceeds 0; an `upper` above 0 becomes 0 with error 0, which is a
+            certain bound. The table has it as a row, at which `interval` is truncated.
+            A truncated interval holds as often as before; the expectation of `upper`
+            decreases, and is no longer above the evidence if draws on both sides of 0
+            are likely.
 
         Examples
         --------
@@ -204,10 +206,10 @@ class EvidenceBounds:
         )
 
     def __str__(self) -> str:
-        """Return lower end, estimate and upper end, and whether to believe them.
+        """Return lower end, estimate and upper end, and whether they are reliable.
 
         The ends are those of `interval`; ``print(bounds.table)`` shows every bound.
-        Numbers that are not reliable are left out, but for bounds that always hold.
+        Unreliable numbers are left out, except bounds that always hold.
         """
         lines = [f"{self.quantity}, nats ({'' if self.reliable else 'NOT '}reliable)"]
         names = ("lower", "estimate", "upper")
@@ -238,7 +240,7 @@ class EvidenceBounds:
         ]
 
     def limits(self, level: float = 0.95) -> tuple[float, float]:
-        """Return one-sided confidence limits, each of which holds at a level.
+        """Return one-sided confidence limits, each at a given level.
 
         Parameters
         ----------
@@ -251,7 +253,7 @@ class EvidenceBounds:
         low, high : float
             In nats: `interval` at the quantile of a Student-t with 63 degrees of
             freedom, for errors of 64 independent chains or blocks. Asymptotic, and
-            true only while `reliable`; the rows of the table with a probability in
+            valid only while `reliable`; the rows of the table with a probability in
             their names need no normal approximation, and are wider.
 
         Raises

@@ -1,4 +1,4 @@
-"""Two sets of log weights: one for each side of the evidence."""
+"""Two sets of log weights: for the lower and the upper bound."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ MIN_DRAWS = 2**12
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Log weights of the lower and the upper side, chosen from other draws.
+    """Log weights for the lower and the upper bound.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ class Sides:
         Log weights of posterior draws: for the upper bound, and with respect to the
         proposal of the forward draws.
     k_below, k_above : int
-        Draws in a block of each side.
+        Draws per block for each bound.
     chains : Chains
         The posterior draws.
     error : float
-        Standard error that was aimed for, in nats.
+        Target standard error, in nats.
     """
 
     method: str
@@ -43,12 +43,12 @@ class Sides:
 
 
 def error_of(precision: float | None) -> float:
-    """Standard error to aim for: the bias is two of it, and the noise two more."""
+    """Target standard error: the bias is two of it, and the noise two more."""
     return (DEFAULT_PRECISION if precision is None else precision) / 4
 
 
 def n_draws_for(
     variance: float, precision: float | None, limit: int, least: int = MIN_DRAWS
 ) -> int:
-    """Draws that a relative variance of weights needs."""
+    """Number of draws required at a relative variance of weights."""
     return int(min(max(variance / error_of(precision) ** 2, least), limit))

@@ -16,7 +16,7 @@ from skvi.utils._log_space import log_mean_exp
 
 __all__ = ["ladder_bridge", "ladder_lower", "ladder_upper", "tail_shape"]
 
-# Ratio of neighbors up to which weights have finite variances, and rounding.
+# Ratio of neighbors up to which weights have finite variances, plus rounding.
 SAFE_RATIO = 2.0 * (1 + 1e-9)
 
 
@@ -30,14 +30,14 @@ def ladder_upper(
     log_weights : Tensor of shape (L, M, T)
     betas : Tensor of shape (L,)
     n_blocks : int, default=1
-        Parts of each run that are averaged over: with more of them the expectation lies
-        farther above log Z, with hardly more noise.
+        Number of blocks of each run to average over: with more of them the expectation
+        is farther above log Z, with hardly more noise.
 
     Returns
     -------
     Tensor of shape (M,)
         In nats. By Jensen's inequality the expectation is above log Z if each draw is
-        exactly one of its density, however draws depend on each other.
+        exactly from its density, even if draws are dependent.
     """
     increments = betas.diff()[:, None, None] * log_weights[1:]
     return -_mean_of_blocks(-increments, n_blocks)
@@ -85,13 +85,13 @@ def ladder_bridge(
     -------
     value, standard_error : float
         Consistent if the chains have mixed. The error is that of the mean over systems
-        of the middle between the bounds.
+        of the midpoint between the bounds.
     """
     total = 0.0
     for k, width in enumerate(betas.diff()):
         below, above = width * log_weights[k], width * log_weights[k + 1]
         ess = [float(effective_sample_size(w[..., None])[0]) for w in (below, above)]
-        # Draws at both ends are correlated alike: their ratio is what counts.
+        # Draws at both ends have the same autocorrelation: only their ratio matters.
         n_above = below.numel() * max(ess[1], 1.0) / max(ess[0], 1.0)
         total += bridge_estimate(below.flatten(), above, n_above)[0]
     bounds = ladder_upper(log_weights, betas) + ladder_lower(log_weights, betas)
@@ -101,8 +101,9 @@ def ladder_bridge(
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     """Largest Pareto k of weights behind both bounds whose variance may be infinite.
 
-    Where an inverse temperature is at most twice the one below it, the second moment of
-    the weights back to that is an integral of another density of the path, and finite.
+    If an inverse temperature is at most twice the one below it, the second moment of
+    the weights back to that is an integral of another density of the path, and
+    therefore finite.
 
     Parameters
     ----------
@@ -112,8 +113,8 @@ def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     Returns
     -------
     float
-        Nearly constant weights, none above twice their mean, have no tail that could
-        matter, and do not count.
+        Nearly constant weights, none above twice their mean, have no relevant tail, and
+        are ignored.
     """
     worst = -math.inf
     for k, width in enumerate(betas.diff()):
@@ -128,5 +129,5 @@ def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
 
 
 def tail_limit(log_weights: torch.Tensor) -> float:
-    """Largest Pareto k at which as many draws can be trusted."""
+    """Largest Pareto k at which this number of draws is reliable."""
     return khat_limit(log_weights[0].numel())

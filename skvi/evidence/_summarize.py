@@ -1,4 +1,4 @@
-"""The result that two sets of log weights support."""
+"""The result computed from two sets of log weights."""
 
 import math
 
@@ -27,7 +27,7 @@ __all__ = ["summarize"]
 MAX_RHAT = 1.05
 LEVEL = 0.95
 ROUNDING = 1e-9  # nats
-# Weights are nearly constant if none is above so many means.
+# Weights are nearly constant if none exceeds this multiple of their mean.
 NEARLY_CONSTANT = 2.0
 
 
@@ -85,27 +85,27 @@ def summarize(
     )
 
 
-CAPPED = "; a bound that is within the precision needs more draws than were taken"
-IF_MIXED = "the upper side is valid if the chains have mixed: they start at the fit, "
+CAPPED = "; the requested precision needs more draws than were taken"
+IF_MIXED = "the upper bound is valid if the chains have mixed: they start at the fit, "
 FROM_PRIOR = (
-    "in the prior, and where the likelihood is large if the prior's spike may hide that"
+    "in the prior, and where the likelihood is large if the prior's peak may hide that"
 )
 FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
 
 
 def _say_valid(target: Target) -> str:
-    """What the upper side rests on: where the chains started."""
+    """Condition of the upper bound: where the chains started."""
     return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
 
 
 def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:
-    """Error for the unseen tail of weights that the rule for k need not refuse, or 0.
+    """Error for the unseen tail of weights that are exempt from the rule for k, or 0.
 
     Nearly constant weights can have a tail of any shape: that of their small
     differences. Beyond n draws a tail adds about ``M / (n (1 - k))`` to the mean, where
-    M, here at most 2 means, is the largest weight. The factor of k is left out: near
-    k = 1 it is large, but what is missing moves either side away from the evidence,
-    and never makes it too tight.
+    M, here at most 2 means, is the largest weight. The factor of k is left out: near k
+    = 1 it is large, but a missing tail moves either bound away from the evidence, and
+    never makes it too tight.
     """
     n = len(log_weights)
     if khat <= khat_limit(n) or not math.isfinite(khat):
@@ -122,7 +122,7 @@ def _why_not(
     crossing: float,
     error: float,
 ) -> str:
-    """Name every diagnostic that forbids the statements, or nothing."""
+    """List every failed diagnostic; empty if there is none."""
     reasons = []
     both = zip(khats, unseen, n_draws, ("lower", "upper"), strict=True)
     for khat, tail, n, side in both:
@@ -137,5 +137,5 @@ def _why_not(
             f"{MAX_RHAT} is allowed)"
         )
     if crossing > 4 * error + ROUNDING:
-        reasons.append(f"the two sides cross by {crossing:.3g} nats")
+        reasons.append(f"the two bounds cross by {crossing:.3g} nats")
     return "; ".join(reasons)

@@ -1,9 +1,9 @@
-"""Bounds of a posterior that is averaged over a symmetry group.
+"""Bounds for a posterior averaged over a symmetry group.
 
 With an invariant joint density p and ``s(theta) = mean over g in G of q(g theta)``,
-draws of q serve as draws of s wherever ``p / s`` is averaged, since that is invariant.
-The sum over G factorizes for a factorized q and one hidden layer: it is the permanent
-of the matrix of the units' densities in each others' places, times the rest.
+draws of q can replace draws of s in averages of ``p / s``, which is invariant. The sum
+over G factorizes for a factorized q and one hidden layer: it is the permanent of the
+matrix of densities of units at each other's positions, times the rest.
 """
 
 import math
@@ -28,7 +28,7 @@ __all__ = ["log_permanent", "symmetrized_log_prob", "symmetrized_rows"]
 # Permanents of more units are bounded, not computed.
 MAX_EXACT = 10
 N_DRAWS, N_CHAIN_DRAWS = 1024, 64
-# Nats by which the log joint density of equivalent parameters may differ.
+# Tolerance in nats of the log joint density of equivalent parameters.
 ROUNDING = 1e-6
 
 
@@ -50,9 +50,9 @@ def symmetrized_rows(
     Returns
     -------
     dict of str to NamedBound
-        Empty where there is no symmetry, where the prior does not share it, and where
-        the sum over the group is not known: q is not factorized, or there is more than
-        one hidden layer.
+        Empty if there is no symmetry, if the prior is not invariant, and if the sum
+        over the group is not known: q is not factorized, or there is more than one
+        hidden layer.
     """
     normal, symmetry = posterior.as_normal(), target.symmetry
     if symmetry is None or normal is None or not normal.is_diagonal:
@@ -80,7 +80,7 @@ def symmetrized_rows(
 def _is_invariant(
     target: Target, symmetry: Symmetry, theta: torch.Tensor, generator: torch.Generator
 ) -> bool:
-    """Whether prior and data treat equivalent parameters alike."""
+    """Whether prior and likelihood are invariant."""
     some = theta[:4]
     moved = symmetry.transform(some, generator)
     gap = target.log_joint(some) - target.log_joint(moved)
@@ -98,15 +98,15 @@ def symmetrized_log_prob(
     normal : NormalForm
         Factorized.
     symmetry : Symmetry
-        Of one hidden layer.
+        Symmetry of one hidden layer.
     theta : Tensor of shape (S, P)
 
     Returns
     -------
     low, high : Tensor of shape (S,)
-        Equal for up to 10 units. For more `low` has the best assignment of units alone,
-        which aligns the draw with q, and `high` the smaller product of sums over rows
-        or columns.
+        Equal for up to 10 units. For more units `low` uses only the best assignment of
+        units, which aligns the draw with q, and `high` the smaller product of sums over
+        rows or columns.
     """
     (units,) = symmetry.units
     is_rest = torch.ones(normal.size, dtype=torch.bool, device=CPU)

@@ -1,4 +1,4 @@
-"""The named table: every bound, in which sense it holds, and whether it exists."""
+"""The table of bounds: in which sense each holds, and whether it exists."""
 
 import torch
 
@@ -19,17 +19,17 @@ Estimate = tuple[float, float]
 N_DRAWS, K_OF_Q = 4096, 16
 EXPECTED = "a bound in expectation"
 IF_EXACT = "a bound in expectation, if chains are exact"
-SELF_NORMALIZED = "certifies nothing: too low where few draws of q are effective"
-#: By whether the exact upper bound is finite: what an estimate from draws of q says.
+SELF_NORMALIZED = "no valid bound: too low if few draws of q are effective"
+#: Meaning of an estimate from draws of q, by whether the exact upper bound is finite.
 OF_UPPER = {
-    True: "certifies nothing: from draws it is biased low",
-    False: "+inf in expectation; certifies nothing",
-    None: "certifies nothing: biased low, and perhaps +inf in expectation",
+    True: "no valid bound: from draws it is biased low",
+    False: "+inf in expectation; no valid bound",
+    None: "no valid bound: biased low, and perhaps +inf in expectation",
 }
 
 
 def elbo_row(elbo: Estimate) -> NamedBound:
-    """Row of the ELBO, which has no standard error where it is in closed form.
+    """Row of the ELBO, without standard error if it is in closed form.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def elbo_row(elbo: Estimate) -> NamedBound:
     Returns
     -------
     NamedBound
-        It holds always where the error is 0, else in expectation.
+        It always holds if the error is 0, otherwise in expectation.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def build_table(
     elbo: NamedBound,
     generator: torch.Generator,
 ) -> BoundsTable:
-    """Every number with what it certifies, from the lowest to the highest.
+    """Every bound with the sense in which it is valid, in ascending order.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def build_table(
     holds = "holds with 95 % probability"
     table["lower, 95 %"] = NamedBound(finite[0], 0.0, "lower", holds, holds=PROBABLE)
     table["bridge"] = NamedBound(
-        *bridge, "estimate", "consistent, no bound", holds=NEVER
+        *bridge, "estimate", "consistent, not a bound", holds=NEVER
     )
     holds = f"{holds} if chains are exact"
     table["upper, 95 %"] = NamedBound(
@@ -126,7 +126,7 @@ def _weights_of_chains(posterior: Posterior, chains: Chains) -> torch.Tensor:
 def upper_exists(target: Target) -> bool | None:
     """Whether E_p[lw] is finite for normal proposals: p's second moments are.
 
-    They surely are where the joint density falls like that of a normal.
+    They certainly are if the joint density has the tails of a normal.
     """
     found = target.tail_precision()
     if found is None:
@@ -140,7 +140,7 @@ def upper_exists(target: Target) -> bool | None:
 def _rows_of_q(
     target: Target, posterior: Posterior, generator: torch.Generator
 ) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
-    """Functions of the weights of q, below and above; the last two are the same one."""
+    """Functions of the weights of q, lower and upper; the last two are equal."""
     draw = posterior.draw(N_DRAWS, generator)
     theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint_batched(theta) - log_q

@@ -1,10 +1,10 @@
-"""Evidence of posteriors with many modes: from the prior to them, and back.
+"""Evidence for posteriors with many modes: from the prior to them, and back.
 
-Everything starts at a density that symmetries of the model leave unchanged, the
-prior: no copy of a mode is missed, none is counted twice, and no |G| is needed. Both
-sides come from chains at all temperatures between prior and posterior that exchange
-places. Beside them populations of particles move from the prior to the posterior;
-their estimates of Z are unbiased whatever they find, which no chain can say of itself.
+Everything starts at a density that is invariant under the symmetries of the model, the
+prior: no permutation-symmetric mode is missed, none is counted twice, and no |G| is
+needed. Both bounds come from chains at all temperatures between prior and posterior
+that are exchanged. In addition, populations of particles move from the prior to the
+posterior; their estimates of Z are unbiased whatever they find, unlike those of chains.
 """
 
 import math
@@ -37,7 +37,7 @@ N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
 LEAST_SWEEPS = 20
 # Independent populations, particles of each, and of all of them.
 N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 16, 1024
-# Nats between each bound and log Z that are aimed for.
+# Target distance of each bound from log Z, in nats.
 DEFAULT_PRECISION = 0.25
 # Fractions of the seconds after which the warm-up ends, that the particles may take,
 # and after which the chains end.
@@ -47,7 +47,7 @@ NORMAL_PROBABILITY = 0.977249868
 
 @dataclass(frozen=True, eq=False)
 class TemperedSides:
-    """Estimates of both sides, and the draws behind them.
+    """Estimates of both bounds, and the draws behind them.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ class TemperedSides:
         Independent estimates, the exponential of each of which has the expectation Z.
     draws : LadderDraws
     rhat : float
-        Of quantities that symmetries leave unchanged.
+        R-hat of invariant quantities.
     error : float
-        Standard error that was aimed for, in nats.
+        Target standard error, in nats.
     """
 
     below: torch.Tensor
@@ -80,21 +80,21 @@ def tempered_sides(
     max_seconds: float | None,
     report: Report,
 ) -> TemperedSides:
-    """Bound log Z by exchanging chains, and from below by particles, too.
+    """Bound log Z by replica exchange, and from below by particles as well.
 
     Parameters
     ----------
     target : Target
-        With a prior that has a matching normal.
+        A target whose prior has a matching normal.
     posterior : Posterior
         The fitted one: some chains start at its draws.
     generator : torch.Generator
     n_draws : int or None
         Draws at each temperature; None chooses.
     precision : float or None
-        Nats between each bound and log Z to aim for; None is 0.25.
+        Target distance of each bound from log Z, in nats; None is 0.25.
     max_seconds : float or None
-        To be spent at most, roughly; None is limited by the numbers of draws alone.
+        Approximate time limit; None is limited by the numbers of draws only.
     report : callable
 
     Returns
@@ -109,7 +109,7 @@ def tempered_sides(
     starts = _starts(pilot.populations, pilot.ladder, posterior, generator)
     sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
     sampler.warm_up(N_WARMUP, begin + WARM * seconds)
-    # Everything that shapes an estimate is chosen from draws that do not enter it.
+    # All settings of an estimate are chosen from draws that do not enter it.
     first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
     n_sweeps, n_blocks = _plan(first, error, n_draws)
     particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
@@ -148,9 +148,9 @@ def _starts(
 ) -> torch.Tensor:
     """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
 
-    Half of them from the population that was resampled on its way, half from draws
-    of the prior that came down each for itself; the target's chain of every fourth
-    system starts at a draw of the fitted posterior.
+    Half of them from the resampled population, half from draws of the prior that were
+    annealed independently; the target's chain of every fourth system starts at a draw
+    of the fitted posterior.
     """
     half = N_SYSTEMS // 2
     alone = anneal(ladder, N_SYSTEMS - half, generator)
@@ -161,10 +161,10 @@ def _starts(
 
 
 def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, int]:
-    """Sweeps that bring the error down, and blocks that each run is divided into.
+    """Sweeps for the target error, and blocks that each run is divided into.
 
-    With more blocks the expectations lie farther from log Z: they are to be two errors
-    away, so that the means over systems are on their sides of log Z.
+    With more blocks the expectations are farther from log Z: they should be two errors
+    away, so that the means over systems are valid bounds of log Z.
     """
     n_pilot, betas = pilot.log_weights.shape[2], pilot.ladder.betas
     bounds = ladder_upper, ladder_lower
@@ -183,7 +183,7 @@ def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, i
 def _particles(
     ladder: Ladder, generator: torch.Generator, seconds: float, report: Report
 ) -> torch.Tensor:
-    """Estimates of Z by independent populations, as large as there is time for."""
+    """Estimates of Z by independent populations, as large as time permits."""
     before = time.monotonic()
     particle_estimates(ladder, 1, 2 * MIN_PARTICLES, generator)
     each = (time.monotonic() - before) / (2 * MIN_PARTICLES)
@@ -193,10 +193,10 @@ def _particles(
 
 
 def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
-    """Mean, and an error two of which are on either side with 95 % probability.
+    """Mean, and an error such that two of them give a 95 % interval.
 
-    Few values have errors that are not well known: quantiles of Student's t are wider
-    than those of the normal by what that takes.
+    The error of few values is uncertain: it is inflated by the ratio of quantiles of
+    Student's t to those of the normal.
     """
     n = len(values)
     factor = float(stdtrit(n - 1, NORMAL_PROBABILITY)) / 2

@@ -1,4 +1,4 @@
-"""What the two sides of a tempered run support."""
+"""The result of the two bounds of a tempered run."""
 
 import math
 
@@ -30,10 +30,10 @@ from skvi.targets import Target
 
 __all__ = ["summarize_tempered"]
 
-# Nats below the chains at which particles from the prior are worth a word.
+# Nats below the chains at which particles from the prior are mentioned.
 FAR = 2.0
 IF_MIXED = (
-    "both sides are valid if the chains have mixed: they came {:.3g} times per system "
+    "both bounds are valid if the chains have mixed: they came {:.3g} times per system "
     "from the prior to the posterior, and agree on fitted values and on the log joint "
     "density (R-hat {:.3f})"
 )
@@ -57,7 +57,7 @@ def summarize_tempered(
     ----------
     target : Target
     posterior : Posterior
-        The fitted one; it enters rows of the table.
+        The fitted posterior; it enters rows of the table.
     sides : TemperedSides
     generator : torch.Generator
     quantity : str
@@ -100,11 +100,11 @@ def _why_not(
     above: tuple[float, float],
     khat: float,
 ) -> str:
-    """Name every diagnostic that forbids the statements, or nothing."""
+    """List every failed diagnostic; empty if there is none."""
     reasons, trips = [], sides.draws.round_trips
     values = (*below, *above)
     if not all(math.isfinite(value) for value in values):
-        return "a side is not finite: the ladder of temperatures has a gap"
+        return "a bound is not finite: the ladder of temperatures has a gap"
     if not sides.rhat <= MAX_RHAT:
         reasons.append(
             f"the MCMC chains disagree on fitted values or on the log joint density "
@@ -124,13 +124,13 @@ def _why_not(
         )
     crossing, error = below[0] - above[0], math.hypot(below[1], above[1])
     if crossing > REFUTED * error + ROUNDING:
-        reasons.append(f"the two sides cross by {crossing:.3g} nats")
+        reasons.append(f"the two bounds cross by {crossing:.3g} nats")
     floor = mean_and_error(sides.particles)
     excess, error = floor[0] - above[0], math.hypot(floor[1], above[1])
     if excess > REFUTED * error + ROUNDING:
         reasons.append(
-            f"particles from the prior lie {excess:.3g} nats above the upper side: the "
-            "chains miss a part of the posterior"
+            f"particles from the prior lie {excess:.3g} nats above the upper bound: "
+            "the chains miss a part of the posterior"
         )
     middle = 0.5 * (sides.below + sides.above)
     split = middle[: len(middle) // 2], middle[len(middle) // 2 :]
@@ -152,7 +152,7 @@ def _table(
     elbo: NamedBound,
     generator: torch.Generator,
 ) -> BoundsTable:
-    """Every number with what it certifies."""
+    """Every bound with the sense in which it is valid."""
     draws, penalty = sides.draws, -math.log(1 - LEVEL)
     exists = upper_exists(target)
     symmetrized = symmetrized_rows(target, posterior, draws.chains, generator)
@@ -165,7 +165,7 @@ def _table(
     rows["lower, 95 %"] = NamedBound(sure, 0.0, "lower", holds, holds=PROBABLE)
     rows["tempered chains, lower"] = NamedBound(*both[0], "lower", IF_EXACT)
     rows["bridge"] = NamedBound(
-        *bridge, "estimate", "consistent, no bound", holds=NEVER
+        *bridge, "estimate", "consistent, not a bound", holds=NEVER
     )
     rows["tempered chains, upper"] = NamedBound(*both[1], "upper", IF_EXACT)
     of_q = _weights_of_q(posterior, sides)

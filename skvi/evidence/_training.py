@@ -1,4 +1,4 @@
-"""Bounds of the posteriors that a fit passes through."""
+"""Bounds for the posteriors during a fit."""
 
 import math
 import warnings
@@ -28,26 +28,26 @@ from skvi.utils._random import RandomState, make_generator
 
 __all__ = ["TrainingRecord", "record_training"]
 
-# Draws of each posterior on either side, and in each term of the IW bounds.
+# Draws of each posterior for either bound, and in each term of the IW bounds.
 N_DRAWS, K = 4096, 16
 MAX_RHAT = 1.05
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingRecord:
-    """Bounds of the posteriors that a fit passed through.
+    """Bounds for the posteriors during a fit.
 
     Parameters
     ----------
     iterations : tuple of int
-        Iterations that were recorded, the last one included.
+        Recorded iterations, including the last one.
     bounds : dict of str to tuple of NamedBound
-        "ELBO", "IW-ELBO", and, where there are posterior draws, "IW-EUBO" and "EUBO":
-        one for each of `iterations`.
+        "ELBO", "IW-ELBO", and, if there are posterior draws, "IW-EUBO" and "EUBO": one
+        for each of `iterations`.
     final : EvidenceBounds
         Bounds of the fitted model.
     unit : str
-        What an iteration is.
+        Meaning of an iteration.
     reliable : bool
         Whether the chains behind the upper bounds agree.
 
@@ -80,27 +80,28 @@ def record_training(
     random_state: RandomState = None,
     **options: Any,
 ) -> TrainingRecord:
-    """Fit a copy of an estimator and bound the evidence by every posterior on the way.
+    """Fit a copy of an estimator and bound the evidence by the posteriors on the way.
 
     Parameters
     ----------
     estimator : estimator
-        One of skvi, with the method ``evidence_bounds``; it is cloned and not changed.
+        An skvi estimator with the method ``evidence_bounds``; it is cloned and not
+        changed.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,)
     sample_weight : array-like of shape (n_samples,), default=None
     n_points : int, default=25
-        Iterations to record at most, ever farther apart.
+        Maximum number of iterations to record, with increasing distances.
     random_state : int, RandomState instance or None, default=None
-        Seeds the draws behind the bounds; the fit has the estimator's own.
+        Seed of the draws behind the bounds; the fit uses that of the estimator.
     **options : dict
         Passed to ``evidence_bounds`` after the fit.
 
     Returns
     -------
     TrainingRecord
-        The model is the final one throughout: where noise or prior scales are learned,
-        the bounds are on the evidence at their last values.
+        The model is the final one throughout: if noise or prior scales are learned, the
+        bounds are on the evidence at their final values.
 
     Raises
     ------
@@ -109,10 +110,10 @@ def record_training(
 
     Notes
     -----
-    All upper bounds use the same posterior draws, from Hamiltonian chains that know
-    nothing of the fits: EUBOs of successive posteriors differ less than their errors.
-    Where precisions have hyperpriors there are no such chains, and no upper bounds but
-    the final one.
+    All upper bounds use the same posterior draws, from Hamiltonian chains that do not
+    depend on the fits: differences of EUBOs of successive posteriors are more accurate
+    than their errors. If precisions have hyperpriors there are no such chains, and no
+    upper bounds except the final one.
 
     Examples
     --------
@@ -127,7 +128,7 @@ def record_training(
     recorder = _Recorder(n_points)
     model._record = recorder
     with warnings.catch_warnings():
-        # Of the estimator itself the user knows it.
+        # The user knows this about the estimator itself.
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", SkviWarning)
         model.fit(X, y, sample_weight=sample_weight)
@@ -150,7 +151,7 @@ def record_training(
 
 
 class _Recorder:
-    """Copies the posterior at iterations that are ever farther apart."""
+    """Copies the posterior at iterations with increasing distances."""
 
     def __init__(self, n_points: int) -> None:
         self.n_points = n_points
@@ -175,7 +176,7 @@ def _bound_all(
     chains = None
     if not target.is_extended:
         chains = _posterior_draws(target, posteriors[-1], make_generator(seed))
-    # The same noise for all of them: what changes is the posterior.
+    # The same noise for all of them: only the posterior changes.
     rows = [_bound_one(target, q, chains, make_generator(seed)) for q in posteriors]
     reliable = chains is None or chains.rhat <= MAX_RHAT
     return {name: tuple(row[name] for row in rows) for name in rows[0]}, reliable

@@ -1,4 +1,4 @@
-"""`skvi.evidence_bounds`: the method for objects that do not forward it."""
+"""`skvi.evidence_bounds`: the method for objects that do not delegate it."""
 
 from typing import Any
 
@@ -19,9 +19,8 @@ def evidence_bounds(
 ) -> EvidenceBounds:
     """Bound the log evidence of a fitted estimator, pipeline or search.
 
-    A `Pipeline` and a `GridSearchCV` do not forward the estimator's method
-    ``evidence_bounds``; this function finds the estimator and transforms X on the
-    way.
+    A `Pipeline` and a `GridSearchCV` do not delegate the estimator's method
+    ``evidence_bounds``; this function finds the estimator and transforms X on the way.
 
     Parameters
     ----------
@@ -31,10 +30,10 @@ def evidence_bounds(
     y : array-like of shape (n_samples,)
         The training target.
     allow_supervised_transformers : bool, default=False
-        Whether transformers of the pipeline may look at y. The features that they make
-        are no model of y: the number is then no evidence (of pure noise it is high).
-        True is for transformers that do not use y after all, or were fitted to other
-        rows.
+        Whether transformers of the pipeline may use y. Features made from y are not
+        part of a model of y: the number is then not an evidence (it is high even for
+        pure noise). True is for transformers that do not actually use y, or were fitted
+        to other rows.
     **options : dict
         Passed to the estimator's method: ``sample_weight``, ``n_draws``,
         ``precision``, ``random_state``, ``method``.
@@ -46,18 +45,18 @@ def evidence_bounds(
     Raises
     ------
     TypeError
-        There is no estimator with the method ``evidence_bounds`` inside.
+        There is no inner estimator with the method ``evidence_bounds``.
     ValueError
-        A transformer of the pipeline looks at y, such as `SelectKBest` or
-        `TargetEncoder`; also inside of others.
+        A transformer of the pipeline uses y, such as `SelectKBest` or `TargetEncoder`,
+        possibly inside another one.
 
     Notes
     -----
-    Transformers that look at y are told by scikit-learn's tags (``target_tags``,
+    Transformers that use y are detected by scikit-learn's tags (``target_tags``,
     classifiers, regressors), by a ``fit`` whose ``y`` has no default, and, as most
-    selectors of features have no tag, by their class. Not seen are transformers of
-    others that take ``y=None``, use it and have no tag; functions that have y from
-    elsewhere; and features that were chosen by y before they came here.
+    feature selectors have no tag, by their class. Third-party transformers that take
+    ``y=None``, use it and have no tag are not detected; nor are functions that get y
+    from elsewhere, and features that were selected by y beforehand.
 
     Examples
     --------

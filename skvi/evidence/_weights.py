@@ -1,4 +1,4 @@
-"""What is kept of the log weights behind the bounds: some kilobytes."""
+"""A compact summary of the log weights behind the bounds."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from skvi.sampling._diagnostics import khat_limit
 __all__ = ["WeightSummary", "summarize_weights"]
 
 N_BINS, MOST_TAIL = 60, 512
-# Fractions of the log weights that the histogram leaves out: small weights of the
-# proposal do not matter, small ones of posterior draws do.
+# Fractions of the log weights omitted from the histogram: small weights of the proposal
+# do not matter, small ones of posterior draws do.
 OUTSIDE, SMALL = 0.001, 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class WeightSummary:
-    """Log weights ``log p(D, theta) - log r(theta)`` of one side, in short.
+    """Summary of the log weights ``log p(D, theta) - log r(theta)`` of one bound.
 
     Parameters
     ----------
@@ -27,13 +27,13 @@ class WeightSummary:
     khat : float
         Pareto k of the weights (lower side) or of their inverses (upper side).
     khat_limit : float
-        Largest one at which errors of so many draws can be trusted; weights none of
-        which exceeds twice their mean are exempt, see `EvidenceBounds.reliable`.
+        Largest Pareto k at which errors from this number of draws are reliable; weights
+        that never exceed twice their mean are exempt, see `EvidenceBounds.reliable`.
     ess : float
-        Draws of equal weight that they are worth; those of chains as if independent.
+        Effective sample size; draws of chains count as independent.
     tail : ndarray of shape (m,)
-        The largest weights, which k is fitted to, in descending order: fractions of
-        the sum. At most 512 of them, spread over all ranks.
+        The largest weights, which k is fitted to, in descending order, as fractions of
+        the sum. At most 512 of them, spaced over all ranks.
     ranks : ndarray of shape (m,)
         Ranks of the tail, from 1.
     edges : ndarray of shape (61,)
@@ -64,7 +64,7 @@ class WeightSummary:
 def summarize_weights(
     forward: torch.Tensor, reverse: torch.Tensor, bridge: torch.Tensor
 ) -> dict[str, WeightSummary]:
-    """Keep of the log weights what can be drawn.
+    """Summarize log weights for plots.
 
     Parameters
     ----------
@@ -94,14 +94,14 @@ def summarize_weights(
 
 
 def _edges(*sides: tuple[torch.Tensor, float]) -> np.ndarray:
-    """Bins for log weights, each with the fraction of small ones that is left out."""
+    """Bins for log weights, given the omitted fractions of small ones."""
     ends = []
     for log_weights, small in sides:
         values = log_weights[torch.isfinite(log_weights)].double().numpy()
         if len(values):
             ends.append(np.quantile(values, [small, 1 - OUTSIDE]))
     low, high = (min(e[0] for e in ends), max(e[1] for e in ends)) if ends else (0, 0)
-    # Constant weights still get bins that floats can tell apart.
+    # Constant weights still get distinct bin edges.
     margin = 0.02 * (high - low) + 1e-9 * max(1.0, abs(low))
     return np.linspace(low - margin, high + margin, N_BINS + 1)
 
@@ -110,7 +110,7 @@ def _summary(log_weights: torch.Tensor, sign: int, edges: np.ndarray) -> WeightS
     signed = torch.nan_to_num(sign * log_weights.double(), nan=-math.inf)
     n = len(signed)
     fractions = torch.softmax(signed, 0)
-    # As many as Pareto k is fitted to.
+    # The number that Pareto k is fitted to.
     n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
     tail = torch.topk(fractions, n_tail).values.numpy()
     ranks = np.unique(np.geomspace(1, n_tail, MOST_TAIL).round().astype(int))

@@ -186,9 +186,9 @@ class StudentTLikelihood(NoiseLikelihood):
         width = max(1, CHUNK_ELEMENTS // max(len(mean), 1))
         for some, weight in zip(u.split(width), weights.split(width), strict=True):
             u_column = some[:, None]
-            stretch = 1 + 2 * u_column * spread.square() / unit
-            rate = u_column / (unit * stretch)
-            log_mgf = -0.5 * stretch.log() - rate * distance.square()
+            inflation = 1 + 2 * u_column * spread.square() / unit
+            rate = u_column / (unit * inflation)
+            log_mgf = -0.5 * inflation.log() - rate * distance.square()
             slope = 2 * rate * distance
             mgf = log_mgf.exp()
             totals[0] = totals[0] - weight @ torch.expm1(log_mgf)

@@ -1,6 +1,7 @@
 """Base class of Bayesian linear models."""
 
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._model import Model
-from skvi._registry import PRIORS
+from skvi._registry import PRIORS, SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -18,7 +19,7 @@ from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
-from skvi.posteriors import MeanFieldNormal, Posterior
+from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.solvers import (
@@ -40,6 +41,10 @@ __all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
 #: Constraint of the parameter `prior` where "auto" is the default.
 PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 
+# Parameters up to which "auto" takes a full covariance. With a fixed scale a fit with
+# one column then takes a few seconds, one with fifty classes ten. Where it needs one
+# factorization in all, or has so few rows, it takes as long up to more parameters.
+MAX_FULL, MAX_QUICK, MAX_QUICK_ROWS = 1000, 3000, 1500
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
 
@@ -61,12 +66,16 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     """
 
     #: Defaults of parameters that the constructor of a subclass omits.
-    objective, divergence, loss, posterior = "elbo", "kl", "log", "full_rank"
+    objective, divergence, loss, posterior = "elbo", "kl", "log", "auto"
     prior, intercept_prior, fit_intercept = "normal", None, True
     solver, n_draws, batch_size, learning_rate = "auto", 10, "auto", "auto"
     max_iter, tol, warm_start, n_jobs = 100, 1e-5, False, None
     device, verbose, random_state = "auto", 0, None
 
+    _parameter_constraints: dict = {
+        **BaseSupervised._parameter_constraints,
+        "posterior": [StrOptions({"auto", *SHORTHANDS["posterior"]}), Family],
+    }
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 
     def __sklearn_tags__(self):
@@ -102,7 +111,36 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _resolve(self, name):
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
             return Normal(HalfCauchy()) if self._finds_scale() else Normal()
+        if name == "posterior" and isinstance(self.posterior, str):
+            if self.posterior == "auto":
+                return FullRankNormal()  # until `_choose_family` knows the sizes
         return super()._resolve(name)
+
+    def _choose_family(self, data, response):
+        """Take what "auto" stands for: a full covariance where it is affordable."""
+        if not (isinstance(self.posterior, str) and self.posterior == "auto"):
+            return
+        n_columns, width = self._count_columns(response), data.X.shape[1]
+        size = n_columns * (width + bool(self.fit_intercept))
+        is_quick = n_columns == 1 and self._is_quick(data.X.shape[0], size)
+        if size > (MAX_QUICK if is_quick else MAX_FULL):
+            self.posterior_family_ = MeanFieldNormal()
+
+    def _count_columns(self, response):
+        """Columns of the linear predictor."""
+        return 1
+
+    def _is_quick(self, n_rows, size):
+        """Whether a full covariance needs no work for each step of the fit."""
+        prior = self._coef_prior()
+        return (
+            n_rows < min(size, MAX_QUICK_ROWS)
+            and isinstance(prior, Normal)
+            and isinstance(prior.scale, Real)
+            and self.divergence_.kl_weight is not None
+            and self.objective_.kind == "expectation"
+            and self.loss_function_.is_log_loss
+        )
 
     def _finds_scale(self):
         """Whether "auto" has an unknown scale: other divergences need a normal."""
@@ -166,6 +204,15 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         layout = self._model.predictor.layout
         blocks = layout.unpack(torch.from_numpy(self._theta)[:, : layout.size])
         return {name: block.numpy() for name, block in blocks.items()}
+
+    def _density_of(self, row, index, grid):
+        """Density of one coefficient on a grid, in its units, for pictures.
+
+        Normal; of posteriors that are not, the normal with their moments.
+        """
+        mean, std = (np.atleast_2d(x)[row, index] for x in (self.coef_, self.coef_std_))
+        z = (grid - float(mean)) / float(std)
+        return np.exp(-0.5 * z**2) / (float(std) * np.sqrt(2 * np.pi))
 
     def _drawn(self):
         """Functions that predictions average over if theta is not normal."""

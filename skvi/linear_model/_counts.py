@@ -59,7 +59,13 @@ Divergence, default="kl"
         "log" is the likelihood. "beta" and "gamma" give little weight to counts that
         the model considers impossible. A callable ``(f, y) -> (S, n)`` of the log rate,
         exposure included, and the count gives a Gibbs posterior.
-    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
+    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
+default="auto"
+        "auto" is "full_rank" up to 1000 parameters (coefficients and intercept), which
+        takes ten seconds at most, or half a minute with a learned scale, and up to
+        3000 if the prior is a normal of fixed scale and there are at most 1500 rows,
+        fewer than parameters; otherwise "mean_field". ``posterior_family_`` is the one
+        it took.
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions; "mean_field" ignores them, needs less memory,
         and is for thousands of features.
@@ -210,7 +216,7 @@ default="auto"
         objective="elbo",
         divergence="kl",
         loss="log",
-        posterior="full_rank",
+        posterior="auto",
         prior="normal",
         intercept_prior=None,
         fit_intercept=True,

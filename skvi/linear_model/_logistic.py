@@ -54,7 +54,13 @@ or Objective, default="elbo"
         the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
         n)``, of the log odds and of y coded 0 and 1, gives a Gibbs posterior; see
         `CallableLoss`.
-    posterior : {"full_rank", "low_rank", "mean_field"} or Family, default="full_rank"
+    posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
+default="auto"
+        "auto" is "full_rank" up to 1000 parameters (coefficients and intercepts of all
+        classes), which takes ten seconds at most, or half a minute with a learned
+        scale; for two classes also up to 3000 if the prior is a normal of fixed scale
+        and there are at most 1500 rows, fewer than parameters; otherwise "mean_field".
+        ``posterior_family_`` is the one it took.
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
         for thousands of features; "mean_field" ignores them.
@@ -210,7 +216,7 @@ or Objective, default="elbo"
         objective="elbo",
         divergence="kl",
         loss="log",
-        posterior="full_rank",
+        posterior="auto",
         prior="normal",
         intercept_prior=None,
         fit_intercept=True,
@@ -275,6 +281,9 @@ or Objective, default="elbo"
             attributes; otherwise the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)
+
+    def _count_columns(self, labels):
+        return labels.likelihood.n_outputs
 
     def _assemble(self, data, labels):
         return self._generalized_linear(data, labels, labels.likelihood)

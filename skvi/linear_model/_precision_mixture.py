@@ -1,6 +1,6 @@
 """Mixtures of normals over the precisions of a linear regression."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,21 @@ class PrecisionMixture(LikelihoodMixture):
     variances: torch.Tensor
     outside: torch.Tensor
     noise: torch.Tensor
+
+    def repeat(self, row: int, n_rows: int) -> "PrecisionMixture":
+        """One of the linear combinations, so many times.
+
+        Parameters
+        ----------
+        row, n_rows : int
+
+        Returns
+        -------
+        PrecisionMixture
+        """
+        given, index = self.directions, [row] * n_rows
+        parts = (x[index] for x in (given.along, given.outside, given.shift))
+        return replace(self, directions=Directions(*parts))
 
     def normals(self, rows: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor]:
         """Means and standard deviations of the components.

@@ -93,7 +93,7 @@ def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
     ----------
     form : ConjugateForm
     found : PrecisionNodes
-        Of this form.
+        Precisions for a model of this form.
 
     Returns
     -------
@@ -179,6 +179,6 @@ def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:
         mode, step = near[np.argmax(log_density(near))], step / 10
     near = log_density(np.concatenate([[mode], mode - WIDTHS, mode + WIDTHS]))
     drop = near[0] - 0.5 * np.add(*np.split(near[1:], 2))
-    # The widest step over which the density bends gently.
+    # The widest step over which the density has little curvature.
     one = int(np.argmax(drop < 0.5))
     return mode, min(WIDTHS[one] / math.sqrt(2 * max(drop[one], 1e-3)), WIDEST)

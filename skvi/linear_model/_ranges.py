@@ -11,7 +11,7 @@ from skvi.priors import HalfCauchy, Laplace, Normal
 __all__ = ["unscaled_message"]
 
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
-# a word: a few rare ones, as among sparse features, are none.
+# a warning: a few rare ones, as among sparse features, do not count.
 MAX_RATIO, SMALL = 1000.0, 0.1
 # Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000

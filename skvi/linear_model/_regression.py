@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 import torch
@@ -26,7 +27,13 @@ from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
 from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import GammaHyperprior, Normal, Prior, build_prior
+from skvi.priors import (
+    GammaHyperprior,
+    HierarchicalNormal,
+    Normal,
+    Prior,
+    build_prior,
+)
 from skvi.solvers import NaturalGradient, State
 from skvi.utils._device import CPU
 from skvi.utils._scale_mixture import gamma_nodes
@@ -53,6 +60,17 @@ class GaussianRegression(
         if wanted and _hyperprior(prior) is not None:
             return {"coef": prior, "intercept": None}
         return super()._resolve_prior()
+
+    def _is_quick(self, n_rows, size):
+        prior = self._coef_prior()
+        is_fixed = isinstance(prior, Normal) and isinstance(prior.scale, Real)
+        return (
+            (is_fixed or isinstance(prior, HierarchicalNormal))
+            and self._resolve("likelihood").is_normal
+            and self.divergence_.is_standard
+            and self.objective_.kind == "expectation"
+            and self.loss_function_.is_log_loss
+        )
 
     def _assemble(self, data, response):
         """Return the model: units, centered features, noise, priors, precisions."""

@@ -22,7 +22,7 @@ class RegressionExactMixin:
         None for other objectives and divergences, whose posteriors are meant to be
         others, and for families that know no correlations.
         """
-        is_elbo = self.objective_.kind != "weights" and self.divergence_.is_standard
+        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
         normal = state.posterior.part("coef").as_normal()
         if not is_elbo or normal is None or normal.scale.ndim == 1:
             return None
@@ -56,6 +56,13 @@ class RegressionExactMixin:
         if not self.fit_intercept:
             ends = np.column_stack([np.zeros(2), ends])
         return ends[:, None]
+
+    def _density_of(self, row, index, grid):
+        if self.exact_posterior_ is None:
+            return super()._density_of(row, index, grid)
+        place = index + (1 if self.fit_intercept else 0)
+        mixture = self._coefficient_mixture().repeat(place, len(grid))
+        return np.exp(mixture.log_density(grid))
 
     def _sample(self, n_samples, generator):
         if self.exact_posterior_ is None:

@@ -1,4 +1,4 @@
-"""What all scorers have: the call, means over rows, metadata routing."""
+"""Base classes of scorers: the call, means over rows, metadata routing."""
 
 from copy import copy
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ ADVICE = "Pass an estimator of skvi, or a Pipeline or fitted search that ends in
 class Scorer:
     """A callable ``scorer(estimator, X, y)``, for searches and cross-validation.
 
-    It never changes: `set_score_request` returns another scorer.
+    It is immutable: `set_score_request` returns another scorer.
     """
 
     #: Arguments of the call that metadata routing can fill.
@@ -36,20 +36,20 @@ class Scorer:
         return f"{type(self).__name__}({shown})"
 
     def set_score_request(self, **request: bool | str | None) -> "Scorer":
-        """Return a scorer that asks for metadata.
+        """Return a scorer that requests metadata.
 
         Only relevant with ``sklearn.set_config(enable_metadata_routing=True)``.
 
         Parameters
         ----------
         **request : bool, None or str
-            For each name: True asks for it, False leaves it out, None raises where
-            it is given, a string asks for it by another name.
+            For each name: True requests it, False omits it, None raises if it is given,
+            a string requests it by another name.
 
         Returns
         -------
         Scorer
-            A new one; scorers may be shared, so none is changed.
+            A new scorer; scorers may be shared, and are never changed.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class Scorer:
         return new
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """Return what the scorer asks for, for scikit-learn's routing.
+        """Return what the scorer requests, for scikit-learn's routing.
 
         Returns
         -------
@@ -79,7 +79,7 @@ class Scorer:
         return found
 
     def _accept_sample_weight(self) -> bool:
-        """Without routing, searches ask this before they pass sample weights."""
+        """Without routing, searches check this before they pass sample weights."""
         return "sample_weight" in self.metadata
 
 
@@ -87,7 +87,7 @@ class RowScorer(Scorer):
     """A mean over rows: a subclass must implement `_rows`, and name its `method`."""
 
     metadata: ClassVar[tuple[str, ...]] = ("sample_weight", "exposure")
-    #: Method of the estimator that is needed, and what there is where it is missing.
+    #: Required method of the estimator, and the alternative if it is missing.
     method: ClassVar[str]
     otherwise: ClassVar[str]
     needs_numbers: ClassVar[bool] = True
@@ -106,12 +106,12 @@ class RowScorer(Scorer):
         ----------
         estimator : estimator, Pipeline or search, fitted
         X : array-like of shape (n_samples, n_features)
-            Rows that the fit has not seen, before a pipeline's transformations.
+            Rows not used in the fit, before a pipeline's transformations.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), default=None
-            Not negative; a weight of 2 counts a row twice.
+            Nonnegative; a row with weight 2 counts twice.
         exposure : array-like of shape (n_samples,), default=None
-            Passed on to the estimator, for `BayesianPoissonRegressor`.
+            Passed to the estimator, for `BayesianPoissonRegressor`.
 
         Returns
         -------
@@ -150,6 +150,6 @@ def _mean(rows: np.ndarray, sample_weight: ArrayLike | None) -> float:
     )
     if not weight.sum() > 0:
         raise ValueError("sample_weight is zero in every row: there is no mean.")
-    # A row of weight zero does not count, whatever its score.
+    # A row of weight zero does not count, even if its score is infinite.
     used = weight > 0
     return float(np.average(rows[used], weights=weight[used]))

@@ -19,20 +19,20 @@ from skvi.utils._validation import _safe_indexing
 
 __all__ = ["IntervalCoverage", "LogPredictiveDensity", "NegCRPS", "NegIntervalScore"]
 
-# Rows for which draws are kept at once.
+# Rows processed at once with all draws.
 ROW_BLOCK = 2048
 
 
 @runtime_checkable
 class MixesNormals(Protocol):
-    """An estimator whose predictive distributions may be mixtures of normals."""
+    """An estimator whose predictive distributions can be mixtures of normals."""
 
     def _predictive_normals(
         self, X: Any, **options: Any
     ) -> tuple[np.ndarray, ...] | None:
         """Means and standard deviations, (n, S), and weights of the components.
 
-        None where they are no normals.
+        None if they are not normal.
         """
         ...
 
@@ -40,10 +40,11 @@ class MixesNormals(Protocol):
 class LogPredictiveDensity(RowScorer):
     """Scorer: mean log predictive density of new rows, in nats per row.
 
-    The strictly proper score that only looks at what happened: the log of the
-    probability, or of the density, that the forecast gave to each y. For classifiers it
-    is minus scikit-learn's ``log_loss``. For continuous y it changes with the unit of
-    y, by the same number for all models: differences have a meaning.
+    The strictly proper score that depends only on the observed outcome: the log of the
+    probability, or of the density, that the forecast assigned to each y. For
+    classifiers it is minus scikit-learn's ``log_loss``. For continuous y it changes
+    with the unit of y, by the same number for all models: only differences are
+    meaningful.
 
     Ready for use as ``scoring=log_predictive_density_scorer``.
 
@@ -54,8 +55,8 @@ class LogPredictiveDensity(RowScorer):
     Notes
     -----
     The mean over rows of the estimator's ``predict_log_density(X, y)``, each row given
-    the training data alone; for K targets the sum over them. One row that the model
-    finds impossible gives minus infinity.
+    the training data alone; summed over several targets. A single row that the model
+    considers impossible gives minus infinity.
 
     Examples
     --------
@@ -89,9 +90,9 @@ class NegCRPS(RowScorer):
     Parameters
     ----------
     n_samples : int, default=1000
-        Draws for each row, only where the forecast is not a mixture of normals.
+        Draws for each row, only if the forecast is not a mixture of normals.
     random_state : int, RandomState instance or None, default=0
-        Seeds these draws. An int gives every candidate of a search the same noise.
+        Seed of these draws. An int gives every candidate of a search the same noise.
 
     See Also
     --------
@@ -147,8 +148,8 @@ class NegIntervalScore(RowScorer):
     """Scorer: minus the mean interval score (Winkler score), in units of y.
 
     The width of the prediction interval, plus ``2 / (1 - coverage)`` times the distance
-    by which an observation misses it: narrow intervals score better, but only as long
-    as they hold what they promise. It is proper, so that a search may maximize it.
+    by which an observation misses it: narrow intervals score better, but only if they
+    have their nominal coverage. It is proper, so that a search may maximize it.
 
     Ready for use as ``scoring=neg_interval_score_scorer``, at a coverage of 90 %.
 
@@ -199,9 +200,9 @@ class NegIntervalScore(RowScorer):
 class IntervalCoverage(RowScorer):
     """Scorer: the fraction of observations inside their prediction intervals.
 
-    A check of calibration, to be read beside the coverage that was asked for. It is no
-    score to be maximized: the widest intervals would win. Let a search choose by
-    `NegIntervalScore`, and report this one beside it.
+    A check of calibration, to be compared with the nominal coverage. It is not a score
+    to be maximized: the widest intervals would win. Let a search choose by
+    `NegIntervalScore`, and report this one in addition.
 
     Ready for use as ``interval_coverage_scorer``, at a coverage of 90 %.
 
@@ -217,8 +218,8 @@ class IntervalCoverage(RowScorer):
     Notes
     -----
     From the estimator's ``predict_interval(X, coverage)``; both ends belong to the
-    interval, so that those of counts hold at least their coverage. For several targets
-    the mean over them. Not defined for classifiers.
+    interval, so that those of counts have at least their nominal coverage. For several
+    targets the mean over them. Not defined for classifiers.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["interval_score", "normal_crps", "sample_crps"]
 
-# Numbers in a temporary array.
+# Elements of a temporary array.
 CHUNK_ELEMENTS = 2**20
 
 
@@ -24,17 +24,17 @@ def normal_crps(
     .. math:: \mathrm{CRPS}(F, y) = \int (F(t) - 1\{y \le t\})^2 dt
         = E|T - y| - \tfrac{1}{2} E|T - T'|
 
-    with independent T, T' ~ F. It is a distance, in units of y: 0 for a certain and
-    right forecast, and the absolute error for a certain one. Smaller is better, and
-    on average nobody does better than to forecast the true distribution.
+    with independent T, T' ~ F. It is in units of y: 0 for a certain and correct
+    forecast, and the absolute error for any certain forecast. Smaller is better, and on
+    average no forecast is better than the true distribution.
 
     Parameters
     ----------
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Observations.
-    mean, std : array-like of the shape of y, or with another axis of length S
-        Moments of the normals, or of the S components of a mixture. A standard
-        deviation of 0 is a certain forecast.
+    mean, std : array-like of the shape of y, or with another axis of length n_draws
+        Moments of the normals, or of the components of a mixture. A standard deviation
+        of 0 is a certain forecast.
     weights : array-like of shape (n_draws,), default=None
         Weights of the components, with sum 1, or of any shape that fits `mean`; None
         is equal weights. Only for mixtures.
@@ -118,15 +118,15 @@ def sample_crps(y: ArrayLike, draws: ArrayLike) -> np.ndarray:
     ----------
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Observations.
-    draws : array-like of the shape of y, with a last axis of length S
+    draws : array-like of the shape of y, with a last axis of length n_draws
         Independent draws of the forecast, at least two.
 
     Returns
     -------
     ndarray of the shape of y
-        In units of y; smaller is better. An estimate without bias at every S (the
-        "fair" one: division by S squared would favor forecasts that are too narrow),
-        so that single values can be negative.
+        In units of y; smaller is better. An unbiased estimate for every number S of
+        draws (the "fair" one: division by S squared would favor forecasts that are too
+        narrow), so that single values can be negative.
 
     Raises
     ------
@@ -164,13 +164,13 @@ def sample_crps(y: ArrayLike, draws: ArrayLike) -> np.ndarray:
 
 
 def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.ndarray:
-    r"""Score of central prediction intervals: the width, plus a price for a miss.
+    r"""Score of central prediction intervals: the width, plus a penalty for a miss.
 
     .. math:: (u - l) + \frac{2}{1 - c} \max(l - y, 0, y - u)
 
-    The price makes it proper: on average the quantiles at (1 - c)/2 and (1 + c)/2 of
-    the true distribution score best. Coverage alone would not, since whoever gives the
-    whole line in 9 rows of 10 and nothing in the tenth covers 90 %.
+    The penalty makes it proper: on average the quantiles at (1 - c)/2 and (1 + c)/2 of
+    the true distribution score best. Coverage alone is not a proper score, since the
+    whole line for 9 rows of 10 and an empty interval for the tenth cover 90 %.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def interval_score(y: ArrayLike, interval: ArrayLike, coverage: float) -> np.nda
     interval : array-like of shape (n_samples, 2) or (n_samples, 2, n_outputs)
         Lower and upper ends, as `predict_interval` returns them.
     coverage : float
-        Probability c that the intervals were made for, in (0, 1).
+        Nominal coverage c of the intervals, in (0, 1).
 
     Returns
     -------
@@ -218,14 +218,15 @@ def split_interval(y: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndar
     """Lower and upper ends, each of the shape of y."""
     if ends.shape != (*y.shape[:1], 2, *y.shape[1:]):
         raise ValueError(
-            "interval must have two ends for each y: shape (n, 2) or (n, 2, K). "
+            "interval must have two ends for each y: shape (n_samples, 2) or "
+            "(n_samples, 2, n_outputs). "
             f"Got y {y.shape} and interval {ends.shape}."
         )
     return ends[:, 0], ends[:, 1]
 
 
 def check_coverage(caller: str, coverage: float) -> None:
-    """Raise where a coverage is no probability."""
+    """Raise if a coverage is not a probability."""
     validate_arguments(
         caller,
         {"coverage": coverage},

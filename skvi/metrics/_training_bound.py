@@ -14,10 +14,10 @@ __all__ = ["TrainingBound"]
 class TrainingBound(Scorer):
     """Scorer: the ELBO of the fit, a score of the TRAINING rows, not a test score.
 
-    The X and y that a search passes to it are **ignored**: what it returns is the
-    estimator's ``lower_bound_``, the lower bound on the log evidence log p(D) of the
-    rows that `fit` was given, in nats, summed over them. The evidence is a score of a
-    model that needs no held-out rows, so that a single fit per candidate suffices::
+    The X and y that a search passes to it are **ignored**: it returns the estimator's
+    ``lower_bound_``, the lower bound on the log evidence log p(D) of the rows that
+    `fit` was given, in nats, summed over them. The evidence is a score of a model that
+    needs no held-out rows, so that a single fit per candidate suffices::
 
         everything = np.arange(len(y))
         GridSearchCV(
@@ -38,13 +38,13 @@ class TrainingBound(Scorer):
     It is a *lower* bound: the distance to the evidence, KL(q || posterior), differs
     between candidates. Between posterior families of one model the larger ELBO is the
     better fit. Between models the largest bound can belong to the wrong one; only
-    `skvi.evidence_bounds` can tell. A learned noise or prior scale is conditioned on,
-    which makes the bound optimistic. It has a standard error, ``lower_bound_se_``,
-    where it is estimated from draws.
+    `skvi.evidence_bounds` can decide. A learned noise or prior scale is conditioned on,
+    which makes the bound optimistic. It has a standard error, ``lower_bound_se_``, if
+    it is estimated from draws.
 
     Not comparable, and refused: losses other than log loss, class weights, and improper
-    priors, whose bounds have no common unit; and pipelines whose transformers look at
-    y, as `skvi.evidence_bounds` refuses them.
+    priors, whose bounds have no common unit; and pipelines whose transformers use y, as
+    in `skvi.evidence_bounds`.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class TrainingBound(Scorer):
 
 
 def _obstacles(estimator: Any, fitted: Any) -> list[str]:
-    """Why the bound is not one of the evidence."""
+    """Reasons why the bound is not one of the evidence."""
     found = []
     supervised = supervised_transformers(estimator)
     if supervised:

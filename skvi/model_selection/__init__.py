@@ -1,4 +1,4 @@
-"""Model selection: by evidence, with an honest "undecided"; by folds, side by side."""
+"""Model selection: by evidence, with an honest "undecided"; by folds, in parallel."""
 
 from skvi.model_selection._batched import BatchedGridSearchCV
 from skvi.model_selection._search import EvidenceSearch

@@ -1,4 +1,4 @@
-"""Search over hyperparameters by cross-validation, with all fits side by side."""
+"""Search over hyperparameters by cross-validation, with all fits in parallel."""
 
 from typing import Any
 
@@ -25,11 +25,11 @@ class BatchedGridSearchCV(GridSearchCV):
 
     Networks of one shape that differ in continuous hyperparameters (weight and order
     of the divergence, prior scale, learning rate), in their seeds or in their rows are
-    trained side by side, in stacks of matrix products. Scores, ranks and the best
+    trained in parallel, in stacks of matrix products. Scores, ranks and the best
     candidate are those of `sklearn.model_selection.GridSearchCV` with the same
-    `random_state`, up to rounding, and the interface is its own. What cannot share a
-    stack (another number of units, another loss, or an estimator that is not fitted
-    by stochastic gradients) is in a stack of its own, or fitted as usual.
+    `random_state`, up to rounding, with the same interface. Candidates that cannot
+    share a stack (another number of units, another loss, or an estimator that is not
+    fitted by stochastic gradients) are in separate stacks, or fitted as usual.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class BatchedGridSearchCV(GridSearchCV):
         See `GridSearchCV`, as for all parameters below.
     scoring : str, callable, list, tuple or dict, default=None
     n_jobs : int, default=None
-        Processes. None is one, in which all fits are side by side; each of several
+        Processes. None is one, in which all fits run in parallel; with several, each
         takes an equal part of them, up to 64 at a time.
     refit : bool, str or callable, default=True
     cv : int, cross-validation generator or iterable, default=None
@@ -52,8 +52,8 @@ class BatchedGridSearchCV(GridSearchCV):
     Attributes
     ----------
     cv_results_ : dict of ndarray
-        That of `GridSearchCV`. The time of a fit is that of its own work plus its
-        share of the stack's.
+        As in `GridSearchCV`. The time of a fit is that of its own work plus its
+        fraction of that of its stack.
     best_estimator_ : estimator
         Fitted to all data, as usual, with all of its diagnostics.
     best_score_ : float
@@ -72,14 +72,13 @@ class BatchedGridSearchCV(GridSearchCV):
 
     Notes
     -----
-    Of the fits to folds nothing is kept but the scores. What they skip is what costs
-    time and no prediction needs: the ELBO comes from 100 draws, and fits are not
-    judged by weights of draws. Those that did not converge are counted in one warning.
-
-    All fits are in memory until they are scored, and the training part of every fold.
+    Only the scores of the fits to folds are kept. These fits skip costly steps that
+    predictions do not need: the ELBO comes from 100 draws, and weight diagnostics are
+    omitted. One warning counts the fits that did not converge. All fits, and the
+    training part of every fold, are in memory until they are scored.
 
     Estimators with callbacks or ``verbose > 0``, searches with callbacks, and arguments
-    of `fit` other than `sample_weight` and `groups` go one fit at a time.
+    of `fit` other than `sample_weight` and `groups` are handled one fit at a time.
 
     Examples
     --------
@@ -141,7 +140,7 @@ class BatchedGridSearchCV(GridSearchCV):
         )
         seconds = [outcome.seconds for outcome in outcomes]
         stand_in = FittedCandidate(self.estimator, Queue(outcomes))
-        del outcomes  # the queue forgets what is scored
+        del outcomes  # the queue drops scored fits
         own = self.get_params(deep=False)
         own |= {"estimator": stand_in, "n_jobs": None, "cv": splits}
         own["scoring"] = scorers_of(self.scoring, self.estimator)
@@ -150,7 +149,7 @@ class BatchedGridSearchCV(GridSearchCV):
         return self
 
     def _can_batch(self, y: Any, params: dict[str, Any]) -> bool:
-        """Whether some fits may be side by side, and nothing else is asked for."""
+        """Whether fits can run in parallel, and nothing prevents it."""
         if y is None or has_callbacks(self) or not can_be_batched(self.estimator):
             return False
         if params and get_config()["enable_metadata_routing"]:
@@ -161,7 +160,7 @@ class BatchedGridSearchCV(GridSearchCV):
         return set(params) <= known
 
     def _take_over(self, inner: GridSearchCV, seconds: np.ndarray) -> None:
-        """Take all that a search of fitted candidates found, with times of fits."""
+        """Copy the results of a search of fitted candidates, with times of fits."""
         found = {
             name: value
             for name, value in vars(inner).items()

@@ -1,4 +1,4 @@
-"""A stand-in through which scikit-learn's search meets fits that are made already."""
+"""A proxy that gives scikit-learn's search fits that have already been made."""
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -13,7 +13,7 @@ __all__ = ["FittedCandidate", "Queue", "given_scorers", "scorers_of"]
 
 
 class Queue:
-    """Outcomes of fits, in the order in which a search asks for them.
+    """Outcomes of fits, in the order in which a search requests them.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Queue:
         return self
 
     def take(self) -> Outcome | None:
-        """Return the next one; None where all are taken."""
+        """Return the next one; None if all are taken."""
         return self._left.pop() if self._left else None
 
 
@@ -48,7 +48,7 @@ class FittedCandidate(BaseEstimator):
         self.queue = queue
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever the estimator has: predictions, scores, fitted attributes."""
+        """Attributes of the estimator: predictions, scores, fitted attributes."""
         if name.startswith("__") or name in ("estimator", "queue"):
             raise AttributeError(name)
         return getattr(self.estimator, name)
@@ -58,7 +58,7 @@ class FittedCandidate(BaseEstimator):
         return self.estimator.__sklearn_tags__()
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Whether scorers may ask it: they do after `fit` only."""
+        """Always true: scorers only use it after `fit`."""
         return True
 
     def get_metadata_routing(self) -> Any:
@@ -83,7 +83,7 @@ class FittedCandidate(BaseEstimator):
 
 
 class _OfEstimator:
-    """A scorer that is shown the estimator, and not what stands in for it.
+    """A scorer that receives the estimator instead of its proxy.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class _OfEstimator:
 
     def __init__(self, scorer: Any) -> None:
         self.scorer = scorer
-        # By which searches tell whether it takes weights.
+        # By which searches detect whether it takes weights.
         self.__signature__ = signature(scorer)
 
     def __call__(self, stand_in: FittedCandidate, *data: Any, **params: Any) -> Any:
@@ -100,19 +100,19 @@ class _OfEstimator:
         return self.scorer(stand_in.estimator, *data, **params)
 
     def __getattr__(self, name: str) -> Any:
-        """What the scorer says of itself."""
+        """Attributes of the scorer."""
         if name.startswith("__") or name == "scorer":
             raise AttributeError(name)
         return getattr(self.scorer, name)
 
 
 def scorers_of(scoring: Any, estimator: Any) -> Any:
-    """Scorers that a search of fitted candidates takes in the place of the given ones.
+    """Scorers for a search of fitted candidates instead of the given ones.
 
     Parameters
     ----------
     scoring : str, callable, list, tuple, dict or None
-        Of the search.
+        Argument of the search.
     estimator : estimator
 
     Returns
@@ -129,7 +129,7 @@ def scorers_of(scoring: Any, estimator: Any) -> Any:
 
 
 def given_scorers(scorers: Any) -> Any:
-    """Return what `scorers_of` stands in for, as a search shows it.
+    """Undo `scorers_of`: return the original scorers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""All fits of a search: those that can, side by side; the others one at a time."""
+"""All fits of a search: in parallel if possible, otherwise one at a time."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "can_be_batched", "fit_candidates"]
 
-# Most fits that one process trains at once, where there are several processes.
+# Maximum number of fits that one of several processes trains at once.
 PIECE = 64
 
 
@@ -34,9 +34,9 @@ class Outcome:
     estimator : estimator
         Fitted, unless there is an error.
     seconds : float
-        Of its own work, and its share of a stack's.
+        Time of its own work, and its fraction of that of a stack.
     error : Exception, default=None
-        What `fit` raised.
+        Exception raised by `fit`.
     message : str, default=""
         Why a member of a stack did not converge.
     """
@@ -57,7 +57,7 @@ class Job:
         Not fitted.
     train : ndarray of int
     split : int
-        Number of the split.
+        Index of the split.
     """
 
     candidate: Any
@@ -69,7 +69,7 @@ def can_be_batched(estimator: Any) -> bool:
     """Whether fits of an estimator, or of a pipeline, may be members of a stack."""
     if not isinstance(estimator, Pipeline):
         return can_pose(estimator)
-    # Subclasses, caches and routed input may fit in another way.
+    # Subclasses, caches and routed input may fit differently.
     is_plain = type(estimator) is Pipeline and estimator.memory is None
     is_routed = estimator.get_params(deep=False).get("transform_input") is not None
     return is_plain and not is_routed and can_pose(final_step(estimator))
@@ -100,7 +100,7 @@ def fit_candidates(
     Returns
     -------
     list of Outcome
-        Split by split of the first candidate, then of the next one.
+        All splits of the first candidate, then those of the next one.
     """
     jobs = [
         Job(candidate, train, split)
@@ -131,7 +131,7 @@ def _fit_piece(
 
 
 class _Piece:
-    """Fits in one process: what they share is made once.
+    """Fits in one process: shared objects are made once.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class _Piece:
         self._heads: dict[Any, tuple[Pipeline, Any, float]] = {}
 
     def fit(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Fit all, side by side where that goes."""
+        """Fit all, in parallel if possible."""
         outcomes = [Outcome(clone(job.candidate), 0.0) for job in jobs]
         posed = [
             self._pose(job, outcome)
@@ -154,7 +154,9 @@ class _Piece:
         members = [fit for fit in posed if fit is not None]
         try:
             fit_side_by_side(members)
-        except Exception as error:  # of a single one: one at a time they show it
+        except (
+            Exception
+        ) as error:  # of a single one: fitted one at a time they raise it
             text = f"A stack of fits failed: {error!r}. They are made one at a time."
             warn_user(text, SkviWarning)
             posed = [None] * len(jobs)
@@ -178,7 +180,7 @@ class _Piece:
         return self._parts[job.split]
 
     def _pose(self, job: Job, outcome: Outcome) -> PosedFit | None:
-        """Bring a fit to its solver; None where it has to be made alone."""
+        """Prepare a fit for its solver; None if it has to be made alone."""
         if not can_be_batched(outcome.estimator):
             return None
         X, y, params = self._part(job)
@@ -191,7 +193,7 @@ class _Piece:
             return None
 
     def _transform(self, job: Job, outcome: Outcome) -> Any:
-        """Fit what comes before the last step, once for each split."""
+        """Fit the steps before the last one, once for each split."""
         pipeline = outcome.estimator
         *steps, last = pipeline.steps
         if not steps:
@@ -220,7 +222,7 @@ class _Piece:
 
 
 def _warn_of(outcomes: Sequence[Outcome]) -> None:
-    """Say once what fits one at a time would say each."""
+    """Warn once instead of once per fit."""
     messages = [outcome.message for outcome in outcomes if outcome.message]
     if messages:
         counts = f"{len(messages)} of {len(outcomes)} fits did not converge"

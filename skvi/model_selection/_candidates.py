@@ -13,7 +13,7 @@ from skvi._variational import BaseVariational
 from skvi.posteriors import Posterior
 from skvi.utils._transformers import refuse_supervised
 
-# Parameters that say how a posterior is found, and not what the model is.
+# Parameters of inference, which do not define the model.
 INFERENCE = frozenset(
     {
         "objective",
@@ -38,10 +38,10 @@ INFERENCE = frozenset(
     }
 )
 
-#: What else to do about candidates that differ.
+#: Further remedies for candidates that differ.
 REMEDIES = {
     "normalize_y": ", or use normalize_y=False, with priors in units of y, for all: "
-    "with True the prior is made from y, and the evidence is no probability of y",
+    "with True the prior is made from y, and the evidence is not a probability of y",
 }
 
 
@@ -65,7 +65,7 @@ def make_candidates(
 
 
 def final_step(estimator: Any) -> Any:
-    """Return what a pipeline ends in."""
+    """Return the final estimator of a pipeline."""
     while hasattr(estimator, "steps"):
         estimator = estimator.steps[-1][1]
     return estimator
@@ -92,13 +92,13 @@ def model_key(estimator: Any) -> Any:
 
 
 def _resolve(name: str, value: Any) -> Any:
-    """Return the object that a shorthand stands for."""
+    """Return the object of a shorthand."""
     table = SHORTHANDS.get(name, {})
     return table[value]() if isinstance(value, str) and value in table else value
 
 
 def canonical(value: Any) -> Any:
-    """Hashable that equal parameters share."""
+    """Hashable that is equal for equal parameters."""
     if isinstance(value, BaseEstimator):
         params = value.get_params(deep=False)
         named = ((name, canonical(part)) for name, part in sorted(params.items()))
@@ -111,19 +111,21 @@ def canonical(value: Any) -> Any:
         return value
     try:
         return type(value), joblib.hash(value)
-    except Exception:  # what cannot be pickled, such as a lambda, is itself alone
+    except (
+        Exception
+    ):  # objects that cannot be pickled, such as a lambda, equal only themselves
         return type(value), id(value)
 
 
 def check_comparable(candidates: list[Any]) -> None:
-    """Raise where evidences have no common unit, or are of other rows."""
+    """Raise if evidences have no common unit, or refer to different rows."""
     for candidate in candidates:
         fraction = final_step(candidate).get_params().get("validation_fraction")
         if fraction is not None:
             raise ValueError(
-                "Evidences are of the rows that were trained on, and "
+                "Evidences refer to the training rows, and "
                 f"validation_fraction={fraction!r} takes rows out of them. Use "
-                "validation_fraction=None: the bound needs no rows that are held out."
+                "validation_fraction=None: the bound needs no held-out rows."
             )
     units = [_unit(candidate) for candidate in candidates]
     for name in units[0]:
@@ -138,7 +140,7 @@ def check_comparable(candidates: list[Any]) -> None:
 
 
 def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
-    """What defines the unit of an evidence: values to compare, and to show."""
+    """Determinants of the unit of an evidence: values to compare, and to show."""
     final = final_step(candidate)
     params = final.get_params(deep=False)
     loss = _resolve("loss", params.get("loss"))
@@ -152,7 +154,7 @@ def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
 
 
 def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
-    """What the prior takes from y; robust losses also act in these units."""
+    """Quantities that the prior takes from y; robust losses also use these units."""
     scaled, prior = params.get("normalize_y"), params.get("prior")
     if isinstance(prior, Posterior) and prior.units is not None:
         return False, "the units of the posterior that is the prior"
@@ -169,7 +171,7 @@ def _kind(final: Any) -> tuple[str, str]:
 
 
 def group_models(candidates: list[Any]) -> list[list[int]]:
-    """Candidates that are the same model, in the order of their first."""
+    """Candidates of the same model, ordered by the first of each."""
     groups: dict[Any, list[int]] = {}
     for index, candidate in enumerate(candidates):
         groups.setdefault(model_key(candidate), []).append(index)
@@ -179,7 +181,7 @@ def group_models(candidates: list[Any]) -> list[list[int]]:
 def log_prior(
     model_prior: Callable | Sequence[float] | None, grid: list[dict]
 ) -> np.ndarray:
-    """Log of the weights that models have before the data, one for each candidate.
+    """Log of the prior weights of models, one for each candidate.
 
     Parameters
     ----------
@@ -196,7 +198,7 @@ def log_prior(
     Raises
     ------
     ValueError
-        There is not one positive weight for each candidate.
+        The weights are not one positive number for each candidate.
     """
     if model_prior is None:
         return np.zeros(len(grid))

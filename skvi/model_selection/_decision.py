@@ -1,8 +1,8 @@
-"""What intervals of log evidences allow to say about models.
+"""Decisions about models from intervals of log evidences.
 
-All statements follow from one: every interval holds its log evidence. The
-intervals are as wide as that needs to be true with the confidence level, whatever
-the number of models and of runs (Bonferroni's inequality).
+All statements follow from one: every interval contains its log evidence. The intervals
+are wide enough for this to hold with the confidence level, for any number of models and
+of runs (Bonferroni's inequality).
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ class Comparison:
     def beats(self, k: int, j: int) -> bool:
         """Whether model k is better than j by more than `min_difference`.
 
-        A maximum over hyperparameters that j does not learn proves nothing against j.
+        A maximum over hyperparameters that j does not learn is no evidence against j.
         """
         return self.is_above(k, j) and self.learned[k] <= self.learned[j]
 
     def is_above(self, k: int, j: int) -> bool:
-        """Whether the numbers alone say so."""
+        """The same by the intervals alone."""
         return bool(self.low[k] - self.high[j] > self.min_difference)
 
     def contenders(self) -> list[int]:
@@ -53,13 +53,13 @@ class Comparison:
         return sorted(left, key=lambda j: -self.estimate[j])
 
     def open_models(self) -> list[int]:
-        """Models for which tighter bounds may change what is said of the best."""
+        """Models for which tighter bounds may change the decision."""
         best, *others = self.contenders()
         found: set[int] = set()
         for j in others:
             if self._is_open(best, j):
                 endless = {k for k in (best, j) if np.isinf(self.low[k])}
-                # Beside bounds that prove nothing, tighter ones do not help.
+                # If other bounds are unreliable, tighter ones do not help.
                 found |= endless or {best, j}
         return sorted(found)
 
@@ -74,9 +74,9 @@ class Comparison:
     def probabilities(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Probability of every model, and the ends of its interval.
 
-        p_k rises in Z_k and falls in every other Z_j, so that its ends are at corners
-        of the intervals. The probability itself is NaN where the interval of some
-        model is endless: any number would rest on bounds that prove nothing.
+        p_k increases in Z_k and decreases in every other Z_j, so that its ends are at
+        corners of the intervals. The probability itself is NaN if the interval of some
+        model is infinite: any number would rest on unreliable bounds.
         """
         known = len(self.low) == 1 or np.isfinite([self.low, self.high]).all()
         low = [_share(low, self.high, k) for k, low in enumerate(self.low)]
@@ -95,6 +95,6 @@ def _share(value: float, others: np.ndarray, k: int) -> float:
 
 
 def n_standard_errors(confidence_level: float, n_models: int, n_runs: int) -> float:
-    """Errors on each side, so that all intervals of all runs hold together."""
+    """Standard errors on each side such that all intervals of all runs hold jointly."""
     tail = (1 - confidence_level) / (2 * n_models * n_runs)
     return float(student_t.isf(tail, DEGREES_OF_FREEDOM))

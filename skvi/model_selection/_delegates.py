@@ -1,4 +1,4 @@
-"""Methods that a search hands on to its best estimator."""
+"""Methods that a search delegates to its best estimator."""
 
 from sklearn import get_config
 from sklearn.utils.metadata_routing import process_routing
@@ -103,7 +103,7 @@ class Delegates:
 
     @available_if(_best_has("score"))
     def score(self, X, y=None, **params):
-        """Score of the best estimator: accuracy or R², as the estimator defines it.
+        """Score of the best estimator, as the estimator defines it: accuracy or R².
 
         Parameters
         ----------
@@ -115,7 +115,8 @@ class Delegates:
         Returns
         -------
         float
-            On held-out data; `best_score_` is the log evidence of the training data.
+            The score of X and y; `best_score_` is the log evidence of the training
+            data.
         """
         return self._best("score", X, y, **params)
 
@@ -185,7 +186,7 @@ class Delegates:
 
     @property
     def classes_(self):
-        """Labels that the best estimator knows."""
+        """Class labels of the best estimator."""
         _best_has("classes_")(self)
         return self.best_estimator_.classes_
 

@@ -1,4 +1,4 @@
-"""Bounds for all models: a cheap pass, then more work where it can matter."""
+"""Bounds for all models: a cheap pass, then more work if it can matter."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,14 +10,14 @@ from skvi.model_selection._decision import Comparison, n_standard_errors
 from skvi.model_selection._work import Outcome, bound_all, report_failures
 from skvi.utils._warnings import warn_user
 
-# Precisions of the passes, in units of the tightest one. Costs grow with the inverse
+# Precisions of the passes, relative to the tightest one. Costs grow with the inverse
 # square, so that the first two add about a tenth to the last.
 PASSES = (10.0, 3.0, 1.0)
 
 
 @dataclass
 class Model:
-    """One model: the candidates that share it, and what is known of its evidence."""
+    """One model: its candidates, and the bounds on its evidence."""
 
     rows: list[int]
     chosen: int
@@ -29,7 +29,7 @@ class Model:
     precision: float = np.inf
 
     def record(self, outcome: Outcome, precision: float) -> None:
-        """Take the result of a run in place of the last one."""
+        """Record the result of a run, replacing the last one."""
         self.seconds += outcome.seconds
         self.n_runs += 1
         self.precision = precision
@@ -42,14 +42,14 @@ class Model:
             self.bounds = replace(self.bounds, reliable=False, reason=reason)
 
     def half_width(self) -> float:
-        """Nats from the middle to the ends of `interval(2)`; it aims at `precision`."""
+        """Half the width of `interval(2)` in nats; its target is `precision`."""
         if self.bounds is None or not self.bounds.reliable:
             return np.inf
         low, high = self.bounds.interval(2.0)
         return (high - low) / 2
 
     def interval(self, n_errors: float) -> tuple[float, float]:
-        """Where the log evidence is; anywhere if the bounds are not reliable."""
+        """Interval of the log evidence; infinite if the bounds are not reliable."""
         if self.bounds is None or not self.bounds.reliable:
             return -np.inf, np.inf
         low, high = sorted(self.bounds.interval(n_errors))
@@ -58,7 +58,7 @@ class Model:
 
 @dataclass
 class Race:
-    """Everything that a run of `evidence_bounds` needs but the model."""
+    """Everything that a run of `evidence_bounds` needs except the model."""
 
     X: Any
     y: Any
@@ -105,7 +105,7 @@ class Race:
             model.record(outcome, precision)
 
     def _split(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
-        """Take apart merged candidates whose learned hyperparameters can differ."""
+        """Separate merged candidates whose learned hyperparameters can differ."""
         parts = []
         for model in models:
             learned = model.bounds and set(model.bounds.plug_in) - set(FROM_TARGET)
@@ -128,7 +128,7 @@ class Race:
         ]
 
     def compare(self, models: list[Model]) -> Comparison:
-        """Intervals that hold together, of log evidence and log prior probability."""
+        """Simultaneous intervals of log evidence plus log prior probability."""
         n_errors = self.n_errors(models)
         prior = np.array([self.log_prior[model.chosen] for model in models])
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
@@ -139,12 +139,12 @@ class Race:
         )
 
     def n_errors(self, models: list[Model]) -> float:
-        """Standard errors that the intervals have on each side."""
+        """Number of standard errors on each side of the intervals."""
         return n_standard_errors(self.confidence_level, len(models), len(PASSES))
 
 
 def check_quantities(models: list[Model]) -> None:
-    """Raise where some evidences are generalized ones and others are not."""
+    """Raise if some evidences are generalized ones and others are not."""
     found = sorted({model.bounds.quantity for model in models})
     if len(found) > 1:
         raise ValueError(
@@ -154,7 +154,7 @@ def check_quantities(models: list[Model]) -> None:
 
 
 def warn_mixed(models: list[Model]) -> None:
-    """Warn where hyperparameters that some models learn are given in others."""
+    """Warn if hyperparameters that some models learn are given in others."""
     found = {", ".join(model.bounds.plug_in) or "nothing" for model in models}
     if len(found) > 1:
         warn_user(

@@ -12,7 +12,7 @@ from skvi.model_selection._work import Outcome
 
 __all__ = ["make_results", "models_of"]
 
-# Training bounds that are equal up to what solvers leave: the first candidate wins.
+# Tolerance of equal training bounds: the first candidate wins.
 SAME_BOUND = 1e-4
 
 OF_BOUNDS = ("estimate", "lower", "upper", "lower_se", "upper_se")
@@ -29,9 +29,9 @@ def make_results(
     fits : list of Outcome
         One for each candidate.
     models : list of Model
-        Those that have an evidence.
+        Models that have an evidence.
     race : Race
-        Which has been run.
+        A race that has been run.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def make_results(
     groups, n_rows = [model.rows for model in models], len(grid)
 
     def column(values: Any, missing: Any = np.nan) -> np.ndarray:
-        return _spread(n_rows, groups, values, missing)
+        return _expand(n_rows, groups, values, missing)
 
     ends = np.array([model.interval(n_errors) for model in models]).T
     shares = comparison.probabilities()
@@ -80,7 +80,7 @@ def make_results(
 
 
 def training_bound(fitted: Any) -> float:
-    """ELBO of a fit, in nats; NaN where there is none."""
+    """ELBO of a fit, in nats; NaN if there is none."""
     return float(getattr(final_step(fitted), "lower_bound_", np.nan))
 
 
@@ -96,8 +96,8 @@ def _parameter_columns(grid: list[dict]) -> dict[str, Any]:
     return columns | {"params": grid}
 
 
-def _spread(n_rows: int, groups: list[list[int]], values: Any, missing: Any) -> Any:
-    """Give the value of each model to its candidates."""
+def _expand(n_rows: int, groups: list[list[int]], values: Any, missing: Any) -> Any:
+    """Repeat the value of each model for its candidates."""
     is_text = isinstance(missing, str)
     dtype = object if is_text else np.result_type(np.asarray(values), type(missing))
     column = np.full(n_rows, missing, dtype=dtype)
@@ -107,7 +107,7 @@ def _spread(n_rows: int, groups: list[list[int]], values: Any, missing: Any) -> 
 
 
 def _rank(estimates: np.ndarray) -> np.ndarray:
-    """1 for the highest estimate; what has none comes last."""
+    """1 for the highest estimate; candidates without one come last."""
     order = np.where(np.isnan(estimates), np.inf, -estimates)
     return rankdata(order, method="min").astype(np.int32)
 

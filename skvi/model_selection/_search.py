@@ -29,7 +29,7 @@ from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]
 
-# Nats: the default precision of the last pass is not worse.
+# Nats: upper limit of the default precision of the last pass.
 LOOSEST = 0.1
 
 
@@ -37,58 +37,58 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     """Search over models by their evidence, with an honest "undecided".
 
     Fits every candidate of a grid once, to all data, and bounds its log evidence
-    log p(D) from below and above. There are no folds: the evidence is the
-    probability that a model (features, likelihood, prior) gave to the training
-    targets before it saw them. A cheap pass comes first; tighter bounds are bought
-    only where they can change what is said of the best model.
+    log p(D) from below and above. There are no folds: the evidence is the probability
+    that a model (features, likelihood, prior) assigned to the training targets before
+    it saw them. A cheap pass comes first; tighter bounds are computed only if they can
+    change the decision.
 
     Parameters
     ----------
     estimator : estimator or Pipeline
-        It ends in an estimator with the method ``evidence_bounds``.
+        The final estimator has the method ``evidence_bounds``.
     param_grid : dict or list of dict
         As for `sklearn.model_selection.GridSearchCV`. Candidates that differ only in
-        how they infer (objective, divergence, posterior, solver and its settings,
-        random_state, ...) are one model: its evidence is bounded once, and stands
-        beside all of them.
+        inference (objective, divergence, posterior, solver and its settings,
+        random_state, ...) are one model: its evidence is bounded once, and reported for
+        all of them.
     min_difference : float, default=1.0
         Nats. A model is excluded if another one is certainly better by more than
         this; 1 nat are odds of 2.7 to 1. Models that are closer are a tie: such odds
-        are not worth more than a mention.
+        are negligible.
     confidence_level : float, default=0.95
-        Probability that *all* intervals of the search hold at once, and with them
-        every statement that it makes; asymptotically, and if chains have mixed (see
+        Probability that *all* intervals of the search hold simultaneously, and with
+        them all of its statements; asymptotically, and if chains have mixed (see
         Notes).
     precision : float, default=None
-        Nats between each bound and the log evidence to aim for in the last of three
-        passes; the first two aim at 10 and 3 times that. None is a quarter of
-        `min_difference`, and 0.1 at most: then differences above 2 `min_difference`
-        are decided, if the bounds are as tight as they aim to be.
+        Target distance of each bound from the log evidence, in nats, in the last of
+        three passes; 10 and 3 times that in the first two. None is a quarter of
+        `min_difference`, and at most 0.1: then differences above 2 `min_difference` are
+        decided, if the bounds reach their target.
     method : str, default="auto"
         Passed to ``evidence_bounds``.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
         Positive weights of the candidates, in the order of
         `sklearn.model_selection.ParameterGrid`, or a function of a candidate's
-        parameters that returns its weight. They need not sum to 1. None is one
-        weight for all models (not candidates: merged ones share it).
+        parameters that returns its weight. They need not sum to 1. None is equal
+        weights for all models (not candidates: merged ones share it).
     n_jobs : int, default=None
         Processes that fit candidates and bound their evidences, through joblib. The
         result does not depend on it.
     refit : bool, default=True
-        Whether to keep the best candidate as `best_estimator_`, and with it
-        `predict` and so on. It is not fitted again: every fit was to all data.
+        Whether to keep the best candidate as `best_estimator_`, for `predict` and so
+        on. It is not fitted again: every fit was to all data.
     error_score : "raise" or nan, default=nan
-        Whether the error of a candidate is raised, or leaves NaN in its row, with
-        a warning (`FitFailedWarning`).
+        Whether to raise the error of a candidate, or to leave NaN in its row, with a
+        warning (`FitFailedWarning`).
     allow_supervised_transformers : bool, default=False
-        Whether transformers of pipelines may look at y; without it such candidates are
-        refused before any fit (see `skvi.evidence_bounds`). Features that were made
-        from y are no model of it: of pure noise the search then prefers the model with
-        the most features that were chosen.
+        Whether transformers of pipelines may use y; otherwise such candidates are
+        refused before any fit (see `skvi.evidence_bounds`). Features made from y are
+        not part of a model of it: for pure noise the search then prefers the model with
+        the most selected features.
     verbose : int, default=0
-        1 writes a line for every pass, and the verdict.
+        1 writes a line for every pass, and the decision.
     random_state : int, RandomState instance or None, default=None
-        Of the bounds. Fits use the estimator's own.
+        Seed of the bounds. Fits use that of the estimator.
 
     Attributes
     ----------
@@ -96,34 +96,33 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         The candidate of `best_index_`, fitted to all data. Only with ``refit=True``.
     best_index_ : int
         Candidate with the highest estimate (plus log prior weight) among those that
-        are not excluded, *also where the search is undecided*. Of merged candidates
-        the one with the highest training bound (ELBO), up to 1e-4 nats the first.
+        are not excluded, *even if the search is undecided*. Among merged candidates the
+        one with the highest training bound (ELBO), the first if equal up to 1e-4 nats.
     best_params_ : dict
         Parameters of that candidate.
     best_score_ : float
         Estimate of its log evidence, in nats.
     decided_ : bool
         Whether all other models are excluded: the best one has more evidence than each
-        of them, by more than `min_difference`. How probable it is among all of them is
-        another question, which "probability" in `results_` and `verdict_` answer.
-        Candidates that failed are not compared, as `verdict_` says.
+        of them, by more than `min_difference`. Its posterior probability among all of
+        them is given by "probability" in `results_`, and by `verdict_`. Candidates that
+        failed are not compared, as `verdict_` says.
     contenders_ : list of int
         One candidate for each model that is not excluded, the best first.
     verdict_ : str
-        The answer and its reasons in one sentence.
+        The decision and its reasons in one sentence.
     results_ : dict of str to array
         One row for each candidate, ready for `pandas.DataFrame`: "params" and
         "param_*"; "model", the first candidate that is the same model; "estimate",
         "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
-        "interval_lower" and "interval_upper" at `confidence_level`, infinite where
-        the bounds are not reliable; "probability", "probability_lower" and
-        "probability_upper" of the model, the first of which is NaN as soon as the
-        bounds of one of them are not reliable; "log_prior", the log of its weight;
-        "contender", whether it is not excluded; "reliable", "reason", "method"
-        and "plug_in", what an evidence is conditioned on although it comes from y
-        (learned hyperparameters make it optimistic);
-        "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
-        candidate's own fit; "fit_time" and "evidence_time" in seconds;
+        "interval_lower" and "interval_upper" at `confidence_level`, infinite if the
+        bounds are not reliable; "probability", "probability_lower" and
+        "probability_upper" of the model, the first of which is NaN if the bounds of any
+        model are not reliable; "log_prior", the log of its weight; "contender", whether
+        it is not excluded; "reliable", "reason", "method" and "plug_in", the quantities
+        taken from y that an evidence is conditioned on (learned hyperparameters make it
+        optimistic); "precision" and "n_runs", the effort; "training_bound", the ELBO of
+        the candidate's own fit; "fit_time" and "evidence_time" in seconds;
         "rank_evidence", 1 for the best.
     evidence_bounds_ : list of EvidenceBounds or None
         Last bounds of each candidate's model.
@@ -145,32 +144,33 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     *Decision rule.* With a = 1 - `confidence_level`, K models and R = 3 passes, the
     interval of a model is [lower - t lower_se, upper + t upper_se], where t is the
     1 - a / (2 K R) quantile of Student's t with 60 degrees of freedom (the errors
-    come from 64 or more independent parts). By Bonferroni's inequality all intervals
-    of all passes hold at once with probability `confidence_level`, as far as the
-    errors are normal and the posterior chains have reached every mode. The
-    interval of a model whose bounds are not reliable is the whole line.
+    come from 64 or more independent parts). By Bonferroni's inequality all intervals of
+    all passes hold simultaneously with probability `confidence_level`, provided that
+    the errors are normal and the MCMC chains have reached every mode. The interval of a
+    model whose bounds are not reliable is the whole line.
 
     Model j is excluded if some model k has low_k - high_j > `min_difference`, and
-    learns no hyperparameter that j does not learn. While the intervals hold, what is
-    excluded is worse by more than `min_difference`; so the probability that a search
-    decides for a model which is not the best, or is better by less, is at most a.
-    A search is undecided where two models are within `min_difference`, where their
-    difference is too close to it to be told at `precision`, or where the bounds of a
-    contender are not reliable.
+    learns no hyperparameter that j does not learn. If the intervals hold, excluded
+    models are worse by more than `min_difference`; so the probability that a search
+    decides for a model which is not the best, or is better by less, is at most a. A
+    search is undecided if two models are within `min_difference`, if their difference
+    is too close to it to be decided at `precision`, or if the bounds of a contender are
+    not reliable.
 
     *Probabilities* are Z_k w_k / sum_j Z_j w_j, with Z the evidences and w the prior
     weights; the interval of p_k has Z_k at one end of its interval and all others at
-    the opposite ends. All intervals of probabilities hold together. Bounds that are not
-    reliable make them wide, and leave no probabilities.
+    the opposite ends. All intervals of probabilities hold simultaneously. Unreliable
+    bounds make them wide, and the probabilities NaN.
 
     *Learned hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among
-    candidates that learn the same ones this is ignored; a mixture warns.
+    candidates that learn the same ones this is ignored; a mixture of both kinds warns.
 
     *Normalized targets.* With ``normalize_y=True`` the prior takes location and scale
-    from y ("y_mean" and "y_scale" in the column "plug_in"), so that the evidence is no
-    probability of y. Candidates that all do so are compared; candidates that differ
-    in it are refused, since a prior that follows y wins for that reason alone.
+    from y ("y_mean" and "y_scale" in the column "plug_in"), so that the evidence is not
+    a probability density of y. Candidates that all do so are compared; candidates that
+    differ in it are refused, since a prior that follows y would win for that reason
+    alone.
 
     Estimates and bounds are from draws, unless "method" is "exact" or "quadrature".
 
@@ -256,7 +256,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            What the estimator accepts.
+            Features, as the estimator accepts them.
         y : array-like of shape (n_samples,)
             Target.
         **params : dict
@@ -274,19 +274,19 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         ValueError
             The candidates differ in loss, in class weights, in `normalize_y` or in the
             kind of target, so that their evidences have no common unit; a transformer
-            of a pipeline looks at y; or all of them failed.
+            of a pipeline uses y; or all of them failed.
         TypeError
             A candidate has no method ``evidence_bounds``.
         KeyboardInterrupt
-            On Ctrl-C, which leaves the search unfitted: half of a comparison says
-            nothing.
+            On Ctrl-C, which leaves the search unfitted: a partial comparison is
+            meaningless.
         """
         if not (self.error_score == "raise" or np.isnan(self.error_score)):
             raise ValueError(
                 f"error_score must be 'raise' or nan. Got {self.error_score!r}: an "
                 "evidence that failed has no other value."
             )
-        # At once: Ctrl-C leaves a search that is fitted, or not at all.
+        # Set at once: after Ctrl-C a search is fitted, or not at all.
         known = vars(self).items()
         self.__dict__ = {k: v for k, v in known if not k.endswith("_")}
         grid = list(ParameterGrid(self.param_grid))
@@ -305,7 +305,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         return self
 
     def _make_race(self, X, y, params, grid):
-        """Gather what bounds need; check what can be wrong before any fit."""
+        """Collect the arguments of bounds; check for errors before any fit."""
         routed = get_config()["enable_metadata_routing"]
         options = evidence_data(self.estimator, params, routed)
         if self.method != "auto":
@@ -363,7 +363,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             print(f"[EvidenceSearch] {text}", flush=True)  # noqa: T201
 
     def get_metadata_routing(self):
-        """Say which metadata the estimator asks for.
+        """Return the metadata that the estimator requests.
 
         Returns
         -------
@@ -377,7 +377,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         )
 
     def __sklearn_tags__(self):
-        """Take over what the estimator says of its inputs and outputs."""
+        """Use the tags of the estimator for inputs and outputs."""
         tags, inner = super().__sklearn_tags__(), get_tags(self.estimator)
         tags.estimator_type = inner.estimator_type
         tags.classifier_tags = deepcopy(inner.classifier_tags)

@@ -1,4 +1,4 @@
-"""The answer of a search in one sentence."""
+"""The decision of a search in one sentence."""
 
 import math
 
@@ -8,7 +8,7 @@ from skvi.plotting._search_text import describe_candidates
 
 
 def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
-    """Say which model is best, or why that cannot be said, and who took no part."""
+    """Say which model is best, or why that is undecided, and what failed."""
     failed = len(grid) - sum(len(model.rows) for model in models)
     verdict = _compare(models, comparison, grid)
     if not failed:
@@ -71,4 +71,6 @@ def _why_left(models: list[Model], comparison: Comparison, best: int, j: int) ->
     span = f"the best one is better by {low:.2g} to {high:.2g} nats"
     if comparison.is_tie(best, j):
         return f"{span}, within min_difference"
-    return f"{span}, which cannot be told from min_difference at this precision"
+    return (
+        f"{span}, which cannot be distinguished from min_difference at this precision"
+    )

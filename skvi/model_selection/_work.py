@@ -17,13 +17,13 @@ from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "bound_all", "evidence_data", "fit_all", "report_failures"]
 
-# Parameters of `fit` that belong to the data, and so to the evidence.
+# Parameters of `fit` that belong to the data, and therefore to the evidence.
 DATA = ("sample_weight", "exposure")
 
 
 @dataclass
 class Outcome:
-    """What a piece of work found: `value` is None where it failed."""
+    """The result of a task: `value` is None if it failed."""
 
     value: Any
     seconds: float
@@ -70,7 +70,7 @@ def _fit(estimator: Any, X: Any, y: Any, params: dict) -> Any:
 
 
 def _bound(estimator: Any, X: Any, y: Any, options: dict) -> Any:
-    # Whether transformers may look at y was checked before the fits.
+    # Whether transformers may use y was checked before the fits.
     options = {**options, "allow_supervised_transformers": True}
     bounds = evidence_bounds(estimator, X, y, **options)
     if not math.isfinite(bounds.estimate):
@@ -90,7 +90,7 @@ def _attempt(work: Callable, reraise: bool, *arguments: Any) -> Outcome:
 
 
 def report_failures(outcomes: list[Outcome], what: str) -> None:
-    """Warn of work that failed; raise where all of it did."""
+    """Warn of failed tasks; raise if all of them failed."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if not errors:
         return
@@ -116,7 +116,7 @@ def evidence_data(estimator: Any, params: dict, routed: bool) -> dict[str, Any]:
     ----------
     estimator : estimator or Pipeline
     params : dict
-        What `EvidenceSearch.fit` was given.
+        Arguments of `EvidenceSearch.fit`.
     routed : bool
         Whether scikit-learn's metadata routing is on; without it a pipeline takes
         ``step__sample_weight``.
@@ -133,7 +133,7 @@ def evidence_data(estimator: Any, params: dict, routed: bool) -> dict[str, Any]:
 
 
 def _source(name: str, request: Any) -> str:
-    """Name under which a step asks for metadata; empty if it does not."""
+    """Name under which a step requests metadata; empty if it does not."""
     if isinstance(request, str):
         return request
     return name if request is True else ""

@@ -1,4 +1,4 @@
-"""What all Bayesian neural networks share."""
+"""Base class of Bayesian neural networks."""
 
 import math
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from skvi.neural_network._flatness import spread_rows, unscaled_message
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
+from skvi.posteriors import Family
 from skvi.priors import build_prior
 from skvi.solvers import CheckpointFile, State
 from skvi.utils._arrays import as_tensor
@@ -31,26 +32,27 @@ from skvi.utils._validation import Interval, StrOptions
 
 __all__ = ["BayesianNetwork", "SampledFunction"]
 
-# Share of a first fit in which the divergence counts a tenth: it would switch units off
-# for good before the data have shaped them.
+# Fraction of a first fit in which the divergence has a tenth of its weight: it would
+# switch units off permanently before the data have shaped them.
 WARM_UP = 0.2
 # Gradient steps in an epoch of small data, and the largest minibatch.
 STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
-# Rows of which each step takes all.
+# Number of rows up to which each step uses all.
 FEW_ROWS = 200
 
 
-# Of those that predictions average over, so many score the state after an epoch.
+# Number of draws, of those that predictions average over, that score the state after an
+# epoch.
 MAX_SCORE_DRAWS = 20
 
 
 class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    One mixin says what the network predicts: `_response(y)`, `_assemble(data,
+    One mixin defines what the network predicts: `_response(y)`, `_assemble(data,
     response)`, `_mean(f)` and `_compare_with_constant(X, y, weight, rows_per_row)`.
-    Another one says what it is: `_network(X, likelihood)`, a predictor, and
-    `_remedies()`, what may help a fit that misses a signal.
+    Another one defines the network: `_network(X, likelihood)`, a predictor, and
+    `_remedies()`, possible remedies of a fit that misses a signal.
     """
 
     _parameter_constraints: dict = {
@@ -59,6 +61,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             StrOptions({"auto", *SHORTHANDS["prior"]}),
             *BaseSupervised._parameter_constraints["prior"][1:],
         ],
+        "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
@@ -76,11 +79,11 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         return self.n_draws * n_rows * target.layout.size
 
     def _device_work(self, target):
-        """Any number of epochs is worth a copy of the data."""
+        """Any number of epochs justifies a copy of the data."""
         return math.inf
 
     def _build_prior(self, layout):
-        """Prior of all parameters, without one of intercepts where there are none."""
+        """Prior of all parameters, without that of intercepts if there are none."""
         if self._learns_scales:
             self.prior_ = layerwise_prior(layout, self.prior_)
             return build_prior(self.prior_, layout)
@@ -105,7 +108,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         return {"intercept": self._resolve("intercept_prior")}
 
     def _batch_size(self, n_rows):
-        """All rows for weights objectives, which minibatches would bias."""
+        """All rows for importance-weighted objectives, which minibatches would bias."""
         if self.batch_size != "auto":
             return super()._batch_size(n_rows)
         if self.objective_.kind == "weights":
@@ -137,7 +140,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         )
 
     def _score(self, state):
-        """Mean of what `predict_log_density` would be of the rows that are held out."""
+        """Mean log predictive density of the held-out rows."""
         posterior, target = state
         generator = make_generator(self._draw_seed, target.hyper.device)
         held_out = target.held_out.at(target.hyper)
@@ -146,12 +149,12 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             return held_out.mean_log_density(posterior, n_draws, generator)
 
     def _checkpoint_file(self, target, problem, before):
-        """The file of `checkpoint_path`; it is refused where it is of another fit."""
+        """The file of `checkpoint_path`; refused if it belongs to another fit."""
         if self.checkpoint_path is None:
             return None
         if not isinstance(self.random_state, Integral):
             raise ValueError(
-                "A fit that another process can go on with needs an int as "
+                "A fit that another process can resume needs an int as "
                 f"random_state. Got {self.random_state!r} with checkpoint_path="
                 f"{self.checkpoint_path!r}: use random_state=0, for example."
             )
@@ -179,7 +182,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         return State(posterior, target)
 
     def _first_phase(self, problem):
-        """Draws of a random network all miss the posterior: start at the ELBO's."""
+        """Draws of a random network miss the posterior: start at the ELBO's."""
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
@@ -194,27 +197,27 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         with torch.no_grad():
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
         found["_theta"] = theta.numpy()
-        # Only a fit with rows that are held out has others.
+        # Only differs for a fit with held-out rows.
         return found | {"validation_scores_": None, "best_validation_score_": None}
 
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""
         if self._continues or not self.loss_function_.is_log_loss:
-            return {}, ""  # a batch alone need not show what the network knows
+            return {}, ""  # a single batch need not show what the network has learned
         rows = spread_rows(target.n_rows)
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.sample_weight is not None:
             weight = target.sample_weight[rows].double().cpu().numpy()
-            weight = weight / weight.max()  # squares of large ones are no floats
+            weight = weight / weight.max()  # squares of large ones overflow
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
 
     def _input_remedy(self, target):
-        """Name features of another size than networks expect."""
+        """Name features whose size is not what networks expect."""
         return unscaled_message(target.X[spread_rows(target.n_rows)].cpu().numpy())
 
     def _drawn(self, theta=None):
-        """Networks that predictions average over; `theta` in the place of the fit's."""
+        """Networks that predictions average over; `theta` replaces that of the fit."""
         theta = as_tensor(self._theta) if theta is None else theta
         predictor, likelihood = self._model.bound(self._hyper)
         draws = self._make_draws(predictor, theta, likelihood)
@@ -235,8 +238,8 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         callable
             X of shape (n_samples, n_features) -> what `predict` (for classifiers
             `predict_proba`) would return if this network were the only one. Noise is
-            not added, and calls agree with each other, so that the draw can be plotted,
-            optimized, or evaluated anywhere.
+            not added, and all calls evaluate the same function, so that the draw can be
+            plotted, optimized, or evaluated anywhere.
         """
         # A later fit must not change the function.
         return SampledFunction(copy(self), self._draw(1, random_state))

@@ -1,4 +1,4 @@
-"""What Bayesian networks for classes share."""
+"""Shared by Bayesian networks for classes."""
 
 import numpy as np
 import torch
@@ -19,11 +19,10 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, sample_weight=None, classes=None):
-        """Learn from a batch: the posterior so far is the prior of what follows.
+        """Learn from a batch: the current posterior is the prior for the next batch.
 
-        The first call is a `fit`; after a `fit` the next one goes on with it. Every
-        call trains for `max_iter` epochs of its batch, and starts where the last one
-        ended.
+        The first call is a `fit`; after a `fit` the next call continues it. Every call
+        trains for `max_iter` epochs of its batch, and starts where the last one ended.
 
         Parameters
         ----------
@@ -32,7 +31,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
             Some of the classes.
         sample_weight : array-like of shape (n_samples,), default=None
         classes : array-like of shape (n_classes,), default=None
-            All of them; needed in the first call, and the same ones in every other.
+            All classes; required in the first call, and equal in every other.
 
         Returns
         -------
@@ -43,7 +42,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         IncompatibleComponentsError
             The posterior is not normal, so that it cannot be a prior.
         ValueError
-            There are no classes in the first call, or others in a later one, or
+            `classes` is missing in the first call, or different in a later one, or
             ``class_weight="balanced"``, which would need all rows.
         KeyboardInterrupt
             On Ctrl-C. In the first call the best posterior so far is kept, in a later
@@ -51,11 +50,11 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
 
         Notes
         -----
-        `lower_bound_` and `evidence_bounds` are those of the last batch given the ones
-        before: of log p(batch) under the posterior that was its prior. Summed over the
-        batches they estimate the evidence of all rows, but bound it in neither
-        direction, since that posterior is an approximation. A factorized one forgets:
-        let every batch look like all the rows.
+        `lower_bound_` and `evidence_bounds` are those of the last batch given the
+        previous ones: of log p(batch) under the posterior that was its prior. Summed
+        over the batches they estimate the evidence of all rows, but are not a bound,
+        since that posterior is an approximation. A factorized one forgets: every batch
+        should be representative of all rows.
         """
         return self._partial_fit(X, y, sample_weight, self._labels(classes))
 
@@ -63,8 +62,8 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         """Labels of a stream of batches."""
         if isinstance(self.class_weight, str):
             raise ValueError(
-                f"class_weight={self.class_weight!r} needs all rows, of which "
-                "partial_fit sees a batch. Give the weights as a dict."
+                f"class_weight={self.class_weight!r} needs all rows, but "
+                "partial_fit sees only a batch. Give the weights as a dict."
             )
         found = None if classes is None else np.unique(classes)
         if self.__sklearn_is_fitted__():
@@ -102,7 +101,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         return torch.from_numpy(log_p), X.dtype
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
-        """Share of the log loss of the class frequencies that the fit saves."""
+        """Fractional reduction of the log loss relative to the class frequencies."""
         log_proba = self._drawn().by_rows(X, average_log_probabilities)
         codes = y.astype(int)
         explained, entropy = explained_log_loss(log_proba, codes, weight)

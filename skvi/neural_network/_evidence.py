@@ -11,8 +11,8 @@ from skvi.utils._validation import Interval, validate_arguments
 __all__ = ["NetworkEvidenceMixin"]
 
 COPIES = (
-    "hidden units may change places, so that the posterior has exp({:.1f}) equivalent "
-    "copies: the bounds hold for those that draws and chains reach; method='tempering' "
+    "hidden units can be permuted, so that the posterior has exp({:.1f}) equivalent "
+    "modes: the bounds hold for those that draws and chains reach; method='tempering' "
     "reaches all of them"
 )
 
@@ -37,10 +37,11 @@ class NetworkEvidenceMixin(EvidenceMixin):
     ):
         """Bound the log evidence log p(D) of the model from below and above.
 
-        The evidence is what the model (likelihood, prior, features) gave to these
-        data before it saw them: the number by which Bayesian models are compared.
-        It does not depend on objective, divergence or posterior family, nor on which
-        of many equivalent modes (hidden units may change places) the fit has found.
+        The evidence is the probability (density) that the model (likelihood, prior,
+        features) assigned to these data before it saw them: the number by which
+        Bayesian models are compared. It does not depend on objective, divergence or
+        posterior family, nor on which of many equivalent modes (hidden units can be
+        permuted) the fit has found.
 
         Parameters
         ----------
@@ -49,23 +50,23 @@ class NetworkEvidenceMixin(EvidenceMixin):
         y : array-like of shape (n_samples,)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights; the evidence is then a generalized one.
+            Required if the fit had weights; the evidence is then a generalized one.
             Class weights are added by the estimator.
         method : {"auto", "tempering", "importance", "annealing"}, default="auto"
             "tempering": chains at all temperatures between prior and posterior, which
-            exchange places. "importance", "annealing": from a normal
-            near the fit, as for linear models; with hidden units they rarely are
-            reliable. "auto": tempering with hidden units, else the others.
+            are exchanged. "importance", "annealing": from a normal near the fit, as for
+            linear models; with hidden units they are rarely reliable. "auto": tempering
+            with hidden units, otherwise the others.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision` needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for. None is 0.25 with
-            tempering, as far as 3,000 sweeps of 16 systems of chains go. Not together
+            Target distance of each bound from log p(D), in nats. None is 0.25 with
+            tempering, limited to 3,000 sweeps of 16 systems of chains. Not together
             with `n_draws`.
         max_seconds : float, default=None
-            What it may take, roughly; bounds are then wider, and more often not
-            reliable. With it the result depends on how fast the machine is. None has no
-            limit. For tempering only.
+            Approximate time limit; bounds are then wider, and more often not reliable.
+            With it the result depends on the speed of the machine. None is no limit.
+            For tempering only.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -74,9 +75,9 @@ class NetworkEvidenceMixin(EvidenceMixin):
             With ``lower``, ``upper``, their standard errors, ``estimate``,
             ``reliable`` and ``reason``; ``print(bounds)`` shows the
             interval, ``print(bounds.table)`` every bound. With
-            tempering `khat` is that of weights between neighboring temperatures which
-            have no finite variance by construction (-inf where there are none), and
-            `ess` that of the log joint density in the chains.
+            tempering `khat` is that of weights between neighboring temperatures whose
+            variance is not finite by construction (-inf if there are none), and `ess`
+            that of the log joint density in the chains.
 
         Raises
         ------
@@ -84,22 +85,22 @@ class NetworkEvidenceMixin(EvidenceMixin):
             The data are not those of the fit, the fit had weights and none are given,
             or `max_seconds` is given for another method.
         KeyboardInterrupt
-            On Ctrl-C; the estimator stays as it was.
+            On Ctrl-C; the estimator is not changed.
 
         Notes
         -----
-        Values are in nats, summed over the data, with all constants. What comes from y
-        is conditioned on, and named in ``plug_in``: the learned noise, and location and
-        scale of y with ``normalize_y=True``. Two fits that learn other noise have other
-        evidences: fix `noise_scale` to compare them.
+        Values are in nats, summed over the data, with all constants. Quantities taken
+        from y are conditioned on, and listed in ``plug_in``: the learned noise, and
+        location and scale of y with ``normalize_y=True``. Two fits that learn different
+        noise have different evidences: fix `noise_scale` to compare them.
 
-        With tempering both sides are valid if the chains have mixed. They are judged by
-        fitted values and by the log joint density, which equivalent networks share,
-        and by how often they came from the prior to the posterior, where half of them
-        start from where the prior alone led them. The row "particles" of the table
-        needs no such condition: it is below log p(D) in expectation whatever is
-        found. ``reliable`` is true if chains, starts and sides agree, and nothing
-        refutes them.
+        With tempering both bounds are valid if the chains have mixed. Mixing is
+        assessed by fitted values and by the log joint density, which are equal for
+        equivalent networks, and by how often replicas came from the prior to the
+        posterior; half of the chains start from annealed draws of the prior. The row
+        "particles" of the table needs no such condition: it is below log p(D) in
+        expectation, whatever is found. ``reliable`` is true if chains, starts and
+        bounds agree, and nothing refutes them.
         """
         check_is_fitted(self)
         validate_arguments(

@@ -18,22 +18,22 @@ __all__ = [
     "unscaled_message",
 ]
 
-# A gain that chance gives to ten parameters is none, nor is one below a tenth.
+# A gain that ten parameters get by chance does not count, nor one below a tenth.
 CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
-# A missed share that counts, at least four standard errors of one of pure noise.
+# Missed fraction that counts, at least four standard errors under pure noise.
 MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
-# Layers below are small, and priors of more weight worth lowering.
+# Layers below this size are small, and larger weights of the prior can be lowered.
 SMALL_LAYER, LOW_WEIGHT = 10, 0.1
-# Root mean squares of the largest feature that are far from that of standardized ones.
+# Root mean squares of the largest feature that are far from those of standardized ones.
 LARGE_INPUT, SMALL_INPUT = 10.0, 0.1
-# Squares of larger numbers, and sums of them, are no floats.
+# Squares of larger numbers, and sums of them, overflow.
 LARGEST = 1e140
-# Rows on which a fit is judged.
+# Number of rows on which a fit is evaluated.
 MAX_ROWS = 2000
 
 
 def spread_rows(n_rows: int) -> np.ndarray:
-    """Numbers of at most 2000 rows, evenly spread."""
+    """Indices of at most 2000 rows, evenly spaced."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))
 
 
@@ -43,16 +43,16 @@ def remedies(
     divergence: Divergence | None,
     learns_scales: bool = True,
 ) -> str:
-    """Name what may help a fit that misses a signal and is not in place yet.
+    """Name possible remedies for a fit that misses a signal.
 
     Parameters
     ----------
     hidden : sequence of int or None
-        Units of each hidden layer; None where layers are not known.
+        Units of each hidden layer; None if layers are unknown.
     activation : str
     divergence : Divergence
     learns_scales : bool, default=True
-        Whether the scale of some prior is learned: one that is given may be too narrow.
+        Whether the scale of some prior is learned: a given one may be too narrow.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def remedies(
 
 
 def unscaled_message(X: np.ndarray) -> str:
-    """Say that features are far from the size that networks expect, about 1.
+    """Say that features are far from the scale that networks expect, about 1.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def unscaled_message(X: np.ndarray) -> str:
     Returns
     -------
     str
-        Empty where the sizes are fine; to be put behind a complaint.
+        Empty if the scales are fine; to be appended to another message.
     """
     columns = np.abs(X.reshape(len(X), -1)).astype(np.float64)
     largest = np.maximum(columns.max(0), 1e-300)
@@ -99,7 +99,7 @@ def unscaled_message(X: np.ndarray) -> str:
 def explained_variance(
     mean: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> float | None:
-    """Share of the variance of a target that predictions explain: weighted R^2.
+    """Fraction of the variance of a target that predictions explain: weighted R^2.
 
     Parameters
     ----------
@@ -108,13 +108,13 @@ def explained_variance(
     Returns
     -------
     float or None
-        At most 1; None where the target is constant, or predictions have no squares.
+        At most 1; None if the target is constant, or squares of predictions overflow.
     """
     if not float(np.abs(mean).max()) < LARGEST:
         return None
     centered = y - np.average(y, weights=weight)
     total = float(weight @ centered**2)
-    # Rounding leaves something of a constant.
+    # Rounding leaves a small variance of a constant.
     if total <= 1e-20 * max(float(weight @ y**2), 1e-300):
         return None
     return 1.0 - float(weight @ (y - mean) ** 2) / total
@@ -123,7 +123,7 @@ def explained_variance(
 def explained_log_loss(
     log_proba: np.ndarray, codes: np.ndarray, weight: np.ndarray
 ) -> tuple[float | None, float]:
-    """Share of the log loss of the class frequencies that predictions save.
+    """Fractional reduction of the log loss relative to the class frequencies.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def explained_log_loss(
     Returns
     -------
     share : float or None
-        At most 1; None where there is one class only.
+        At most 1; None if there is only one class.
     entropy : float
         The log loss of the class frequencies, in nats per row.
     """
@@ -155,21 +155,21 @@ def flat_message(
     constant: str,
     remedy: str,
 ) -> str:
-    """Say that a fit explains next to nothing; empty where it does not.
+    """Say that a fit explains almost nothing; empty if it explains more.
 
     Parameters
     ----------
     explained : float or None
-        Share that the fit explains.
+        Fraction that the fit explains.
     nats_per_unit : float
-        What a small share is worth for each row, in nats of log likelihood.
+        Nats of log likelihood per row that correspond to a small fraction.
     weight : ndarray of shape (n,)
     rows_per_row : float
-        Rows of the fit for each of these.
+        Number of rows of the fit per row here.
     constant : str
-        What a constant would be, in words.
+        Name of the constant prediction, in words.
     remedy : str
-        What may help, as from `remedies`.
+        Possible remedies, from `remedies`.
 
     Returns
     -------
@@ -178,13 +178,13 @@ def flat_message(
     n_rows = rows_per_row * weight.sum() ** 2 / (weight @ weight)
     if explained is None or n_rows < 3:
         return ""
-    # Chance gives every parameter half a nat on average.
+    # By chance every parameter gains half a nat on average.
     chance = 0.5 * CHANCE_PARAMETERS / (nats_per_unit * n_rows)
     if explained >= min(SMALL_SHARE, chance):
         return ""
     return (
         f"the fit explains no more of the target than {constant} would "
-        f"({max(explained, 0.0):.1%}), which is right where there is nothing to learn; "
+        f"({max(explained, 0.0):.1%}), which is right if there is nothing to learn; "
         f"if you expect a signal, {remedy} may help"
     )
 
@@ -192,23 +192,24 @@ def flat_message(
 def missed_variance(
     X: np.ndarray, y: np.ndarray, mean: np.ndarray, weight: np.ndarray
 ) -> tuple[float | None, float]:
-    """Share of the variance that the nearest rows have in common and the fit misses.
+    """Fraction of the variance that the nearest rows have in common and the fit misses.
 
-    The covariance of the residuals of every row and its nearest neighbor, as a share of
-    the variance of the target; a pair weighs the geometric mean of the weights of its
+    The covariance of the residuals of every row and its nearest neighbor, as a fraction
+    of the variance of the target; a pair has the geometric mean of the weights of its
     rows. Noise gives 0 within about ``1 / sqrt(n_pairs)``; signals that neighbors do
-    not share, as in many dimensions, are not seen.
+    not have in common, as in many dimensions, are not detected.
 
     Parameters
     ----------
     X : ndarray of shape (n, d)
-        Of equal rows only the first counts, of those with weight.
+        Only the first of equal rows counts, among those with positive weight.
     y, mean, weight : ndarray of shape (n,)
 
     Returns
     -------
     share : float or None
-        None for fewer than 20 pairs, a constant target, or numbers without squares.
+        None for fewer than 20 pairs, a constant target, or numbers whose squares
+        overflow.
     n_pairs : float
         Effective number of pairs.
     """
@@ -235,18 +236,18 @@ def missed_variance(
 def missed_message(
     missed: float | None, explained: float, n_pairs: float, remedy: str
 ) -> str:
-    """Say that a fit misses a signal; empty where none is seen.
+    """Say that a fit misses a signal; empty if none is detected.
 
     Parameters
     ----------
     missed : float or None
-        What `missed_variance` found; more than the fit leaves is not believed.
+        Result of `missed_variance`; more than the unexplained fraction is ignored.
     explained : float
-        Share of the variance that the fit explains.
+        Fraction of the variance that the fit explains.
     n_pairs : float
         Effective number of pairs.
     remedy : str
-        What may help, as from `remedies`.
+        Possible remedies, from `remedies`.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from skvi.priors import Normal, Prior
 
 __all__ = ["layerwise_prior"]
 
-# Numbers of a block that have enough to say of the scale of their prior.
+# Size of a block from which on the scale of its prior is learned.
 MIN_NUMBERS = 5
 
 
@@ -19,15 +19,15 @@ def layerwise_prior(layout: Layout, given: Mapping[str, Prior]) -> dict[str, Pri
     Parameters
     ----------
     layout : Layout
-        Of a network.
+        The layout of a network.
     given : mapping of str to Prior
         The prior of "intercept", if there is one.
 
     Returns
     -------
     dict of str to Prior
-        Blocks of fewer than five numbers keep the scale 1: a learned one would follow
-        them, and say nothing.
+        Blocks of fewer than five numbers keep the scale 1: a learned one would be
+        uninformative.
     """
     found: dict[str, Prior] = {}
     for name, block in layout.items():

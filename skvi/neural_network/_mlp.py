@@ -1,4 +1,4 @@
-"""What a multilayer perceptron is made of, for regressors and classifiers."""
+"""Multilayer perceptrons, for regressors and classifiers."""
 
 from numbers import Integral
 
@@ -25,7 +25,7 @@ class MLPMixin:
     _scales = (1.0, 1.0)
 
     def _network(self, X, likelihood):
-        """Predictor of the hidden layers that are asked for."""
+        """Predictor with the requested hidden layers."""
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes))
         if sizes.ndim > 1 or (sizes.size and sizes.dtype.kind not in "iu"):
             raise ValueError(
@@ -46,7 +46,7 @@ class MLPMixin:
         )
 
     def _remedies(self):
-        """What may help a fit that misses a signal."""
+        """Possible remedies for a fit that misses a signal."""
         hidden = self._model.predictor.sizes[1:-1]
         learns = self._learns_scales or bool(self._model.prior.learned)
         return remedies(hidden, self.activation, self.divergence_, learns)

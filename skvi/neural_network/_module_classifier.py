@@ -12,11 +12,11 @@ __all__ = ["BayesianModuleClassifier"]
 class BayesianModuleClassifier(NetworkClassifierMixin, ModuleMixin, BayesianNetwork):
     """A posterior over the weights of any `torch.nn.Module`, for classes.
 
-    The module may be what it likes, of layers that treat each row by itself: its
-    parameters get a prior and a posterior, all of them or those that are not named as
-    `deterministic`. X may have any number of dimensions, such as images
-    (n, channels, height, width). The output has one column, the log odds, for two
-    classes, else K.
+    The module can be arbitrary, with layers that treat each row separately: its
+    parameters get a prior and a posterior, except those listed as `deterministic`. X
+    may have any number of dimensions, such as images (n_samples, channels, height,
+    width). The output has one column, the log odds, for two classes, else one for each
+    class.
 
     Parameters
     ----------
@@ -28,50 +28,51 @@ or Objective, default="elbo"
         bias them.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
-        How distance to the prior is measured. Anything but "kl" gives a
-        generalized posterior and needs ``objective="elbo"``.
+        How distance to the prior is measured. Anything except "kl" gives a generalized
+        posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
         the model finds impossible, such as wrong ones. A callable
         ``(f, y) -> (S, n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives
         a Gibbs posterior; see `CallableLoss`.
-    posterior : {"mean_field", "low_rank", "full_rank", "ensemble"} or Family, \
-default="mean_field"
+    posterior : {"mean_field", "last_layer", "low_rank", "full_rank", "dropout", \
+"ensemble"} or Family, default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
-        "low_rank" adds the correlations along ten directions, "full_rank" all of
-        them, for a few hundred weights. "ensemble" is a mixture of eight "mean_field"
+        "last_layer" adds the correlations in the last layer, see `LastLayerNormal`,
+        "low_rank" those along ten directions, "full_rank" all of them, for a few
+        hundred weights. "dropout" is normal dropout whose rate each layer learns, see
+        `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
         that start at other places, see `Ensemble`: better predictions in less than
         eight times the time.
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
-        Distribution of the parameters before the data, weights in units of the natural
-        scale of their layer, gain / sqrt(inputs), so that one scale suits layers of
-        every width. The gain is 3 (the size of log odds) for the last weight, else
-        sqrt(2). A dict gives one prior for each parameter ("conv1.weight"), or for
-        roles: "coef" (or "weight"), "intercept" and "affine", the parameters of
-        normalization layers. "learn" as the scale of a prior finds it by type-II
-        maximum likelihood.
+        Prior distribution of the parameters, weights in units of the natural scale of
+        their layer, gain / sqrt(inputs), so that one scale suits layers of every width.
+        The gain is 3 (the size of log odds) for the last weight, else sqrt(2). A dict
+        gives one prior for each parameter ("conv1.weight"), or for roles: "coef" (or
+        "weight"), "intercept" and "affine", the parameters of normalization layers.
+        "learn" as the scale of a prior finds it by type-II maximum likelihood.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with 10 where that has
+        None is a normal prior with the scale of `prior`, or with scale 10 if that has
         none, or learns it: an intercept is never shrunk by a sparse prior.
     module : torch.nn.Module, class, callable or None, default=None
-        What maps rows of X to outputs: a module, which is copied, and whose parameters
-        are the start; or its class, or a function that returns one, called with
-        the parameters ``module__name`` of the estimator, and with `n_features`,
-        `input_shape` and `n_outputs` where it has parameters of these names. None is
-        one hidden layer of 20 relu units. Parameters with ``requires_grad=False`` and
-        buffers stay as they are. Batch normalization and dropout are refused in
-        training mode.
+        The map from rows of X to outputs: a module, which is copied, and whose
+        parameters are the start; or its class, or a function that returns one, called
+        with the parameters ``module__name`` of the estimator, and with `n_features`,
+        `input_shape` and `n_outputs` if it has parameters of these names. None is one
+        hidden layer of 20 relu units. Parameters with ``requires_grad=False`` and
+        buffers are not changed. Batch normalization and dropout are refused in training
+        mode.
     deterministic : str or sequence of str, default=()
-        Parameters without a posterior, learned as points by type-II maximum likelihood:
-        names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
+        Parameters without a posterior, learned as point estimates by type-II maximum
+        likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic", "ivon"}, default="auto"
-        "stochastic", which "auto" takes, is Adam on fresh draws. "ivon" is for
+        "stochastic", the choice of "auto", is Adam on fresh draws. "ivon" is for
         "mean_field" posteriors and ensembles of them: natural gradients at the cost of
         Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
-        fixed prior scales it comes as far, with scales to learn not.
+        fixed prior scales it performs equally well, with learned scales worse.
     n_draws : int, default=4
         Draws of the weights per gradient step.
     batch_size : int or "auto", default="auto"
@@ -79,31 +80,31 @@ Prior, Posterior or dict, default="normal"
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
     learning_rate : float or "auto", default="auto"
-        First step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01
-        for those that weigh draws, 0.005 for score gradients; 0.2 for "ivon".
+        Initial step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01 for
+        importance-weighted ones, 0.005 for score gradients; 0.2 for "ivon".
     max_iter : int, default=200
-        Largest number of epochs, visits of every row; without minibatches an
-        iteration is 16 gradient steps.
+        Maximum number of epochs, passes over the rows; without minibatches an iteration
+        is 16 gradient steps.
     tol : float, default=1e-3
-        Nats: a smaller rise of the bound is no progress. It says nothing of how far
-        the optimum is.
+        Nats: a smaller increase of the bound counts as no progress. It is unrelated to
+        the distance from the optimum.
     early_stopping : bool, default=False
-        False holds the step size until the bound is level, or half of `max_iter` is
-        over, and then lets it fall linearly, as long as it took so far.
-        True stops when the bound no longer rises: the step size is halved after
-        `n_iter_no_change` iterations without progress beyond the noise, five
-        times; bounds often rise again after long plateaus, which this misses. No
-        data need be held out: the bound itself guards against overfitting. With
+        False keeps the step size until the bound is level, or half of `max_iter` is
+        over, and then decreases it linearly, over as many iterations as so far. True
+        stops when the bound no longer increases: the step size is halved after
+        `n_iter_no_change` iterations without progress beyond the noise, five times;
+        bounds often increase again after long plateaus, which this misses. No data need
+        be held out: the bound itself guards against overfitting. With
         `validation_fraction` True stops, as scikit-learn's networks do, when the score
-        has not risen by `tol` for `n_iter_no_change` epochs; the bound of what it
-        returns may then be far from its optimum still.
+        has not increased by `tol` for `n_iter_no_change` epochs; the bound may then
+        still be far from its optimum.
     validation_fraction : float, default=None
-        Part of the rows, and of every class, that is held out of the fit, drawn by
+        Fraction of the rows, and of every class, that is held out of the fit, drawn by
         `random_state`. The state after every epoch is scored by its mean log predictive
-        density of these rows, and the one with the best score is what the fit returns,
-        whether or not it stops early (but none of the first fifth, in which the
-        divergence counts a tenth). Everything else is of the rows that were trained on:
-        the posterior, `lower_bound_`, and `evidence_bounds`, which takes all rows and
+        density of these rows, and the fit returns the one with the best score, whether
+        or not it stops early (except those of the first fifth, in which the divergence
+        has a tenth of its weight). Everything else refers to the training rows: the
+        posterior, `lower_bound_`, and `evidence_bounds`, which takes all rows and
         leaves the same ones out. It copies X. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
@@ -112,24 +113,24 @@ Prior, Posterior or dict, default="normal"
     n_predict_draws : int, default=100
         Networks that predictions average over, drawn once at the end of the fit.
     checkpoint_path : str or path-like, default=None
-        A file in which `fit` notes how far it is. A fit that ended before its time,
-        whatever ended it, goes on from there where it is started again with the same
-        parameters and data, and comes to the same end as if nothing had been, bit for
-        bit on the same machine; a finished one is not trained again. With other
-        parameters or data the file is refused; so is any `random_state` but an int.
-        It is a ``.npz`` archive without pickles, and stays when the fit is over.
+        A file in which `fit` saves its state. An interrupted fit resumes from there
+        when it is started again with the same parameters and data, with the same result
+        as an uninterrupted one, bit for bit on the same machine; a finished one is not
+        trained again. With other parameters or data the file is refused; so is any
+        `random_state` except an int. It is a ``.npz`` archive without pickles, and is
+        not deleted after the fit.
     checkpoint_interval : float, default=60.0
-        Seconds between two writes of that file: what may be lost. 0 writes it after
-        every few steps.
+        Seconds between two writes of that file, the most that can be lost. 0 writes it
+        after every few steps.
     device : str, default="auto"
-        Where `fit` and the predictions work: "cpu", "cuda", "cuda:1" or another one
-        that torch knows and that has double precision. "auto" is "cuda" where there is
-        one, else "cpu". The data are copied there once; what is fitted is kept in main
-        memory, predicts on the CPU where there is no such device, and evidences are
+        Device of `fit` and of predictions: "cpu", "cuda", "cuda:1" or another one that
+        torch supports and that has double precision. "auto" is "cuda" if available,
+        else "cpu". The data are copied to it once; the fitted posterior is kept in main
+        memory, and predicts on the CPU if there is no such device. Evidences are
         computed on the CPU.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
-        `evidence_bounds` says what it is at.
+        `evidence_bounds` reports its progress.
     random_state : int, RandomState instance or None, default=None
     **module__params : dict
         Parameters of the module, with names that begin with ``module__``: they can be
@@ -139,40 +140,40 @@ Prior, Posterior or dict, default="normal"
     ----------
     classes_ : ndarray of shape (n_classes,)
     lower_bound_ : float
-        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over
-        the data, whatever was optimized: an estimate from draws. In expectation it
-        bounds log p(D), with log loss and without weights.
+        Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over the
+        data, for every `objective`: an estimate from draws. In expectation it bounds
+        log p(D), with log loss and without weights.
     lower_bound_se_ : float
         Its standard error.
     objective_value_ : float
-        What was optimized, in nats: the average over the last 100 steps or more.
+        Optimized objective, in nats: the average over the last 100 steps or more.
     objective_value_se_ : float
         Its Monte Carlo standard error, in nats: of epochs with minibatches, else of
-        steps. What the posterior moves during these steps counts as noise.
+        steps. Movement of the posterior during these steps counts as noise.
     loss_curve_ : ndarray of shape (n_iter,)
         The minimized quantity in every iteration.
     n_iter_ : int
     validation_scores_ : ndarray of shape (n_iter,) or None
-        Mean log predictive density of the rows that are held out, in nats per row,
-        weighted as in the fit, after every iteration, from up to 20 draws; None without
+        Mean log predictive density of the held-out rows, in nats per row, weighted as
+        in the fit, after every iteration, from up to 20 draws; None without
         `validation_fraction`.
     best_validation_score_ : float or None
-        That of the fitted posterior.
+        Score of the fitted posterior.
     converged_ : bool
-        Whether the bound was level before the step size fell, or at the end: it rose
-        by no more than 1 % of the whole, or than the noise.
+        Whether the bound was level before the step size decreased, or at the end: it
+        rose by no more than 1 % of the total rise, or than its noise.
     diagnostics_ : dict
-        With log loss also "explained": the share of the log loss of the class
-        frequencies that the fit of up to 2,000 training rows saves. A converged fit
-        that saves next to nothing warns.
+        With log loss also "explained": the fractional reduction of the log loss, on up
+        to 2,000 training rows, relative to the class frequencies. A converged fit with
+        almost no reduction warns.
     posterior_ : Posterior
     point_ : dict of str to ndarray
-        What the fit found for the `deterministic` parameters.
+        Fitted values of the `deterministic` parameters.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learned, for several of them by block; only where it
-        learns one.
+        The scale that `prior` learned, by block if there are several; only if it learns
+        one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
-        What the parameters were resolved to.
+        Resolved values of the parameters.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
 
@@ -185,7 +186,7 @@ Prior, Posterior or dict, default="normal"
     -----
     Predictions average over `n_predict_draws` networks. The draws are fixed at the
     end of the fit, so that repeated, row-wise and batched predictions agree. Two
-    classes use one output, the log odds; K > 2 classes K symmetric ones.
+    classes use one output, the log odds; K > 2 classes use K symmetric outputs.
 
     Examples
     --------
@@ -278,12 +279,12 @@ Prior, Posterior or dict, default="normal"
 
         Parameters
         ----------
-        X : array-like of shape (n, ...)
-            Best standardized. float32 is kept, everything else becomes float64.
+        X : array-like of shape (n_samples, ...)
+            Preferably standardized. float32 is kept, everything else becomes float64.
         y : array-like of shape (n_samples,)
             Two or more classes, of any type.
         sample_weight : array-like of shape (n_samples,), default=None
-            Not negative; a weight of 2 counts a row twice.
+            Nonnegative; a row with weight 2 counts twice.
 
         Returns
         -------
@@ -292,9 +293,9 @@ Prior, Posterior or dict, default="normal"
         Raises
         ------
         IncompatibleComponentsError
-            The parts cannot be combined; before any training.
+            The components cannot be combined; raised before any training.
         KeyboardInterrupt
             On Ctrl-C. The best posterior so far is kept, if there is one, with all
-            attributes; else the estimator is not fitted.
+            attributes; otherwise the estimator is not fitted.
         """
         return self._fit(X, y, sample_weight)

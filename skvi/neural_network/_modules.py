@@ -1,4 +1,4 @@
-"""What Bayesian torch modules share: templates, parameters, deterministic blocks."""
+"""Shared by Bayesian torch modules: templates, parameters, deterministic blocks."""
 
 import inspect
 import math
@@ -38,7 +38,7 @@ class ModuleMixin:
         Parameters
         ----------
         deep : bool, default=True
-            Whether to return those of parts as well.
+            Whether to return those of nested objects as well.
 
         Returns
         -------
@@ -48,7 +48,7 @@ class ModuleMixin:
         return super().get_params(deep) | own
 
     def set_params(self, **params):
-        """Set parameters; ``module__name`` is what the module is made with.
+        """Set parameters; ``module__name`` is an argument of the module's constructor.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class ModuleMixin:
         vars(self).update(module_params)
 
     def _network(self, X, likelihood):
-        """Predictor of the module, with the blocks that are points taken out."""
+        """Predictor of the module, without the deterministic blocks."""
         is_template = isinstance(self.module, nn.Module)
         predictor = ModulePredictor(
             self._make_module(X.shape[1:], likelihood.n_outputs),
@@ -92,8 +92,8 @@ class ModuleMixin:
         if isinstance(self.module, nn.Module):
             if given:
                 raise ValueError(
-                    f"module={type(self.module).__name__}(...) is made already, so "
-                    f"that {sorted(own)} cannot reach it. Give the class, or a "
+                    f"module={type(self.module).__name__}(...) is an instance, so "
+                    f"that {sorted(own)} cannot be passed to it. Give the class, or a "
                     "function that returns a module."
                 )
             return self.module
@@ -105,7 +105,7 @@ class ModuleMixin:
         }
         wanted = inspect.signature(make).parameters
         arguments = {k: v for k, v in known.items() if k in wanted} | given
-        # Modules draw their start from the global generator, which is put back.
+        # Modules draw their start from the global generator, whose state is restored.
         seed = np.random.RandomState(_seed(self.random_state)).randint(2**31 - 1)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seed))
@@ -121,13 +121,13 @@ class ModuleMixin:
         super()._check_stream()
         if len(self.deterministic):
             raise IncompatibleComponentsError(
-                f"deterministic={self.deterministic!r} are points, without a posterior "
-                "that could be the prior of the next batch. Use deterministic=() for "
-                "partial_fit."
+                f"deterministic={self.deterministic!r} are point estimates, without "
+                "a posterior that could be the prior of the next batch. Use "
+                "deterministic=() for partial_fit."
             )
 
     def _deterministic_blocks(self, layout):
-        """Blocks that names, names of layers or patterns stand for."""
+        """Blocks matched by names, names of layers or patterns."""
         given = self.deterministic
         patterns = [given] if isinstance(given, str) else list(given)
         found = []
@@ -139,8 +139,8 @@ class ModuleMixin:
             ]
             if not names:
                 raise IncompatibleComponentsError(
-                    f"deterministic={pattern!r} is no parameter, layer or pattern of "
-                    f"the module, which has {list(layout)}."
+                    f"deterministic={pattern!r} is not a parameter, layer or pattern "
+                    f"of the module, which has {list(layout)}."
                 )
             found += names
         return [name for name in layout if name in found]
@@ -154,12 +154,12 @@ class ModuleMixin:
         return found | {"point_": points}
 
     def _remedies(self):
-        """What may help a fit that misses a signal."""
+        """Possible remedies for a fit that misses a signal."""
         return remedies(None, "", self.divergence_)
 
 
 def _seed(random_state):
-    """A number for the start of the module; a shared generator is asked for one."""
+    """Seed for the start of the module; a shared generator provides it."""
     if random_state is None or isinstance(random_state, (int, np.integer)):
         return random_state
     return random_state.randint(2**31 - 1)

@@ -9,9 +9,9 @@ __all__ = ["NoisyPredictionMixin"]
 
 
 class NoisyPredictionMixin:
-    """Mixin: a mixture of what each network that `_drawn` returns predicts.
+    """Mixin: mixtures of the predictions of the networks that `_drawn` returns.
 
-    For targets of K columns arrays have another axis, of length K.
+    For several targets arrays have another axis.
     """
 
     def predict(self, X, return_std=False):
@@ -21,14 +21,14 @@ class NoisyPredictionMixin:
         ----------
         X : array-like of shape (n_samples, n_features)
         return_std : bool, default=False
-            Whether to return standard deviations as well. They include the noise,
-            as those of `sklearn.linear_model.BayesianRidge` do.
+            Whether to return standard deviations as well. They include the noise, like
+            those of `sklearn.linear_model.BayesianRidge`.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Only with ``return_std=True``: the root of the variance between the
+            Only with ``return_std=True``: the square root of the variance between the
             networks plus that of the noise, averaged over the networks. Infinite for
             Student-t noise of at most two degrees of freedom.
         """
@@ -49,8 +49,8 @@ class NoisyPredictionMixin:
         Returns
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
-            One column for each of `quantiles`, exact for the mixture that the drawn
-            networks make.
+            One column for each of `quantiles`, exact for the mixture of the drawn
+            networks.
         """
         X = self._check_X(X)
         levels = check_levels(quantiles)

@@ -1,4 +1,4 @@
-"""What Bayesian networks for numbers share: targets, units, noise."""
+"""Shared by Bayesian networks for numbers: targets, units, noise."""
 
 from numbers import Real
 
@@ -149,9 +149,9 @@ class NetworkRegressorMixin(
         return self._drawn().functions(f)
 
     def _compare_with_constant(self, X, y, weight, rows_per_row):
-        """Shares of the variance that the fit explains, and that it misses.
+        """Fractions of the variance that the fit explains, and that it misses.
 
-        Of several targets those of the one that the fit explains least.
+        For several targets, those of the one that the fit explains least.
         """
         draws = self._drawn()
         means = draws.by_rows(X, lambda f: draws.likelihood.mean(f).mean(0))
@@ -167,6 +167,6 @@ class NetworkRegressorMixin(
             return found, ""
         remedy = self._remedies()
         message = missed_message(missed, explained, n_pairs, remedy)
-        # A share is worth half as many nats of log likelihood per row.
+        # A fraction is worth half as many nats of log likelihood per row.
         flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
         return found, message or flat

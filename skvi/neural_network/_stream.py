@@ -62,7 +62,7 @@ class StreamMixin:
             vars(self).pop("_stream", None)
 
     def _check_stream(self):
-        """Raise where a posterior of these parameters cannot be the next prior."""
+        """Raise if a posterior of these parameters cannot be the next prior."""
         if self.checkpoint_path is not None:
             raise ValueError(
                 "A checkpoint is that of one fit, and every batch is another one. Use "

@@ -7,7 +7,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.divergences import MomentForm, OrderForm
-from skvi.objectives._scaled_moments import ScaledForm, ScaledMoments
+from skvi.objectives._orders import Orders
+from skvi.objectives._scaled_moments import LearnedScales, ScaledForm, ScaledMoments
 from skvi.objectives._steps import Member
 
 __all__ = ["DivergencePart", "divergence_part", "form_of"]
@@ -56,11 +57,16 @@ def divergence_part(
         return _Moments(moments, params, std, gradient)
     orders = [form for form in forms if isinstance(form, OrderForm)]
     if len(orders) == len(members):
-        return _Orders(orders, params, std, gradient)
+        return Orders(orders, params, std, gradient)
     scaled = [form for form in forms if isinstance(form, ScaledForm)]
     if len(scaled) == len(members):
-        n_before = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
-        return ScaledMoments(scaled, params, std, gradient, n_before)
+        start = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
+        scales = LearnedScales(scaled[0], start, params, gradient)
+        moments = [f.at_one for f in scaled if isinstance(f.at_one, MomentForm)]
+        if moments:
+            return ScaledMoments(moments, params, std, gradient, scales)
+        orders = [f.at_one for f in scaled if isinstance(f.at_one, OrderForm)]
+        return Orders(orders, params, std, gradient, scales)
     return _ByAutograd(members, params, std, gradient)
 
 
@@ -135,73 +141,6 @@ class _Moments:
         total = squares.mul_(self.precision).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
         return 0.5 * total - self.weight * entropy + self.constant
-
-
-class _Orders:
-    """Closed form: Rényi divergences of coordinates, with one order for each member.
-
-    With ``M = a var(pi) + (1 - a) var(q)`` the derivatives of a coordinate's are
-    ``d / M`` in the mean and ``(var(q) / M - 1) / a - (1 - a) var(q) (d / M)^2`` in the
-    log of the standard deviation.
-    """
-
-    def __init__(
-        self,
-        forms: Sequence[OrderForm],
-        params: torch.Tensor,
-        std: torch.Tensor,
-        gradient: torch.Tensor,
-    ) -> None:
-        size, dtype = std.shape[1], params.dtype
-        self.center = torch.stack([form.center for form in forms]).to(dtype)
-        self.variance = torch.stack([form.variance for form in forms]).to(dtype)
-        numbers = [(form.order, form.rate) for form in forms]
-        self.order, self.rate = params.new_tensor(numbers).T[..., None]
-        self.has_rate = bool(self.rate.any())
-        # If there is no rate, its value has no effect.
-        self.divisor = torch.where(self.rate == 0, 1.0, self.rate)
-        self.share = torch.ones_like(self.rate)
-        self.std, self.mean, self.size = std, params[:, :size], size
-        self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
-
-    def weigh(self, shares: Sequence[float]) -> None:
-        self.share = self.share.new_tensor(shares)[:, None]
-
-    def complete(self) -> None:
-        a, variance = self.order, self.std.square()
-        mixed = torch.addcmul(a * self.variance, 1 - a, variance)
-        shift = self.mean - self.center
-        in_mean = shift / mixed
-        in_log = (variance / mixed - 1) / a - (1 - a) * variance * in_mean.square()
-        if self.has_rate:
-            order = _renyi(a, shift, mixed, self.std.log(), self.variance)
-            weight = torch.exp(-self.rate * order)
-            in_mean, in_log = weight * in_mean, weight * in_log
-        self.for_mean.addcmul_(self.share, in_mean)
-        self.for_std.mul_(self.std).addcmul_(self.share, in_log)
-
-    def values(self, trail: torch.Tensor) -> torch.Tensor:
-        mean, log_std = trail[..., : 2 * self.size].double().split(self.size, 2)
-        a, prior = self.order.double(), self.variance.double()
-        mixed = torch.addcmul(a * prior, 1 - a, (2 * log_std).exp())
-        found = _renyi(a, mean - self.center, mixed, log_std, prior)
-        if self.has_rate:
-            bounded = -torch.expm1(-self.rate * found) / self.divisor
-            found = torch.where(self.rate == 0, found, bounded)
-        return found.sum(2)
-
-
-def _renyi(
-    a: torch.Tensor,
-    shift: torch.Tensor,
-    mixed: torch.Tensor,
-    log_std: torch.Tensor,
-    prior: torch.Tensor,
-) -> torch.Tensor:
-    """Rényi divergences of coordinates, NaN if they are infinite."""
-    b = 1 - a
-    dets = b * log_std + 0.5 * (a * prior.log() - mixed.log())
-    return 0.5 * shift.square() / mixed - dets / (a * b)
 
 
 class _ByAutograd:

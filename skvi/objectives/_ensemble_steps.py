@@ -154,9 +154,9 @@ class _EnsembleSteps(Steps):
 
     def _bind(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
-        self._rows = self._spread(params)
+        self._rows = self._repeat(params)
 
-    def _spread(self, params: torch.Tensor) -> torch.Tensor:
+    def _repeat(self, params: torch.Tensor) -> torch.Tensor:
         """Parameters of the components, (..., M K, V'), each with all hyperparameters.
 
         From (..., M, V).
@@ -194,14 +194,14 @@ class _EnsembleSteps(Steps):
         self.inner.prepare([own for own in rows for _ in range(self.n_components)])
 
     def differentiate(self, step: int) -> None:
-        self._rows.copy_(self._spread(self.params))
+        self._rows.copy_(self._repeat(self.params))
         self.inner.differentiate(step)
         found = self.inner.gradient.unflatten(0, (-1, self.n_components))
         own, shared = found.tensor_split([self.n_own], 2)
         torch.cat([own.flatten(1), shared.mean(1)], 1, out=self.gradient)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        values = self.inner.values(self._spread(trail))
+        values = self.inner.values(self._repeat(trail))
         return values.unflatten(1, (-1, self.n_components)).mean(2)
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:

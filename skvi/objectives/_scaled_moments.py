@@ -6,25 +6,25 @@ from typing import Self
 
 import torch
 
-from skvi.divergences import MomentForm
+from skvi.divergences import MomentForm, OrderForm
 from skvi.objectives._steps import Member
 
-__all__ = ["ScaledForm", "ScaledMoments"]
+__all__ = ["LearnedScales", "ScaledForm", "ScaledMoments"]
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledForm:
-    """A `MomentForm` at unit scale factors of the prior, and the learned factors.
+    """A closed form at factors 1 of the prior's scales, and what those factors are.
 
     Parameters
     ----------
-    moments : MomentForm
+    at_one : MomentForm or OrderForm
     learned_scales : Tensor of int of shape (P,)
         See `BuiltPrior.learned_scales`.
     n_learned : int
     """
 
-    moments: MomentForm
+    at_one: MomentForm | OrderForm
     learned_scales: torch.Tensor
     n_learned: int
 
@@ -37,12 +37,53 @@ class ScaledForm:
             return None
         prior = spec.bind(torch.zeros_like(spec.initial_hyper()))
         moments = member.divergence.moment_form(prior)
-        return None if moments is None else cls(moments, factors, len(spec.learned))
+        form = member.divergence.order_form(prior) if moments is None else moments
+        return None if form is None else cls(form, factors, len(spec.learned))
 
     @property
     def name(self) -> str:
         """Equal for members that can be trained in one stack."""
-        return f"{type(self).__name__} {self.learned_scales.tolist()}"
+        return f"{type(self.at_one).__name__} {self.learned_scales.tolist()}"
+
+
+class LearnedScales:
+    """Logs of factors of the prior's scales in some coordinates: where they are.
+
+    Parameters
+    ----------
+    form : ScaledForm
+        Of any member.
+    start : int
+        Of the prior's hyperparameters in `params`.
+    params, gradient : Tensor of shape (M, V)
+    """
+
+    def __init__(
+        self,
+        form: ScaledForm,
+        start: int,
+        params: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> None:
+        self.hyper = slice(start, start + form.n_learned)
+        # The last factor is 1, of all scales that are fixed.
+        factors = form.learned_scales.to(params.device)
+        self.index = torch.where(factors < 0, form.n_learned, factors)
+        #: Whether a factor scales a coordinate, (P, H).
+        self.members = params.new_zeros(len(factors), form.n_learned + 1)
+        self.members.scatter_(1, self.index[:, None], 1.0)
+        self.members = self.members[:, :-1].contiguous()
+        self.for_factors = gradient[:, self.hyper]
+
+    def log_factors(self, params: torch.Tensor) -> torch.Tensor:
+        """Logs of the factors of all coordinates, (..., M, P)."""
+        learned = params[..., self.hyper]
+        fixed = learned.new_zeros(*learned.shape[:-1], 1)
+        return torch.cat([learned, fixed], -1)[..., self.index]
+
+    def collect(self, slopes: torch.Tensor) -> None:
+        """Put the gradient in place, from derivatives of every coordinate, (M, P)."""
+        torch.mm(slopes, self.members, out=self.for_factors)
 
 
 class ScaledMoments:
@@ -54,68 +95,57 @@ class ScaledMoments:
 
     Parameters
     ----------
-    forms : sequence of ScaledForm
-        Forms of M members, with equal `learned_scales`.
+    forms : sequence of MomentForm
+        Of M members, at factors 1.
     params, gradient : Tensor of shape (M, V)
     std : Tensor of shape (M, P)
-    start : int
-        Position of the prior's hyperparameters in `params`.
+    scales : LearnedScales
     """
 
     def __init__(
         self,
-        forms: Sequence[ScaledForm],
+        forms: Sequence[MomentForm],
         params: torch.Tensor,
         std: torch.Tensor,
         gradient: torch.Tensor,
-        start: int,
+        scales: LearnedScales,
     ) -> None:
-        moments, first, size = [f.moments for f in forms], forms[0], std.shape[1]
-        like, device = params.dtype, params.device
-        self.precision = torch.stack([m.precision for m in moments]).to(device, like)
-        self.center = torch.stack([m.center for m in moments]).to(device, like)
-        numbers = [(m.weight, m.constant) for m in moments]
+        size, like, device = std.shape[1], params.dtype, params.device
+        self.precision = torch.stack([m.precision for m in forms]).to(device, like)
+        self.center = torch.stack([m.center for m in forms]).to(device, like)
+        numbers = [(m.weight, m.constant) for m in forms]
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
-        # The last factor is 1, for all fixed scales.
-        factors = first.learned_scales.to(device)
-        self.index = torch.where(factors < 0, first.n_learned, factors)
-        self.members = torch.zeros(
-            size, first.n_learned + 1, dtype=like, device=device
-        ).scatter_(1, self.index[:, None], 1.0)[:, :-1]
-        count = self.members.sum(0)
-        self.hyper = slice(start, start + first.n_learned)
-        self.log_factors = params[:, self.hyper]
+        self.params, self.scales = params, scales
         self.whole = self.weight[:, None].to(like)
-        self.pull = self.whole * count
+        self.pull = self.whole * scales.members.sum(0)
         self.share = torch.ones_like(self.whole)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
-        self.for_factors = gradient[:, self.hyper]
 
     def weigh(self, shares: Sequence[float]) -> None:
         self.share = self.share.new_tensor(shares)[:, None]
 
     def complete(self) -> None:
         std, slope, share = self.std, self.for_std, self.share
-        precision = self._precision(self.log_factors).mul_(share)
+        precision = self._precision(self.params).mul_(share)
         shift = self.mean - self.center
         self.for_mean.addcmul_(precision, shift)
         slope.addcmul_(precision, std).mul_(std).sub_(self.whole * share)
         squares = shift.square_().addcmul_(std, std).mul_(precision)
-        torch.sub(self.pull * share, squares @ self.members, out=self.for_factors)
+        pulled = squares @ self.scales.members
+        torch.sub(self.pull * share, pulled, out=self.scales.for_factors)
 
-    def _precision(self, log_factors: torch.Tensor) -> torch.Tensor:
+    def _precision(self, params: torch.Tensor) -> torch.Tensor:
         """Precisions of the prior, (..., M, P)."""
-        fixed = log_factors.new_zeros(*log_factors.shape[:-1], 1)
-        factor = torch.cat([log_factors, fixed], -1).mul_(-2.0).exp_()
-        return factor[..., self.index].mul_(self.precision)
+        factor = self.scales.log_factors(params).mul_(-2.0).exp_()
+        return factor.mul_(self.precision)
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         mean, log_std = trail[..., : 2 * self.size].split(self.size, 2)
-        log_factors = trail[..., self.hyper]
+        log_factors = trail[..., self.scales.hyper]
         shift = mean - self.center
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
-        total = squares.mul_(self._precision(log_factors)).sum(2, dtype=torch.float64)
+        total = squares.mul_(self._precision(trail)).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
         scales = (log_factors * self.pull).sum(2, dtype=torch.float64)
         return 0.5 * total - self.weight * entropy + scales + self.constant

@@ -38,12 +38,13 @@ def row_label(name: str, bounds: EvidenceBounds) -> str:
     return f"{name}\n({'; '.join(notes)})" if notes else name
 
 
-def interval_text(bounds: EvidenceBounds) -> str:
+def interval_text(bounds: EvidenceBounds, origin: float = 0.0) -> str:
     """Print an interval to two digits of its width; unreliable ones in brackets."""
     # Standard errors mean nothing where the bounds are not reliable.
     low, high = bounds.lower, bounds.upper
     if bounds.reliable:
         low, high = bounds.interval(N_SE)
+    low, high = low - origin, high - origin
     width = abs(high - low)
     digits = 2
     if math.isfinite(width) and width > 0:

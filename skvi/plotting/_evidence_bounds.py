@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EvidenceBoundsDisplay"]
 
-BAR_HEIGHT, FIT_OFFSET = 0.4, 0.34
+BAR_HEIGHT, FIT_OFFSET, MARGIN = 0.4, 0.34, 0.04
 
 
 class EvidenceBoundsDisplay:
@@ -92,6 +92,7 @@ class EvidenceBoundsDisplay:
         self,
         ax: "Axes | None" = None,
         *,
+        reference: str | None = None,
         fit_bounds: bool = True,
         values: bool = True,
         bar_kwargs: dict | None = None,
@@ -105,6 +106,9 @@ class EvidenceBoundsDisplay:
         ----------
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure, as high as the models need.
+        reference : str, default=None
+            Name of a model whose estimate is subtracted from all numbers: differences
+            of models that are close to each other can be read, and their errors seen.
         fit_bounds : bool, default=True
             Whether to show ELBO and EUBO of the fitted posteriors. They can be far
             from the evidence, and then widen the axis.
@@ -124,12 +128,16 @@ class EvidenceBoundsDisplay:
         ImportError
             matplotlib is not installed.
         ValueError
-            There are no bounds, or they bound different quantities.
+            There are no bounds, or they bound different quantities, or there is no
+            model of the name `reference`.
         TypeError
             A value is something else than `EvidenceBounds`.
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
         quantity = check_quantity(self.bounds)
+        self._origin = self._find_origin(reference)
+        if reference is not None:
+            quantity += f" minus that of {reference}"
         n = len(self.bounds)
         ax = common.make_axes(ax, (7.6, 2.0 + 0.5 * n))
         self.ax_, self.figure_ = ax, ax.figure
@@ -143,6 +151,9 @@ class EvidenceBoundsDisplay:
             # The tips of the heads are at the values, and never cover each other.
             self.elbo_ = self._draw_fit("ELBO", CARETRIGHT, fit_kwargs)
             self.eubo_ = self._draw_fit("EUBO", CARETLEFT, fit_kwargs)
+        # Bars would end the axis at their own ends, through the marks of the first row.
+        ax.use_sticky_edges = False
+        ax.margins(x=MARGIN)
         ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
         ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
         ax.locator_params(axis="x", nbins=6)
@@ -159,6 +170,15 @@ class EvidenceBoundsDisplay:
             frameon=False,
         )
         return self
+
+    def _find_origin(self, reference: str | None) -> float:
+        if reference is None:
+            return 0.0
+        if reference not in self.bounds:
+            raise ValueError(
+                f"reference must be one of {list(self.bounds)}. Got {reference!r}."
+            )
+        return self.bounds[reference].estimate
 
     def _draw_bars(self, given: dict) -> None:
         style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
@@ -186,6 +206,7 @@ class EvidenceBoundsDisplay:
             ends = [list(self.bounds.values())[i].interval(N_SE) for i in rows]
             # A gap, made by NaN, between the lines of two rows.
             x = np.array([[low, high, math.nan] for low, high in ends]).ravel()
+            x -= self._origin
             y = np.repeat(np.array(rows, dtype=float), 3)
             style = {"color": common.BLACK, "marker": "|", "linewidth": 1.2}
             where = ", printed on the right" if printed else ""
@@ -201,7 +222,7 @@ class EvidenceBoundsDisplay:
 
     def _draw_fit(self, name: str, marker: int, given: dict | None) -> "Line2D | None":
         found = [
-            (bounds.table[f"{name} of q"].value, row + FIT_OFFSET)
+            (bounds.table[f"{name} of q"].value - self._origin, row + FIT_OFFSET)
             for row, bounds in enumerate(self.bounds.values())
             if f"{name} of q" in bounds.table
         ]
@@ -214,13 +235,14 @@ class EvidenceBoundsDisplay:
 
     def _print_values(self) -> "SecondaryAxis":
         axis = self.ax_.secondary_yaxis("right")
-        labels = [interval_text(bounds) for bounds in self.bounds.values()]
+        labels = [interval_text(b, self._origin) for b in self.bounds.values()]
         axis.set_yticks(range(len(labels)), labels)
         axis.tick_params(length=0)
         return axis
 
     def _column(self, name: str) -> np.ndarray:
-        return _finite(np.array([getattr(b, name) for b in self.bounds.values()]))
+        values = np.array([getattr(b, name) for b in self.bounds.values()])
+        return _finite(values - self._origin)
 
     @classmethod
     def from_bounds(

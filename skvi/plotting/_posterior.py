@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy import stats
 from sklearn.utils.validation import check_is_fitted
 
 from skvi.base import Layout
@@ -14,11 +15,17 @@ from skvi.posteriors import Posterior
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.lines import Line2D
 
 __all__ = ["PosteriorDisplay"]
 
-# Coefficients that are shown without a choice, and points of each curve.
-MOST_SHOWN, N_POINTS = 12, 401
+# Coefficients and classes that are shown without a choice, and points of each curve.
+MOST_SHOWN, MOST_CLASSES, N_POINTS = 12, 6, 401
+# Of classes, and how much of the fill is left where they lie over each other.
+COLORS = [common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORANGE]
+COLORS.append(common.BLACK)
+VEIL = 0.25
 # Height of the highest posterior in rows, and standard deviations that are in view.
 HEIGHT, REACH = 0.85, 4.5
 
@@ -28,6 +35,7 @@ class PosteriorDisplay:
 
     Each coefficient has one row with its two marginal densities, the posterior's filled
     and the prior's as a line, on one scale. Where both agree the data were silent.
+    Several classes lie over each other, in colors of their own.
 
     It is recommended to use `from_estimator`.
 
@@ -37,12 +45,19 @@ class PosteriorDisplay:
         Names of the coefficients, from top to bottom.
     grid : ndarray of shape (m,)
         Values of the coefficients.
-    posterior, prior : ndarray of shape (len(names), m)
-        Densities on the grid.
+    posterior : ndarray of shape (len(names), m) or (K, len(names), m)
+        Densities on the grid, of one or of K classes.
+    prior : ndarray of shape (len(names), m)
+    classes : sequence of length K, default=()
+        Names of the classes.
+    prior_name : str, default="prior"
+    note : str, default=""
+        Below the axis: what is not shown.
 
     Attributes
     ----------
     posteriors_ : list of matplotlib PolyCollection
+        Row by row, in each the classes.
     priors_ : list of matplotlib Line2D
     zero_ : matplotlib Line2D
         Marks the value 0.
@@ -55,10 +70,12 @@ class PosteriorDisplay:
 
     Notes
     -----
-    The posterior is the fitted one, which can be narrower than the exact posterior
-    (``objective="elbo"`` with ``posterior="mean_field"`` most of all). In every row
-    both densities have the same scale, by which the higher posterior or prior fills the
-    row: heights of different rows cannot be compared, widths can.
+    The posterior is the one that ``coef_std_`` describes: exact where linear regression
+    is, else the fitted one, which can be narrower (``objective="elbo"`` with
+    ``posterior="mean_field"`` most of all). Where the precision of the coefficients is
+    inferred, the prior is the one with the precisions that were found: before the data
+    it is as good as flat. In every row all densities have the same scale, by which the
+    highest fills the row: heights of different rows cannot be compared, widths can.
 
     Examples
     --------
@@ -79,11 +96,18 @@ class PosteriorDisplay:
         grid: np.ndarray,
         posterior: np.ndarray,
         prior: np.ndarray,
+        *,
+        classes: Sequence[Any] = (),
+        prior_name: str = "prior",
+        note: str = "",
     ) -> None:
         self.names = names
         self.grid = grid
         self.posterior = posterior
         self.prior = prior
+        self.classes = classes
+        self.prior_name = prior_name
+        self.note = note
 
     def plot(
         self,
@@ -116,29 +140,45 @@ class PosteriorDisplay:
         n = len(self.names)
         ax = common.make_axes(ax, (6.4, 1.6 + 0.45 * n))
         self.ax_, self.figure_ = ax, ax.figure
-        self.posteriors_, self.priors_ = [], []
-        fill: dict = {"color": common.SKY, "edgecolor": common.BLUE, "linewidth": 0.8}
-        fill |= posterior_kwargs or {}
+        self.posteriors_: list[PolyCollection] = []
+        self.priors_: list[Line2D] = []
         style: dict = {"color": common.BLACK, "linestyle": "--", "linewidth": 1.0}
         style = common.merge_style(style, prior_kwargs)
         self.zero_ = ax.axvline(0.0, color="0.8", linewidth=0.8, zorder=0)
+        after = np.asarray(self.posterior)
+        after = after.reshape(-1, n, after.shape[-1])
         for row in range(n):
-            after, before = np.asarray(self.posterior[row]), np.asarray(self.prior[row])
-            scale = HEIGHT / _peak(after, before)
-            labels = [None, None] if row else ["posterior", "prior"]
-            filled = ax.fill_between(
-                self.grid, row, row - scale * after, label=labels[0], **fill
-            )
+            before = np.asarray(self.prior[row])
+            scale = HEIGHT / _peak(after[:, row], before)
+            for k, density in enumerate(after[:, row]):
+                self._fill(row, k, scale * density, posterior_kwargs or {})
             # A density that is infinite somewhere must not leave its row.
             shown = row - np.minimum(scale * before, HEIGHT)
-            (line,) = ax.plot(self.grid, shown, label=labels[1], **style)
-            self.posteriors_.append(filled)
-            self.priors_.append(line)
+            label = None if row else self.prior_name
+            self.priors_ += ax.plot(self.grid, shown, label=label, **style)
         ax.set_yticks(range(n), self.names)
-        ax.set(xlabel="coefficient", ylim=(n - 0.8, -1.0))
+        label = f"coefficient\n({self.note})" if self.note else "coefficient"
+        ax.set(xlabel=label, ylim=(n - 0.8, -1.0))
         ax.set_xlim(self.grid[0], self.grid[-1])
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+        columns = {"ncols": 4 if len(after) > 1 else 2, "frameon": False}
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), **columns)
         return self
+
+    def _fill(self, row: int, k: int, height: np.ndarray, given: dict) -> None:
+        """Draw the posterior of one coefficient of one class."""
+        style: dict = {"color": common.SKY, "edgecolor": common.BLUE, "linewidth": 0.8}
+        label = "posterior"
+        if len(self.classes) > 1:
+            from matplotlib.colors import to_rgba
+
+            color = COLORS[k % len(COLORS)]
+            style = {"facecolor": to_rgba(color, VEIL), "edgecolor": color}
+            label = f"class {self.classes[k]}"
+        label = "_" if row else label
+        style = {**style, "label": label, **given}
+        self.posteriors_.append(
+            self.ax_.fill_between(self.grid, row, row - height, **style)
+        )
 
     @classmethod
     def from_estimator(
@@ -146,6 +186,7 @@ class PosteriorDisplay:
         estimator: Any,
         *,
         coefficients: Sequence[int | str] | None = None,
+        classes: Sequence[Any] | None = None,
         ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "PosteriorDisplay":
@@ -158,7 +199,10 @@ class PosteriorDisplay:
             those of the transformed features.
         coefficients : sequence of int or str, default=None
             Which ones, by feature number or name. None shows all, or, where there are
-            more than 12, those 12 whose mean is the largest in standard deviations.
+            more than 12, those 12 whose mean is the largest in standard deviations;
+            the picture then says so.
+        classes : sequence, default=None
+            Which ones of several classes. None shows the first six.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         **kwargs : dict
@@ -177,8 +221,7 @@ class PosteriorDisplay:
         TypeError
             There are no coefficients with normal posteriors.
         ValueError
-            There is no such coefficient, or the model has several outputs: several
-            classes have a row of ``coef_`` each.
+            There is no such coefficient or class, or the model has several targets.
         """
         common.check_matplotlib(f"{cls.__name__}.from_estimator")
         found = common.final_estimator(estimator)
@@ -189,23 +232,63 @@ class PosteriorDisplay:
                 "of skvi, or a Pipeline or search (refit=True) that ends in one; "
                 "weights of networks have no meaning one by one."
             )
-        mean, std = np.atleast_2d(found.coef_), np.atleast_2d(found.coef_std_)
+        mean, std = (
+            np.atleast_2d(x).astype(np.float64) for x in (found.coef_, found.coef_std_)
+        )
+        shown, labels = np.arange(1), list[Any]()
         if len(mean) > 1:
-            raise ValueError(
-                f"The model has {len(mean)} rows of coefficients, one for each class "
-                "or target. Draw one of `outputs_`, or fit classes in pairs."
-            )
-        mean, std = mean[0].astype(np.float64), std[0].astype(np.float64)
-        names = getattr(found, "feature_names_in_", [f"x{i}" for i in range(len(mean))])
-        chosen = _choose(list(names), mean / np.maximum(std, 1e-300), coefficients)
-        mean, std = mean[chosen], std[chosen]
+            shown, labels = _choose_classes(found, len(mean), classes)
+        names = getattr(found, "feature_names_in_", None)
+        names = [f"x{i}" for i in range(mean.shape[1])] if names is None else names
+        strength = (np.abs(mean) / np.maximum(std, 1e-300))[shown].max(0)
+        chosen = _choose(list(names), strength, coefficients)
+        mean, std = mean[np.ix_(shown, chosen)], std[np.ix_(shown, chosen)]
         low, high = (mean - REACH * std).min(), (mean + REACH * std).max()
         grid = np.linspace(min(low, -0.2 * high), max(high, -0.2 * low), N_POINTS)
-        z = (grid - mean[:, None]) / std[:, None]
-        posterior = np.exp(-0.5 * z**2) / (std[:, None] * math.sqrt(2 * math.pi))
+        posterior = np.stack(
+            [[found._density_of(int(k), int(i), grid) for i in chosen] for k in shown]
+        )
         prior = np.stack([_prior_density(found, int(i), grid) for i in chosen])
-        display = cls([str(names[i]) for i in chosen], grid, posterior, prior)
+        display = cls(
+            [str(names[i]) for i in chosen],
+            grid,
+            posterior if labels else posterior[0],
+            prior,
+            classes=labels,
+            prior_name=_prior_name(found),
+            note=_note(chosen, names, coefficients, labels, found),
+        )
         return display.plot(ax, **kwargs)
+
+
+def _note(
+    chosen: np.ndarray, names: Any, given: Any, labels: Sequence[Any], fitted: Any
+) -> str:
+    """Say how many of the coefficients and classes are shown."""
+    parts = []
+    if len(chosen) < len(names):
+        how = "" if given is not None else ", the farthest from 0 in deviations"
+        parts.append(f"{len(chosen)} of {len(names)} coefficients{how}")
+    if labels and len(labels) < len(fitted.classes_):
+        parts.append(f"{len(labels)} of {len(fitted.classes_)} classes")
+    return "; ".join(parts)
+
+
+def _choose_classes(
+    fitted: Any, n_rows: int, classes: Sequence[Any] | None
+) -> tuple[np.ndarray, list]:
+    """Numbers and names of the classes to show."""
+    names = list(getattr(fitted, "classes_", ()))
+    if not names:
+        raise ValueError(
+            f"The model has {n_rows} rows of coefficients, one for each target. Draw "
+            "one of `outputs_`."
+        )
+    wanted = names[:MOST_CLASSES] if classes is None else list(classes)
+    unknown = [name for name in wanted if name not in names]
+    if unknown or not wanted:
+        raise ValueError(f"classes must be some of {names}. Got {classes!r}.")
+    return np.array([names.index(name) for name in wanted]), wanted
 
 
 def _choose(
@@ -245,6 +328,11 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
+    if "coef_precision" in fitted.posterior_.layout:
+        shape, rate = (x.numpy() for x in _precision_of(fitted))
+        one = index if len(shape) > 1 else 0
+        width = unit * math.sqrt(rate[one] / shape[one])
+        return stats.t(2 * shape[one], 0.0, width).pdf(grid)
     # All of them are exchangeable: one coordinate has the marginal density.
     built = prior.build(Layout({"coef": (1,)}))
     if built.learned:
@@ -252,6 +340,16 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
         scale = learned["coef"] if isinstance(learned, dict) else learned
         built = built.bind(torch.from_numpy(np.log([scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
+
+
+def _precision_of(fitted: Any) -> Any:
+    """Gamma distributions of the precisions of the coefficients, after the data."""
+    return fitted.posterior_.part("coef_precision").as_gamma()
+
+
+def _prior_name(fitted: Any) -> str:
+    inferred = "coef_precision" in fitted.posterior_.layout
+    return "prior at the inferred precision" if inferred else "prior"
 
 
 def _peak(posterior: np.ndarray, prior: np.ndarray) -> float:

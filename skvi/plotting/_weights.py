@@ -26,9 +26,11 @@ class WeightsDisplay:
     """Importance weights: whether few draws carry the evidence bounds.
 
     Two kinds of pictures. "tail": the largest weights of each side by rank, divided
-    by their sum, on logarithmic axes, with the Pareto tail of shape k that is fitted to
-    them (a line) and the heaviest one at which errors can be trusted (dotted). Where
-    the first point stands far above the others, one draw decides.
+    by their sum, on logarithmic axes. Points below the dotted line of their color are
+    fine: that is how heavy the tail may be if errors are to be trusted (the line
+    through the points is the Pareto tail, of shape k, that is fitted to them). Where
+    the first point stands far above the others, one draw decides. The legend says what
+    share of all weight the largest draw has.
 
     "histogram": the log weights ``log p(D, theta) - log r(theta)`` of draws of the
     proposal r and of posterior draws. The two densities differ by the factor exp(log
@@ -133,9 +135,16 @@ class WeightsDisplay:
         self.fits_: dict[str, Line2D] = {}
         self.estimate_: Line2D | None = None
         (self._draw_tails if kind == "tail" else self._draw_histograms)(kwargs)
-        if not self.reliable:
-            ax.set_title("not reliable", color=common.VERMILION)
-        ax.legend(loc="best", fontsize="small")
+        columns = 1 if kind == "tail" else 3
+        place: dict = {
+            "alignment": "left",
+            "loc": "lower left",
+            "bbox_to_anchor": (0, 1),
+            "frameon": False,
+        }
+        verdict = None if self.reliable else "The bounds are not reliable."
+        legend = ax.legend(fontsize="small", title=verdict, ncols=columns, **place)
+        legend.get_title().set_color(common.VERMILION)
         return self
 
     def _draw_tails(self, given: dict) -> None:
@@ -143,10 +152,7 @@ class WeightsDisplay:
             found = self.weights[side]
             style: dict = {"color": color, "marker": marker, "linestyle": "none"}
             style |= {"markersize": 3.5, "markerfacecolor": "none"}
-            style["label"] = (
-                f"{label}: k = {_number(found.khat)}, at most {found.khat_limit:.2f}; "
-                f"{found.ess:,.0f} of {found.n_draws:,} draws effective"
-            )
+            style["label"] = _say(label, found)
             (self.lines_[side],) = self.ax_.plot(
                 found.ranks, found.tail, **common.merge_style(style, given)
             )
@@ -155,12 +161,15 @@ class WeightsDisplay:
                 (self.fits_[side],) = self.ax_.plot(found.ranks, fit, color=color)
                 limit = _pareto_tail(found, found.khat_limit)
                 self.ax_.plot(found.ranks, limit, color=color, linestyle=":")
-        for dash, label in (("-", "fitted Pareto tail"), (":", "heaviest one allowed")):
-            self.ax_.plot([], [], color="0.4", linestyle=dash, label=label)
+        label = "points below this line of their color: errors can be trusted"
+        self.ax_.plot([], [], color="0.4", linestyle=":", label=label)
         self.ax_.set(xscale="log", yscale="log")
-        self.ax_.set(
-            xlabel="rank of the weight", ylabel="fraction of the sum of weights"
-        )
+        self.ax_.set(xlabel="rank of the weight", ylabel="share of all weight [%]")
+        for axis in (
+            self.ax_.yaxis.set_major_formatter,
+            self.ax_.yaxis.set_minor_formatter,
+        ):
+            axis(lambda value, _: f"{100 * value:.2g}")
 
     def _draw_histograms(self, given: dict) -> None:
         names = {
@@ -282,5 +291,14 @@ def _unit_quantile(p: np.ndarray | float, k: float) -> np.ndarray:
     return log_tail if abs(k) < 1e-9 else np.expm1(k * log_tail) / k
 
 
-def _number(khat: float) -> str:
-    return f"{khat:.2f}" if math.isfinite(khat) else str(khat)
+def _say(side: str, found: WeightSummary) -> str:
+    """What a reader needs to know about one side, without knowing Pareto's k."""
+    largest = 100 * float(found.tail[0])
+    # Weights none of which exceeds twice their mean need no tail to be judged by.
+    is_fine = found.khat <= found.khat_limit or found.tail[0] * found.n_draws <= 2
+    word = "fine" if is_fine else "few draws decide"
+    return (
+        f"{side}: {word}; the largest of {found.n_draws:,} draws has {largest:.2g} % "
+        f"of the weight\n(worth {found.ess:,.0f} equal draws; "
+        f"k = {found.khat:.2f}, at most {found.khat_limit:.2f})"
+    )

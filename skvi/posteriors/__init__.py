@@ -1,6 +1,8 @@
 """Posterior families: the distributions that approximate the posterior."""
 
+from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
+from skvi.posteriors._last_layer import LastLayerNormal
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._product import Gamma, Product
@@ -11,6 +13,8 @@ __all__ = [
     "Family",
     "FullRankNormal",
     "Gamma",
+    "GaussianDropout",
+    "LastLayerNormal",
     "LowRankNormal",
     "MeanFieldNormal",
     "Posterior",

@@ -32,6 +32,10 @@ INITIAL_SHARE = 0.01
 # Means of the last layer's weights, likewise: a large random function must first be
 # unlearned, which switches units off.
 LAST_SHARE = 0.2
+# Standard deviation of the means of the first layer's intercepts, in sizes of what its
+# weights make of standardized features: units bend at places all over the data. Those
+# of relu move there by themselves; a saturated unit hardly moves.
+FIRST_SPREAD = {"tanh": 2.0, "logistic": 2.0}
 
 
 class MLPPredictor(Predictor):
@@ -152,18 +156,26 @@ class MLPPredictor(Predictor):
         -------
         NormalForm
             Means of the size that preserves variances from layer to layer, a fifth of
-            it in the last layer, 0 for intercepts; narrow, so that training starts from
-            a single network, which is nearly constant.
+            it in the last layer; 0 for intercepts, except those of a first layer of
+            "tanh" or "logistic" units, which bend all over standardized features.
+            Narrow, so that training starts from a single network, which is nearly flat.
         """
         scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
-            mean[self.layout[f"intercept_{i}"].slice] = 0
+            mean[self.layout[f"intercept_{i}"].slice] *= self._spread(i)
         last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
         last *= LAST_SHARE
         for output in self.flat_outputs:
             last.view(-1, self.n_outputs)[:, output] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
+
+    def _spread(self, layer: int) -> float:
+        """Standard deviation of the intercepts at the start."""
+        if layer > 0 or self.n_layers == 1:
+            return 0.0
+        size = self.layout["coef_0"].scale * math.sqrt(self.sizes[0])
+        return FIRST_SPREAD.get(self.activation_name, 0.0) * size
 
     def forward(self, theta: torch.Tensor, X: torch.Tensor) -> torch.Tensor:
         """Evaluate f.

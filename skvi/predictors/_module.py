@@ -194,7 +194,7 @@ class ModulePredictor(Predictor):
         if not torch.allclose(f, torch.cat(alone), TOLERANCE, TOLERANCE):
             raise IncompatibleComponentsError(
                 f"The output of {name} for a row depends on the other rows of a batch, "
-                "or on chance. Use layers that treat each row by itself, such as "
+                "or on chance. Use layers that treat each row separately, such as "
                 "nn.GroupNorm and nn.LayerNorm, and no random numbers."
             )
 

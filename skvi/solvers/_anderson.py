@@ -4,9 +4,11 @@ import math
 
 import torch
 
+from skvi.utils._congruence import congruence
+
 __all__ = ["Anderson"]
 
-# History length by number of parameters: a full precision is kept per entry.
+# History length by number of parameters: each entry holds a full precision.
 _DEPTHS = ((1100, 5), (4096, 2))
 
 
@@ -67,7 +69,7 @@ class Anderson:
         *earlier, image = self.images
         point = image - weights @ (image - torch.stack(earlier))
         size = len(self.scale)
-        return point[:size], point[size:].reshape(self.scale.shape)
+        return point[:size], point[size:].reshape(-1, *self.scale.shape[1:])
 
     def _whiten(self, step: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
         scale = self.scale
@@ -75,7 +77,7 @@ class Anderson:
             parts = step / scale, move * scale.square()
         else:
             solve = torch.linalg.solve_triangular
-            parts = solve(scale, step[:, None], upper=False), scale.T @ move @ scale
+            parts = solve(scale, step[:, None], upper=False), congruence(scale, move)
         return torch.cat([parts[0].reshape(-1), parts[1].reshape(-1) * math.sqrt(0.5)])
 
 

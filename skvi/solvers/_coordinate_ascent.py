@@ -134,11 +134,11 @@ class _Ascent(Run):
     def _extrapolate(self, before: Point) -> None:
         """Extrapolate the last two steps, unless the ELBO decreases."""
         first, second = self.point.x - before.x, self.point.next - self.point.x
-        bend = second - first
-        if not bend.any():
+        change = second - first
+        if not change.any():
             return
-        length = max(math.sqrt(first @ first / (bend @ bend)), 1.0)
-        x = self.model.inside(before.x + 2 * length * first + length**2 * bend)
+        length = max(math.sqrt(first @ first / (change @ change)), 1.0)
+        x = self.model.inside(before.x + 2 * length * first + length**2 * change)
         trial = self.model.evaluate(x)
         if trial.elbo >= self.point.elbo:
             self.point = trial

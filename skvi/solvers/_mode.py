@@ -127,15 +127,15 @@ def alternate(
     precision: torch.Tensor,
     n_rounds: int = 3,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move from the mode toward the best normal where several f meet in a loss.
+    """Move from a mode that is far from the best normal, mean and precision in turn.
 
-    Steps of mean and precision at once overshoot there. Two of the mean need the
-    covariances of f only once; what they leave off the diagonal is left out.
+    Steps of both at once overshoot where f is wide or several f meet in a loss. Two of
+    the mean need the variances of f only once; covariances are left out.
 
     Parameters
     ----------
     target : SupervisedTarget
-        With a predictor that is linear in theta, and several outputs.
+        With a predictor that is linear in theta.
     prior : NormalForm
         Diagonal.
     mean : Tensor of shape (P,)
@@ -152,10 +152,11 @@ def alternate(
         scale = scale_of(precision)
         if scale is None:
             break
-        f, covariance = predictor.moments(X, NormalForm(mean, scale))
-        spread = torch.diag_embed(pairwise_split(f, covariance)[0])
+        f, variance = predictor.moments(X, NormalForm(mean, scale))
+        if f.ndim > 1:
+            variance = torch.diag_embed(pairwise_split(f, variance)[0])
         for last in (False, False, True):
-            _, slope, curvature = target.loss_terms_at(f, spread)
+            _, slope, curvature = target.loss_terms_at(f, variance)
             gram = predictor.gram(X, convex_part(target, curvature))
             aim = add(gram, 1 / prior.variance)
             if last:  # of the mean that was reached

@@ -18,6 +18,7 @@ from skvi.solvers._mode import (
     solve_newton,
 )
 from skvi.solvers.base import Problem
+from skvi.utils._congruence import congruence
 
 __all__ = ["NOWHERE", "NormalPoint", "point_at", "point_of", "singularity"]
 
@@ -76,8 +77,11 @@ class NormalPoint:
         if self.precision.ndim == 1:
             squared = (move * pull / self.precision.square()).sum()
         else:
-            covariance = scale @ scale.T
-            squared = ((covariance @ move) * (pull @ covariance)).sum()
+            inner = congruence(scale, move)
+            other = congruence(scale, pull) if terms.solves_for_steps else inner
+            squared = (inner * other).sum()
+            if not terms.solves_for_steps:
+                squared = squared * terms.entropy_weight
         gap = 0.5 * (gradient @ step + 0.5 * squared)
         return -step, move, float(gap)
 

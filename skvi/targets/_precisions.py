@@ -88,7 +88,7 @@ class ConjugateForm(Movable):
         Returns
         -------
         half_log_det : ndarray of shape (...)
-            Of the posterior precision in units of the prior's.
+            Eigenvalues of the posterior precision in units of the prior's.
         squares : ndarray of shape (...)
             Smallest sum of squares with the ridge penalty ``exp(u)``.
         """

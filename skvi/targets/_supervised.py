@@ -305,7 +305,7 @@ class SupervisedTarget(SupervisedRows):
         Parameters
         ----------
         mean, variance : Tensor of shape (n,)
-            Of f, without an offset; (n, K) and covariances (n, K, K) for K > 1.
+            Moments of f, without an offset; (n, K) and covariances (n, K, K) for K > 1.
         refine : int, default=1
             Multiplies the number of nodes.
 
@@ -314,7 +314,7 @@ class SupervisedTarget(SupervisedRows):
         value : Tensor
             A scalar in nats, summed over the data.
         slope, curvature : Tensor of shape (n,)
-            Of shapes (n, K) and (n, K, K) for K > 1.
+            With shapes (n, K) and (n, K, K) for K > 1.
         """
         spread = spread_of(variance)
 

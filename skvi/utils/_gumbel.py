@@ -141,10 +141,10 @@ def _integrate(
         value, last = final.sum(1), (final * terms[1].abs()).sum(1)
         # Derivatives of the first order, which are those of its logarithm.
         cdf = (log_cdf + terms[0]).clamp_(max=0).exp_() * cell
-        bend = logs[2]
-        slope = torch.addcmul(slope, bend, rows.rest @ slope)
+        curvature = logs[2]
+        slope = torch.addcmul(slope, curvature, rows.rest @ slope)
         second = _weighted_products(slope, cdf)
-        second += rows.rest * _weighted_products(bend, cdf)
+        second += rows.rest * _weighted_products(curvature, cdf)
     first = (slope @ cdf[..., None])[..., 0]
     value = high.mean(1) - value - EULER
     second.neg_().diagonal(dim1=1, dim2=2).zero_()

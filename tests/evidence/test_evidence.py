@@ -286,7 +286,7 @@ def test_sides_that_cross(monkeypatch):
     plant_chains(monkeypatch, lower)
     assert_unreliable(
         bounds_of(target, posterior, 0, method="importance"),
-        "the two sides cross by 0.9",
+        "the two bounds cross by 0.9",
     )
 
 

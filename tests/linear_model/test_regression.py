@@ -539,7 +539,7 @@ def test_bad_parameters(parts, message):
 def test_bad_arguments():
     X, y = make_data()
     model = MODEL(noise_scale=1.0, prior=Laplace()).fit(X, y)
-    with pytest.raises(RuntimeError, match="not for both"):
+    with pytest.raises(RuntimeError, match="not both"):
         model.predict(X, return_std=True, return_cov=True)
     with pytest.raises(ValueError, match="between 0 and 1"):
         model.predict_quantiles(X, [0.5, 1.0])
@@ -547,7 +547,7 @@ def test_bad_arguments():
         model.predict_log_density(X, y[1:])
     with pytest.raises(IncompatibleComponentsError, match="method='auto'"):
         model.evidence_bounds(X, y, method="exact")
-    with pytest.raises(ValueError, match="these are others"):
+    with pytest.raises(ValueError, match="these differ"):
         model.evidence_bounds(X, y + 1)
 
 

@@ -168,7 +168,7 @@ def test_scores_are_proper(score):
         (lambda: sample_crps([0.0], [[1.0]]), "at least two draws"),
         (lambda: sample_crps([0.0], [1.0, 2.0]), "shape of y"),
         (lambda: interval_score([0.0], [[1.0, 2.0]], 90), "'coverage' parameter"),
-        (lambda: interval_score([0.0], [1.0, 2.0], 0.9), r"shape \(n, 2\)"),
+        (lambda: interval_score([0.0], [1.0, 2.0], 0.9), r"shape \(n_samples, 2\)"),
         (lambda: NegIntervalScore(1.0), "'coverage' parameter of NegIntervalScore"),
         (lambda: IntervalCoverage(0), "'coverage' parameter of IntervalCoverage"),
     ],

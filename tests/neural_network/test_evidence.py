@@ -50,7 +50,7 @@ def test_without_hidden_units(method, dtype):
     low, high = bounds.interval()
     assert bounds.reliable
     assert low < exact < high < low + 0.2
-    assert "copies" not in bounds.reason
+    assert "permuted" not in bounds.reason
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
@@ -87,7 +87,7 @@ def test_one_hidden_unit(seed, monkeypatch):
         X, labels, method="importance", n_draws=1000, random_state=seed
     )
     assert not one_copy.reliable
-    assert "exp(0.7) equivalent copies" in one_copy.reason
+    assert "exp(0.7) equivalent modes" in one_copy.reason
 
 
 def test_function_for_pipelines_and_other_data():

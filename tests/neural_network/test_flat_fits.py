@@ -76,7 +76,7 @@ def test_noise_is_no_alarm():
     X, _ = wave(40)
     y = np.random.default_rng(1).normal(size=40)
     model = BayesianMLPRegressor(hidden_layer_sizes=(2,), **QUICK)
-    with pytest.warns(SkviWarning, match="right where there is nothing to lea"):
+    with pytest.warns(SkviWarning, match="right if there is nothing to lea"):
         model.fit(X, y)
     assert abs(model.diagnostics_["missed"]) < 4 / 40**0.5
 

@@ -100,7 +100,7 @@ def test_parameters_of_the_module_are_parameters():
     assert found == search.best_params_["module__width"]
     with pytest.raises(TypeError, match="begin with module__"):
         BayesianModuleRegressor(width=3)
-    with pytest.raises(ValueError, match="made already"):
+    with pytest.raises(ValueError, match="is an instance"):
         BayesianModuleRegressor(module=Net(2, 1), module__width=3).fit(X, y)
     with pytest.raises(TypeError, match="returned int"):
         BayesianModuleRegressor(module=lambda: 3).fit(X, y)

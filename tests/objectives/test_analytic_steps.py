@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, AlphaDivergence, Renyi
+from skvi.divergences import KL, AlphaDivergence, Jeffreys, Renyi
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -159,7 +159,13 @@ REGULARIZERS = {
     "next to a limit": {"divergence": Renyi(0.9995)},
     "alpha": {"divergence": AlphaDivergence(0.6)},
     "alpha, joint": {"divergence": AlphaDivergence(0.01, joint=True)},
-    "renyi, learned scale": {"divergence": Renyi(0.5), "prior": Normal("learn")},
+    "renyi, learned scale": {"divergence": Renyi(1.3), "prior": Normal("learn")},
+    "alpha, learned scales": {
+        "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
+        | {"intercept": Normal("learn")},
+        "divergence": AlphaDivergence(0.6),
+    },
+    "jeffreys, learned scale": {"divergence": Jeffreys(), "prior": Normal("learn")},
     "laplace": {"prior": Laplace(0.5)},
     "student_t": {"prior": StudentT(3.0)},
     "learned scale": {"prior": Normal("learn"), "divergence": KL(0.4)},
@@ -252,21 +258,22 @@ def test_members_with_their_own_hyperparameters():
     compare(members)
 
 
-@pytest.mark.parametrize("make", [Renyi, AlphaDivergence])
-def test_orders_of_their_own(make):
+@pytest.mark.parametrize(("make", "learns"), [(Renyi, True), (AlphaDivergence, False)])
+def test_orders_of_their_own(make, learns):
     """One stack, without automatic differentiation.
 
     Wrong variants: the order of the first member for all; the variance where the log
     of the deviation is the coordinate.
     """
+    priors = [Normal("learn") if learns else Normal(1.0 + seed) for seed in range(3)]
     members = [
-        make_member(seed, divergence=make(order), prior=Normal(1.0 + seed))
-        for seed, order in enumerate((0.2, 0.9, 1.6))
+        make_member(seed, divergence=make(order), prior=prior)
+        for seed, (order, prior) in enumerate(zip((0.2, 0.9, 1.2), priors, strict=True))
     ]
     assert len({structure_of(member) for member in members}) == 1
-    assert structure_of(members[0]) != structure_of(make_member())
+    assert structure_of(members[0]) != structure_of(make_member(prior=priors[0]))
     part = AnalyticSteps(members, params_of(members), S, None).divergence
-    assert type(part).__name__ == "_Orders"
+    assert type(part).__name__ == "Orders"
     compare(members)
 
 

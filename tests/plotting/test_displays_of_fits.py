@@ -39,7 +39,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression(prior="normal").fit(*data)
+    return BayesianLogisticRegression().fit(*data)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_weights_on_the_artists(bounds):
         half = np.searchsorted(found.ranks, found.ranks[-1] / 2)
         assert fit[half] == pytest.approx(found.tail[half], rel=0.1)
         assert fit[-1] == pytest.approx(found.tail[-1], rel=0.1)
-    assert texts(tail.ax_)[0].startswith("lower side: k = ")
+    assert texts(tail.ax_)[0].startswith("lower side: fine; the largest of 4,096")
     histogram = WeightsDisplay.from_bounds(bounds, kind="histogram")
     density, edges, _ = histogram.lines_["bridge"].get_data()
     np.testing.assert_array_equal(density, bounds.weights["bridge"].density)
@@ -129,15 +129,16 @@ def test_weights_of_estimators_and_errors(fitted, data):
         fitted, *data, n_draws=512, random_state=0, plot_kwargs={"color": "k"}
     )
     assert display.lines_["lower"].get_color() == "k"
-    assert WeightsDisplay(display.weights, reliable=False).plot().ax_.get_title()
+    legend = WeightsDisplay(display.weights, reliable=False).plot().ax_.get_legend()
+    assert legend.get_title().get_text() == "The bounds are not reliable."
     with pytest.raises(ValueError, match="kind must be one of"):
         display.plot(kind="cdf")
     X, y = data
     exact = BayesianLinearRegression(prior="normal", noise_scale=1.0).fit(X, y)
-    with pytest.raises(ValueError, match="keep no weights"):
+    with pytest.raises(ValueError, match="have no weights"):
         WeightsDisplay.from_estimator(exact, X, y)
     with pytest.raises(NotFittedError):
-        WeightsDisplay.from_estimator(BayesianLogisticRegression(prior="normal"), *data)
+        WeightsDisplay.from_estimator(BayesianLogisticRegression(), *data)
 
 
 # Posterior against prior
@@ -196,9 +197,7 @@ def test_densities_of_regressions_are_in_units_of_y(data, scale):
 
 def test_a_posterior_as_prior_is_drawn(data):
     X, y = data
-    first = BayesianLogisticRegression(fit_intercept=False, prior="normal").fit(
-        X[:30], y[:30]
-    )
+    first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
     second = BayesianLogisticRegression(
         fit_intercept=False, prior=first.posterior_
     ).fit(X[30:], y[30:])
@@ -213,7 +212,7 @@ def test_rows_and_choices():
     names = [f"f{i}" for i in range(15)]
     X = pd.DataFrame(rng.normal(size=(80, 15)), columns=names)
     y = (X["f3"] + X["f7"] + rng.normal(size=80) > 0).astype(int)
-    model = BayesianLogisticRegression(prior="normal").fit(X, y)
+    model = BayesianLogisticRegression().fit(X, y)
     display = PosteriorDisplay.from_estimator(model)
     assert len(display.names) == len(display.priors_) == 12
     assert {"f3", "f7"} < set(display.names)
@@ -246,12 +245,55 @@ def test_priors_with_spikes_stay_in_their_rows(data):
 def test_posterior_of_wrong_estimators(data):
     X, y = data
     with pytest.raises(NotFittedError):
-        PosteriorDisplay.from_estimator(BayesianLogisticRegression(prior="normal"))
+        PosteriorDisplay.from_estimator(BayesianLogisticRegression())
     with pytest.raises(TypeError, match="has no coef_std_"):
         PosteriorDisplay.from_estimator(LogisticRegression().fit(X, y))
-    three = BayesianLogisticRegression(prior="normal").fit(X, np.arange(60) % 3)
-    with pytest.raises(ValueError, match="3 rows of coefficients"):
-        PosteriorDisplay.from_estimator(three)
+    both = BayesianLinearRegression().fit(X, np.column_stack([y, -y]) + X)
+    with pytest.raises(ValueError, match="one of `outputs_`"):
+        PosteriorDisplay.from_estimator(both)
+
+
+def test_classes_lie_over_each_other():
+    """Wrong variants: rows of another class; a choice that is not told."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    labels = np.array(["a", "b", "c"])[np.arange(80) % 3]
+    model = BayesianLogisticRegression().fit(X, labels)
+    display = PosteriorDisplay.from_estimator(
+        model, coefficients=[1], classes=["c", "a"]
+    )
+    for k, row in enumerate([2, 0]):
+        expected = stats.norm(model.coef_[row, 1], model.coef_std_[row, 1])
+        found = display.posterior[k, 0]
+        np.testing.assert_allclose(found, expected.pdf(display.grid), atol=1e-12)
+    assert texts(display.ax_) == ["class c", "class a", "prior"]
+    label = display.ax_.get_xlabel()
+    assert "1 of 2 coefficients" in label
+    assert "2 of 3 classes" in label
+    with pytest.raises(ValueError, match="classes must be"):
+        PosteriorDisplay.from_estimator(model, classes=["d"])
+
+
+def test_exact_posterior_and_inferred_prior_are_drawn():
+    """The mixture over precisions, and the prior that they make.
+
+    Wrong variants: a normal; the prior before the data, which cannot be seen.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(7, 2))
+    y = 100 * X[:, 0] + 20 * rng.normal(size=7)
+    model = BayesianLinearRegression().fit(X, y)
+    display = PosteriorDisplay.from_estimator(model)
+    step = np.diff(display.grid)[0]
+    draws = model.sample_posterior(40_000, random_state=0)["coef"]
+    for density, some in zip(display.posterior, draws.T, strict=True):
+        below = np.interp(0.0, display.grid, np.cumsum(density) * step)
+        assert below == pytest.approx((some < 0).mean(), abs=0.02)
+    heights = display.prior.max(1) / display.posterior.max(1)
+    assert (heights > 0.02).all()
+    spread = np.sqrt((display.prior[0] * display.grid**2).sum() * step)
+    assert 10 < spread < 400
+    assert "prior at the inferred precision" in texts(display.ax_)
 
 
 # The sandwich over training
@@ -276,7 +318,7 @@ def test_record_of_a_fit(data, params, bounds):
     Wrong variants: the posterior itself, not copies, which all end at the last; the
     chains' weights with the other sign.
     """
-    model = BayesianLogisticRegression(random_state=0, **{"prior": "normal", **params})
+    model = BayesianLogisticRegression(random_state=0, **params)
     record = record_training(model, *data, random_state=0, n_draws=512)
     model.fit(*data)
     assert record.iterations[-1] == model.n_iter_
@@ -308,11 +350,7 @@ def test_sandwich_on_the_artists(data):
     model = make_pipeline(
         StandardScaler(),
         BayesianLogisticRegression(
-            posterior="mean_field",
-            solver="stochastic",
-            max_iter=4,
-            random_state=0,
-            prior="normal",
+            posterior="mean_field", solver="stochastic", max_iter=4, random_state=0
         ),
     )
     model.fit(*data)

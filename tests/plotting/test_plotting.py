@@ -68,7 +68,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return BayesianLogisticRegression(prior="normal").fit(*data)
+    return BayesianLogisticRegression(posterior="mean_field").fit(*data)
 
 
 def legend_texts(ax):
@@ -101,9 +101,7 @@ def test_loss_curve_shows_the_estimators_values(fitted):
     ],
 )
 def test_loss_curve_is_named_after_what_was_minimized(data, params, label):
-    model = BayesianLogisticRegression(
-        random_state=0, **{"prior": "normal", **params}
-    ).fit(*data)
+    model = BayesianLogisticRegression(random_state=0, **params).fit(*data)
     display = LossCurveDisplay.from_estimator(model)
     assert display.ax_.get_ylabel().startswith(label)
     assert display.line_.get_ydata()[-1] == model.loss_curve_[-1]
@@ -111,7 +109,7 @@ def test_loss_curve_is_named_after_what_was_minimized(data, params, label):
 
 def test_loss_curve_inside_pipeline_and_search(data, fitted):
     grid = {"bayesianlogisticregression__posterior": ["full_rank"]}
-    model = make_pipeline(StandardScaler(), BayesianLogisticRegression(prior="normal"))
+    model = make_pipeline(StandardScaler(), BayesianLogisticRegression())
     search = GridSearchCV(model, grid, cv=2).fit(*data)
     display = LossCurveDisplay.from_estimator(search, name="best")
     expected = search.best_estimator_[-1].loss_curve_
@@ -182,9 +180,9 @@ def test_curves_without_values_are_refused(curve):
 
 def test_loss_curve_of_wrong_estimators(data):
     for unfitted in (
-        BayesianLogisticRegression(prior="normal"),
-        make_pipeline(StandardScaler(), BayesianLogisticRegression(prior="normal")),
-        GridSearchCV(BayesianLogisticRegression(prior="normal"), {}),
+        BayesianLogisticRegression(),
+        make_pipeline(StandardScaler(), BayesianLogisticRegression()),
+        GridSearchCV(BayesianLogisticRegression(), {}),
     ):
         with pytest.raises(NotFittedError):
             LossCurveDisplay.from_estimator(unfitted)
@@ -255,6 +253,22 @@ def test_unreliable_bounds_are_hollow_and_labeled():
     assert {"lower to upper bound", "not reliable"} <= set(legend_texts(display.ax_))
     # No whiskers: the standard errors mean nothing there.
     assert set(display.whiskers_.get_ydata()) == {0.0}
+
+
+def test_differences_from_a_reference():
+    """All marks move by its estimate. Wrong variant: bars that stay."""
+    bounds = {"a": make_bounds(-102.0), "b": make_bounds(-100.0)}
+    display = EvidenceBoundsDisplay(bounds).plot(reference="b")
+    np.testing.assert_allclose(display.estimates_.get_xdata(), [-2.0, 0.0])
+    lower = [bar.get_x() for bar in display.bars_]
+    expected = [value.lower - bounds["b"].estimate for value in bounds.values()]
+    np.testing.assert_allclose(lower, expected)
+    assert display.ax_.get_xlabel() == "log evidence minus that of b [nats]"
+    low, high = display.ax_.get_xlim()
+    assert low < min(lower)
+    assert high > display.bars_[1].get_x() + display.bars_[1].get_width()
+    with pytest.raises(ValueError, match="reference must be one of"):
+        display.plot(reference="c")
 
 
 def test_missing_parts():
@@ -339,18 +353,14 @@ def test_labels_do_not_overlap(n):
 
 
 def test_evidence_from_estimator(data):
-    model = make_pipeline(
-        StandardScaler(), BayesianLogisticRegression(prior="normal")
-    ).fit(*data)
+    model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(*data)
     display = EvidenceBoundsDisplay.from_estimator(
         model, *data, n_draws=256, random_state=0, plot_kwargs={"values": False}
     )
     expected = skvi.evidence_bounds(model, *data, n_draws=256, random_state=0)
     assert display.bounds == {"BayesianLogisticRegression": expected}
     assert display.values_ is None
-    unfitted = make_pipeline(
-        StandardScaler(), BayesianLogisticRegression(prior="normal")
-    )
+    unfitted = make_pipeline(StandardScaler(), BayesianLogisticRegression())
     with pytest.raises(NotFittedError):
         EvidenceBoundsDisplay.from_estimator(unfitted, *data)
     with pytest.raises(TypeError, match="no method evidence_bounds"):

@@ -217,17 +217,21 @@ def test_local_draws_are_differentiable(make_normal, numeric_gradient):
     torch.testing.assert_close(gradient, numeric, rtol=5e-6, atol=1e-7)
 
 
-def test_networks_start_narrow_and_nearly_flat():
+@pytest.mark.parametrize(("activation", "spread"), [("relu", 0.0), ("tanh", 2.0)])
+def test_networks_start_narrow_and_nearly_flat(activation, spread):
     """Means of natural sizes, a fifth of it in the last layer, 0 for intercepts.
 
-    Wrong variants: a last layer of its natural size; the first layer as the last one.
+    Those of units that saturate are spread as widely as standardized features are.
+    Wrong variants: a last layer of its natural size; the first layer as the last one;
+    intercepts of any other layer that are spread.
     """
-    predictor = MLPPredictor(200, 2, (300, 100), "tanh")
+    predictor = MLPPredictor(200, 2, (300, 100), activation)
     start = predictor.initial_normal(torch.Generator().manual_seed(0))
     scales = predictor.layout.natural_scales()
     mean = predictor.layout.unpack((start.mean / scales)[None])
     std = predictor.layout.unpack((start.scale / scales)[None])
     for i, size in enumerate([1.0, 1.0, 0.2]):
         assert float(mean[f"coef_{i}"].std()) == pytest.approx(size, rel=0.2)
-        assert not mean[f"intercept_{i}"].any()
+        expected = 0.0 if i else spread
+        assert float(mean[f"intercept_{i}"].std()) == pytest.approx(expected, rel=0.2)
         assert std[f"coef_{i}"].flatten()[0] == pytest.approx(0.01)

@@ -1,5 +1,6 @@
 """The search for the mode, where fits without draws start."""
 
+import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
@@ -11,6 +12,7 @@ from skvi.likelihoods import (
     CategoricalLikelihood,
     GaussianLikelihood,
 )
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal
@@ -100,3 +102,16 @@ def test_a_start_for_several_classes():
         best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
     assert values[0] - best > 30
     assert values[1] - best < 1
+
+
+def test_large_separable_fits_need_few_steps():
+    """Twelve of them, and more where quasi-Newton runs take over, from other starts.
+
+    Wrong variant: mean and precision move at once.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 180))
+    y = X[:, :20].sum(1) + rng.logistic(size=300) > 0
+    model = BayesianLogisticRegression(prior=Normal()).fit(X, y)
+    assert model.converged_
+    assert model.n_iter_ <= 7

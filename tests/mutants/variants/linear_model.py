@@ -6,6 +6,20 @@ _v = variants_of("linear_model/")
 
 VARIANTS = [
     _v(
+        "density-of-a-coefficient-variance",
+        "_base.py",
+        "z = (grid - float(mean)) / float(std)",
+        "z = (grid - float(mean)) / float(std) ** 2",
+        "the variance for the standard deviation",
+    ),
+    _v(
+        "density-of-the-next-coefficient",
+        "_regression_exact.py",
+        "place = index + (1 if self.fit_intercept else 0)",
+        "place = index",
+        "the density of the coefficient before it",
+    ),
+    _v(
         "nodes-without-hyperpriors",
         "_precision_nodes.py",
         "w = form.log_density(t, s, ratio)",
@@ -228,5 +242,19 @@ VARIANTS = [
         "(covariance + noise).astype(X.dtype)",
         "covariance.astype(X.dtype)",
         "covariances of f for those of observations",
+    ),
+    _v(
+        "auto-posterior-of-one-column",
+        "_base.py",
+        "size = n_columns * (width + bool(self.fit_intercept))",
+        "size = width + bool(self.fit_intercept)",
+        "parameters of all classes count where a posterior is chosen",
+    ),
+    _v(
+        "auto-posterior-without-intercept",
+        "_base.py",
+        "size = n_columns * (width + bool(self.fit_intercept))",
+        "size = n_columns * width",
+        "intercepts count where a posterior is chosen",
     ),
 ]

@@ -6,6 +6,13 @@ _v = variants_of("plotting/")
 
 VARIANTS = [
     _v(
+        "prior-at-another-precision",
+        "_posterior.py",
+        "width = unit * math.sqrt(rate[one] / shape[one])",
+        "width = unit * math.sqrt(shape[one] / rate[one])",
+        "the precision for the variance",
+    ),
+    _v(
         "posterior-display-prior-units",
         "_posterior.py",
         "return built.log_prob(theta[:, None]).exp().numpy() / unit",
@@ -13,11 +20,11 @@ VARIANTS = [
         "the prior's density in the units of the fit",
     ),
     _v(
-        "posterior-display-density",
-        "_posterior.py",
-        "np.exp(-0.5 * z**2) / (std[:, None] * math.sqrt(2 * math.pi))",
-        "np.exp(-0.5 * z**2) / (std[:, None] ** 2 * math.sqrt(2 * math.pi))",
-        "the variance for the standard deviation",
+        "differences-of-bars",
+        "_evidence_bounds.py",
+        "return _finite(values - self._origin)",
+        "return _finite(values)",
+        "bars that stay where they are beside differences",
     ),
     _v(
         "search-display-threshold",

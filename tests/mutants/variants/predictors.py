@@ -229,4 +229,11 @@ VARIANTS = [
         "blocks = blocks.clone()",
         "covariances of several f from pairs of features",
     ),
+    _v(
+        "mlp-units-all-bend-at-0",
+        "_mlp.py",
+        "return FIRST_SPREAD.get(self.activation_name, 0.0) * size",
+        "return 0.0 * size",
+        "intercepts of the first layer start at 0 for all activations",
+    ),
 ]

@@ -1,0 +1,26 @@
+"""Symmetric matrices in the coordinates of a triangular one."""
+
+import torch
+from scipy.linalg.blas import dtrmm
+
+
+def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return ``scale' @ matrix @ scale``, in half of the time where BLAS can.
+
+    Parameters
+    ----------
+    scale : Tensor of shape (P, P)
+        Lower triangular.
+    matrix : Tensor of shape (P, P)
+        Symmetric.
+
+    Returns
+    -------
+    Tensor of shape (P, P)
+    """
+    if not scale.is_cpu or scale.requires_grad or matrix.requires_grad:
+        return scale.T @ matrix @ scale
+    # Transposes have the order that BLAS takes.
+    upper = scale.numpy().T
+    left = dtrmm(1.0, upper, matrix.numpy().T)
+    return torch.from_numpy(dtrmm(1.0, upper, left, side=1, trans_a=1, overwrite_b=1))
