@@ -65,9 +65,9 @@ class EvidenceMixin:
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
-            some 130,000 draws of each side go, correlated as those of chains are.
-            Not together with `n_draws`.
+            Target distance of each bound from log p(D), in nats. None is 0.03, limited
+            to about 130,000 (correlated) draws on each side. Not together with
+            `n_draws`.
         max_seconds : float, default=None
             What it may take, roughly: looked at between batches of draws, never at
             their values. What it cuts short is wider, and otherwise as valid; where too
