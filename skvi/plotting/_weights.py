@@ -125,7 +125,7 @@ class WeightsDisplay:
             raise ValueError(f"kind must be one of {KINDS}. Got {kind!r}.")
         if not self.weights:
             raise ValueError(
-                "These bounds keep no weights: they were computed without any, or are "
+                "These bounds have no weights: they were computed without any, or are "
                 "a sum over several targets. Draw those of each of `outputs_`, or use "
                 "method='importance' or 'annealing'."
             )
