@@ -12,13 +12,17 @@ many single fits that is, and the largest difference between their scores. Monte
 error is the standard deviation of a fold's score over seeds. With several processes the
 seconds are those of the clock.
 
-2026-11-22, x86_64, 2 virtual cores, torch 2.13.0, one thread; other processes ran
-beside (load 8 to 10), so that shares mean more than seconds:
+2026-11-22, x86_64, 2 virtual cores, torch 2.13.0, one thread, the default prior, whose
+scales are learned; other processes ran beside (load 10), so that shares mean more than
+seconds:
 
-- orders: a single fit 0.45 s; the search 50 to 62 of them for its 100 fits,
-  GridSearchCV 118 to 128. Before orders had gradients without automatic
-  differentiation a single fit took 1.65 s, three and a half times as long.
-- weights: a single fit 0.39 s; the search 47 to 60 of them, GridSearchCV 101 to 103.
+- orders: a single fit 0.84 s; the search 51 s, 61 of them for its 100 fits. With
+  automatic differentiation of the divergence a single fit took 3.2 s.
+- weights: a single fit 0.56 s; the search 26 s, 47 of them.
+
+Before prior scales were learned by default:
+
+- orders: GridSearchCV 118 to 128 single fits of 0.45 s; weights: 101 to 103 of 0.39 s.
 - The largest difference of scores is 1e-16; over seeds they differ by 4e-3 to 6e-3.
 
 A stack saves what a gradient step costs beside its arithmetic. Here that is a third to

@@ -103,8 +103,9 @@ def names_of_units(centered: bool) -> tuple[str, ...]:
 
 
 def noise_in(units: Units, noise_scale: Any) -> float | str:
-    """Scale of the noise in the units of a fit; "learn" if it is not a number."""
-    return noise_scale / units.y_scale if isinstance(noise_scale, Real) else "learn"
+    """Scale of the noise in the units of a fit; "learn" where it is not a number."""
+    is_given = isinstance(noise_scale, Real | np.ndarray)
+    return noise_scale / units.y_scale if is_given else "learn"
 
 
 def with_noise_scale(

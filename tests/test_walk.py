@@ -167,12 +167,21 @@ EQUIVALENT = {
     ("logistic", "posterior", "low_rank"): "three parameters have at most rank 3",
     ("poisson", "posterior", "low_rank"): "three parameters have at most rank 3",
 }
+#: What "auto" is for so few parameters.
+AUTO = {"posterior": "full_rank"}
+
+
+def is_change(model, axis, value):
+    given = model.get_params()[axis]
+    return value not in (given, AUTO.get(axis) if given == "auto" else given)
+
+
 CHANGES = [
     (name, axis, value)
     for name, (model, *_) in MODELS.items()
     for axis, values in AXES.items()
     for value in values
-    if value != model.get_params()[axis]
+    if is_change(model, axis, value)
 ]
 #: By default two estimators show each value; all of them are a slow test.
 SHOWN = {

@@ -37,9 +37,9 @@ from skvi.utils._validation import StrOptions
 
 __all__ = ["BayesianLinearModel"]
 
-# Parameters up to which "auto" takes a full covariance: a fit with one column takes a
-# few seconds then, one with many classes ten. Where it needs one factorization in all,
-# and fewer rows than these where it works in their space, it takes as long up to more.
+# Parameters up to which "auto" takes a full covariance. With a fixed scale a fit with
+# one column then takes a few seconds, one with fifty classes ten. Where it needs one
+# factorization in all, or has so few rows, it takes as long up to more parameters.
 MAX_FULL, MAX_QUICK, MAX_QUICK_ROWS = 1000, 3000, 1500
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000

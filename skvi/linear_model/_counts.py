@@ -62,9 +62,10 @@ Divergence, default="kl"
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
         "auto" is "full_rank" up to 1000 parameters (coefficients and intercept), which
-        takes seconds, and up to 3000 where the prior is a normal of fixed scale and
-        there are at most 1500 rows and fewer than parameters; otherwise "mean_field".
-        ``posterior_family_`` is the one it took.
+        takes ten seconds at most, or half a minute with a learned scale, and up to
+        3000 if the prior is a normal of fixed scale and there are at most 1500 rows,
+        fewer than parameters; otherwise "mean_field". ``posterior_family_`` is the one
+        it took.
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions; "mean_field" ignores them, needs less memory,
         and is for thousands of features.

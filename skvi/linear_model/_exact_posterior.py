@@ -6,6 +6,7 @@ integrated over nodes.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -46,8 +47,6 @@ class ConjugatePosterior(Movable):
     ----------
     form : ConjugateForm
         What the data say, and the priors.
-    nodes, few : PrecisionNodes
-        For the coefficients, and, as few as are needed, for predictions.
 
     Examples
     --------
@@ -61,8 +60,6 @@ class ConjugatePosterior(Movable):
     """
 
     form: ConjugateForm
-    nodes: PrecisionNodes
-    few: PrecisionNodes
 
     @classmethod
     def of(cls, form: ConjugateForm | None) -> Self | None:
@@ -79,9 +76,22 @@ class ConjugatePosterior(Movable):
         """
         if form is None or not has_nodes(form):
             return None
-        form = replace(form, data=replace(form.data, gram=None))
-        nodes = find_nodes(form)
-        return cls(form, nodes, merge_nodes(form, nodes))
+        return cls(replace(form, data=replace(form.data, gram=None)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the nodes, which are found again."""
+        state = super().__getstate__()
+        return {k: v for k, v in state.items() if k not in ("nodes", "few")}
+
+    @cached_property
+    def nodes(self) -> PrecisionNodes:
+        """Nodes for the coefficients."""
+        return find_nodes(self.form)
+
+    @cached_property
+    def few(self) -> PrecisionNodes:
+        """As few as predictions need."""
+        return merge_nodes(self.form, self.nodes)
 
     @property
     def noise_variance(self) -> float:

@@ -51,13 +51,12 @@ Divergence, default="kl"
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
         Family of coefficients and intercept; precisions with hyperpriors are
-        independent of them, with Gamma distributions (`Product`).
-        "auto" is "full_rank" up to 1000 parameters, which takes seconds, and up to 3000
-        where coordinate ascent decomposes the features once: with normal noise, log
-        loss and the prior "hierarchical" or "normal"; otherwise "mean_field".
-        ``posterior_family_`` is the one it took.
-        "full_rank" models
-        the correlations between coefficients; "low_rank" models their ten strongest
+        independent of them, with Gamma distributions (`Product`). "auto" is "full_rank"
+        up to 1000 parameters, which takes ten seconds at most, or half a minute with
+        sparse priors, and up to 3000 if coordinate ascent decomposes the features once:
+        with normal noise, log loss and the prior "hierarchical" or "normal"; otherwise
+        "mean_field". ``posterior_family_`` is the one it took. "full_rank" models the
+        correlations between coefficients; "low_rank" models their ten strongest
         directions, is fitted by stochastic gradients, and is for thousands of features;
         "mean_field" ignores them.
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \

@@ -57,9 +57,10 @@ or Objective, default="elbo"
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
         "auto" is "full_rank" up to 1000 parameters (coefficients and intercepts of all
-        classes), which takes seconds, for two classes also up to 3000 if the prior is a
-        normal of fixed scale and there are at most 1500 rows, fewer than parameters;
-        otherwise "mean_field". ``posterior_family_`` is the one it took.
+        classes), which takes ten seconds at most, or half a minute with a learned
+        scale; for two classes also up to 3000 if the prior is a normal of fixed scale
+        and there are at most 1500 rows, fewer than parameters; otherwise "mean_field".
+        ``posterior_family_`` is the one it took.
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
         for thousands of features; "mean_field" ignores them.

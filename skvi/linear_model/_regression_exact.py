@@ -22,7 +22,7 @@ class RegressionExactMixin:
         None for other objectives and divergences, whose posteriors are meant to be
         others, and for families that know no correlations.
         """
-        is_elbo = self.objective_.kind != "weights" and self.divergence_.is_standard
+        is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
         normal = state.posterior.part("coef").as_normal()
         if not is_elbo or normal is None or normal.scale.ndim == 1:
             return None

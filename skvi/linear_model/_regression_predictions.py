@@ -144,8 +144,9 @@ class RegressionPredictionMixin:
             return None
         if self._n_columns:
             found = [o._predictive_normals(X) for o in self.outputs_]
-            mean, std, weights = zip(*found, strict=True)
-            return np.stack(mean, 1), np.stack(std, 1), np.stack(weights)
+            size = max(len(weights) for _, _, weights in found)
+            parts = zip(*(_with_empty(size, *one) for one in found), strict=True)
+            return tuple(np.stack(part, -2) for part in parts)
         if self._is_drawn():
             draws = self._drawn()
             mean = draws.means(X)
@@ -224,6 +225,13 @@ class RegressionPredictionMixin:
         draws = self.sample_posterior(1, random_state)
         intercept = draws["intercept"][0] if "intercept" in draws else 0.0
         return SampledLinearFunction(draws["coef"][0], intercept)
+
+
+def _with_empty(size, mean, std, weights):
+    """Normals of one target, and more of weight zero, up to a number of them."""
+    more = [(0, 0), (0, size - len(weights))]
+    mean, std = (np.pad(part, more, mode="edge") for part in (mean, std))
+    return mean, std, np.pad(weights, more[1])
 
 
 class SampledLinearFunction:

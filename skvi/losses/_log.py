@@ -30,6 +30,10 @@ class LogLoss(Loss):
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
+    def is_convex(self, likelihood: ConditionalDensity) -> bool:
+        """Whether the likelihood is log-concave; see `Loss.is_convex`."""
+        return likelihood.is_log_concave
+
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """That of the likelihood; see `Loss.tail_curvature`."""
         return likelihood.tail_curvature

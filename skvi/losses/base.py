@@ -55,6 +55,20 @@ class Loss(Component, Movable):
             The message says what is missing and what to use instead.
         """
 
+    def is_convex(self, likelihood: ConditionalDensity) -> bool:
+        """Whether the loss of every row is known to be convex in f.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+
+        Returns
+        -------
+        bool
+            By default False: not known.
+        """
+        return False
+
     def tail_curvature(self, likelihood: ConditionalDensity) -> float | None:
         """Quadratic growth of a row's loss in f.
 

@@ -1,4 +1,4 @@
-"""Displays in the style of scikit-learn: loss curves and evidence bounds."""
+"""Displays in the manner of scikit-learn: loss curves and evidence bounds."""
 
 from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._evidence_search import EvidenceSearchDisplay

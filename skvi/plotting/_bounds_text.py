@@ -1,4 +1,4 @@
-"""Labels and numbers next to the evidence bounds."""
+"""Words and numbers beside the evidence bounds."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ N_SE = 2.0
 
 
 def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
-    """Return the quantity that all candidates bound."""
+    """Return what all candidates bound."""
     if not bounds:
         raise ValueError("There are no bounds to draw: give at least one.")
     for name, value in bounds.items():
@@ -28,7 +28,7 @@ def check_quantity(bounds: Mapping[str, EvidenceBounds]) -> str:
 
 
 def row_label(name: str, bounds: EvidenceBounds) -> str:
-    """Name a model, with caveats about its bounds."""
+    """Name a model, with what a reader must know about its bounds."""
     notes = [] if bounds.reliable else ["not reliable"]
     learned = [name for name in bounds.plug_in if name not in FROM_TARGET]
     if learned:
@@ -40,7 +40,7 @@ def row_label(name: str, bounds: EvidenceBounds) -> str:
 
 def interval_text(bounds: EvidenceBounds, origin: float = 0.0) -> str:
     """Print an interval to two digits of its width; unreliable ones in brackets."""
-    # Standard errors are meaningless if the bounds are not reliable.
+    # Standard errors mean nothing where the bounds are not reliable.
     low, high = bounds.lower, bounds.upper
     if bounds.reliable:
         low, high = bounds.interval(N_SE)

@@ -1,17 +1,17 @@
-"""Shared by displays: axes, styles, and the estimator inside a pipeline."""
+"""What displays have in common: axes, styles, and the estimator inside a pipeline."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito (2008): distinguishable with every kind of color vision.
+# Okabe and Ito (2008): told apart by every kind of color vision.
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, BLACK = "#E69F00", "#56B4E9", "#000000"
 
 
 def check_matplotlib(caller: str) -> None:
-    """Raise before any work if matplotlib is missing."""
+    """Raise before any work where matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -22,7 +22,7 @@ def check_matplotlib(caller: str) -> None:
 
 
 def make_axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    """Return the given axes, or those of a new figure."""
+    """Return the axes that were given, or those of a new figure."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
@@ -31,7 +31,7 @@ def make_axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
 
 
 def merge_style(defaults: dict, given: dict | None) -> dict:
-    """Let the keywords of a line override the defaults, including aliases."""
+    """Let the keywords of a line win over the defaults, aliases included."""
     from matplotlib.cbook import normalize_kwargs
     from matplotlib.lines import Line2D
 
@@ -39,7 +39,7 @@ def merge_style(defaults: dict, given: dict | None) -> dict:
 
 
 def final_estimator(estimator: Any) -> Any:
-    """Return the final estimator of a pipeline or a fitted search."""
+    """Return what a pipeline or a fitted search ends in."""
     while True:
         if hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_

@@ -21,14 +21,14 @@ BAR_HEIGHT, FIT_OFFSET, MARGIN = 0.4, 0.34, 0.04
 
 
 class EvidenceBoundsDisplay:
-    """Evidence bounds: intervals for the log evidence of each model.
+    """Evidence bounds: where the log evidence of each model lies.
 
     Each model has one row: a bar from the lower to the upper bound, whiskers of two
     standard errors, and the (bridge) estimate. Below the bar, arrow heads point at
     the ELBO and the EUBO of the fitted posterior. The interval with its whiskers is
-    printed on the right, since on an axis for several models it can be too narrow to be
-    visible. Bounds that are not reliable are hollow, hatched and labeled as such; they
-    get no whiskers, because their standard errors are meaningless.
+    printed on the right, since on an axis that holds several models it can be too
+    narrow to be seen. Bounds that are not reliable are hollow, hatched and
+    labeled so; they get no whiskers, because their standard errors mean nothing.
 
     It is recommended to use `from_estimator` or `from_bounds`.
 
@@ -42,11 +42,11 @@ class EvidenceBoundsDisplay:
     bars_ : matplotlib BarContainer
         From lower to upper bound.
     whiskers_ : matplotlib Line2D or None
-        ``interval(2)`` of the reliable ones; None if there are none.
+        ``interval(2)`` of the reliable ones; None where there are none.
     estimates_ : matplotlib Line2D
         Bridge estimates.
     elbo_, eubo_ : matplotlib Line2D or None
-        ELBO and EUBO of the fitted posteriors; None if no table has them.
+        ELBO and EUBO of the fitted posteriors; None where no table has them.
     values_ : matplotlib SecondaryAxis or None
         The printed intervals.
     ax_ : matplotlib Axes
@@ -60,7 +60,7 @@ class EvidenceBoundsDisplay:
     Notes
     -----
     Values are in nats, summed over the data. Only evidences of the same y, with
-    the same quantity, may be compared; the display can only check the quantity.
+    the same quantity, may be compared; the display can check the quantity alone.
 
     Examples
     --------
@@ -204,7 +204,7 @@ class EvidenceBoundsDisplay:
         self.whiskers_ = None
         if rows:
             ends = [list(self.bounds.values())[i].interval(N_SE) for i in rows]
-            # A gap, by NaN, between the lines of two rows.
+            # A gap, made by NaN, between the lines of two rows.
             x = np.array([[low, high, math.nan] for low, high in ends]).ravel()
             x -= self._origin
             y = np.repeat(np.array(rows, dtype=float), 3)
@@ -262,7 +262,7 @@ class EvidenceBoundsDisplay:
         name : str, default="model"
             Name of a single model.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         **kwargs : dict
             Passed to `plot`.
 
@@ -300,7 +300,7 @@ class EvidenceBoundsDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-            The final estimator has the method ``evidence_bounds``.
+            It ends in an estimator with the method ``evidence_bounds``.
         X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
         y : array-like of shape (n_samples,)
@@ -308,7 +308,7 @@ class EvidenceBoundsDisplay:
         name : str, default=None
             Name of the row; None is that of the estimator's class.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         plot_kwargs : dict, default=None
             Passed to `plot`.
         **options : dict

@@ -1,4 +1,4 @@
-"""The evidence of every model of a search, and the remaining models."""
+"""The evidence of every model of a search, and which ones are left."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,15 +25,15 @@ COLORS = {
 
 
 class EvidenceSearchDisplay:
-    """Bounds of the models of an `EvidenceSearch`, with the best one on top.
+    """Bounds of the models of an `EvidenceSearch`, the best one on top.
 
     Each model has one row: a bar from the lower to the upper bound of its log
-    evidence, whiskers to the ends of its interval at the search's confidence level, and
-    its estimate, colored by the decision. The dashed line shows the decision rule: a
-    model is excluded if its whole interval is to the left. Printed on the right are the
-    estimate and the interval of the model's probability. Models whose bounds are not
-    reliable are hollow; they have no whiskers, and cannot be excluded. Models far below
-    the best one are arrows at the left edge.
+    evidence, whiskers that reach to the ends of its interval at the search's
+    confidence level, and its estimate, colored by the decision. The dashed line is
+    the rule of the decision: a model is excluded if its whole interval is to the left.
+    Printed on the right are the estimate and the interval of the model's probability.
+    Models whose bounds are not reliable are hollow; they have no whiskers, and cannot
+    be excluded. Models far below the best one are arrows at the left edge.
 
     It is recommended to use `from_search`.
 
@@ -44,7 +44,7 @@ class EvidenceSearchDisplay:
     min_difference : float
         Nats.
     quantity : str, default="log evidence"
-        Name of the bounded quantity.
+        What is bounded.
     names : sequence of str, default=None
         One for each candidate. None writes the parameters in which candidates differ.
 
@@ -54,13 +54,13 @@ class EvidenceSearchDisplay:
         Candidate that each row shows, from top to bottom.
     bars_ : matplotlib BarContainer
     whiskers_ : matplotlib Line2D or None
-        None if no model is reliable.
+        None where no model is reliable.
     estimates_ : dict of str to matplotlib Line2D
-        Estimates of the best model, of those that are not excluded, and so on.
+        Those of the best model, of those that are not excluded, and so on.
     arrows_ : matplotlib Line2D or None
-        Models to the left of the axis.
+        Models that are further to the left than the axis.
     threshold_ : matplotlib Line2D or None
-        None if no model is reliable, so that none can be excluded.
+        None where there is nothing to be excluded by: no model is reliable.
     values_ : matplotlib SecondaryAxis or None
         The printed numbers.
     ax_ : matplotlib Axes
@@ -120,9 +120,9 @@ class EvidenceSearchDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure of suitable height.
+            Where to draw; None makes a new figure, as high as the models need.
         max_models : int, default=20
-            Maximum number of models, the best ones, to draw.
+            Only so many of the best models are drawn.
         reach : float, default=10.0
             Nats below the decision line that the axis shows; 10 are odds of 1 to
             22,000. None shows all.
@@ -219,7 +219,7 @@ class EvidenceSearchDisplay:
         ]
 
     def _draw_estimates(self, given: dict | None) -> None:
-        """One line for each state of models; hollow if bounds are not reliable."""
+        """One line for each state of models; hollow where bounds are not reliable."""
         x, states = self._column("estimate"), np.array(self._states())
         self.estimates_ = {}
         for state in dict.fromkeys(states):
@@ -247,7 +247,7 @@ class EvidenceSearchDisplay:
                 "zorder": 0.5,
             }
             style = common.merge_style(style, given)
-            # Behind the bars, and over the whole height for any number of rows.
+            # In front of no bar, and over the whole height whatever the rows.
             (self.threshold_,) = self.ax_.plot(
                 [where, where],
                 [0, 1],
@@ -256,7 +256,7 @@ class EvidenceSearchDisplay:
             )
 
     def _limit(self, reach: float | None) -> "Line2D | None":
-        """Cut the axis on the left, and mark the rows beyond it."""
+        """Cut the axis on the left, and mark the rows that are beyond."""
         estimates = self._column("estimate")
         ends = np.concatenate(
             [self._column(name) for name in ("lower", "upper")]
@@ -311,7 +311,7 @@ class EvidenceSearchDisplay:
             One for each candidate. None writes the parameters in which candidates
             differ.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         **kwargs : dict
             Passed to `plot`.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["LossCurveDisplay"]
 
 GID = "skvi loss curve: "
-# Lines differ in color, dashes and end marker: each alone would suffice.
+# Lines differ in color, dashes and end marker: any one of them would do.
 COLORS = (
     common.BLUE,
     common.VERMILION,
@@ -28,7 +28,7 @@ COLORS = (
 )
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# The axis is cut if its full range is this multiple of that of the later values.
+# The axis is cut where its full range is so many times what the later values need.
 CUT_FACTOR = 5
 MIN_RANGE = 1.0  # nats
 
@@ -45,7 +45,7 @@ class LossCurveDisplay:
     name : str, default=None
         Name in the legend.
     loss_name : str, default="minimized quantity"
-        Name of the minimized quantity; the label of the y axis, with the unit.
+        What is minimized; the label of the y axis, where the unit is added.
     iteration_name : str, default="iteration"
         Label of the x axis.
 
@@ -101,15 +101,15 @@ class LossCurveDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure. Curves of the same quantity can
-            share axes.
+            Where to draw; None makes a new figure. Curves of the same quantity may
+            go into the same axes.
         name : str, default=None
             Name in the legend; None is that of the display.
         cut : bool, default=True
-            Whether large early values may be cut off: if all values need more than 5
-            times the height of those after the first quarter of the iterations (and of
-            1 nat), the y axis ends above the later ones. The legend shows the first
-            value in any case.
+            Whether large early values may be cut off: where all values need more
+            than 5 times the height of those after the first quarter of the
+            iterations (and of 1 nat), the y axis ends above the later ones. The
+            first value stands in the legend in any case.
         **kwargs : dict
             Passed to ``Axes.plot``.
 
@@ -122,7 +122,7 @@ class LossCurveDisplay:
         ImportError
             matplotlib is not installed.
         ValueError
-            The curve has no values, or the axes contain a curve of another quantity.
+            The curve has no values, or the axes hold a curve of another quantity.
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
         values = np.asarray(self.loss_curve, dtype=float)
@@ -173,11 +173,11 @@ class LossCurveDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-            The final estimator is one of skvi.
+            It ends in an estimator of skvi.
         name : str, default=None
             Name in the legend; None is that of the estimator's class.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         cut : bool, default=True
             Whether large early values may be cut off, see `plot`.
         **kwargs : dict

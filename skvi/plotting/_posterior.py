@@ -121,7 +121,7 @@ class PosteriorDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure of suitable height.
+            Where to draw; None makes a new figure, as high as the rows need.
         posterior_kwargs : dict, default=None
             Passed to ``Axes.fill_between``.
         prior_kwargs : dict, default=None
@@ -195,8 +195,8 @@ class PosteriorDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-            The final estimator is an skvi linear model. Inside a pipeline the
-            coefficients are those of the transformed features.
+            It ends in a linear model of skvi. Inside a pipeline the coefficients are
+            those of the transformed features.
         coefficients : sequence of int or str, default=None
             Which ones, by feature number or name. None shows all, or, where there are
             more than 12, those 12 whose mean is the largest in standard deviations;
@@ -204,7 +204,7 @@ class PosteriorDisplay:
         classes : sequence, default=None
             Which ones of several classes. None shows the first six.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         **kwargs : dict
             Passed to `plot`.
 
@@ -230,7 +230,7 @@ class PosteriorDisplay:
             raise TypeError(
                 f"{type(found).__name__} has no coef_std_. Pass a fitted linear model "
                 "of skvi, or a Pipeline or search (refit=True) that ends in one; "
-                "weights of networks are not meaningful individually."
+                "weights of networks have no meaning one by one."
             )
         mean, std = (
             np.atleast_2d(x).astype(np.float64) for x in (found.coef_, found.coef_std_)
@@ -294,7 +294,7 @@ def _choose_classes(
 def _choose(
     names: list, strength: np.ndarray, coefficients: Sequence[int | str] | None
 ) -> np.ndarray:
-    """Indices of the features to show."""
+    """Numbers of the features to show."""
     if coefficients is None:
         if len(names) <= MOST_SHOWN:
             return np.arange(len(names))
@@ -314,7 +314,7 @@ def _choose(
 
 
 def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
-    """Marginal prior density of a coefficient, in its own units."""
+    """Marginal density of a coefficient before the data, in its own units."""
     # Priors of regressions refer to the standardized target.
     units = fitted.posterior_.units
     unit = 1.0 if units is None else units.y_scale
@@ -324,7 +324,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     if isinstance(prior, Posterior):  # the posterior of another fit
         normal = prior.real_part().as_normal()
         if normal is None:
-            raise TypeError("The posterior used as the prior is not normal.")
+            raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())
         z = (theta.numpy() - at) / width
         return np.exp(-0.5 * z**2) / (width * math.sqrt(2 * math.pi)) / unit
@@ -353,8 +353,8 @@ def _prior_name(fitted: Any) -> str:
 
 
 def _peak(posterior: np.ndarray, prior: np.ndarray) -> float:
-    """Height of a row: that of the posterior, or of the prior if higher and finite."""
+    """What fills a row: the posterior; the prior where it is higher, but finite."""
     finite = prior[np.isfinite(prior)]
-    # Peaks of sparse priors are cut, or the posterior would be invisible.
+    # Spikes of sparse priors are cut, or the posterior would not be seen.
     typical = float(np.quantile(finite, 0.95)) if len(finite) else 0.0
     return max(float(posterior.max()), typical, 1e-300)

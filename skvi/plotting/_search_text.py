@@ -1,14 +1,14 @@
-"""Labels and numbers next to the models of a search."""
+"""Words and numbers beside the models of a search."""
 
 from collections.abc import Sequence
 
 MINUS = "\N{MINUS SIGN}"
-# Probabilities printed as less than 0.1 %.
+# Probabilities that are printed as less than 0.1 %.
 SMALL = 0.0005
 
 
 def describe_candidates(params: Sequence[dict]) -> list[str]:
-    """Name candidates by the parameters in which they differ, without step names."""
+    """Name candidates by the parameters in which they differ, without their steps."""
     keys = sorted({key for candidate in params for key in candidate})
     shown = [
         key for key in keys if len({repr(c.get(key, "...")) for c in params}) > 1

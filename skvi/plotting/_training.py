@@ -24,17 +24,18 @@ STYLES = {
     "IW-EUBO": (common.ORANGE, "--", "^"),
     "EUBO": (common.VERMILION, "-", "s"),
 }
-# The axis shows the later part of the fit, and at least this many nats.
+# The axis shows the later part of the fit, and at least so many nats.
 EARLY_FRACTION, MIN_RANGE = 0.25, 0.2
 
 
 class TrainingSandwichDisplay:
-    """Evidence sandwich over training: bounds by the posteriors during a fit.
+    """Evidence sandwich over training: bounds by the posteriors on the way of a fit.
 
     ELBO and importance-weighted ELBO from below, EUBO and importance-weighted EUBO from
-    above, with bands of two standard errors; and a horizontal band for the log evidence
-    of the final ``evidence_bounds``, which does not depend on the fit. If the curves
-    remain apart at the end, the family cannot do better.
+    above, with bands of two standard errors; across the picture the interval for the
+    log evidence of the final ``evidence_bounds``, which does not depend on the fit.
+    Where the curves stay apart at the end, the
+    family cannot do better.
 
     It is recommended to use `from_estimator`.
 
@@ -45,11 +46,11 @@ class TrainingSandwichDisplay:
     Attributes
     ----------
     lines_ : dict of str to matplotlib Line2D
-        Lines by the names of the bounds.
+        By the names of the bounds.
     bands_ : dict of str to matplotlib PolyCollection
         Bands of the bounds that have errors.
     interval_ : matplotlib Rectangle or None
-        ``final.interval(2)``; None if the final bounds are not reliable.
+        ``final.interval(2)``; None where the final bounds are not reliable.
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
@@ -61,9 +62,9 @@ class TrainingSandwichDisplay:
     Notes
     -----
     In nats, summed over the data. The upper bounds need posterior draws, from chains
-    that are the same for all iterations, and hold for the modes that these reach. If
-    noise or prior scales are learned, all bounds are on the evidence at their *final*
-    values. Axes omit early iterations that would make them too wide.
+    that are the same for all iterations, and hold against the modes that these reach.
+    Where noise or prior scales are learned, all bounds are on the evidence at their
+    *last* values. Axes leave out early iterations that would make them too wide.
 
     References
     ----------
@@ -96,7 +97,7 @@ class TrainingSandwichDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         cut : bool, default=True
             Whether bounds of the first quarter of the recorded iterations may lie
             outside the axes.
@@ -177,7 +178,7 @@ class TrainingSandwichDisplay:
         )
 
     def _cut(self, first: int) -> None:
-        """End the y axis beyond the bounds without early iterations."""
+        """End the y axis beyond what is left of the bounds without early ones."""
         final = self.record.final
         later = [np.asarray(line.get_ydata())[first:] for line in self.lines_.values()]
         values = np.concatenate([*later, [final.lower, final.upper, final.estimate]])
@@ -207,9 +208,9 @@ class TrainingSandwichDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search
-            The final estimator has the method ``evidence_bounds``; a pipeline or a
-            search must be fitted. The copy repeats the fit, exactly if the estimator's
-            ``random_state`` is an int.
+            It ends in an estimator with the method ``evidence_bounds``; a pipeline or a
+            search must be fitted. The copy repeats the fit, exactly where the
+            estimator's ``random_state`` is an int.
         X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
         y : array-like of shape (n_samples,)
@@ -217,13 +218,13 @@ class TrainingSandwichDisplay:
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of rows in the fit.
         n_points : int, default=25
-            Maximum number of iterations to record, with increasing distances.
+            Iterations to record at most, ever farther apart.
         random_state : int, RandomState instance or None, default=None
-            Seed of the draws behind the bounds.
+            Seeds the draws behind the bounds.
         allow_supervised_transformers : bool, default=False
             See `skvi.evidence_bounds`.
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         plot_kwargs : dict, default=None
             Passed to `plot`.
         **options : dict
@@ -240,7 +241,7 @@ class TrainingSandwichDisplay:
         TypeError
             There is no method ``evidence_bounds``.
         ValueError
-            A transformer of a pipeline uses y.
+            A transformer of a pipeline looks at y.
         """
         common.check_matplotlib(f"{cls.__name__}.from_estimator")
         if not allow_supervised_transformers:

@@ -23,7 +23,7 @@ SIDES = {
 
 
 class WeightsDisplay:
-    """Importance weights: whether few draws dominate the evidence bounds.
+    """Importance weights: whether few draws carry the evidence bounds.
 
     Two kinds of pictures. "tail": the largest weights of each side by rank, divided
     by their sum, on logarithmic axes. Points below the dotted line of their color are
@@ -34,8 +34,8 @@ class WeightsDisplay:
 
     "histogram": the log weights ``log p(D, theta) - log r(theta)`` of draws of the
     proposal r and of posterior draws. The two densities differ by the factor exp(log
-    weight) / p(D): they cross at the log evidence, which is marked. If they do not
-    overlap, no estimate is reliable.
+    weight) / p(D): they cross at the log evidence, which is marked. Where they do not
+    overlap, no estimate can be trusted.
 
     It is recommended to use `from_estimator` or `from_bounds`.
 
@@ -44,9 +44,9 @@ class WeightsDisplay:
     weights : dict of str to WeightSummary
         As in ``EvidenceBounds.weights``.
     estimate : float, default=None
-        The log evidence, marked in the histogram.
+        The log evidence, to be marked in the histogram.
     reliable : bool, default=True
-        Whether the bounds are reliable; the title says if not.
+        Whether the bounds are; an unreliable result is named in the title.
 
     Attributes
     ----------
@@ -65,11 +65,11 @@ class WeightsDisplay:
 
     Notes
     -----
-    The lower bound depends on large weights, the upper bound on large inverse weights.
-    In importance sampling the upper bound uses a separate density instead of the
+    The lower side looks at large weights, the upper side at large inverse weights. In
+    importance sampling the upper side has a density of its own in place of the
     proposal, chosen for light tails; the histogram shows the posterior draws with the
-    proposal's density, for which the densities cross. With annealing both bounds use
-    the same path.
+    proposal's density, which is what crosses. With annealing both sides go the same
+    path.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class WeightsDisplay:
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         kind : {"tail", "histogram"}, default="tail"
         **kwargs : dict
             Passed to ``Axes.plot`` (``Axes.stairs`` for histograms) for both sides.
@@ -125,7 +125,7 @@ class WeightsDisplay:
             raise ValueError(f"kind must be one of {KINDS}. Got {kind!r}.")
         if not self.weights:
             raise ValueError(
-                "These bounds have no weights: they were computed without any, or are "
+                "These bounds keep no weights: they were computed without any, or are "
                 "a sum over several targets. Draw those of each of `outputs_`, or use "
                 "method='importance' or 'annealing'."
             )
@@ -206,7 +206,7 @@ class WeightsDisplay:
         bounds : EvidenceBounds
         kind : {"tail", "histogram"}, default="tail"
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         **kwargs : dict
             Passed to `plot`.
 
@@ -243,14 +243,14 @@ class WeightsDisplay:
         Parameters
         ----------
         estimator : estimator, Pipeline or search, fitted
-            The final estimator has the method ``evidence_bounds``.
+            It ends in an estimator with the method ``evidence_bounds``.
         X : array-like of shape (n_samples, n_features)
             The training features, before a pipeline's transformations.
         y : array-like of shape (n_samples,)
             The training target.
         kind : {"tail", "histogram"}, default="tail"
         ax : matplotlib Axes, default=None
-            Axes to draw on; None creates a new figure.
+            Where to draw; None makes a new figure.
         plot_kwargs : dict, default=None
             Passed to `plot`.
         **options : dict

@@ -69,7 +69,7 @@ class Anderson:
         *earlier, image = self.images
         point = image - weights @ (image - torch.stack(earlier))
         size = len(self.scale)
-        return point[:size], point[size:].reshape(self.scale.shape)
+        return point[:size], point[size:].reshape(-1, *self.scale.shape[1:])
 
     def _whiten(self, step: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
         scale = self.scale

@@ -189,6 +189,10 @@ class AveragedLoss(Movable):
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
         return value, first, second
 
+    def is_convex(self, likelihood: Likelihood) -> bool:
+        """Whether it is at every parameter; see `Loss.is_convex`."""
+        return all(self.loss.is_convex(bound) for bound in self.bound)
+
     def tail_curvature(self, likelihood: Likelihood) -> None:
         """Unknown."""
 

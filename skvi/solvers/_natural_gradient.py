@@ -3,11 +3,9 @@
 import math
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import cast
 
 import torch
 
-from skvi.divergences import MomentForm
 from skvi.solvers._anderson import Anderson
 from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature, find_mode
 from skvi.solvers._normal_point import (
@@ -17,7 +15,8 @@ from skvi.solvers._normal_point import (
     singularity,
 )
 from skvi.solvers._quasi_newton import quasi_newton_run
-from skvi.solvers._row_space import RowAnderson, RowPoint, RowSpace, suits_rows
+from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
+from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._verdict import (
@@ -93,7 +92,8 @@ class NaturalGradient(Solver):
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws: `value` is exact up to quadrature; see `Solver`."""
         with torch.inference_mode():
-            run = _RowIteration if suits_rows(problem) else _Iteration
+            in_rows = suits_rows(problem) or suits_mixtures(problem)
+            run = _RowIteration if in_rows else _Iteration
             return run(problem, options).run()
 
 
@@ -280,26 +280,29 @@ class _Iteration(Run):
 class _RowIteration(_Iteration):
     """The same steps, in the space of the rows."""
 
-    point: RowPoint  # type: ignore[assignment]
+    point: RowPoint | MixturePoint  # type: ignore[assignment]
 
     def _begin(self) -> None:
-        problem = self.problem
-        target, posterior = problem.linear_target, problem.posterior
-        form = problem.divergence.moment_form(target.prior)
-        self.space = RowSpace(target, cast(MomentForm, form))
+        target, posterior = self.problem.linear_target, self.problem.posterior
+        form = self.problem.divergence.moment_form(target.prior)
+        self.space = (
+            MixtureSpace(self.problem) if form is None else RowSpace(target, form)
+        )
         last = posterior.as_normal() if self.options.warm_start else None
         self.point = self.space.start(last)
         if last is not None and not math.isfinite(self.point.value):
             self.point = self.space.start(None)
         if not math.isfinite(self.point.value):
             raise ValueError(SINGULAR)
-        self.anderson = RowAnderson(self.point)
+        self.anderson = self.point.anderson()
 
-    def _at(self, mean: torch.Tensor, precision: torch.Tensor) -> RowPoint:  # type: ignore[override]
-        return RowPoint(self.space, mean, precision)
+    def _at(  # type: ignore[override]
+        self, mean: torch.Tensor, precision: torch.Tensor
+    ) -> RowPoint | MixturePoint:
+        return self.space.point(mean, precision)
 
     def _quasi_newton(self) -> None:
-        # These losses are convex: there is no curved valley.
+        # The losses are convex: there is no curved valley.
         self._natural_step()
 
     def _refined_value(self) -> float:

@@ -19,7 +19,7 @@ from skvi.solvers._mode import factorize, find_mode, scale_of
 from skvi.solvers.base import Problem
 from skvi.targets import SupervisedTarget
 
-__all__ = ["RowAnderson", "RowPoint", "RowSpace", "suits_rows"]
+__all__ = ["MIN_SIZE", "RowPoint", "RowSpace", "has_fewer_rows", "suits_rows"]
 
 # With fewer parameters all fits are quick.
 MIN_SIZE = 256
@@ -33,14 +33,24 @@ def suits_rows(problem: Problem) -> bool:
     problem : Problem
         That the natural gradient can solve.
     """
-    target, size = problem.linear_target, problem.target.layout.size
+    form = problem.divergence.moment_form(problem.linear_target.prior)
+    return form is not None and has_fewer_rows(problem)
+
+
+def has_fewer_rows(problem: Problem) -> bool:
+    """Whether a full covariance has fewer rows than parameters, and convex losses.
+
+    Parameters
+    ----------
+    problem : Problem
+        That the natural gradient can solve.
+    """
+    target = problem.objective.training_target(problem.linear_target)
     return (
         not problem.posterior.is_diagonal
-        and size > max(MIN_SIZE, target.n_rows)
+        and target.layout.size > max(MIN_SIZE, target.n_rows)
         and target.predictor.n_outputs == 1
-        and target.loss.is_log_loss
-        and target.likelihood.is_log_concave
-        and problem.divergence.moment_form(target.prior) is not None
+        and target.loss.is_convex(target.likelihood)
     )
 
 
@@ -73,7 +83,11 @@ class RowSpace:
             mean, variance = target.predictor.moments(target.X, normal)
         _, slope, h = self.terms(mean, variance)
         aim = h * (mean - self.f) - slope
-        return RowPoint(self, self.solve(h, aim), h)
+        return self.point(self.solve(h, aim), h)
+
+    def point(self, mean: torch.Tensor, precision: torch.Tensor) -> "RowPoint":
+        """Point of two vectors, (n,)."""
+        return RowPoint(self, mean, precision)
 
     def terms(
         self, mean: torch.Tensor, variance: torch.Tensor
@@ -142,6 +156,10 @@ class RowPoint:
         gain = 0.5 * squared - residual @ (self.space.kernel @ step)
         return step, move, 0.5 * self.space.weight * float(gain)
 
+    def anderson(self) -> Anderson:
+        """Acceleration over both vectors, from here on."""
+        return _RowAnderson(self)
+
     def refined_value(self) -> float:
         """The objective with twice the nodes."""
         loss = self.space.target.loss_terms_at(*self.moments, refine=2)[0]
@@ -161,7 +179,7 @@ class RowPoint:
         return NormalForm(space.center + space.variance * pull, scale)
 
 
-class RowAnderson(Anderson):
+class _RowAnderson(Anderson):
     """Acceleration over both vectors of a `RowPoint`.
 
     Parameters

@@ -36,6 +36,10 @@ class FreeEnergy:
     def __init__(self, loss: Any, alpha: float) -> None:
         self.loss, self.alpha = loss, alpha
 
+    def is_convex(self, likelihood: Any) -> bool:
+        """Not known."""
+        return False
+
     def reduce(
         self, losses: torch.Tensor, log_ratio: torch.Tensor | None = None
     ) -> torch.Tensor:

@@ -435,9 +435,37 @@ VARIANTS = [
     _v(
         "rows-of-any-likelihood",
         "_row_space.py",
-        "        and target.likelihood.is_log_concave\n",
+        "        and target.loss.is_convex(target.likelihood)\n",
         "",
         "losses that are not convex",
+    ),
+    _v(
+        "rows-of-the-plain-loss",
+        "_row_space.py",
+        "target = problem.objective.training_target(problem.linear_target)",
+        "target = problem.linear_target",
+        "free energies are not convex",
+    ),
+    _v(
+        "averaged-losses-not-convex",
+        "_gamma_steps.py",
+        "return all(self.loss.is_convex(bound) for bound in self.bound)",
+        "return False",
+        "regression in the space of the rows",
+    ),
+    _v(
+        "mixtures-of-positive-precisions",
+        "_row_mixtures.py",
+        "    if not len(less):\n",
+        "    if len(less) or not len(less):\n",
+        "negative precisions of single coordinates",
+    ),
+    _v(
+        "mixtures-entropy-of-a-factorized-normal",
+        "_row_mixtures.py",
+        "self.divergence = float(self.terms.value + entropy)",
+        "self.divergence = float(self.terms.value)",
+        "the entropy of a full normal",
     ),
     _v(
         "mode-steps-whole",
