@@ -56,7 +56,15 @@ class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q."""
 
     def _bound_evidence(
-        self, target, generator, method, n_draws, precision, quantity, report
+        self,
+        target,
+        generator,
+        method,
+        n_draws,
+        precision,
+        quantity,
+        report,
+        max_seconds=None,
     ):
         normal = self.posterior_.as_normal()
         if normal.factor is not None:
@@ -72,6 +80,7 @@ class FromFit(BayesianLogisticRegression):
             normal,
             method,
             report,
+            max_seconds,
         )
 
 

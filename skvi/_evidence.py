@@ -3,6 +3,7 @@
 from dataclasses import replace
 from numbers import Integral, Real
 
+import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -34,6 +35,7 @@ class EvidenceMixin:
         method="auto",
         n_draws=None,
         precision=None,
+        max_seconds=None,
         random_state=None,
     ):
         """Bound the log evidence log p(D) of the model from below and above.
@@ -50,7 +52,8 @@ class EvidenceMixin:
         y : array-like of shape (n_samples,)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Required if the fit had weights; the evidence is then a generalized one.
+            Needed if the fit had weights. Integers are rows that are repeated so often;
+            with others the evidence is a generalized one.
             Class weights are added by the estimator.
         method : {"auto", "importance", "annealing"}, default="auto"
             "importance": importance sampling from a Student-t fitted to the posterior,
@@ -62,9 +65,13 @@ class EvidenceMixin:
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
         precision : float, default=None
-            Target distance of each bound from log p(D), in nats. None is 0.03, limited
-            to about 130,000 (correlated) draws on each side. Not together with
-            `n_draws`.
+            Nats between each bound and log p(D) to aim for. None is 0.03 as far as
+            some 130,000 draws of each side go, correlated as those of chains are.
+            Not together with `n_draws`.
+        max_seconds : float, default=None
+            What it may take, roughly: looked at between batches of draws, never at
+            their values. What it cuts short is wider, and otherwise as valid; where too
+            little time is left for a verdict the result is not reliable, and says so.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -93,7 +100,14 @@ class EvidenceMixin:
         """
         check_is_fitted(self)
         return self._check_and_bound(
-            X, y, sample_weight, method, n_draws, precision, random_state
+            X,
+            y,
+            sample_weight,
+            method,
+            n_draws,
+            precision,
+            random_state,
+            max_seconds=max_seconds,
         )
 
     def _check_and_bound(
@@ -110,17 +124,24 @@ class EvidenceMixin:
     ):
         validate_arguments(
             type(self).__name__,
-            {"method": method, "n_draws": n_draws, "precision": precision},
+            {
+                "method": method,
+                "n_draws": n_draws,
+                "precision": precision,
+                "max_seconds": max_seconds,
+            },
             {
                 "method": [StrOptions(self._evidence_methods)],
                 "n_draws": [None, Interval(Integral, 64, None, closed="left")],
                 "precision": [None, Interval(Real, 0, None, closed="neither")],
+                "max_seconds": [None, Interval(Real, 0, None, closed="neither")],
             },
         )
         if n_draws is not None and precision is not None:
             raise ValueError("Give n_draws or precision, not both.")
         model, data = self._model, self._data_of_fit(X, y, sample_weight, exposure)
-        plain = self.loss_function_.is_log_loss and not data.is_weighted
+        is_counted = not data.is_weighted or repeats_rows(data, sample_weight)
+        plain = self.loss_function_.is_log_loss and is_counted
         target = model.target(data).at(torch.from_numpy(self._hyper.copy()))
         work = self._evidence_draws * len(data.y) * target.layout.size
         with raising_interrupts(), limit_threads(work, getattr(self, "n_jobs", None)):
@@ -132,7 +153,7 @@ class EvidenceMixin:
                 precision,
                 "log evidence" if plain else "generalized log evidence",
                 EvidenceProgress(self),
-                **({} if max_seconds is None else {"max_seconds": max_seconds}),
+                max_seconds=max_seconds,
             )
         if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
             # Also with weights: a power of a probability is at most 1.
@@ -184,3 +205,13 @@ class EvidenceMixin:
             report=report,
             **limits,
         )
+
+
+def repeats_rows(data, sample_weight):
+    """Whether the weights are integers, and the user's own: no class weights."""
+    if sample_weight is None:
+        return False
+    weight = np.asarray(sample_weight, dtype=np.float64)
+    weight = weight[weight > 0] if weight.ndim else np.full(len(data.y), weight)
+    is_own = np.array_equal(weight, data.weight)
+    return is_own and bool((weight == np.round(weight)).all())

@@ -1,10 +1,12 @@
 """Annealed importance sampling for the lower bound, reversed for the upper one."""
 
 import math
+import time
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size
 from skvi.evidence._importance import (
     HOPELESS_RHAT,
@@ -49,22 +51,27 @@ def annealed_sides(
     n_draws: int | None,
     precision: float | None,
     report: Report = silent,
+    clock: Clock = UNLIMITED,
 ) -> Sides:
     """Log weights of annealed paths from a normal, and of paths back to it."""
     path, ends = tune_path(target, normal, generator)
-    sampler = _sampler(target, path, ends, generator, report)
+    sampler = _sampler(target, path, ends, generator, report, clock.until(0.4))
     path = _improve(path, sampler.pilot, generator)
     # For chains that have not mixed a finer path would only cost more.
     is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
-    path, variance = _refine(path, sampler, generator, 1 if is_hopeless else 16)
+    most = 1 if is_hopeless or time.monotonic() > clock.until(0.5) else 16
+    path, variance, seconds = _refine(path, sampler, generator, most)
     relative = math.expm1(min(variance, 20.0))
     limit = MIN_PATHS if is_hopeless else _n_paths(path)
+    # How many there is time for is known before the first of them.
+    limit = int(min(limit, max(clock.affordable(seconds, 0.3), 2 * N_CHAINS)))
     n_below = n_draws or n_draws_for(relative, precision, limit, MIN_PATHS)
     n_above = max(n_below, N_CHAINS * 4)
     sampler.run(N_FORGET)
     per_chain = math.ceil(n_above / N_CHAINS)
-    chains = sampler.run(max(MIN_ITER, 2 * per_chain))
+    chains = sampler.run(max(MIN_ITER, 2 * per_chain), clock.until(0.7))
     forward = path.forward(n_below, generator, report).log_weights
+    per_chain = min(per_chain, chains.theta.shape[1])
     thinned = chains.theta[:, :: chains.theta.shape[1] // per_chain][:, :per_chain]
     reverse = path.reverse(thinned.flatten(0, 1), generator, report)
     reverse = reverse.reshape(N_CHAINS, per_chain)
@@ -74,7 +81,7 @@ def annealed_sides(
         reverse=reverse,
         bridge=reverse,
         k_below=block_size(relative, n_below),
-        k_above=block_size(relative, n_above),
+        k_above=block_size(relative, reverse.numel()),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
     )
@@ -86,6 +93,7 @@ def _sampler(
     ends: torch.Tensor,
     generator: torch.Generator,
     report: Report,
+    deadline: float,
 ) -> HamiltonianChains:
     """Chains that start at end points of paths and in the prior, warmed up twice.
 
@@ -105,13 +113,13 @@ def _sampler(
     sampler = HamiltonianChains(
         target, starts, path.normal, generator, report=report, jump=jump
     )
-    sampler.warm_up(N_WARMUP)
+    sampler.warm_up(N_WARMUP, deadline)
     normal = chain_moments(sampler.pilot, path.normal)
     last = sampler.pilot.theta[:, -1]
     sampler = HamiltonianChains(
         target, last, normal, generator, report=report, jump=jump
     )
-    return sampler.warm_up(N_WARMUP)
+    return sampler.warm_up(N_WARMUP, deadline)
 
 
 def _improve(
@@ -128,13 +136,18 @@ def _refine(
     sampler: HamiltonianChains,
     generator: torch.Generator,
     most: int,
-) -> tuple[AnnealedPath, float]:
-    """Refine the path until its log weights vary little, or it costs too much."""
+) -> tuple[AnnealedPath, float, float]:
+    """Divide the path until its log weights vary little, or it costs too much.
+
+    Returns the path, the variance, and the seconds that one of its paths takes.
+    """
     n_back = sampler.pilot.theta.shape[1]
     starts = sampler.pilot.theta[:, [n_back // 2, -1]].flatten(0, 1)
     for _ in range(MAX_REFINED):
+        before = time.monotonic()
         forward = path.forward(PILOT_PATHS, generator).log_weights
         reverse = path.reverse(starts, generator)
+        seconds = (time.monotonic() - before) / (len(forward) + len(reverse))
         variance = max(float(forward.var()), float(reverse.var()))
         wanted = variance / VARIANCE if math.isfinite(variance) else math.inf
         if max(pareto_khat(forward), pareto_khat(-reverse)) > HEAVY:
@@ -144,7 +157,8 @@ def _refine(
         if factor <= 1:
             break
         path, variance = path.refined(factor), variance / factor
-    return path, variance
+        seconds *= factor
+    return path, variance, seconds
 
 
 def _n_paths(path: AnnealedPath) -> int:

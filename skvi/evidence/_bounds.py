@@ -6,16 +6,21 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
+from skvi.evidence._clock import Clock
 from skvi.evidence._importance import importance_sides
+from skvi.evidence._mixture_path import mixture_sides, why_hopeless
+from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._summarize import summarize
-from skvi.evidence._tempered import tempered_sides
+from skvi.evidence._sides import Sides
+from skvi.evidence._summarize import summarize, without_bounds
+from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
 from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
-from skvi.solvers import fit_proposal_normal
+from skvi.solvers import fit_proposal_normal, likelihood_normal
 from skvi.targets import Target
+from skvi.targets._scale_mixture import ScaleMixtureTarget
 
 __all__ = ["bound_evidence"]
 
@@ -64,7 +69,8 @@ def bound_evidence(
     report : callable, default=silent
         Called with a description and the completed fraction.
     max_seconds : float, default=None
-        For tempering: approximate time limit.
+        What it may take, roughly: looked at between batches. None takes as long as
+        `precision` needs.
 
     Returns
     -------
@@ -96,34 +102,110 @@ def bound_evidence(
     """
     if target.prior is not None and not target.prior.is_proper:
         raise IncompatibleComponentsError(IMPROPER)
+    asked = n_draws, precision
+    run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
     if method == "tempering" or (method == "auto" and target.symmetry is not None):
-        tempered = tempered_sides(
-            target, posterior, generator, n_draws, precision, max_seconds, report
-        )
-        return summarize_tempered(target, posterior, tempered, generator, quantity)
+        return run.tempering()
     if normal is None:
         normal = _normal_near(target, posterior, generator)
-    found = None
-    if method != "annealing":
-        sides = importance_sides(target, normal, generator, n_draws, precision, report)
-        found = summarize(target, posterior, sides, generator, quantity)
-        if method == "importance" or _is_good(found, precision):
+    if method == "annealing":
+        return run.annealing(normal)
+    if method == "importance":
+        return run.importance(normal, run.clock)
+    return run.cheapest(normal)
+
+
+class _Run:
+    """Everything that the methods share."""
+
+    def __init__(
+        self,
+        target: Target,
+        posterior: Posterior,
+        generator: torch.Generator,
+        asked: tuple[int | None, float | None],
+        quantity: str,
+        report: Report,
+        max_seconds: float | None,
+    ) -> None:
+        self.fit = target, posterior
+        self.target, self.generator, self.quantity = target, generator, quantity
+        self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
+
+    def cheapest(self, normal: NormalForm) -> EvidenceBounds:
+        """The first method that is reliable and narrow; the better one of two."""
+        lifted = self._lift(normal)
+        if lifted is not None and lifted.has_many_spikes:
+            return self._mixture(lifted)
+        part = self.clock.part(0.5)
+        found = self._near_normal(normal, part)
+        if found is None or not self._is_good(found):
+            found = self.importance(normal, part)
+        if self._is_good(found):
             return found
-    sides = annealed_sides(target, normal, generator, n_draws, precision, report)
-    annealed = summarize(target, posterior, sides, generator, quantity)
-    return annealed if found is None else _better(found, annealed)
+        self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
+        if lifted is not None:
+            return _better(found, self._mixture(lifted))
+        return _better(found, self.annealing(normal))
+
+    def importance(self, normal: NormalForm, clock: Clock) -> EvidenceBounds:
+        sides = importance_sides(*self._sampling(normal, clock))
+        return self._summarize(sides)
+
+    def annealing(self, normal: NormalForm) -> EvidenceBounds:
+        left = self.clock.part(1.0)
+        return self._summarize(annealed_sides(*self._sampling(normal, left)))
+
+    def tempering(self) -> EvidenceBounds:
+        target, posterior = self.fit
+        fitted = posterior.draw(N_FITTED, self.generator).theta.double()
+        options = self.generator, *self.asked, self.clock.left(), self.report
+        return self._summarize_tempered(tempered_sides(target, fitted, *options))
+
+    def _near_normal(self, normal: NormalForm, clock: Clock) -> EvidenceBounds | None:
+        sides = near_normal_sides(*self._sampling(normal, clock))
+        return None if sides is None else self._summarize(sides)
+
+    def _lift(self, normal: NormalForm) -> ScaleMixtureTarget | None:
+        if self.target.reference.is_log_concave:
+            return None
+        likelihood = likelihood_normal(self.target, only_hidden=False)
+        return ScaleMixtureTarget.of(self.target, normal, likelihood)
+
+    def _mixture(self, lifted: ScaleMixtureTarget) -> EvidenceBounds:
+        """Bounds by chains that move scales of coefficients, or why there are none."""
+        reason = why_hopeless(lifted)
+        if reason:
+            fit = *self.fit, self.generator, self.quantity
+            return without_bounds(*fit, reason)
+        options = self.generator, *self.asked, self.clock.left(), self.report
+        return self._summarize_tempered(mixture_sides(self.target, lifted, *options))
+
+    def _sampling(self, normal: NormalForm, clock: Clock) -> tuple:
+        return self.target, normal, self.generator, *self.asked, self.report, clock
+
+    def _summarize(self, sides: Sides) -> EvidenceBounds:
+        target, posterior = self.fit
+        return summarize(target, posterior, sides, self.generator, self.quantity)
+
+    def _summarize_tempered(self, sides: TemperedSides) -> EvidenceBounds:
+        return summarize_tempered(*self.fit, sides, self.generator, self.quantity)
+
+    def _is_good(self, bounds: EvidenceBounds) -> bool:
+        wide = max(WIDE, 3 * (self.asked[1] or 0.0))
+        return bounds.reliable and _width(bounds) < wide
 
 
-def _is_good(bounds: EvidenceBounds, precision: float | None) -> bool:
+def _width(bounds: EvidenceBounds) -> float:
     low, high = bounds.interval()
-    return bounds.reliable and high - low < max(WIDE, 3 * (precision or 0.0))
+    return high - low
 
 
 def _better(first: EvidenceBounds, second: EvidenceBounds) -> EvidenceBounds:
     """The reliable one; the narrower one if both or none are reliable."""
     if first.reliable != second.reliable:
         return first if first.reliable else second
-    widths = [high - low for low, high in (b.interval() for b in (first, second))]
+    widths = [_width(first), _width(second)]
     return first if widths[0] < widths[1] or math.isnan(widths[1]) else second
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from skvi.base._protocols import Density
+from skvi.sampling import Chains
 from skvi.utils._log_space import log_mean_exp
 
 
@@ -116,6 +118,14 @@ def bridge_estimate(
     variance = a.var() / a.mean() ** 2 / n_forward
     variance = variance + b.var() / b.mean() ** 2 / n_effective
     return estimate, float(variance.sqrt())
+
+
+def width_so_far(forward: torch.Tensor, chains: Chains, above: Density) -> str:
+    """Say how far apart the sides are, roughly, for a line of progress."""
+    theta = chains.theta.flatten(0, 1)
+    reverse = chains.log_joint.flatten() - above.log_prob(theta)
+    width = -log_mean_exp(-reverse) - log_mean_exp(forward)
+    return f"draws of chains, the sides {abs(float(width)):.2g} nats apart so far"
 
 
 def jackknife(

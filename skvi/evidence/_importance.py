@@ -1,15 +1,17 @@
 """Importance sampling for the lower bound, MCMC chains for the upper one."""
 
 import math
+import time
 from itertools import product
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import Density, Proposal
-from skvi.evidence._estimates import block_size
+from skvi.evidence._clock import UNLIMITED, Clock
+from skvi.evidence._estimates import block_size, width_so_far
 from skvi.evidence._modes import Modes, is_heavy_tailed
-from skvi.evidence._sides import Sides, error_of, n_draws_for
+from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
 from skvi.sampling import (
     Chains,
     HamiltonianChains,
@@ -36,6 +38,7 @@ __all__ = [
     "importance_sides",
 ]
 
+N_PILOT = 4096
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 # R-hat after the warm-up above which chains are stopped early, and reported.
 HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
@@ -53,11 +56,18 @@ def importance_sides(
     n_draws: int | None,
     precision: float | None,
     report: Report = silent,
+    clock: Clock = UNLIMITED,
 ) -> Sides:
     """Log weights of a Student-t below, and of a normal above, both fitted."""
     modes = Modes.find(target, normal)
     proposal, pilot, sampler = _proposal_and_chains(
-        target, normal, modes, generator, report
+        target,
+        normal,
+        modes,
+        generator,
+        report,
+        clock.until(0.4),
+        is_loose(precision),
     )
     # All settings of an estimate are chosen from draws that do not enter it.
     variance_below = len(pilot.theta) / pilot.ess - 1
@@ -74,10 +84,12 @@ def importance_sides(
     n_above = n_draws or n_draws_for(variance, precision, limit)
     # The choices above used the last states of the warm-up: discard them.
     sampler.run(N_FORGET)
+    below = draw_weighted(target, proposal, n_below, generator, clock.until(0.6))
+    report(width_so_far(below.log_weights, sampler.pilot, above), 0.0)
     n_iter = math.ceil(n_above * correlation / N_CHAINS)
     if sampler.pilot.rhat > HOPELESS_RHAT:  # more draws would not help
         n_iter = min(n_iter, MAX_HOPELESS_ITER)
-    chains = sampler.run(max(MIN_ITER, n_iter))
+    chains = sampler.run(max(MIN_ITER, n_iter), clock.until(0.95))
     theta = chains.theta.flatten(0, 1)
 
     def reverse_weights(log_density: torch.Tensor) -> torch.Tensor:
@@ -85,11 +97,11 @@ def importance_sides(
 
     return Sides(
         method="importance",
-        forward=draw_weighted(target, proposal, n_below, generator).log_weights,
+        forward=below.log_weights,
         reverse=reverse_weights(above.log_prob(theta)),
         bridge=reverse_weights(proposal.log_prob(theta)),
-        k_below=block_size(variance_below, n_below),
-        k_above=block_size(variance_above, n_above),
+        k_below=block_size(variance_below, len(below.log_weights)),
+        k_above=block_size(variance_above, min(n_above, len(theta))),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
     )
@@ -101,15 +113,20 @@ def _proposal_and_chains(
     modes: Modes | None,
     generator: torch.Generator,
     report: Report,
+    deadline: float,
+    is_short: bool,
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """A fitted proposal, its draws, and chains that are whitened by it.
 
     A factorized q can resemble the posterior so little that its weights are useless;
     chains still reach the posterior from there, and locate the proposal.
     """
-    proposal, pilot = adapt_proposal(target, normal, generator)
+    n_pilot = N_PILOT // 4 if is_short else N_PILOT
+    proposal, pilot = adapt_proposal(
+        target, normal, generator, n_pilot, deadline=deadline
+    )
     if modes is not None:
-        return _mixture_and_chains(target, proposal, modes, generator, report)
+        return _mixture_and_chains(target, proposal, modes, generator, report, deadline)
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     # Chains take long to return from starts in heavy tails.
     jumps = is_heavy_tailed(target)
@@ -121,10 +138,15 @@ def _proposal_and_chains(
         report=report,
         jump=proposal if jumps else None,
     )
-    sampler.warm_up(N_WARMUP)
+    sampler.warm_up(N_WARMUP, deadline)
     for _ in range(MAX_RESCUES):
         n_kept = sampler.pilot.log_joint.numel()
-        if not _is_lost(pilot) or n_kept < DRAWS_PER_PARAMETER * target.layout.size:
+        is_late = time.monotonic() > deadline
+        if (
+            is_late
+            or not _is_lost(pilot)
+            or n_kept < DRAWS_PER_PARAMETER * target.layout.size
+        ):
             break
         near = chain_moments(sampler.pilot, proposal.normal)
         trial, draws = adapt_proposal(target, near, generator)
@@ -135,7 +157,7 @@ def _proposal_and_chains(
         sampler = HamiltonianChains(
             target, starts, proposal.normal, generator, report=report
         )
-        sampler.warm_up(N_WARMUP)
+        sampler.warm_up(N_WARMUP, deadline)
     return proposal, pilot, sampler
 
 
@@ -145,6 +167,7 @@ def _mixture_and_chains(
     modes: Modes,
     generator: torch.Generator,
     report: Report,
+    deadline: float,
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """A proposal for several modes, and chains that use it to jump between them."""
     proposal, pilot = modes.proposal(target, first, generator)
@@ -153,7 +176,7 @@ def _mixture_and_chains(
     sampler = HamiltonianChains(
         target, starts, near, generator, report=report, jump=proposal
     )
-    return proposal, pilot, sampler.warm_up(N_WARMUP)
+    return proposal, pilot, sampler.warm_up(N_WARMUP, deadline)
 
 
 def _is_lost(pilot: WeightedDraws) -> bool:

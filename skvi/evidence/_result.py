@@ -223,13 +223,34 @@ class EvidenceBounds:
             lines.append(f"  with {', '.join(taken)} from y: {_NO_PROBABILITY}")
         return "\n".join([*lines, f"  {self.reason}"])
 
+    def stated(self) -> tuple[float, float, float]:
+        """Return lower end, estimate and upper end as they are printed.
+
+        Returns
+        -------
+        low, estimate, high : float
+            The ends of `interval`, in nats. Where the result is not reliable the
+            estimate is NaN, and the ends are bounds of the table that hold always, or
+            infinite.
+
+        Examples
+        --------
+        >>> from skvi.evidence import EvidenceBounds
+        >>> bounds = EvidenceBounds(
+        ...     -7.2, -7.1, 0.0, 0.0, -7.15, 0.1, 9.0, 0.9, False, "k", "importance"
+        ... )
+        >>> bounds.stated()
+        (-inf, nan, inf)
+        """
+        if self.reliable:
+            low, high = self.interval()
+            return low, self.estimate, high
+        low = max(self._sure("lower"), default=-math.inf)
+        return low, math.nan, min(self._sure("upper"), default=math.inf)
+
     def _three_numbers(self) -> list[str]:
         """Lower end, estimate and upper end, with two digits of their distance."""
-        if self.reliable:
-            (low, high), middle = self.interval(), self.estimate
-        else:
-            low, high = max(self._sure("lower"), default=-math.inf), math.inf
-            high, middle = min(self._sure("upper"), default=math.inf), math.nan
+        low, middle, high = self.stated()
         width = high - low
         digits = 2
         if 0 < width < math.inf:

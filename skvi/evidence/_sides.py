@@ -6,10 +6,12 @@ import torch
 
 from skvi.sampling import Chains
 
-__all__ = ["Sides", "error_of", "n_draws_for"]
+__all__ = ["Sides", "error_of", "is_loose", "n_draws_for"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
+# Nats from which few draws are enough.
+LOOSE, FEW_DRAWS = 0.1, 2**9
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,15 @@ def error_of(precision: float | None) -> float:
     return (DEFAULT_PRECISION if precision is None else precision) / 4
 
 
+def is_loose(precision: float | None) -> bool:
+    """Whether so little is asked for that pilot runs may be short, too."""
+    return precision is not None and precision >= LOOSE
+
+
 def n_draws_for(
     variance: float, precision: float | None, limit: int, least: int = MIN_DRAWS
 ) -> int:
-    """Number of draws required at a relative variance of weights."""
+    """Draws that a relative variance of weights needs."""
+    if is_loose(precision):
+        least = min(least, FEW_DRAWS)
     return int(min(max(variance / error_of(precision) ** 2, least), limit))

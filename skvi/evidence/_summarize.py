@@ -11,7 +11,7 @@ from skvi.evidence._estimates import (
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._named import ALWAYS
+from skvi.evidence._named import ALWAYS, BoundsTable
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._sides import Sides
 from skvi.evidence._table import build_table, elbo_row
@@ -22,7 +22,7 @@ from skvi.sampling._diagnostics import khat_limit
 from skvi.targets import Target
 from skvi.utils._log_space import log_mean_exp
 
-__all__ = ["summarize"]
+__all__ = ["summarize", "without_bounds"]
 
 MAX_RHAT = 1.05
 LEVEL = 0.95
@@ -85,16 +85,48 @@ def summarize(
     )
 
 
+def without_bounds(
+    target: Target,
+    posterior: Posterior,
+    generator: torch.Generator,
+    quantity: str,
+    reason: str,
+) -> EvidenceBounds:
+    """Return nothing but the ELBO, and the reason why nothing else was tried."""
+    elbo = elbo_row(lower_bound(target, posterior, generator))
+    return EvidenceBounds(
+        lower=-math.inf,
+        upper=math.inf,
+        lower_se=0.0,
+        upper_se=0.0,
+        estimate=math.nan,
+        gap=math.inf,
+        ess=0.0,
+        khat=math.nan,
+        reliable=False,
+        reason=reason,
+        method="none",
+        quantity=quantity,
+        table=BoundsTable({"ELBO of q": elbo}),
+    )
+
+
 CAPPED = "; the requested precision needs more draws than were taken"
 IF_MIXED = "the upper bound is valid if the chains have mixed: they start at the fit, "
 FROM_PRIOR = (
     "in the prior, and where the likelihood is large if the prior's peak may hide that"
 )
+FROM_CONCAVE = (
+    "and in a normal three times as wide, and the density is log-concave: there is no "
+    "other mode"
+)
 FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
 
 
 def _say_valid(target: Target) -> str:
-    """Condition of the upper bound: where the chains started."""
+    """What the upper side rests on: where the chains started."""
+    if target.is_log_concave:
+        return IF_MIXED + FROM_CONCAVE
     return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
 
 

@@ -17,6 +17,8 @@ Estimate = tuple[float, float]
 # Draws of q behind the rows that are functions of its weights, and in each term of its
 # importance-weighted bounds.
 N_DRAWS, K_OF_Q = 4096, 16
+# Numbers that their evaluation may touch, and the fewest draws nevertheless.
+MAX_NUMBERS, LEAST_DRAWS = 2**26, 512
 EXPECTED = "a bound in expectation"
 IF_EXACT = "a bound in expectation, if chains are exact"
 SELF_NORMALIZED = "no valid bound: too low if few draws of q are effective"
@@ -140,8 +142,9 @@ def upper_exists(target: Target) -> bool | None:
 def _rows_of_q(
     target: Target, posterior: Posterior, generator: torch.Generator
 ) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
-    """Functions of the weights of q, lower and upper; the last two are equal."""
-    draw = posterior.draw(N_DRAWS, generator)
+    """Functions of the weights of q, below and above; the last two are the same one."""
+    n_draws = min(max(MAX_NUMBERS // target.cost_per_draw, LEAST_DRAWS), N_DRAWS)
+    draw = posterior.draw(n_draws, generator)
     theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint_batched(theta) - log_q
     below, above = {}, {}

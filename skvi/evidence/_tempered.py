@@ -18,7 +18,6 @@ from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import Posterior
 from skvi.sampling import (
     Ladder,
     LadderDraws,
@@ -30,11 +29,13 @@ from skvi.sampling import (
 from skvi.sampling._state import Report
 from skvi.targets import Target
 
-__all__ = ["TemperedSides", "tempered_sides"]
+__all__ = ["N_FITTED", "TemperedSides", "tempered_sides"]
 
 # Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
 N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
 LEAST_SWEEPS = 20
+# Systems whose chain of the target starts at a draw of the fitted posterior.
+N_FITTED = N_SYSTEMS // 4
 # Independent populations, particles of each, and of all of them.
 N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 16, 1024
 # Target distance of each bound from log Z, in nats.
@@ -73,21 +74,22 @@ class TemperedSides:
 @torch.no_grad()
 def tempered_sides(
     target: Target,
-    posterior: Posterior,
+    fitted: torch.Tensor,
     generator: torch.Generator,
     n_draws: int | None,
     precision: float | None,
     max_seconds: float | None,
     report: Report,
+    normal: NormalForm | None = None,
+    least_sweeps: int = MIN_SWEEPS,
 ) -> TemperedSides:
     """Bound log Z by replica exchange, and from below by particles as well.
 
     Parameters
     ----------
     target : Target
-        A target whose prior has a matching normal.
-    posterior : Posterior
-        The fitted one: some chains start at its draws.
+    fitted : Tensor of shape (m, P)
+        Draws of the fitted posterior, m = 4 at most: some chains start there.
     generator : torch.Generator
     n_draws : int or None
         Draws at each temperature; None chooses.
@@ -96,6 +98,10 @@ def tempered_sides(
     max_seconds : float or None
         Approximate time limit; None is limited by the numbers of draws only.
     report : callable
+    normal : NormalForm, default=None
+        Where the path starts. None is a normal that matches the prior.
+    least_sweeps : int, default=200
+        Of the chains, where `n_draws` does not say.
 
     Returns
     -------
@@ -104,14 +110,15 @@ def tempered_sides(
     seconds = math.inf if max_seconds is None else max_seconds
     begin = time.monotonic()
     error = (DEFAULT_PRECISION if precision is None else precision) / 4
-    orbits, normal = _orbits(target), _start_of_path(target)
+    orbits = _orbits(target)
+    normal = _start_of_path(target) if normal is None else normal
     pilot = tune_ladder(target, normal, generator, orbits=orbits, report=report)
-    starts = _starts(pilot.populations, pilot.ladder, posterior, generator)
+    starts = _starts(pilot.populations, pilot.ladder, fitted, generator)
     sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
     sampler.warm_up(N_WARMUP, begin + WARM * seconds)
     # All settings of an estimate are chosen from draws that do not enter it.
     first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
-    n_sweeps, n_blocks = _plan(first, error, n_draws)
+    n_sweeps, n_blocks = _plan(first, error, n_draws, least_sweeps)
     particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
     draws = sampler.run(n_sweeps, begin + END * seconds)
     n_blocks = min(n_blocks, draws.log_weights.shape[2] // LEAST_SWEEPS)
@@ -143,7 +150,7 @@ def _orbits(target: Target) -> torch.Tensor | None:
 def _starts(
     populations: torch.Tensor,
     ladder: Ladder,
-    posterior: Posterior,
+    fitted: torch.Tensor,
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
@@ -155,13 +162,17 @@ def _starts(
     half = N_SYSTEMS // 2
     alone = anneal(ladder, N_SYSTEMS - half, generator)
     starts = torch.cat([populations[:, :half], alone], 1).clone()
-    fitted = posterior.draw(len(range(0, N_SYSTEMS, 4)), generator).theta.double()
-    starts[-1, ::4] = ladder.normal.whiten(fitted - ladder.normal.mean)
+    fitted = fitted[:N_FITTED]
+    starts[-1, : 4 * len(fitted) : 4] = ladder.normal.whiten(
+        fitted - ladder.normal.mean
+    )
     return starts
 
 
-def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, int]:
-    """Sweeps for the target error, and blocks that each run is divided into.
+def _plan(
+    pilot: LadderDraws, error: float, n_draws: int | None, least: int
+) -> tuple[int, int]:
+    """Sweeps that bring the error down, and blocks that each run is divided into.
 
     With more blocks the expectations are farther from log Z: they should be two errors
     away, so that the means over systems are valid bounds of log Z.
@@ -172,7 +183,7 @@ def _plan(pilot: LadderDraws, error: float, n_draws: int | None) -> tuple[int, i
     if not math.isfinite(variance):
         variance = math.inf
     wanted = n_pilot * variance / (error**2 * N_SYSTEMS)
-    n_sweeps = int(min(max(wanted, MIN_SWEEPS), MAX_SWEEPS))
+    n_sweeps = int(min(max(wanted, least), MAX_SWEEPS))
     if n_draws is not None:
         n_sweeps = max(math.ceil(n_draws / N_SYSTEMS), LEAST_SWEEPS)
     left = variance * n_pilot / n_sweeps

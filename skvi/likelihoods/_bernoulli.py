@@ -27,8 +27,8 @@ class BernoulliLikelihood(Likelihood):
     tensor([[-0.6931, -0.6931]])
     """
 
-    is_log_concave = True
     is_discrete = True
+    is_log_concave = True
     tail_curvature = 0.0
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -62,8 +62,8 @@ class CategoricalLikelihood(Likelihood):
     _parameter_constraints: dict = {
         "n_classes": [Interval(Integral, 2, None, closed="left")]
     }
-    is_log_concave = True
     is_discrete = True
+    is_log_concave = True
     tail_curvature = 0.0
 
     def __init__(self, n_classes: int) -> None:

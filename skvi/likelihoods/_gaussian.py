@@ -32,8 +32,8 @@ class GaussianLikelihood(NoiseLikelihood):
     tensor([[-1.6121]])
     """
 
-    is_log_concave = True
     is_normal = True
+    is_log_concave = True
     standard_variance = 1.0
 
     def __init__(self, noise_scale: float | str = 1.0) -> None:

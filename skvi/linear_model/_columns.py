@@ -58,6 +58,7 @@ class ColumnsMixin:
         method="auto",
         n_draws=None,
         precision=None,
+        max_seconds=None,
         random_state=None,
     ):
         """Bound the log evidence log p(D) of the model from below and above.
@@ -71,7 +72,8 @@ class ColumnsMixin:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Required if the fit had weights; the evidence is then a generalized one.
+            Needed if the fit had weights. Integers are rows that are repeated so often;
+            with others the evidence is a generalized one.
         method : {"auto", "exact", "importance", "annealing"}, default="auto"
             "exact": closed forms, with quadrature over at most two precisions with
             hyperpriors. "importance": importance sampling, and MCMC chains for the
@@ -84,6 +86,8 @@ class ColumnsMixin:
             Target distance of each bound from log p(D), in nats. None is 0.03, limited
             to about 130,000 (correlated) draws on each side. Not together with
             `n_draws`.
+        max_seconds : float, default=None
+            See `BayesianLogisticRegression.evidence_bounds`; of all targets together.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -112,7 +116,10 @@ class ColumnsMixin:
         options |= {"n_draws": n_draws, "precision": precision}
         check_is_fitted(self)
         if not self._n_columns:
-            return super().evidence_bounds(X, y, random_state=random_state, **options)
+            options |= {"random_state": random_state, "max_seconds": max_seconds}
+            return super().evidence_bounds(X, y, **options)
+        if max_seconds is not None:
+            options["max_seconds"] = max_seconds / self._n_columns
         X, y = self._check_X(X), self._check_columns(y)
         random_state = check_random_state(random_state)
         found = [

@@ -353,6 +353,7 @@ default="auto"
         method="auto",
         n_draws=None,
         precision=None,
+        max_seconds=None,
         random_state=None,
     ):
         """Bound the log evidence log p(D) of the model from below and above.
@@ -364,9 +365,10 @@ default="auto"
         y : array-like of shape (n_samples,)
             The training counts.
         sample_weight : array-like of shape (n_samples,), default=None
-            Required if the fit had weights; the evidence is then a generalized one.
+            Needed if the fit had weights. Integers are rows that are repeated so often;
+            with others the evidence is a generalized one.
         exposure : array-like of shape (n_samples,), default=None
-            Required if the fit had it.
+            Needed if the fit had it.
         method : {"auto", "importance", "annealing"}, default="auto"
             See `BayesianLogisticRegression.evidence_bounds`.
         n_draws : int, default=None
@@ -376,6 +378,8 @@ default="auto"
             Target distance of each bound from log p(D), in nats. None is 0.03, limited
             to about 130,000 (correlated) draws on each side. Not together with
             `n_draws`.
+        max_seconds : float, default=None
+            See `BayesianLogisticRegression.evidence_bounds`.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -394,5 +398,13 @@ default="auto"
         self._check_X(X)
         self._model.response.check_counts(y, "evidence_bounds")
         return self._check_and_bound(
-            X, y, sample_weight, method, n_draws, precision, random_state, exposure
+            X,
+            y,
+            sample_weight,
+            method,
+            n_draws,
+            precision,
+            random_state,
+            exposure,
+            max_seconds,
         )

@@ -16,20 +16,35 @@ __all__ = ["RegressionEvidenceMixin"]
 VAGUE_SHAPE = 1e-2
 
 
+COST = (
+    "; {} vague hyperpriors cost about {:.1f} nats, as much for all models that have "
+    "them: compare with others only under proper ones, such as "
+    "HierarchicalNormal(shape=1.0, rate=1.0)"
+)
+
+
 class RegressionEvidenceMixin:
     """Mixin: bounds on the evidence of a linear regression."""
 
     _evidence_methods = frozenset({"auto", "exact", "importance", "annealing"})
 
     def _bound_evidence(
-        self, target, generator, method, n_draws, precision, quantity, report
+        self,
+        target,
+        generator,
+        method,
+        n_draws,
+        precision,
+        quantity,
+        report,
+        max_seconds=None,
     ):
         self._warn_vague()
         posterior, normal = self.posterior_, None
         if method in ("auto", "exact"):
             found = conjugate_evidence(target, posterior, generator, quantity)
             if found is not None and (found.reliable or method == "exact"):
-                return self._with_own_bound(found)
+                return self._with_own_bound(self._with_cost(found))
         if method == "exact":
             raise IncompatibleComponentsError(
                 "method='exact' needs log loss and normal coefficients that share "
@@ -50,8 +65,9 @@ class RegressionEvidenceMixin:
             normal,
             method,
             report,
+            max_seconds,
         )
-        return self._with_own_bound(found)
+        return self._with_own_bound(self._with_cost(found))
 
     def _marginal_prior(self):
         """Prior of coefficients and intercept, with precisions integrated out."""
@@ -72,20 +88,29 @@ class RegressionEvidenceMixin:
         row = elbo_row((self.lower_bound_, 0.0))
         return replace(found, table={**found.table, "ELBO of q": row})
 
+    def _vague(self):
+        """Hyperpriors that are flat over many orders of magnitude."""
+        gammas = self._model.gammas.values()
+        return [gamma for gamma in gammas if gamma.shape < VAGUE_SHAPE]
+
     def _warn_vague(self):
-        """Warn of the cost of vague hyperpriors."""
-        vague = [
-            (1 if gamma.is_shared else self.n_features_in_, gamma.shape)
-            for gamma in self._model.gammas.values()
-            if gamma.shape < VAGUE_SHAPE
-        ]
-        if vague:
-            count = sum(n for n, _ in vague)
-            cost = -sum(n * math.log(shape) for n, shape in vague)
+        """Warn of a cost that depends on the number of features."""
+        shapes = [gamma.shape for gamma in self._vague() if not gamma.is_shared]
+        if shapes:
+            n = self.n_features_in_
+            cost = -sum(n * math.log(shape) for shape in shapes)
             warn_user(
-                f"{count} vague Gamma hyperpriors cost the evidence "
-                f"about {cost:.1f} nats for any data. To compare models, fix the "
-                f"noise, such as noise_scale={self.noise_scale_:.3g}, and give "
-                "prior=Normal(...) or prior=HierarchicalNormal(shape=1.0, rate=1.0).",
+                f"{n} vague Gamma hyperpriors, one for each coefficient, cost the "
+                f"evidence about {cost:.1f} nats whatever the data: models with fewer "
+                "features win for that reason alone. Give the prior a scale, such as "
+                "prior=ARD(shape=1.0, rate=1.0).",
                 UserWarning,
             )
+
+    def _with_cost(self, found):
+        """Name what shared hyperpriors cost: as much for every model that has them."""
+        shapes = [gamma.shape for gamma in self._vague() if gamma.is_shared]
+        if not shapes:
+            return found
+        cost = -sum(math.log(shape) for shape in shapes)
+        return replace(found, reason=found.reason + COST.format(len(shapes), cost))

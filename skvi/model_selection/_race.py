@@ -133,6 +133,7 @@ class Race:
         prior = np.array([self.log_prior[model.chosen] for model in models])
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
         estimate = np.array([model.bounds.estimate for model in models])
+        estimate = np.nan_to_num(estimate, nan=-np.inf)  # where nothing was tried
         learned = [frozenset(model.bounds.plug_in) for model in models]
         return Comparison(
             estimate + prior, ends[:, 0], ends[:, 1], learned, self.min_difference

@@ -15,8 +15,6 @@ __all__ = ["make_results", "models_of"]
 # Tolerance of equal training bounds: the first candidate wins.
 SAME_BOUND = 1e-4
 
-OF_BOUNDS = ("estimate", "lower", "upper", "lower_se", "upper_se")
-
 
 def make_results(
     grid: list[dict], fits: list[Outcome], models: list[Model], race: Race
@@ -44,15 +42,17 @@ def make_results(
         return _expand(n_rows, groups, values, missing)
 
     ends = np.array([model.interval(n_errors) for model in models]).T
+    stated = [model.bounds.stated() for model in models]
     shares = comparison.probabilities()
     contenders = set(comparison.contenders())
     results = {
         **_parameter_columns(grid),
         "model": column([min(rows) for rows in groups], -1),
-        **{
-            name: column([getattr(model.bounds, name) for model in models])
-            for name in OF_BOUNDS
-        },
+        "estimate": column([estimate for _, estimate, _ in stated]),
+        "lower": column([low for low, _, _ in stated]),
+        "upper": column([high for _, _, high in stated]),
+        "lower_se": column([model.bounds.lower_se for model in models]),
+        "upper_se": column([model.bounds.upper_se for model in models]),
         "interval_lower": column(ends[0]),
         "interval_upper": column(ends[1]),
         "probability": column(shares[0]),

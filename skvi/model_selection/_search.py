@@ -114,15 +114,17 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     results_ : dict of str to array
         One row for each candidate, ready for `pandas.DataFrame`: "params" and
         "param_*"; "model", the first candidate that is the same model; "estimate",
-        "lower", "upper", "lower_se" and "upper_se" of the log evidence in nats;
-        "interval_lower" and "interval_upper" at `confidence_level`, infinite if the
-        bounds are not reliable; "probability", "probability_lower" and
-        "probability_upper" of the model, the first of which is NaN if the bounds of any
-        model are not reliable; "log_prior", the log of its weight; "contender", whether
-        it is not excluded; "reliable", "reason", "method" and "plug_in", the quantities
-        taken from y that an evidence is conditioned on (learned hyperparameters make it
-        optimistic); "precision" and "n_runs", the effort; "training_bound", the ELBO of
-        the candidate's own fit; "fit_time" and "evidence_time" in seconds;
+        "lower" and "upper" of the log evidence in nats, as `EvidenceBounds` prints
+        them: unknown ones are NaN or infinite; "lower_se" and "upper_se";
+        "interval_lower" and "interval_upper" at `confidence_level`, infinite where
+        the bounds are not reliable; "probability", "probability_lower" and
+        "probability_upper" of the model, the first of which is NaN as soon as the
+        bounds of one of them are not reliable; "log_prior", the log of its weight;
+        "contender", whether it is not excluded; "reliable", "reason", "method"
+        and "plug_in", what an evidence is conditioned on although it comes from y
+        (learned hyperparameters make it optimistic);
+        "precision" and "n_runs", what was spent; "training_bound", the ELBO of the
+        candidate's own fit; "fit_time" and "evidence_time" in seconds;
         "rank_evidence", 1 for the best.
     evidence_bounds_ : list of EvidenceBounds or None
         Last bounds of each candidate's model.

@@ -64,9 +64,9 @@ class NetworkEvidenceMixin(EvidenceMixin):
             tempering, limited to 3,000 sweeps of 16 systems of chains. Not together
             with `n_draws`.
         max_seconds : float, default=None
-            Approximate time limit; bounds are then wider, and more often not reliable.
-            With it the result depends on the speed of the machine. None is no limit.
-            For tempering only.
+            What it may take, roughly; bounds are then wider, and more often not
+            reliable. With it the result depends on how fast the machine is. None has no
+            limit.
         random_state : int, RandomState instance or None, default=None
 
         Returns
@@ -110,8 +110,6 @@ class NetworkEvidenceMixin(EvidenceMixin):
         )
         has_symmetry = self._model.predictor.symmetry is not None
         tempers = method == "tempering" or (method == "auto" and has_symmetry)
-        if max_seconds is not None and not tempers:
-            raise ValueError("max_seconds limits method='tempering' only.")
         bounds = self._check_and_bound(
             X,
             y,

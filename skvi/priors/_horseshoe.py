@@ -5,6 +5,7 @@ import math
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.priors._scale_mixture import HorseshoeScales, ScaleMixture, all_mixed
 from skvi.priors._scales import SCALE, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._exponential_integral import log_scaled_e1, log_scaled_e1_slope
@@ -96,6 +97,9 @@ class _BuiltHorseshoe(BuiltPrior):
 
     def matching_normal(self) -> NormalForm:
         return NormalForm(torch.zeros_like(self.scale), self.scale)
+
+    def scale_mixture(self) -> ScaleMixture:
+        return all_mixed(HorseshoeScales(self.scale), self.scale)
 
     def tail_precision(self) -> torch.Tensor:
         return torch.zeros_like(self.scale)

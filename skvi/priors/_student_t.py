@@ -10,6 +10,7 @@ from scipy.special import betaln
 
 from skvi.base import Layout, NormalForm
 from skvi.priors._hyperprior import GammaHyperprior
+from skvi.priors._scale_mixture import GammaScales, ScaleMixture, all_mixed
 from skvi.priors._scales import POSITIVE, SCALE, scaled
 from skvi.priors.base import VAGUE_SCALE, BuiltPrior, Prior
 from skvi.utils._log_expectations import ONE, expected_inverse, expected_log
@@ -179,6 +180,9 @@ class _BuiltStudentT(BuiltPrior):
         # Just above two degrees of freedom the variance is not a measure of the width.
         ratio = self.df / (self.df - 2) if self.df > 2.2 else 1.0
         return NormalForm(torch.zeros_like(self.scale), math.sqrt(ratio) * self.scale)
+
+    def scale_mixture(self) -> ScaleMixture:
+        return all_mixed(GammaScales(self.scale, 0.5 * self.df), self.scale)
 
     def tail_precision(self) -> torch.Tensor:
         return torch.zeros_like(self.scale)

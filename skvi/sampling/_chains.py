@@ -1,6 +1,7 @@
 """Markov chains: whitened, Metropolis-corrected Hamiltonian moves, vectorized."""
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,9 @@ MAX_STEP = 1.0
 # Maximum of leapfrog steps of a trajectory: few if this fraction of jumps is accepted.
 MOST_STEPS, FEW_STEPS, GOOD_JUMPS = 64, 4, 0.2
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
+# Iterations that are kept however late it is.
+LEAST_KEPT = 20
+MAX_RANKED = 2**23
 # In the warm-up also for starts so far out that the gradient alone carries a chain
 # across the posterior, to where an exponential rate is steep.
 WARM_UP_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 0.1)
@@ -51,8 +55,27 @@ class Chains:
 
     @property
     def rhat(self) -> float:
-        """Largest split-R-hat over all parameters and the log joint density."""
-        return split_rhat(torch.cat([self.theta, self.log_joint[..., None]], 2))
+        """Largest rank-normalized split-R-hat over parameters and log joint density."""
+        n_chains, n_iter, size = self.theta.shape
+        # Ranks of so many numbers take a second.
+        thin = math.ceil(n_chains * n_iter * (size + 1) / MAX_RANKED)
+        thin = max(1, min(thin, n_iter // LEAST_KEPT))
+        theta, log_joint = self.theta[:, ::thin], self.log_joint[:, ::thin]
+        return split_rhat(torch.cat([theta, log_joint[..., None]], 2))
+
+    def last(self, n_iterations: int) -> "Chains":
+        """Return the last iterations.
+
+        Parameters
+        ----------
+        n_iterations : int
+
+        Returns
+        -------
+        Chains
+        """
+        theta, value = self.theta[:, -n_iterations:], self.log_joint[:, -n_iterations:]
+        return Chains(theta, value, self.acceptance)
 
 
 class HamiltonianChains:
@@ -124,12 +147,14 @@ class HamiltonianChains:
         return self._pilot
 
     @torch.no_grad()
-    def warm_up(self, n_iter: int) -> "HamiltonianChains":
+    def warm_up(self, n_iter: int, deadline: float = math.inf) -> "HamiltonianChains":
         """Move the chains and tune the step size.
 
         Parameters
         ----------
         n_iter : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which half of the iterations have to do.
 
         Returns
         -------
@@ -144,24 +169,29 @@ class HamiltonianChains:
             if self.jump is not None:
                 jumped += self.state.jump(self.jump, self.generator) / n_iter
             self.report("warm-up of chains", (i + 1) / n_iter)
-            if i >= 2 * n_iter // 3:
+            is_late = i >= n_iter // 2 and time.monotonic() > deadline
+            if i >= 2 * n_iter // 3 or is_late:
                 kept.add(self.state, probability)
             if shortening == 1:
                 # Robbins-Monro with averaging, as in Nesterov's dual averaging.
                 log_step += (probability - TARGET_ACCEPTANCE) * 3 / (i + 1) ** 0.6
                 weight = (i + 1) ** -0.75
                 log_mean = weight * log_step + (1 - weight) * log_mean
+            if is_late and len(kept.accepted) >= LEAST_KEPT:
+                break
         self.step, self._pilot = math.exp(log_mean), kept.chains()
         self.most_steps = FEW_STEPS if jumped > GOOD_JUMPS else MOST_STEPS
         return self
 
     @torch.no_grad()
-    def run(self, n_iter: int) -> Chains:
-        """Run the chains with all settings fixed, and keep the draws.
+    def run(self, n_iter: int, deadline: float = math.inf) -> Chains:
+        """Move the chains with everything frozen, and keep the draws.
 
         Parameters
         ----------
         n_iter : int
+        deadline : float, default=inf
+            Reading of `time.monotonic` at which to stop after at least 20 iterations.
 
         Returns
         -------
@@ -175,6 +205,8 @@ class HamiltonianChains:
                 self.state.jump(self.jump, self.generator)
             kept.add(self.state, probability)
             self.report("draws of chains", (i + 1) / n_iter)
+            if i + 1 >= LEAST_KEPT and time.monotonic() > deadline:
+                break
         return kept.chains()
 
     def _move(self, step: float, shortening: float, most_steps: int) -> float:

@@ -77,7 +77,11 @@ def _fit_pareto_shape(x: np.ndarray) -> float:
 
 
 def split_rhat(values: torch.Tensor) -> float:
-    """Largest split-R-hat over quantities: near 1 if the chains agree.
+    """Largest rank-normalized split-R-hat over quantities: near 1 where chains agree.
+
+    The larger one of two for each quantity: of its ranks, so that heavy tails do not
+    hide a shift, and of the ranks of its distance from the median, so that chains of
+    other widths disagree, too.
 
     Parameters
     ----------
@@ -89,6 +93,12 @@ def split_rhat(values: torch.Tensor) -> float:
     float
         ``inf`` for fewer than 4 iterations, or if a value is not finite.
 
+    References
+    ----------
+    Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), *Rank-normalization,
+    folding, and localization: an improved R-hat for assessing convergence of MCMC*,
+    equations 13 to 15 and section 4.2.
+
     Examples
     --------
     >>> import torch
@@ -98,14 +108,30 @@ def split_rhat(values: torch.Tensor) -> float:
     1.0
     """
     half = values.shape[1] // 2
-    if half < 2:
+    if half < 2 or not bool(torch.isfinite(values).all()):
         return math.inf
-    split = torch.cat([values[:, :half], values[:, -half:]])
-    within = split.var(1).mean(0)
-    between = split.mean(1).var(0)
-    ratio = (half - 1) / half + between / within.clamp(min=1e-300)
-    worst = ratio.sqrt().max()
-    return float(worst) if bool(torch.isfinite(worst)) else math.inf
+    split = torch.cat([values[:, :half], values[:, -half:]]).cpu().double().numpy()
+    folded = np.abs(split - np.median(split, (0, 1)))
+    worst = max(_rhat_of_ranks(split), _rhat_of_ranks(folded))
+    return worst if math.isfinite(worst) else math.inf
+
+
+def _rhat_of_ranks(split: np.ndarray) -> float:
+    """Largest R-hat of normal scores; quantities that never change agree."""
+    flat = split.reshape(-1, split.shape[2])
+    ranks = np.stack([_ranks(column) for column in flat.T], 1)
+    shares = torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))
+    scores, n = torch.special.ndtri(shares).numpy().reshape(split.shape), split.shape[1]
+    within = scores.var(1, ddof=1).mean(0)
+    between = scores.mean(1).var(0, ddof=1)
+    ratio = (n - 1) / n + between / within.clip(min=1e-300)
+    return float(np.sqrt(np.where(within + between > 0, ratio, 1.0)).max())
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, which equal values share: rejected moves repeat some."""
+    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - 0.5 * (counts - 1))[where]
 
 
 def effective_sample_size(values: torch.Tensor) -> torch.Tensor:

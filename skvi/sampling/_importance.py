@@ -1,6 +1,7 @@
 """Importance sampling from proposals that are fitted to the target."""
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,8 @@ __all__ = [
 ]
 
 MAX_DRAWS, MIN_DRAWS, MAX_ELEMENTS = 2**17, 2**10, 2**27
+# Draws between two looks at the clock.
+BATCH = 512
 # Heavier than the tails of a posterior with a normal or a Laplace prior.
 DEGREES_OF_FREEDOM = 12
 # Degrees of freedom and inflations tried after location and scale have been found;
@@ -171,7 +174,11 @@ def draw_limit(n_params: int) -> int:
 
 
 def draw_weighted(
-    target: Target, proposal: Proposal, n_draws: int, generator: torch.Generator
+    target: Target,
+    proposal: Proposal,
+    n_draws: int,
+    generator: torch.Generator,
+    deadline: float = math.inf,
 ) -> WeightedDraws:
     """Draw from a proposal and weight by the target's log joint density.
 
@@ -182,6 +189,9 @@ def draw_weighted(
     n_draws : int
         S.
     generator : torch.Generator
+    deadline : float, default=inf
+        Reading of `time.monotonic` after which no further batch is begun: there are
+        then fewer draws, at least 512 of them or S.
 
     Returns
     -------
@@ -205,10 +215,30 @@ def draw_weighted(
     >>> round(float(draws.log_weights.exp().mean().log()), 1)
     0.9
     """
+    if deadline < math.inf and n_draws > BATCH:
+        return _in_batches(target, proposal, n_draws, generator, deadline)
     theta = proposal.sample(n_draws, generator)
     log_weights = target.log_joint_batched(theta) - proposal.log_prob(theta)
     log_weights = torch.nan_to_num(log_weights, nan=-math.inf, posinf=math.inf)
     return WeightedDraws(theta, log_weights)
+
+
+def _in_batches(
+    target: Target,
+    proposal: Proposal,
+    n_draws: int,
+    generator: torch.Generator,
+    deadline: float,
+) -> WeightedDraws:
+    """Draw until the clock says so, whatever the weights are."""
+    parts: list[WeightedDraws] = []
+    for start in range(0, n_draws, BATCH):
+        if parts and time.monotonic() > deadline:
+            break
+        size = min(BATCH, n_draws - start)
+        parts.append(draw_weighted(target, proposal, size, generator))
+    theta, log_weights = zip(*((p.theta, p.log_weights) for p in parts), strict=True)
+    return WeightedDraws(torch.cat(theta), torch.cat(log_weights))
 
 
 def adapt_proposal(
@@ -217,6 +247,7 @@ def adapt_proposal(
     generator: torch.Generator,
     n_draws: int = 4096,
     n_rounds: int = 3,
+    deadline: float = math.inf,
 ) -> tuple[StudentT, WeightedDraws]:
     """Fit a Student-t to the target, from a normal near it.
 
@@ -232,7 +263,9 @@ def adapt_proposal(
     n_draws : int, default=4096
         Number of draws per round.
     n_rounds : int, default=3
-        Maximum number of rounds.
+        At most.
+    deadline : float, default=inf
+        Reading of `time.monotonic` after which no other proposal is tried.
 
     Returns
     -------
@@ -262,7 +295,7 @@ def adapt_proposal(
     for _ in range(n_rounds):
         # Moments from few effective draws are worse than the current ones.
         moments = pilot.moments() if pilot.ess > 4 * normal.size else None
-        if moments is None:
+        if moments is None or time.monotonic() > deadline:
             break
         trial = StudentT(moments)
         draws = draw_weighted(target, trial, n_draws, generator)
@@ -270,7 +303,8 @@ def adapt_proposal(
             break
         best, pilot = trial, draws
     for df, inflation in SHAPES:
-        if inflation > 1 and pilot.khat <= 0:
+        is_light = inflation > 1 and pilot.khat <= 0
+        if is_light or time.monotonic() > deadline:
             break
         wider = NormalForm(best.normal.mean, inflation * best.normal.scale)
         trial = StudentT(wider, df)

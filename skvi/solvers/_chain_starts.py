@@ -29,8 +29,9 @@ def dispersed_starts(
     Parameters
     ----------
     target : Target
-        Its prior is sampled; if there is none, or if precisions have hyperpriors, the
-        normal with three times its standard deviations instead.
+        Its prior is drawn from; where there is none, where precisions have hyperpriors,
+        or where the density is log-concave, the normal with three times its standard
+        deviations instead.
     normal : NormalForm
         A normal close to the posterior.
     generator : torch.Generator
@@ -61,8 +62,9 @@ def dispersed_starts(
     """
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
-    if target.starts_near_fit:
-        # Hyperpriors generate values from which no chain returns.
+    if target.starts_near_fit or target.is_log_concave:
+        # Hyperpriors draw numbers that no chain returns from. Where the density is
+        # log-concave there is no other mode, and a prior may be wide without end.
         wide = normal.transform(WIDER * randn(generator, n_rest, normal.size))
         return torch.cat([normal.transform(eps), wide])
     prior = target.reference.sample(n_rest, generator)

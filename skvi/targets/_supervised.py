@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm, Rows
+from skvi.priors import BuiltPrior
 from skvi.targets._expected_loss import (
     ExpectedLoss,
     expect_roughly,
@@ -159,6 +160,28 @@ class SupervisedTarget(SupervisedRows):
         found = copy(self)
         predictor, X = self.predictor.with_design(self.X)
         found._predictor, found.rows = predictor, replace(self.rows, X=X)
+        return found
+
+    @property
+    def is_log_concave(self) -> bool:  # type: ignore[override]
+        """Whether prior and likelihood are, and f is linear in theta."""
+        is_convex = self.loss.is_log_loss and self._likelihood.is_log_concave
+        return self.has_design and is_convex and self.reference.is_log_concave
+
+    def with_prior(self, prior: BuiltPrior) -> "SupervisedTarget":
+        """Copy with another prior, on the same data.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+            Over the parameters of the predictor, with nothing to learn.
+
+        Returns
+        -------
+        SupervisedTarget
+        """
+        found = copy(self)
+        found._prior = prior
         return found
 
     def tail_precision(self) -> tuple[torch.Tensor, bool] | None:

@@ -66,8 +66,9 @@ class Target(Movable):
     #: Whether losses of rows, their slopes in f, and backpropagation of these to theta
     #: are available without automatic differentiation.
     has_row_slopes = False
-    #: Whether theta contains precisions with hyperpriors, besides what the predictor
-    #: needs.
+    #: Whether the log joint density is known to be concave: there is one mode.
+    is_log_concave = False
+    #: Whether theta holds precisions with hyperpriors beside what the predictor needs.
     is_extended = False
     #: Whether the loss is not the log loss: a learned noise may then have no optimum.
     is_robust = False

@@ -71,7 +71,15 @@ class FromFit(BayesianLogisticRegression):
     """The sandwich proposes from the fitted q, as for models that are not linear."""
 
     def _bound_evidence(
-        self, target, generator, method, n_draws, precision, quantity, report
+        self,
+        target,
+        generator,
+        method,
+        n_draws,
+        precision,
+        quantity,
+        report,
+        max_seconds=None,
     ):
         return bound_evidence(
             target,
@@ -83,6 +91,7 @@ class FromFit(BayesianLogisticRegression):
             self.posterior_.as_normal(),
             method,
             report,
+            max_seconds,
         )
 
 

@@ -224,7 +224,9 @@ def test_bridge_of_two_normals(width, global_random_seed):
 def plant_chains(monkeypatch, spoil):
     """Let every sampler return chains that `spoil` has changed."""
     run = HamiltonianChains.run
-    monkeypatch.setattr(HamiltonianChains, "run", lambda self, n: spoil(run(self, n)))
+    monkeypatch.setattr(
+        HamiltonianChains, "run", lambda self, n, deadline=None: spoil(run(self, n))
+    )
 
 
 def assert_unreliable(bounds, *reasons):
@@ -253,8 +255,8 @@ def test_heavy_tails_below(monkeypatch):
     target, posterior, _ = conjugate()
     adapt = _importance.adapt_proposal
 
-    def narrow(*args):
-        proposal, pilot = adapt(*args)
+    def narrow(*args, **options):
+        proposal, pilot = adapt(*args, **options)
         normal = proposal.normal
         normal = type(normal)(normal.mean, 0.1 * normal.scale)
         return type(proposal)(normal, 40), pilot

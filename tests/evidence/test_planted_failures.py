@@ -90,7 +90,7 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     model = BayesianLogisticRegression(posterior="mean_field").fit(*data)
     adapt = _importance.adapt_proposal
 
-    def plain(target, normal, generator):
+    def plain(target, normal, generator, n_draws, deadline):
         q = model.posterior_.as_normal()
         proposal, _ = adapt(target, q, generator)
         proposal = type(proposal)(q, 200)  # nearly q

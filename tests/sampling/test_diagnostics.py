@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import norm, rankdata
 
 from skvi.sampling import effective_sample_size, pareto_khat, split_rhat
 from skvi.sampling._diagnostics import khat_limit
@@ -135,18 +137,28 @@ def autoregressive(generator, rho, n_chains, n_iter, m=1):
 
 
 def test_rhat_is_its_definition(generator):
-    """Halves of chains, (n - 1)/n + B/W, the worst quantity.
+    """Normal scores of ranks in halves of chains, and of folded values; the worst one.
 
-    Wrong variants: whole chains; the mean over quantities; no square root.
+    Wrong variants: whole chains; the values themselves; no folding; no shared ranks.
     """
     values = autoregressive(generator, 0.8, 4, 11, 3)
+    values[1, 3], values[..., 2] = values[1, 2], values[..., 2].exp() ** 3
+    values[:2, :, 1] *= 4  # of the same location, and another width
     worst = 0.0
     for j in range(3):
-        halves = [v[part, j] for v in values for part in (slice(5), slice(6, 11))]
-        within = sum(float(h.var()) for h in halves) / 8
-        between = float(torch.stack([h.mean() for h in halves]).var())
-        worst = max(worst, math.sqrt(4 / 5 + between / within))
+        halves = np.array([v[s, j] for v in values for s in (slice(5), slice(6, 11))])
+        for found in (halves, np.abs(halves - np.median(halves))):
+            scores = norm.ppf((rankdata(found).reshape(8, 5) - 3 / 8) / (40 + 1 / 4))
+            within, between = scores.var(1, ddof=1).mean(), scores.mean(1).var(ddof=1)
+            worst = max(worst, math.sqrt(4 / 5 + between / within))
     assert split_rhat(values) == pytest.approx(worst, rel=1e-12)
+
+
+def test_rhat_is_that_of_arviz(generator):
+    arviz = pytest.importorskip("arviz")
+    values = autoregressive(generator, 0.8, 4, 50, 1)
+    expected = float(arviz.rhat(values[..., 0].numpy()))
+    assert split_rhat(values) == pytest.approx(expected, rel=1e-9)
 
 
 def test_rhat_tells_agreement_from_disagreement(generator):

@@ -6,10 +6,17 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "every-independent-draw-accepted",
+        "_near_normal.py",
+        "gain = offered.log_weights - (self.value - log_prob)",
+        "gain = offered.log_weights - offered.log_weights",
+        "the independence sampler without its acceptance",
+    ),
+    _v(
         "unreliable-numbers-printed",
         "_result.py",
-        "        if self.reliable:\n            (low",
-        "        if self.method:\n            (low",
+        "        if self.reliable:\n            low, high",
+        "        if self.method:\n            low, high",
         "an unreliable interval is shown as if it meant something",
     ),
     _v(

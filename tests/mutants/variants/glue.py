@@ -62,10 +62,17 @@ VARIANTS = [
         "learned hyperparameters are not named",
     ),
     _v(
+        "integer-weights-generalized",
+        "_evidence.py",
+        "is_counted = not data.is_weighted or repeats_rows(data, sample_weight)",
+        "is_counted = not data.is_weighted",
+        "rows that are repeated are no longer the same as integer weights",
+    ),
+    _v(
         "evidence-never-generalized",
         "_evidence.py",
-        "plain = self.loss_function_.is_log_loss and not data.is_weighted",
-        "plain = self.loss_function_.is_log_loss or not data.is_weighted",
+        "plain = self.loss_function_.is_log_loss and is_counted",
+        "plain = self.loss_function_.is_log_loss or is_counted",
         "a generalized evidence that says it is one",
     ),
     _v(

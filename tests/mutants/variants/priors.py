@@ -6,6 +6,13 @@ _v = variants_of("priors/")
 
 VARIANTS = [
     _v(
+        "precision-without-jacobian",
+        "_scale_mixture.py",
+        "(2 * a - 1) * log_root",
+        "(2 * a - 2) * log_root",
+        "the density of a precision's coordinate with another Jacobian",
+    ),
+    _v(
         "laplace-normalizer",
         "_laplace.py",
         "return -theta.abs() / self.scale - torch.log(2 * self.scale)",

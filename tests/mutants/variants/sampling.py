@@ -48,10 +48,24 @@ VARIANTS = [
         "the cut-off left in the tail",
     ),
     _v(
+        "rhat-not-folded",
+        "_diagnostics.py",
+        "max(_rhat_of_ranks(split), _rhat_of_ranks(folded))",
+        "max(_rhat_of_ranks(split), 0.0 * _rhat_of_ranks(folded))",
+        "chains of other widths agree",
+    ),
+    _v(
+        "clock-not-looked-at",
+        "_importance.py",
+        "        if parts and time.monotonic() > deadline:",
+        "        if not parts and time.monotonic() > deadline:",
+        "draws go on after the deadline",
+    ),
+    _v(
         "rhat-without-root",
         "_diagnostics.py",
-        "worst = ratio.sqrt().max()",
-        "worst = ratio.max()",
+        "return float(np.sqrt(np.where(within + between > 0, ratio, 1.0)).max())",
+        "return float(np.where(within + between > 0, ratio, 1.0).max())",
         "the ratio of variances without its root",
     ),
     _v(

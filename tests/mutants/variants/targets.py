@@ -6,6 +6,20 @@ _v = variants_of("targets/")
 
 VARIANTS = [
     _v(
+        "scales-without-jacobian",
+        "_scale_mixture.py",
+        "0.5 * (ratio.square() + LOG_2PI - free.log())",
+        "0.5 * (ratio.square() + LOG_2PI)",
+        "the width of a coefficient given its scale without its Jacobian",
+    ),
+    _v(
+        "scales-slope-one-term",
+        "_scale_mixture.py",
+        "(1 - known) * free - e * known * free * root",
+        "(1 - known) * free",
+        "the slope of a ratio without its second term",
+    ),
+    _v(
         "conjugate-evidence-fit-sign",
         "_precisions.py",
         "self.data.residual + np.exp(least)",

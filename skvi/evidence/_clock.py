@@ -1,0 +1,52 @@
+"""Seconds that bounds may take, and what is to be done by when."""
+
+import math
+import time
+
+__all__ = ["UNLIMITED", "Clock"]
+
+
+class Clock:
+    """What is left of `max_seconds`.
+
+    A phase is given a reading of the clock at which it ends. It looks at that between
+    batches and never at values, so that which draws are kept does not depend on them;
+    all that is chosen from draws is chosen from those of pilot runs.
+
+    Parameters
+    ----------
+    seconds : float or None
+        None has no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.begin = time.monotonic()
+        self.seconds = math.inf if seconds is None else seconds
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.seconds < math.inf
+
+    def until(self, share: float) -> float:
+        """Reading of `time.monotonic` when a share of the seconds is over."""
+        return self.begin + share * self.seconds
+
+    def left(self) -> float | None:
+        """Seconds that are left, at least 0; None without a limit."""
+        if not self.is_limited:
+            return None
+        return max(self.until(1.0) - time.monotonic(), 0.0)
+
+    def part(self, share: float) -> "Clock":
+        """Clock that ends earlier, when a share of what is left is over."""
+        left = self.left()
+        return Clock(None if left is None else share * left)
+
+    def affordable(self, per_item: float, share: float) -> float:
+        """Items of so many seconds each that a share of what is left suffices for."""
+        left = self.left()
+        return math.inf if left is None else share * left / max(per_item, 1e-12)
+
+
+UNLIMITED = Clock(None)

@@ -1,0 +1,138 @@
+"""Evidence under priors with spikes and heavy tails: chains that move scales, too."""
+
+import math
+import time
+from dataclasses import replace
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.evidence._agreement import invariants
+from skvi.evidence._tempered import N_SYSTEMS, TemperedSides, tempered_sides
+from skvi.sampling import (
+    Chains,
+    LadderDraws,
+    ReplicaExchange,
+    anneal,
+    split_rhat,
+    tune_ladder,
+)
+from skvi.sampling._state import Report
+from skvi.targets import Target
+from skvi.targets._scale_mixture import ScaleMixtureTarget
+
+__all__ = ["mixture_sides", "why_hopeless"]
+
+# Sweeps of chains from which the second path gets its start, half of them warm-up, and
+# fewest of the run: with many of them, correlated coefficients change places slowly.
+N_EXPLORE, MIN_SWEEPS, MORE_SWEEPS, MANY = 160, 400, 900, 15
+# Standard deviations of the second start, in units of those of the posterior; share of
+# its covariance that is taken as independent.
+WIDER, RIDGE = 1.3, 1e-6
+# Share of the seconds in which the first chains run.
+EXPLORE = 0.2
+# Above so many scales a posterior's covariance is not learned from these chains.
+MAX_SCALES = 100
+# Numbers that a run may touch: about a minute.
+MAX_WORK = 1.2e11
+# Rungs of a ladder, sweeps and leapfrog steps that a run takes at least.
+TYPICAL = 25 * N_SYSTEMS * (N_EXPLORE + 660) * 7
+
+
+def why_hopeless(target: ScaleMixtureTarget) -> str:
+    """Say why such a run would take too long, before it begins; else nothing."""
+    n_scales = len(target.where)
+    work = TYPICAL * (target.cost_per_draw + 30 * n_scales)
+    if n_scales <= MAX_SCALES and work <= MAX_WORK:
+        return ""
+    return HOPELESS.format(
+        f"{n_scales} coefficients have scales of their own"
+        if n_scales > MAX_SCALES
+        else "the data have too many rows for chains that move every scale"
+    )
+
+
+@torch.no_grad()
+def mixture_sides(
+    target: Target,
+    lifted: ScaleMixtureTarget,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+    max_seconds: float | None,
+    report: Report,
+) -> TemperedSides:
+    """Bound log Z by chains of parameters and their scales.
+
+    Parameters
+    ----------
+    target : Target
+    lifted : ScaleMixtureTarget
+        The same evidence.
+    generator : torch.Generator
+    n_draws, precision, max_seconds, report
+        As of `tempered_sides`.
+
+    Returns
+    -------
+    TemperedSides
+        Its chains are those of the target's own parameters.
+    """
+    begin = time.monotonic()
+    seconds = math.inf if max_seconds is None else max_seconds
+    found = _explore(lifted, generator, begin + EXPLORE * seconds, report)
+    left = None
+    if max_seconds is not None:
+        left = max(seconds - (time.monotonic() - begin), 0.0)
+    sides = tempered_sides(
+        lifted,
+        found.chains.theta[:, -1],
+        generator,
+        n_draws,
+        precision,
+        left,
+        report,
+        _normal_of(found),
+        MIN_SWEEPS if len(lifted.where) <= MANY else MORE_SWEEPS,
+    )
+    chains = sides.draws.chains
+    theta = lifted.theta(chains.theta.flatten(0, 1))
+    log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)
+    theta = theta.reshape(*log_joint.shape, -1)
+    below = Chains(theta, log_joint, chains.acceptance)
+    # Scales that the data say nothing of mix slowly, and are no part of the model.
+    values = invariants(target, theta.flatten(0, 1)).reshape(*log_joint.shape, -1)
+    rhat = max(below.rhat, split_rhat(values))
+    return replace(sides, draws=replace(sides.draws, chains=below), rhat=rhat)
+
+
+def _explore(
+    lifted: ScaleMixtureTarget,
+    generator: torch.Generator,
+    deadline: float,
+    report: Report,
+) -> LadderDraws:
+    """Draws from which a better start is made: half resampled, half on their own."""
+    pilot = tune_ladder(lifted, lifted.start(), generator, report=report)
+    half = N_SYSTEMS // 2
+    alone = anneal(pilot.ladder, N_SYSTEMS - half, generator)
+    starts = torch.cat([pilot.populations[:, :half], alone], 1).clone()
+    sampler = ReplicaExchange(pilot.ladder, starts, generator, report=report)
+    sampler.warm_up(N_EXPLORE // 2, deadline)
+    return sampler.run(N_EXPLORE // 2, deadline)
+
+
+def _normal_of(draws: LadderDraws) -> NormalForm:
+    """Normal somewhat wider than the draws of the target."""
+    theta = draws.chains.theta.flatten(0, 1)
+    centered = theta - theta.mean(0)
+    covariance = centered.T @ centered / len(theta)
+    ridge = RIDGE * torch.diag(covariance.diagonal())
+    factor = torch.linalg.cholesky(covariance + ridge)
+    return NormalForm(theta.mean(0), WIDER * factor)
+
+
+HOPELESS = (
+    "{}: under this heavy-tailed prior chains would take far more than a minute; keep "
+    "fewer features, or compare models under prior='normal' or 'laplace'"
+)

@@ -1,0 +1,166 @@
+"""A target beside the random scales of its coefficients, where densities are smooth.
+
+A prior with a spike and heavy tails makes a posterior of narrow ridges. Beside the
+scales it is that of a normal, and where the data say little of a coefficient its
+standardized value and its scale are nearly independent.
+"""
+
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.priors._scale_mixture import ScaleMixture
+from skvi.targets._hierarchical import HierarchicalTarget
+from skvi.targets._supervised import SupervisedTarget
+from skvi.targets.base import Target
+from skvi.utils._log_space import LOG_2PI
+
+__all__ = ["ScaleMixtureTarget"]
+
+# Logs of squared scales times what the data know: beyond, nothing changes any more.
+MAX_LOG = 600.0
+# Standard deviations of what has no scale of its own, in units of those near the fit.
+WIDER = 2.0
+MANY = 3
+
+
+class ScaleMixtureTarget(Target):
+    """The same evidence as another target's, over its scales, too.
+
+    With scale v and the likelihood's center c and precision h of a coefficient, that
+    is ``c h v^2 / (1 + h v^2) + e v / sqrt(1 + h v^2)``: its mean and its standard
+    deviation given v, if it were alone. Then e is about N(0, 1), whatever v is.
+
+    Parameters
+    ----------
+    given : SupervisedTarget
+        The target, without the prior of what is a scale mixture.
+    mixture : ScaleMixture
+    near : NormalForm
+        Near the posterior, over all P parameters.
+    likelihood : NormalForm
+        What the data say alone, roughly.
+    """
+
+    prior = None
+
+    def __init__(
+        self,
+        given: SupervisedTarget,
+        mixture: ScaleMixture,
+        near: NormalForm,
+        likelihood: NormalForm,
+    ) -> None:
+        self.given, self.mixture = given, mixture
+        self.where, self.near = mixture.where, near
+        self.center = likelihood.mean[self.where]
+        self.log_known = -likelihood.variance[self.where].log()
+        sizes = {"standardized": (near.size,), "log_scale": (len(self.where),)}
+        self.layout = Layout(sizes)
+
+    @staticmethod
+    def of(
+        target: Target, near: NormalForm, likelihood: NormalForm | None
+    ) -> "ScaleMixtureTarget | None":
+        """Lift a target, where its prior allows; `near` also where no other is known.
+
+        Parameters
+        ----------
+        target : Target
+        near : NormalForm
+        likelihood : NormalForm or None
+        """
+        if not isinstance(target, SupervisedTarget) or target.learned:
+            return None
+        is_linear = isinstance(target, HierarchicalTarget)
+        prior = target.base_prior if is_linear else target.prior
+        mixture = None if prior is None else prior.scale_mixture()
+        if mixture is None:
+            return None
+        change = target.marginal if is_linear else target.with_prior
+        return ScaleMixtureTarget(
+            change(mixture.rest), mixture, near, likelihood or near
+        )
+
+    @property
+    def has_many_spikes(self) -> bool:
+        """Whether more coefficients have a spike at 0 than mixtures can enumerate."""
+        pairs = zip(self.mixture.parts, self.mixture.sizes, strict=True)
+        return sum(size for part, size in pairs if part.has_spike) > MANY
+
+    @property
+    def cost_per_draw(self) -> int:
+        """Elements that one evaluation touches."""
+        return self.given.cost_per_draw
+
+    def start(self) -> NormalForm:
+        """Normal that is wide in everything: where a path may begin, (P + k,)."""
+        scales = self.mixture.start()
+        mean, scale = self.near.mean.clone(), WIDER * self.near.variance.sqrt()
+        mean[self.where], scale[self.where] = 0.0, 1.0
+        return NormalForm(
+            torch.cat([mean, scales.mean]), torch.cat([scale, scales.scale])
+        )
+
+    def theta(self, lifted: torch.Tensor) -> torch.Tensor:
+        """Parameters of the target itself at draws.
+
+        Parameters
+        ----------
+        lifted : Tensor of shape (S, P + k)
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+        """
+        return self._lift(lifted)[0]
+
+    def log_joint(
+        self, theta: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Log joint density of standardized parameters and scales, (S,)."""
+        below, terms, _ = self._lift(theta)
+        return self.given.log_joint(below, rows) + terms
+
+    @torch.no_grad()
+    def log_joint_and_gradient(
+        self, theta: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log joint density, (S,), and its gradient, (S, P + k)."""
+        below, terms, (by_e, by_x, own_e, own_x) = self._lift(theta)
+        value, slope = self.given.log_joint_and_gradient(below)
+        mixed = slope[:, self.where]
+        gradient = torch.cat([slope, mixed * by_x + own_x], 1)
+        gradient[:, self.where] = mixed * by_e + own_e
+        return value + terms, gradient
+
+    def _lift(
+        self, lifted: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Parameters, log density of all that is not the data's, and slopes.
+
+        The slopes are those of coefficients and of log density terms, in e and x.
+        """
+        size = self.near.size
+        e, x = lifted[:, self.where], lifted[:, size:]
+        scale = self.mixture.terms(x)
+        log_known = (2 * scale.log_scale + self.log_known).clamp(max=MAX_LOG)
+        known = log_known.exp()  # h v^2
+        free = 1 / (1 + known)
+        root = free.sqrt()
+        v = torch.exp(0.5 * (log_known - self.log_known))
+        width = v * root
+        pulled = self.center * known * free
+        ratio = pulled / v + e * root  # coefficient over its scale
+        theta = lifted[:, :size].clone()
+        theta[:, self.where] = pulled + e * width
+        terms = scale.log_prob - 0.5 * (ratio.square() + LOG_2PI - free.log())
+        by_scale = 2 * pulled * free + e * width * free
+        ratio_by_scale = pulled / v * (1 - known) * free - e * known * free * root
+        own_scale = -known * free - ratio * ratio_by_scale
+        slopes = (
+            width,
+            by_scale * scale.slope,
+            -ratio * root,
+            own_scale * scale.slope + scale.log_prob_slope,
+        )
+        return theta, terms.sum(1), slopes

@@ -1,0 +1,165 @@
+"""What bounds may cost: seconds, precision, and posteriors that are nearly normal."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.evidence import _near_normal, bound_evidence
+from skvi.evidence._near_normal import near_normal_sides
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import LogLoss
+from skvi.predictors import LinearPredictor
+from skvi.priors import Normal
+from skvi.sampling import StudentT, draw_weighted
+from skvi.solvers import fit_proposal_normal
+from skvi.targets import SupervisedTarget, Target
+
+
+def many_rows(n=3000, d=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    return X, y
+
+
+class Bell(Target):
+    """A normal integral of known size, which pretends to be a linear model."""
+
+    layout = Layout({"coef": (2,)})
+    cost_per_draw = 5000
+    is_log_concave = has_design = starts_near_fit = True
+
+    def log_joint(self, theta, rows=None):
+        return -0.5 * theta.square().sum(1) - np.log(2 * np.pi) + 3.0
+
+
+def test_nearly_normal_posteriors_take_no_gradients(monkeypatch):
+    """Wrong variant: chains that follow gradients for a posterior that q is."""
+    X, y = many_rows()
+    model = BayesianLogisticRegression(prior=Normal()).fit(X, y)
+
+    def refuse(*args):
+        raise AssertionError("a gradient")
+
+    monkeypatch.setattr(SupervisedTarget, "whitened", refuse)
+    bounds = model.evidence_bounds(X, y, random_state=0)
+    low, high = bounds.interval()
+    assert bounds.reliable
+    assert high - low < 0.1
+    assert "no other mode" in bounds.reason
+
+
+def test_few_draws_suffice_for_a_loose_precision():
+    """Wrong variant: as many draws for every precision."""
+    X, y = many_rows(100, 10)
+    model = BayesianLogisticRegression(prior=Normal()).fit(X, y)
+    n = [
+        model.evidence_bounds(X, y, precision=p, random_state=0).weights["lower"]
+        for p in (0.5, 0.02)
+    ]
+    assert 4 * n[0].n_draws < n[1].n_draws
+
+
+def test_independence_chains_draw_from_the_posterior():
+    """From a proposal that is shifted and too wide.
+
+    Wrong variant: every draw is accepted; the acceptance without the last weight.
+    """
+    shifted = NormalForm(torch.full((2,), 0.3).double(), torch.full((2,), 1.2).double())
+    generator = torch.Generator().manual_seed(0)
+    chains = _near_normal.IndependenceChains(
+        Bell(), StudentT(shifted, 20), shifted, generator, lambda what, share: None
+    ).run(400)
+    theta = chains.last(350).theta.flatten(0, 1)
+    assert theta.mean(0).abs().max() < 0.04
+    assert (theta.std(0) - 1).abs().max() < 0.04
+    assert chains.last(350).rhat < 1.05
+
+
+def test_sides_of_a_known_integral():
+    shifted = NormalForm(torch.full((2,), 0.1).double(), torch.full((2,), 1.1).double())
+    generator = torch.Generator().manual_seed(1)
+    sides = near_normal_sides(Bell(), shifted, generator, None, 0.05)
+    assert float(sides.forward.exp().mean().log()) == pytest.approx(3.0, abs=0.05)
+    assert float(-(-sides.reverse).exp().mean().log()) == pytest.approx(3.0, abs=0.05)
+
+
+def test_other_posteriors_are_left_to_gradients():
+    far = NormalForm(torch.full((2,), 3.0).double(), torch.ones(2).double())
+    generator = torch.Generator().manual_seed(0)
+    assert near_normal_sides(Bell(), far, generator, None, None) is None
+
+
+def logistic_target(n=40, d=8, width=30.0):
+    generator = torch.Generator().manual_seed(0)
+    model = LinearPredictor(d)
+    X = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    y = (torch.rand(n, generator=generator) < 0.5).double()
+    prior = Normal(width).build(model.layout)
+    return SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), prior, X, y)
+
+
+@pytest.mark.parametrize("method", ["importance", "annealing"])
+def test_seconds_cut_draws_and_not_the_truth(method):
+    """Wrong variant: the clock is never looked at."""
+    from skvi.posteriors import FullRankNormal
+
+    target = logistic_target()
+    posterior = FullRankNormal().build(target.layout)
+    posterior = posterior.near(fit_proposal_normal(target))
+    found, seconds = [], []
+    for limit in (None, 0.3):
+        generator, before = torch.Generator().manual_seed(0), time.process_time()
+        found.append(
+            bound_evidence(
+                target,
+                posterior,
+                generator,
+                None,
+                0.003,
+                method=method,
+                max_seconds=limit,
+            )
+        )
+        seconds.append(time.process_time() - before)
+    assert seconds[1] < 0.7 * seconds[0]
+    (low, high), (lowest, highest) = (b.interval() for b in found)
+    assert max(low, lowest) < min(high, highest)
+    assert found[1].weights["lower"].n_draws < found[0].weights["lower"].n_draws
+
+
+def test_the_clock_stops_between_batches():
+    generator = torch.Generator().manual_seed(0)
+    unit = NormalForm(torch.zeros(2).double(), torch.ones(2).double())
+    draws = draw_weighted(Bell(), StudentT(unit), 5000, generator, deadline=0.0)
+    assert len(draws.log_weights) == 512
+
+
+def test_progress_says_how_wide_the_sides_are(capsys):
+    X, y = many_rows(300)
+    model = BayesianLogisticRegression(prior=Normal(), verbose=1).fit(X, y)
+    model.evidence_bounds(X, y, random_state=0)
+    assert "nats apart so far" in capsys.readouterr().out
+
+
+def test_integer_weights_are_repeated_rows():
+    """Wrong variant: integer weights make the evidence a generalized one."""
+    X, y = many_rows(60)
+    weight = np.random.default_rng(1).integers(0, 4, size=60)
+    again = np.repeat(X, weight, 0), np.repeat(y, weight)
+    model = BayesianLogisticRegression(prior=Normal())
+    expected = model.fit(*again).evidence_bounds(*again, random_state=0)
+    model.fit(X, y, sample_weight=weight)
+    found = model.evidence_bounds(X, y, sample_weight=weight, random_state=0)
+    assert found.quantity == expected.quantity == "log evidence"
+    assert found.estimate == pytest.approx(expected.estimate, abs=0.02)
+    model.set_params(class_weight={0: 2, 1: 1}).fit(X, y, sample_weight=weight)
+    found = model.evidence_bounds(X, y, sample_weight=weight, random_state=0)
+    assert found.quantity == "generalized log evidence"
+    model.set_params(class_weight=None).fit(X, y, sample_weight=weight / 2)
+    found = model.evidence_bounds(X, y, sample_weight=weight / 2, random_state=0)
+    assert found.quantity == "generalized log evidence"
