@@ -35,7 +35,7 @@ def main():
     for train, test in splits.split(X, y):
         scaler = StandardScaler().fit(X[train])
         A, B = scaler.transform(X[train]), scaler.transform(X[test])
-        model = BayesianLogisticRegression(posterior="mean_field")
+        model = BayesianLogisticRegression(posterior="mean_field", prior="normal")
         search = GridSearchCV(model, GRID, scoring=SCORING, cv=4).fit(A, y[train])
         other = LogisticRegressionCV(
             Cs=10,

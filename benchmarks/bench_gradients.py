@@ -68,7 +68,9 @@ def make_target():
 
 def make_points(target, X, y):
     """A fresh mean-field q, and the one that maximizes the ELBO."""
-    fitted = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    fitted = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
+        X, y
+    )
     zero = torch.zeros(target.layout.size, dtype=torch.float64)
     points = {"start": NormalForm(zero, zero + 0.1)}
     points["optimum"] = fitted.posterior_.as_normal()

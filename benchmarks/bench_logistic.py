@@ -147,7 +147,9 @@ def report_memory(label):
 
 CANDIDATES = {
     "full_rank": BayesianLogisticRegression,
-    "mean_field": lambda: BayesianLogisticRegression(posterior="mean_field"),
+    "mean_field": lambda: BayesianLogisticRegression(
+        posterior="mean_field", prior="normal"
+    ),
 }
 
 

@@ -40,7 +40,7 @@ def main():
     posterior = options.posterior
     if posterior == "low_rank":
         posterior = LowRankNormal(options.rank)
-    model = BayesianLogisticRegression(posterior=posterior)
+    model = BayesianLogisticRegression(posterior=posterior, prior="normal")
     profile, start, cpu = cProfile.Profile(), time.perf_counter(), time.process_time()
     if options.profile:
         profile.runcall(model.fit, X, y)

@@ -54,7 +54,9 @@ def main():
             show(f"Student-t, {df} df", name, measure(model, student_t, df))
     for alpha in (0.0, 0.1, 0.3, 1.0):
         for name in ("poisson", "negative_binomial"):
-            model = BayesianPoissonRegressor(likelihood=name, **wide)
+            model = BayesianPoissonRegressor(
+                likelihood=name, **{"prior": "normal", **wide}
+            )
             show(f"counts, dispersion {alpha}", name, measure(model, counts, alpha))
 
 

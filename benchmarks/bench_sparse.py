@@ -59,9 +59,9 @@ def main():
     parser.add_argument("--classes", type=int, default=2)
     options = parser.parse_args()
     X, y = make(options.rows, options.columns, options.density, options.classes)
-    small = BayesianLogisticRegression(posterior="mean_field")
+    small = BayesianLogisticRegression(posterior="mean_field", prior="normal")
     small.fit(X[:50, :20], y[:50])  # loads the libraries
-    model = BayesianLogisticRegression(posterior="mean_field")
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal")
     start = time.perf_counter()
     extra = peak_beyond(lambda: model.fit(X, y))
     seconds = time.perf_counter() - start

@@ -140,6 +140,7 @@ def fit(objective, seed, X, y):
         posterior="mean_field",
         max_iter=10,
         random_state=seed,
+        prior="normal",
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -175,10 +176,10 @@ def table_1(name, X, y):
             if row == EUBO:
                 ten_draws.append(self_normalized(model, X, y))
         some = rng.choice(len(y), min(100, len(y)), replace=False)
-        model = BayesianLogisticRegression().fit(X[some], y[some])
+        model = BayesianLogisticRegression(prior="normal").fit(X[some], y[some])
         bounds = model.evidence_bounds(X[some], y[some], random_state=seed)
         hundred.append(bounds.estimate)
-        model = BayesianLogisticRegression().fit(X, y)
+        model = BayesianLogisticRegression(prior="normal").fit(X, y)
         bounds = model.evidence_bounds(X, y, random_state=seed)
         values[TRUTH].append(bounds.estimate)
         values[HALF].append((values[EUBO][-1] + bounds.estimate) / 2)

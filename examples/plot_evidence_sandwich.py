@@ -36,7 +36,8 @@ X, y = load_breast_cancer(return_X_y=True)
 def make_model(**params):
     """A pipeline: standardize the features, then fit."""
     return make_pipeline(
-        StandardScaler(), BayesianLogisticRegression(random_state=0, **params)
+        StandardScaler(),
+        BayesianLogisticRegression(prior="normal", random_state=0, **params),
     )
 
 

@@ -40,7 +40,7 @@ y = (rng.uniform(size=300) < expit(2 * np.sin(4 * x[:, 0]))).astype(int)
 model = Pipeline(
     [
         ("powers", PolynomialFeatures(include_bias=False)),
-        ("fit", BayesianLogisticRegression(random_state=0)),
+        ("fit", BayesianLogisticRegression(random_state=0, prior="normal")),
     ]
 )
 grid = {"powers__degree": [1, 2, 3, 4, 5, 6], "fit__prior__scale": [1.0, 3.0, 10.0]}

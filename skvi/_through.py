@@ -144,7 +144,9 @@ def predict_log_density(
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> X, y = load_iris(return_X_y=True)
     >>> grid = {"posterior": ["mean_field", "full_rank"]}
-    >>> search = GridSearchCV(BayesianLogisticRegression(), grid).fit(X, y)
+    >>> search = GridSearchCV(BayesianLogisticRegression(prior="normal"), grid).fit(
+    ...     X, y
+    ... )
     >>> skvi.predict_log_density(search, X, y).mean().round(1)
     np.float64(-0.1)
     """
@@ -181,7 +183,8 @@ def predict_proba_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray
     >>> import skvi
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(X, y)
+    >>> regression = BayesianLogisticRegression(prior="normal")
+    >>> model = make_pipeline(StandardScaler(), regression).fit(X, y)
     >>> skvi.predict_proba_interval(model, X[:1]).shape
     (1, 2, 3)
     """

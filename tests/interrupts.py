@@ -61,7 +61,7 @@ def counts():
 # Every solver, and every phase before one.
 MODELS = {
     "natural gradient": (Logistic(), classes),
-    "natural gradient of counts": (BayesianPoissonRegressor(), counts),
+    "natural gradient of counts": (BayesianPoissonRegressor(prior="normal"), counts),
     "quasi-Newton": (Logistic(posterior="low_rank"), classes),
     "coordinate ascent": (Linear(), numbers),
     "coordinate ascent, ARD": (Linear(prior="ard"), numbers),

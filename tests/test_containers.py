@@ -70,8 +70,8 @@ def every_answer(model, X, y, has_interval):
 MODELS = {
     "linear": (BayesianLinearRegression(), "normal"),
     "fixed noise": (BayesianLinearRegression(prior="normal", noise_scale=1), "normal"),
-    "logistic": (BayesianLogisticRegression(), "classes"),
-    "poisson": (BayesianPoissonRegressor(), "counts"),
+    "logistic": (BayesianLogisticRegression(prior="normal"), "classes"),
+    "poisson": (BayesianPoissonRegressor(prior="normal"), "counts"),
     "network": (BayesianMLPRegressor(max_iter=2, random_state=0), "normal"),
     "classifier": (BayesianMLPClassifier(max_iter=2, random_state=0), "classes"),
 }

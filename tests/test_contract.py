@@ -47,11 +47,11 @@ def linear(**parts):
 
 
 def logistic(**parts):
-    return BayesianLogisticRegression(tol=1e-10, **parts)
+    return BayesianLogisticRegression(tol=1e-10, **{"prior": "normal", **parts})
 
 
 def poisson(**parts):
-    return BayesianPoissonRegressor(tol=1e-10, **parts)
+    return BayesianPoissonRegressor(tol=1e-10, **{"prior": "normal", **parts})
 
 
 REGRESSIONS = {
@@ -72,7 +72,9 @@ BINARY = {
     ),
     "logistic, renyi": logistic(divergence=Renyi(0.7), posterior="mean_field"),
     "logistic, kl": logistic(divergence=KL(weight=2.0), intercept_prior=Normal(10.0)),
-    "logistic, eubo": BayesianLogisticRegression(objective="eubo", random_state=0),
+    "logistic, eubo": BayesianLogisticRegression(
+        objective="eubo", random_state=0, prior="normal"
+    ),
     "mlp, binary": BayesianMLPClassifier(**NETWORK),
 }
 CLASSES = {

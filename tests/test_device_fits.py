@@ -36,11 +36,17 @@ SHORT = {"solver": "stochastic", "max_iter": 2}
 SMALL = {"hidden_layer_sizes": (4,), "max_iter": 2}
 # Without draws: the same result to rounding.
 EXACT = {
-    "natural-gradient": (BayesianLogisticRegression(), LABELS),
-    "factorized": (BayesianLogisticRegression(posterior="mean_field"), LABELS),
-    "classes": (BayesianLogisticRegression(), CLASSES),
-    "lbfgs": (BayesianPoissonRegressor(posterior="low_rank", max_iter=3), COUNTS),
-    "counts": (BayesianPoissonRegressor(), COUNTS),
+    "natural-gradient": (BayesianLogisticRegression(prior="normal"), LABELS),
+    "factorized": (
+        BayesianLogisticRegression(posterior="mean_field", prior="normal"),
+        LABELS,
+    ),
+    "classes": (BayesianLogisticRegression(prior="normal"), CLASSES),
+    "lbfgs": (
+        BayesianPoissonRegressor(posterior="low_rank", max_iter=3, prior="normal"),
+        COUNTS,
+    ),
+    "counts": (BayesianPoissonRegressor(prior="normal"), COUNTS),
     "empirical-bayes": (BayesianPoissonRegressor(prior=LEARNED), COUNTS),
     "coordinate-ascent": (BayesianLinearRegression(), NUMBERS),
     "conjugate": (BayesianLinearRegression(**FIXED), NUMBERS),
@@ -49,7 +55,10 @@ EXACT = {
     "heavy-tails": (BayesianLinearRegression(**FIXED | {"prior": "laplace"}), NUMBERS),
 }
 NOISY = {
-    "stochastic": (BayesianLogisticRegression(**SHORT, batch_size=20), LABELS),
+    "stochastic": (
+        BayesianLogisticRegression(**{"prior": "normal", **SHORT}, batch_size=20),
+        LABELS,
+    ),
     "precisions": (BayesianLinearRegression(**SHORT, batch_size=20), NUMBERS),
     "moments": (BayesianLinearRegression(objective="eubo", **FIXED), NUMBERS),
     "network": (BayesianMLPRegressor(**SMALL), NUMBERS),
@@ -180,7 +189,7 @@ def test_auto_moves_networks_and_large_linear_models(monkeypatch, problems):
 def test_sparse_features_stay_on_the_cpu(monkeypatch):
     monkeypatch.setattr(_device, "_best_device", lambda: META)
     monkeypatch.setattr(_device, "WORTH_MOVING", 1)
-    rows, model = sparse.csr_array(X), BayesianLogisticRegression()
+    rows, model = sparse.csr_array(X), BayesianLogisticRegression(prior="normal")
     with emulated_device():
         model.fit(rows, LABELS)
         with pytest.raises(ValueError, match="Sparse features stay on the CPU"):

@@ -24,16 +24,22 @@ quick = pytest.mark.filterwarnings(
 )
 SMALL = {"hidden_layer_sizes": (3,), "max_iter": 4, "n_draws": 2, "random_state": 0}
 MODELS = {
-    "natural_gradient": BayesianLogisticRegression(),
-    "eubo": BayesianLogisticRegression(objective="eubo", random_state=0),
+    "natural_gradient": BayesianLogisticRegression(prior="normal"),
+    "eubo": BayesianLogisticRegression(
+        objective="eubo", random_state=0, prior="normal"
+    ),
     "renyi": BayesianLogisticRegression(
-        objective="renyi", posterior="mean_field", max_iter=10, random_state=0
+        objective="renyi",
+        posterior="mean_field",
+        max_iter=10,
+        random_state=0,
+        prior="normal",
     ),
     "stochastic": BayesianLogisticRegression(
-        solver="stochastic", max_iter=3, random_state=0
+        solver="stochastic", max_iter=3, random_state=0, prior="normal"
     ),
     "minibatches": BayesianLogisticRegression(
-        batch_size=30, max_iter=30, random_state=0
+        batch_size=30, max_iter=30, random_state=0, prior="normal"
     ),
     "mlp_regressor": BayesianMLPRegressor(**SMALL),
     "mlp_classifier": BayesianMLPClassifier(**SMALL),
@@ -287,7 +293,7 @@ def test_ctrl_c_while_matching_moments(
     )
     assert "the ELBO's solution was kept" in model.diagnostics_["message"]
     kind = "full_rank" if name == "eubo" else posterior
-    elbo = BayesianLogisticRegression(posterior=kind).fit(X, Y)
+    elbo = BayesianLogisticRegression(posterior=kind, prior="normal").fit(X, Y)
     np.testing.assert_allclose(model.coef_, elbo.coef_, atol=0.01)
     np.testing.assert_allclose(model.coef_std_, elbo.coef_std_, rtol=0.01)
     if kind == posterior:
@@ -303,7 +309,9 @@ def test_ctrl_c_while_looking_for_the_proposal(name, monkeypatch):
         monkeypatch, name, SupervisedTarget, "expected_loss_terms", 3
     )
     assert model.diagnostics_["solver"] == "moment_matching"
-    elbo = BayesianLogisticRegression(posterior=model.posterior).fit(X, Y)
+    elbo = BayesianLogisticRegression(posterior=model.posterior, prior="normal").fit(
+        X, Y
+    )
     assert model.lower_bound_ > elbo.lower_bound_ - 10
 
 
@@ -313,7 +321,9 @@ def test_ctrl_c_while_looking_for_the_proposal(name, monkeypatch):
 @pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
 def test_warm_start_is_already_there(posterior):
     """Wrong variant: the start is the mode, whatever `warm_start` says."""
-    model = BayesianLogisticRegression(posterior=posterior, warm_start=True).fit(X, Y)
+    model = BayesianLogisticRegression(
+        posterior=posterior, warm_start=True, prior="normal"
+    ).fit(X, Y)
     cold = model.n_iter_, model.lower_bound_
     model.fit(X, Y)
     assert model.n_iter_ < cold[0]
@@ -335,12 +345,13 @@ def test_warm_start_is_already_there(posterior):
 def test_minibatches_reach_the_optimum(global_random_seed):
     """Within 0.05 nat of the natural gradient's bound. Wrong variant: the loss of a
     minibatch is not scaled up to all rows."""
-    exact = BayesianLogisticRegression(posterior="mean_field").fit(X, Y)
+    exact = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, Y)
     model = BayesianLogisticRegression(
         posterior="mean_field",
         batch_size=25,
         max_iter=1500,
         random_state=global_random_seed,
+        prior="normal",
     )
     model.fit(X, Y)
     assert model.diagnostics_["solver"] == "stochastic"
@@ -366,7 +377,11 @@ def test_every_row_once_per_epoch(batch_size, monkeypatch):
 
     monkeypatch.setattr(ELBO, "surrogate", record)
     model = BayesianLogisticRegression(
-        batch_size=batch_size, posterior="mean_field", max_iter=2, random_state=0
+        batch_size=batch_size,
+        posterior="mean_field",
+        max_iter=2,
+        random_state=0,
+        prior="normal",
     )
     model.fit(X, Y)
     per_epoch = -(-len(X) // batch_size)
@@ -395,7 +410,7 @@ def test_a_batch_of_all_rows_is_no_batch():
 @pytest.mark.parametrize("solver", ["natural_gradient", "moment_matching"])
 def test_batches_need_the_stochastic_solver(solver):
     """The message names both parameters and the remedy."""
-    model = BayesianLogisticRegression(solver=solver, batch_size=20)
+    model = BayesianLogisticRegression(solver=solver, batch_size=20, prior="normal")
     if solver == "moment_matching":
         model.set_params(objective="eubo")
     with pytest.raises(IncompatibleComponentsError) as error:

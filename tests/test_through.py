@@ -59,7 +59,7 @@ def test_regressions(wrap):
 def test_counts_with_exposure():
     """Wrong variant: options are lost."""
     y = RNG.poisson(np.exp(F))
-    found = fitted(BayesianPoissonRegressor(), y)
+    found = fitted(BayesianPoissonRegressor(prior="normal"), y)
     inner, Z = own(found)
     got = skvi.predict_interval(found, X, exposure=np.full(60, 5.0))
     expected = inner.predict_interval(Z, exposure=np.full(60, 5.0))
@@ -68,7 +68,7 @@ def test_counts_with_exposure():
 
 def test_class_probabilities():
     """Wrong variant: X is not transformed on the way."""
-    found = fitted(BayesianLogisticRegression(), Y > 0)
+    found = fitted(BayesianLogisticRegression(prior="normal"), Y > 0)
     inner, Z = own(found)
     got = skvi.predict_proba_interval(found, X, coverage=0.5)
     np.testing.assert_array_equal(got, inner.predict_proba_interval(Z, 0.5))

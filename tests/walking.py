@@ -58,11 +58,11 @@ def _data():
 DATA = _data()
 #: Name -> estimator, its data, and a loss function that suits them.
 MODELS = {
-    "logistic": (BayesianLogisticRegression(), "class", _hinge),
+    "logistic": (BayesianLogisticRegression(prior="normal"), "class", _hinge),
     "linear_fixed": (BayesianLinearRegression(noise_scale=0.7), "real", absolute),
     "linear_learn": (BayesianLinearRegression(noise_scale="learn"), "real", absolute),
     "linear": (BayesianLinearRegression(), "real", absolute),
-    "poisson": (BayesianPoissonRegressor(), "count", _absolute_log),
+    "poisson": (BayesianPoissonRegressor(prior="normal"), "count", _absolute_log),
 }
 #: Axis -> name -> value. A part that is registered is walked over.
 AXES = {

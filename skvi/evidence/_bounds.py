@@ -1,6 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
+from typing import cast
 
 import torch
 
@@ -10,6 +11,7 @@ from skvi.evidence._clock import Clock
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._near_normal import near_normal_sides
+from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
@@ -19,13 +21,16 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal, likelihood_normal
-from skvi.targets import Target
+from skvi.targets import SupervisedTarget, Target
 from skvi.targets._scale_mixture import ScaleMixtureTarget
 
 __all__ = ["bound_evidence"]
 
 # If importance sampling gives wider bounds than this, annealing is tried.
 WIDE = 0.1
+# Nats that are aimed for at each scale of an unknown one, and the share of the seconds
+# that are left which it may take: there are some fifteen.
+TERM_PRECISION, TERM_SHARE = 0.1, 0.1
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -106,6 +111,17 @@ def bound_evidence(
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
     if method == "tempering" or (method == "auto" and target.symmetry is not None):
         return run.tempering()
+    if has_unknown_scale(target):
+
+        def at_scale(known: Target) -> EvidenceBounds:
+            # Errors of the terms average out.
+            each = precision if precision or n_draws else TERM_PRECISION
+            options = n_draws, each, quantity, None, method, report
+            seconds = run.clock.part(TERM_SHARE).left()
+            return bound_evidence(known, posterior, generator, *options, seconds)
+
+        linear = cast(SupervisedTarget, target)
+        return bound_over_scales(linear, posterior, generator, at_scale)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     if method == "annealing":

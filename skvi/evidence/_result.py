@@ -91,7 +91,7 @@ class EvidenceBounds:
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> X, y = load_iris(return_X_y=True)
     >>> X, y = scale(X[:100]), y[:100]
-    >>> model = BayesianLogisticRegression().fit(X, y)
+    >>> model = BayesianLogisticRegression(prior="normal").fit(X, y)
     >>> bounds = model.evidence_bounds(X, y, random_state=0)
     >>> bounds.reliable, bounds.gap < 0.1
     (True, True)

@@ -57,7 +57,7 @@ class TrainingRecord:
     >>> from skvi.evidence import record_training
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = BayesianLogisticRegression()
+    >>> model = BayesianLogisticRegression(prior="normal")
     >>> record = record_training(model, X[:100], y[:100], random_state=0)
     >>> record.iterations[:2], sorted(record.bounds)
     ((1, 2), ['ELBO', 'EUBO', 'IW-ELBO', 'IW-EUBO'])

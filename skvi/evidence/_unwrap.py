@@ -67,7 +67,8 @@ def evidence_bounds(
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> X, y = load_iris(return_X_y=True)
     >>> X, y = X[:100], y[:100]
-    >>> model = make_pipeline(StandardScaler(), BayesianLogisticRegression()).fit(X, y)
+    >>> regression = BayesianLogisticRegression(prior="normal")
+    >>> model = make_pipeline(StandardScaler(), regression).fit(X, y)
     >>> bounds = skvi.evidence_bounds(model, X, y, random_state=0)
     >>> bool(abs(bounds.estimate + 7.19) < 0.02)
     True

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._model import Model
-from skvi._registry import SHORTHANDS
+from skvi._registry import PRIORS, SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -21,13 +21,14 @@ from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
-from skvi.priors import Normal, build_prior
+from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.solvers import (
     Alternating,
     EmpiricalBayes,
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
+    implied_scale,
     solve_from_best,
 )
 from skvi.utils._arrays import as_tensor
@@ -35,7 +36,10 @@ from skvi.utils._sparse import as_rows, row_width
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import StrOptions
 
-__all__ = ["BayesianLinearModel"]
+__all__ = ["PRIOR_OR_AUTO", "BayesianLinearModel"]
+
+#: Constraint of the parameter `prior` where "auto" is the default.
+PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 
 # Parameters up to which "auto" takes a full covariance. With a fixed scale a fit with
 # one column then takes a few seconds, one with fifty classes ten. Where it needs one
@@ -105,6 +109,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return target, data
 
     def _resolve(self, name):
+        if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
+            return Normal(HalfCauchy()) if self._finds_scale() else Normal()
         if name == "posterior" and isinstance(self.posterior, str):
             if self.posterior == "auto":
                 return FullRankNormal()  # until `_choose_family` knows the sizes
@@ -136,6 +142,10 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
             and self.loss_function_.is_log_loss
         )
 
+    def _finds_scale(self):
+        """Whether "auto" has an unknown scale: other divergences need a normal."""
+        return self.divergence_.kl_weight is not None
+
     def _coef_prior(self):
         # A dict without "coef" is refused when the prior is built.
         return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
@@ -145,7 +155,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         if self.objective_.kind != "weights":
             return None
         start = replace(problem, objective=ELBO(), divergence=KL())
-        for solver in (NaturalGradient, QuasiNewton, EmpiricalBayes, Alternating):
+        for solver in (EmpiricalBayes, NaturalGradient, QuasiNewton, Alternating):
             if not solver.missing(start):
                 found = solve_from_best(solver(), start, SolverOptions(tol=1e-3))
                 found.raise_interrupt()
@@ -167,6 +177,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         if "intercept" not in layout:
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
+        if normal is not None and self._model.prior.n_unknown_scales == 1:
+            found["prior_scale_"] = implied_scale(self._model.prior, normal)[0]
         return found
 
     def _drawn_or_normal(self, posterior):

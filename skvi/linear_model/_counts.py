@@ -5,7 +5,7 @@ from sklearn.base import RegressorMixin
 from skvi._registry import COUNTS
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     with_logarithm,
@@ -69,17 +69,23 @@ default="auto"
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions; "mean_field" ignores them, needs less memory,
         and is for thousands of features.
-    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform", \
-"hierarchical"}, Prior, Posterior or dict, default="normal"
-        Prior distribution of the coefficients. The default scale 1 suits standardized
-        features: one standard deviation changes the rate by a factor of e or so;
-        ``Normal(scale="learn")`` finds the one with the largest ELBO. "student_t" has
-        heavy tails; "horseshoe", "ard" and "log_uniform" are sparse. A dict gives one
-        prior for "coef" and one for "intercept".
+    prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
+"log_uniform"}, Prior, Posterior or dict, default="normal"
+        Distribution of the coefficients before the data. "normal" has the scale 1,
+        which suits standardized features. "auto" is ``Normal(scale=HalfCauchy())``:
+        normal, with one scale for all coefficients that the data find, so that weak
+        effects are shrunk much and strong ones little. The half-Cauchy hyperprior is
+        weak and proper; the evidence integrates over the scale, and plugs nothing in.
+        ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
+        has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
+        coefficients without effect to 0 and leave large ones alone. A dict gives one
+        prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
+        learned from other data the prior. "auto" is "normal" with other divergences
+        than KL, and beside an unknown dispersion.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`. The intercept is the log
-        rate per unit of exposure, so that large counts need a wide one, such as
-        ``Normal(scale=10.0)``.
+        None is a normal prior with the scale of `prior`, or with 10 where that has
+        none, finds or learns it: an intercept is never shrunk by a sparse prior. It is
+        the log rate per unit of exposure.
     fit_intercept : bool, default=True
     likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
@@ -154,6 +160,9 @@ default="auto"
         As in `BayesianLogisticRegression`.
     posterior_ : Posterior
         The fitted posterior.
+    prior_scale_ : float or dict of str to float
+        The scale that `prior` found: the posterior is that under a normal prior of this
+        scale; or the one that it learned. Only where it does.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int
@@ -199,6 +208,7 @@ default="auto"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         "likelihood": [StrOptions(set(COUNTS)), Likelihood],
+        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(
@@ -305,6 +315,11 @@ default="auto"
         family, blocks = self.posterior_family_, list(model.predictor.layout)
         self.posterior_family_ = with_positive_blocks(family, blocks)
         return CountModel.extending(model, name, GammaHyperprior(*gamma))
+
+    def _finds_scale(self):
+        """Not beside an unknown dispersion, with which q is no single normal."""
+        known = self._resolve("likelihood").gamma_prior is None
+        return known and super()._finds_scale()
 
     def _check_posterior(self, posterior):
         check_gammas(posterior, self.posterior_family_)

@@ -7,7 +7,7 @@ import torch
 
 from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
-from skvi.linear_model._base import BayesianLinearModel
+from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
@@ -64,17 +64,22 @@ default="auto"
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
         for thousands of features; "mean_field" ignores them.
-    prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
-Prior, Posterior or dict, default="normal"
-        Prior distribution of the coefficients. The default scale 1 suits standardized
-        features; ``Normal(scale="learn")`` finds the one with the largest ELBO.
-        "student_t" has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse:
-        they shrink coefficients without effect to 0 and leave large ones almost
-        unchanged. A dict gives one prior for "coef" and one for "intercept"; a fitted
-        ``posterior_`` is a prior learned from other data.
+    prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
+"log_uniform"}, Prior, Posterior or dict, default="normal"
+        Distribution of the coefficients before the data. "normal" has the scale 1,
+        which suits standardized features. "auto" is ``Normal(scale=HalfCauchy())``:
+        normal, with one scale for all coefficients that the data find, so that weak
+        effects are shrunk much and strong ones little. The half-Cauchy hyperprior is
+        weak and proper; the evidence integrates over the scale, and plugs nothing in.
+        ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
+        has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
+        coefficients without effect to 0 and leave large ones alone. A dict gives one
+        prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
+        learned from other data the prior. "auto" is "normal" with other divergences
+        than KL.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or learns it: an intercept is never shrunk by a sparse prior.
+        None is a normal prior with the scale of `prior`, or with 10 where that has
+        none, finds or learns it: an intercept is never shrunk by a sparse prior.
     fit_intercept : bool, default=True
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by label; they multiply the sample weights. "balanced"
@@ -158,8 +163,8 @@ Prior, Posterior or dict, default="normal"
     posterior_ : Posterior
         The fitted posterior.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` learned, by block if there are several; only if it learns
-        one.
+        The scale that `prior` found: the posterior is that under a normal prior of this
+        scale; or those that it learned, by block. Only where it does.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int
@@ -203,6 +208,7 @@ Prior, Posterior or dict, default="normal"
     _parameter_constraints: dict = {
         **BayesianLinearModel._parameter_constraints,
         **BayesianClassifierMixin._parameter_constraints,
+        "prior": PRIOR_OR_AUTO,
     }
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skvi.priors import Laplace, Normal
+from skvi.priors import HalfCauchy, Laplace, Normal
 
 __all__ = ["unscaled_message"]
 
@@ -18,7 +18,7 @@ MAX_ROWS = 2000
 
 
 def unscaled_message(X: Any, prior: Any, name: str) -> str:
-    """Say that a prior of scale 1 does not suit features of very different ranges.
+    """Say that one scale does not suit features of very different ranges.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
         Empty if all is well, and for other priors: a user who gives a scale has
         considered the units, and sparse priors find their own scales.
     """
-    if not (isinstance(prior, Normal | Laplace) and prior.scale == 1.0):
+    if not (isinstance(prior, Normal | Laplace) and _is_default(prior.scale)):
         return ""
     n_rows, some = X.shape[0], X
     if n_rows > MAX_ROWS:
@@ -53,6 +53,10 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
     return (
         f"the features have ranges from {ranges[0]:.2g} to {large:.2g}, "
         f"which no single scale of their coefficients suits, and prior={prior!r} has "
-        f"the scale 1: standardize them, with make_pipeline(StandardScaler(), {name}"
+        f"one: standardize them, with make_pipeline(StandardScaler(), {name}"
         "(...)), or give prior='ard', which finds a scale for each"
     )
+
+
+def _is_default(scale: Any) -> bool:
+    return isinstance(scale, HalfCauchy) or scale == 1.0

@@ -203,7 +203,7 @@ class LossCurveDisplay:
         >>> from skvi.linear_model import BayesianLogisticRegression
         >>> from skvi.plotting import LossCurveDisplay
         >>> X, y = load_breast_cancer(return_X_y=True)
-        >>> model = BayesianLogisticRegression().fit(X / X.std(0), y)
+        >>> model = BayesianLogisticRegression(prior="normal").fit(X / X.std(0), y)
         >>> ax = Figure().subplots()
         >>> display = LossCurveDisplay.from_estimator(model, ax=ax)
         >>> ax.get_ylabel()

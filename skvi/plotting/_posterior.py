@@ -84,7 +84,7 @@ class PosteriorDisplay:
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> from skvi.plotting import PosteriorDisplay
     >>> X, y = load_iris(return_X_y=True, as_frame=True)
-    >>> model = BayesianLogisticRegression().fit(X[:100], y[:100])
+    >>> model = BayesianLogisticRegression(prior="normal").fit(X[:100], y[:100])
     >>> display = PosteriorDisplay.from_estimator(model, ax=Figure().subplots())
     >>> display.names[0]
     'sepal length (cm)'

@@ -78,7 +78,7 @@ class TrainingSandwichDisplay:
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> from skvi.plotting import TrainingSandwichDisplay
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = BayesianLogisticRegression().fit(X[:100], y[:100])
+    >>> model = BayesianLogisticRegression(prior="normal").fit(X[:100], y[:100])
     >>> display = TrainingSandwichDisplay.from_estimator(
     ...     model, X[:100], y[:100], random_state=0, ax=Figure().subplots()
     ... )

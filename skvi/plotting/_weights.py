@@ -78,7 +78,7 @@ class WeightsDisplay:
     >>> from skvi.linear_model import BayesianLogisticRegression
     >>> from skvi.plotting import WeightsDisplay
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = BayesianLogisticRegression().fit(X[:100], y[:100])
+    >>> model = BayesianLogisticRegression(prior="normal").fit(X[:100], y[:100])
     >>> bounds = model.evidence_bounds(X[:100], y[:100], random_state=0)
     >>> display = WeightsDisplay.from_bounds(bounds, ax=Figure().subplots())
     >>> display.ax_.get_xlabel()
@@ -125,7 +125,7 @@ class WeightsDisplay:
             raise ValueError(f"kind must be one of {KINDS}. Got {kind!r}.")
         if not self.weights:
             raise ValueError(
-                "These bounds keep no weights: they were computed without any, or are "
+                "These bounds have no weights: they were computed without any, or are "
                 "a sum over several targets. Draw those of each of `outputs_`, or use "
                 "method='importance' or 'annealing'."
             )

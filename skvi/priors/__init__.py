@@ -1,6 +1,7 @@
 """Priors over the parameter vector theta."""
 
 from skvi.priors._blocks import build_prior
+from skvi.priors._half_cauchy import HalfCauchy
 from skvi.priors._hierarchical import HierarchicalNormal
 from skvi.priors._horseshoe import Horseshoe
 from skvi.priors._hyperprior import GammaHyperprior
@@ -16,6 +17,7 @@ __all__ = [
     "BuiltPrior",
     "FlatReference",
     "GammaHyperprior",
+    "HalfCauchy",
     "HierarchicalNormal",
     "Horseshoe",
     "Laplace",

@@ -71,6 +71,25 @@ class _BuiltBlocks(BuiltPrior):
         return _BuiltBlocks(self.slices, bound, self.entries)
 
     @property
+    def n_unknown_scales(self) -> int:  # type: ignore[override]
+        return sum(p.n_unknown_scales for p in self.priors)
+
+    def given_scale(self, scale: float) -> BuiltPrior:
+        parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
+        return _BuiltBlocks(self.slices, parts, self.entries)
+
+    def log_density_of_scale(self, log_scale: float) -> float:
+        prior = next(p for p in self.priors if p.n_unknown_scales)
+        return prior.log_density_of_scale(log_scale)
+
+    def implied_scale(
+        self, mean: torch.Tensor, root: torch.Tensor
+    ) -> tuple[float, float]:
+        parts = zip(self.slices, self.priors, strict=True)
+        where, prior = next(pair for pair in parts if pair[1].n_unknown_scales)
+        return prior.implied_scale(mean[where], root[where])
+
+    @property
     def is_proper(self) -> bool:  # type: ignore[override]
         return all(p.is_proper for p in self.priors)
 

@@ -5,11 +5,17 @@ import math
 import torch
 
 from skvi.base import Layout, NormalForm
+from skvi.priors._half_cauchy import HalfCauchy, scale_nodes
 from skvi.priors._scales import SCALE, scaled
 from skvi.priors.base import BuiltPrior, Prior
-from skvi.utils._random import randn
+from skvi.utils._log_space import LOG_2PI
+from skvi.utils._random import rand, randn
 
 __all__ = ["Normal"]
+
+# Least sum of squares of coefficients with an unknown scale: at 0 their density has no
+# bound. Scales of draws are at most so large that squares are finite.
+LEAST_SQUARES, LARGEST_SCALE = 1e-280, 1e140
 
 
 class Normal(Prior):
@@ -17,11 +23,14 @@ class Normal(Prior):
 
     Parameters
     ----------
-    scale : float or "learn", default=1.0
+    scale : float, "learn" or HalfCauchy, default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`).
         1 suits standardized features. "learn" has the fit find the value with the
         largest ELBO (empirical Bayes; type-II maximum likelihood if q is exact): one
         scale for all coefficients, or one for each entry of a mapping of priors.
+        Under a `HalfCauchy` hyperprior it is unknown, and is integrated out: it has a
+        distribution of its own beside the posterior of the coefficients, and the
+        evidence integrates over it.
 
     Examples
     --------
@@ -30,14 +39,17 @@ class Normal(Prior):
     Normal(scale=2.5)
     """
 
-    _parameter_constraints: dict = {"scale": SCALE}
+    _parameter_constraints: dict = {"scale": [*SCALE, HalfCauchy]}
 
-    def __init__(self, scale: float | str = 1.0) -> None:
+    def __init__(self, scale: float | str | HalfCauchy = 1.0) -> None:
         self.scale = scale
 
     def build(self, layout: Layout) -> BuiltPrior:
         """Build the prior over every coordinate of a layout."""
         self.validate()
+        if isinstance(self.scale, HalfCauchy):
+            self.scale.validate()
+            return _BuiltMixture(float(self.scale.scale) * layout.natural_scales())
         return scaled(layout, self.scale, _BuiltNormal)
 
 
@@ -66,3 +78,69 @@ class _BuiltNormal(BuiltPrior):
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         second_moment = (mean.square() + std.square()) / self.scale.square()
         return -0.5 * second_moment - torch.log(self.scale * math.sqrt(2 * math.pi))
+
+
+class _BuiltMixture(BuiltPrior):
+    """Normal coefficients of one half-Cauchy scale, which is integrated out."""
+
+    has_expected_log_prob = True
+    n_unknown_scales = 1
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
+        return self._log_density((theta / self.scale).square().sum(-1))
+
+    def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
+        shared = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
+        noise = randn(generator, n_draws, len(self.scale))
+        return self.scale * shared.clamp(max=LARGEST_SCALE) * noise
+
+    def matching_normal(self) -> NormalForm:
+        return NormalForm(torch.zeros_like(self.scale), self.scale)
+
+    def tail_precision(self) -> torch.Tensor:
+        return torch.zeros_like(self.scale)
+
+    def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+        """Beside the best independent distribution of the scale, less its divergence.
+
+        The sum is a lower bound of ``E[log_prob]``: log_prob is convex in the sum of
+        squares, whose mean it is taken at. So the ELBO is that of a posterior in which
+        coefficients and scale are independent.
+        """
+        squares = (mean / self.scale).square() + (std / self.scale).square()
+        total = self._log_density(squares.sum(-1, keepdim=True))
+        return (total / squares.shape[-1]).expand(squares.shape)
+
+    def given_scale(self, scale: float) -> BuiltPrior:
+        return _BuiltNormal(scale * self.scale)
+
+    def log_density_of_scale(self, log_scale: float) -> float:
+        return -math.log(math.pi * math.cosh(log_scale))
+
+    def implied_scale(
+        self, mean: torch.Tensor, root: torch.Tensor
+    ) -> tuple[float, float]:
+        mean = mean / self.scale
+        root = root / (self.scale if root.ndim == 1 else self.scale[:, None])
+        squares = (mean.square().sum() + root.square().sum()).clamp(min=LEAST_SQUARES)
+        precisions, log_weights = scale_nodes(squares, len(self.scale))
+        weights = torch.softmax(log_weights - 0.5 * squares * precisions, -1)
+        expected = float(weights @ precisions)
+        variance = float(weights @ (precisions - expected).square())
+        # How fast the squares grow with the scale, where losses are parabolas.
+        if root.ndim == 1:
+            moved = 2 * (mean * root).square().sum() + root.pow(4).sum()
+        else:
+            moved = 2 * (root.T @ mean).square().sum() + (root.T @ root).square().sum()
+        return expected**-0.5, 0.5 * variance * float(moved)
+
+    def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
+        """Log of the mean normal density at sums of squares, of any shape."""
+        size, squares = len(self.scale), squares.clamp(min=LEAST_SQUARES)
+        precisions, log_weights = scale_nodes(squares.detach(), size)
+        terms = log_weights - 0.5 * squares[..., None] * precisions
+        constant = 0.5 * size * LOG_2PI + self.scale.log().sum()
+        return torch.logsumexp(terms, -1) - constant

@@ -1,5 +1,6 @@
 """What every prior must implement."""
 
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,6 +72,58 @@ class BuiltPrior(Movable):
             Differentiable in `hyper`; the prior itself if H is 0.
         """
         return self
+
+    #: How many scales of normals it integrates out that an ELBO finds by
+    #: `implied_scale`.
+    n_unknown_scales = 0
+
+    def given_scale(self, scale: float) -> "BuiltPrior":
+        """Return the prior where its one unknown scale is known.
+
+        Parameters
+        ----------
+        scale : float
+
+        Returns
+        -------
+        BuiltPrior
+        """
+        raise NotImplementedError
+
+    def log_density_of_scale(self, log_scale: float) -> float:
+        """Log density of the logarithm of the one unknown scale, in nats.
+
+        Parameters
+        ----------
+        log_scale : float
+
+        Returns
+        -------
+        float
+        """
+        raise NotImplementedError
+
+    def implied_scale(
+        self, mean: torch.Tensor, root: torch.Tensor
+    ) -> tuple[float, float]:
+        """Scale that a normal q of largest ELBO under it implies.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (P,)
+            Of q.
+        root : Tensor of shape (P,) or (P, r)
+            Standard deviations of q, or a root of its covariance, ``root @ root.T``.
+
+        Returns
+        -------
+        scale : float
+            ``E[1 / s^2]^(-1/2)`` under the best distribution of s beside q: at the
+            optimum q is the posterior under a normal prior of this scale.
+        elasticity : float
+            Derivative of its logarithm in that of the scale that q was fitted under.
+        """
+        raise NotImplementedError
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density at points.
@@ -228,10 +281,12 @@ class Prior(Component):
 
         An intercept is not an effect: it is neither shrunk by a sparse prior nor used
         to learn a scale. It gets `scale` if that is a number, `VAGUE_SCALE` if it is
-        "learn"; None requires an `intercept_prior`.
+        "learn" or unknown; None requires an `intercept_prior`.
         """
         scale = getattr(self, "scale", None)
-        return VAGUE_SCALE if isinstance(scale, str) else scale
+        if scale is None:
+            return None
+        return float(scale) if isinstance(scale, Real) else VAGUE_SCALE
 
     def gamma_hyperprior(self) -> GammaHyperprior | None:
         """Hyperprior of the precisions, if this is a hierarchical normal prior.

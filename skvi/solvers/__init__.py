@@ -16,6 +16,7 @@ from skvi.solvers._solution import (
     State,
 )
 from skvi.solvers._stochastic import Ivon, Stochastic
+from skvi.solvers._unknown_scale import implied_scale
 from skvi.solvers._wide_start import choose_start, likelihood_normal, solve_from_best
 from skvi.solvers.base import Problem, Solver, SolverOptions
 
@@ -42,6 +43,7 @@ __all__ = [
     "choose_start",
     "dispersed_starts",
     "fit_proposal_normal",
+    "implied_scale",
     "likelihood_normal",
     "solve_from_best",
 ]
@@ -51,9 +53,9 @@ SOLVERS: dict[str, type[Solver]] = {
     s.name: s
     for s in (
         CoordinateAscent,
+        EmpiricalBayes,
         NaturalGradient,
         QuasiNewton,
-        EmpiricalBayes,
         Alternating,
         MomentMatching,
         Stochastic,
@@ -89,7 +91,7 @@ def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
     >>> from skvi.solvers import SOLVERS, Problem, choose_solver
     >>> from skvi.targets import Target
     >>> list(SOLVERS)[:2]
-    ['coordinate_ascent', 'natural_gradient']
+    ['coordinate_ascent', 'empirical_bayes']
     >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
     >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
     >>> target = Target()  # a density of which nothing else is known

@@ -74,7 +74,7 @@ def dispersed_starts(
         reach = FARTHEST_START * around.variance.sqrt()
         prior = prior.clamp(around.mean - reach, around.mean + reach)
     starts = torch.cat([normal.transform(eps), _drawn_back(target, normal, prior)])
-    if target.reference.is_log_concave:
+    if target.reference.is_log_concave or target.reference.n_unknown_scales:
         return starts
     likely = likelihood_normal(target)
     if likely is not None:

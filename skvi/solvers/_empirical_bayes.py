@@ -8,10 +8,9 @@ import torch
 
 from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
-from skvi.solvers._natural_gradient import NaturalGradient
-from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
+from skvi.solvers._unknown_scale import FIXED_SCALES, ScaleSearch
 from skvi.solvers._verdict import missing_for_expectations, missing_for_quadrature
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
@@ -21,8 +20,6 @@ __all__ = ["EmpiricalBayes"]
 # gradients can be differentiated.
 INNER_ACCURACY = 1e-4
 INNER_ITER = 100
-# Solvers at fixed scales: the first one that can solve the problem.
-FIXED_SCALES = (NaturalGradient, QuasiNewton)
 # Steps of the logarithms of scales: for finite differences, and the maximum.
 DIFFERENCE, LONGEST = 1e-3, 1.5
 # Nats per squared log scale: smaller curvatures are replaced by this value, and mean
@@ -73,14 +70,22 @@ class EmpiricalBayes(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
-        if not len(problem.target.hyper):
+        if not len(problem.target.hyper) and not _has_unknown_scale(problem):
             return "the target learns no hyperparameters"
         missing = missing_for_expectations(problem)
         return missing or missing_for_quadrature(problem, may_learn=True)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws; `max_iter` counts Newton steps of the scales."""
-        return _Search(problem, options).run()
+        if len(problem.target.hyper):
+            return _Search(problem, options).run()
+        with torch.no_grad():
+            return ScaleSearch(problem, options).run()
+
+
+def _has_unknown_scale(problem: Problem) -> bool:
+    prior = problem.target.prior
+    return prior is not None and prior.n_unknown_scales == 1
 
 
 class _Search(Run):

@@ -17,7 +17,10 @@ AVERAGE_SHARE = 0.7
 
 
 def find_mode(
-    target: SupervisedTarget, prior: NormalForm, max_iter: int = 50
+    target: SupervisedTarget,
+    prior: NormalForm,
+    max_iter: int = 50,
+    start: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Damped Newton iteration to the mode, with the prior replaced by a normal.
 
@@ -28,6 +31,8 @@ def find_mode(
     prior : NormalForm
         Diagonal.
     max_iter : int, default=50
+    start : Tensor of shape (P,), default=None
+        None is the mean of the prior.
 
     Returns
     -------
@@ -46,7 +51,8 @@ def find_mode(
         value = loss + 0.5 * (pull @ deviation)
         return float(value), slope, convex_part(target, curvature), pull
 
-    theta, last, longest = prior.mean.clone(), 0.0, LONG_STEP
+    theta = (prior.mean if start is None else start).clone()
+    last, longest = 0.0, LONG_STEP
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull

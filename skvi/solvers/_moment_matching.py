@@ -20,6 +20,7 @@ from skvi.sampling import (
 )
 from skvi.sampling._diagnostics import khat_limit
 from skvi.solvers._chain_starts import dispersed_starts
+from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
 from skvi.solvers._tilted import (
@@ -220,8 +221,10 @@ class MomentMatching(Solver):
 
 def _solve(problem: Problem, max_iter: int) -> Solution:
     """ELBO solution that is close enough, from the better of two starts."""
-    solver, options = NaturalGradient(), SolverOptions(max_iter=max_iter, tol=1e-3)
-    return solve_from_best(solver, problem, options)
+    solver = NaturalGradient if EmpiricalBayes.missing(problem) else EmpiricalBayes
+    return solve_from_best(
+        solver(), problem, SolverOptions(max_iter=max_iter, tol=1e-3)
+    )
 
 
 def _normal_of(posterior: Posterior) -> NormalForm:

@@ -30,7 +30,8 @@ def suits_mixtures(problem: Problem) -> bool:
     problem : Problem
         That the natural gradient can solve.
     """
-    is_mixture = problem.linear_target.prior.as_normal() is None
+    prior = problem.linear_target.prior
+    is_mixture = prior.as_normal() is None and not prior.n_unknown_scales
     return is_mixture and problem.divergence.is_standard and has_fewer_rows(problem)
 
 

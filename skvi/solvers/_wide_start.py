@@ -139,8 +139,9 @@ def choose_start(
     >>> bool(start.posterior.as_normal().mean > 4)  # a cold fit ends at 0.001
     True
     """
-    if not solver.continues:
-        return start
+    reference = problem.target.reference
+    if not solver.continues or reference.n_unknown_scales:
+        return start  # a scale that is searched for by itself
     given = problem.state if start is None else start
     normal = likelihood_normal(given.target, given.posterior.is_diagonal)
     if normal is None:

@@ -145,6 +145,23 @@ class SupervisedRows(Target):
         """The predictor at the current point parameters."""
         return self._predictor.bind(self._points()[2])
 
+    def with_prior(self, prior: Any) -> Self:
+        """Return the same losses under another prior.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+            That learns as many numbers as this one.
+
+        Returns
+        -------
+        SupervisedTarget
+            Shares the data.
+        """
+        other = copy(self)
+        other._prior = prior
+        return other
+
     def frozen(self) -> Self:
         """Return the same target with its point parameters fixed.
 

@@ -80,7 +80,9 @@ def test_optimum_is_that_of_another_optimizer(spec, family, data):
     for a Hessian changes nothing here, a wrong gradient in the mean does.
     """
     X, y = data
-    model = BayesianLogisticRegression(divergence=spec, posterior=family, tol=1e-8)
+    model = BayesianLogisticRegression(
+        divergence=spec, posterior=family, tol=1e-8, prior="normal"
+    )
     model.fit(X, y)
     assert model.converged_
     prior = model.prior_["coef"].build(model.posterior_.layout)
@@ -99,7 +101,7 @@ def test_optimum_is_that_of_another_optimizer(spec, family, data):
 def fit(X, y, **params):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = BayesianLogisticRegression(**params).fit(X, y)
+        model = BayesianLogisticRegression(**{"prior": "normal", **params}).fit(X, y)
     return model, [str(w.message) for w in caught if w.category is ConvergenceWarning]
 
 
@@ -219,12 +221,16 @@ def test_estimates_that_fail_are_reported(spec, message):
 @pytest.mark.parametrize("kind", ["alpha", "jeffreys"])
 def test_bounds_of_the_evidence_refuse_them(objective, kind, data):
     with pytest.raises(ValueError, match="divergence"):
-        BayesianLogisticRegression(objective=objective, divergence=kind).fit(*data)
+        BayesianLogisticRegression(
+            objective=objective, divergence=kind, prior="normal"
+        ).fit(*data)
 
 
 @every_family
 @pytest.mark.parametrize("spec", [KL(), Jeffreys(), GammaDivergence(0.9)], ids=repr)
 def test_the_natural_gradient_is_quick(spec, family, data):
     """Few iterations, none of them quasi-Newton. Wrong variant: steps of KL."""
-    model = BayesianLogisticRegression(divergence=spec, posterior=family).fit(*data)
+    model = BayesianLogisticRegression(
+        divergence=spec, posterior=family, prior="normal"
+    ).fit(*data)
     assert model.n_iter_ <= 25

@@ -119,7 +119,7 @@ def test_contains_the_truth(name, family):
     data, objectives = load(name), ("elbo", "eubo", "renyi")
     for seed, objective in enumerate(objectives):
         model = BayesianLogisticRegression(
-            posterior=family, objective=objective, random_state=seed
+            posterior=family, objective=objective, random_state=seed, prior="normal"
         ).fit(*data)
         state = 10 * seed + (family == "full_rank")
         assert_contains(model.evidence_bounds(*data, random_state=state), TRUTHS[name])

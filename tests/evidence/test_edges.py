@@ -41,7 +41,9 @@ def test_a_prior_without_closed_form_has_an_evidence():
     """
     X, y = clusters()
     prior = {"prior": HierarchicalNormal(2.0, 1.0), "intercept_prior": Normal(3.0)}
-    model = BayesianLogisticRegression(**prior, random_state=0).fit(X, y)
+    model = BayesianLogisticRegression(
+        **{"prior": "normal", **prior}, random_state=0
+    ).fit(X, y)
     bounds = model.evidence_bounds(X, y, n_draws=2048, random_state=0)
     truth = by_quadrature(X, y, 3.0, 2.0, 1.0)
     low, high = bounds.interval(4)

@@ -149,7 +149,7 @@ def test_against_a_grid(variant):
     X, y = one_feature()
     exact = grid_evidence(Problem(X, y, **reference), n_nodes=401)
     w = reference.get("w")
-    model = BayesianLogisticRegression(**parts).fit(X, y, w)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y, w)
     bounds = model.evidence_bounds(X, y, sample_weight=w, random_state=0)
     low, high = bounds.interval()
     assert low <= exact <= high

@@ -81,7 +81,7 @@ def test_several_targets_know_their_features(frame, all_warnings):
     "model",
     [
         QUICK,
-        BayesianPoissonRegressor(),
+        BayesianPoissonRegressor(prior="normal"),
         BayesianMLPRegressor(hidden_layer_sizes=(2,), max_iter=1),
     ],
     ids=lambda model: type(model).__name__,

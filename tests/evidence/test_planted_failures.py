@@ -87,7 +87,9 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     """
     X, y = load_breast_cancer(return_X_y=True)
     data = scale(X), y
-    model = BayesianLogisticRegression(posterior="mean_field").fit(*data)
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
+        *data
+    )
     adapt = _importance.adapt_proposal
 
     def plain(target, normal, generator, n_draws, deadline):

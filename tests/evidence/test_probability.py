@@ -63,7 +63,7 @@ def test_separable_labels(sure, weight):
 def test_counts_with_little_exposure():
     """No event in a short time. The upper bound itself is below 0 here."""
     x, y, exposure = np.ones((5, 1)), np.zeros(5), np.full(5, 1e-3)
-    model = BayesianPoissonRegressor(fit_intercept=False)
+    model = BayesianPoissonRegressor(fit_intercept=False, prior="normal")
     model.fit(x, y, exposure=exposure)
     bounds = model.evidence_bounds(x, y, exposure=exposure, **FEW)
     assert bounds.interval(1e6)[1] == 0.0

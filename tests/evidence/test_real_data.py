@@ -26,7 +26,7 @@ SMALL = [name for name in REAL if name != "pima"]
 @lru_cache
 def fitted(name, posterior, objective="elbo", seed=0):
     model = BayesianLogisticRegression(
-        posterior=posterior, objective=objective, random_state=seed
+        posterior=posterior, objective=objective, random_state=seed, prior="normal"
     )
     return model.fit(*real_data(name))
 

@@ -132,9 +132,10 @@ def test_a_search_refuses_before_any_fit(step):
     The data would let every fit fail: nothing is fitted.
     """
     for steps in (
-        make_pipeline(step, BayesianLogisticRegression()),
+        make_pipeline(step, BayesianLogisticRegression(prior="normal")),
         make_pipeline(
-            StandardScaler(), make_pipeline(step, BayesianLogisticRegression())
+            StandardScaler(),
+            make_pipeline(step, BayesianLogisticRegression(prior="normal")),
         ),
     ):
         search = EvidenceSearch(steps, {}, error_score="raise")
@@ -155,7 +156,7 @@ def test_noise_has_no_evidence_by_chosen_features(noise):
     evidence far above that. Wrong variant: the keyword is not handed on.
     """
     X, y = noise
-    model = make_pipeline(SelectKBest(k=5), BayesianLogisticRegression())
+    model = make_pipeline(SelectKBest(k=5), BayesianLogisticRegression(prior="normal"))
     fitted = model.fit(X, y)
     with pytest.raises(ValueError, match=r"by SelectKBest\..*horseshoe"):
         skvi.evidence_bounds(fitted, X, y)
@@ -174,7 +175,9 @@ def test_noise_has_no_evidence_by_chosen_features(noise):
 def test_searches_around_and_displays_refuse_too(noise):
     """Wrong variant: the walk ends at a search that is around the pipeline."""
     X, y = noise[0][:, :5], noise[1]
-    model = make_pipeline(SelectKBest(k=2), BayesianLogisticRegression(max_iter=5))
+    model = make_pipeline(
+        SelectKBest(k=2), BayesianLogisticRegression(max_iter=5, prior="normal")
+    )
     search = GridSearchCV(model, {"selectkbest__k": [2]}, cv=2).fit(X, y)
     for refuse in (
         lambda: skvi.evidence_bounds(search, X, y),
@@ -188,7 +191,9 @@ def test_searches_around_and_displays_refuse_too(noise):
 
 def test_only_some_candidates(noise):
     """One supervised candidate is enough: nothing is compared with it."""
-    model = Pipeline([("select", PCA()), ("model", BayesianLogisticRegression())])
+    model = Pipeline(
+        [("select", PCA()), ("model", BayesianLogisticRegression(prior="normal"))]
+    )
     search = EvidenceSearch(model, {"select": ["passthrough", SelectKBest()]})
     with pytest.raises(ValueError, match="by SelectKBest"):
         search.fit(None, None)

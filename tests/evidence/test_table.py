@@ -163,7 +163,7 @@ def test_infinite_bounds_say_so():
     """q narrower than half the prior: chi is infinite, and the row prints a number."""
     X, y = load_breast_cancer(return_X_y=True)
     X = scale(X)[:, :8]
-    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, y)
     table = model.evidence_bounds(X, y, n_draws=256, random_state=0).table
     row = table["chi (order=2) of q"]
     assert row.exists is False

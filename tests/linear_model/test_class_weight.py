@@ -18,7 +18,7 @@ def data(request):
 
 
 def fit(data, weight=None, **parts):
-    model = BayesianLogisticRegression(tol=1e-9, **parts)
+    model = BayesianLogisticRegression(tol=1e-9, **{"prior": "normal", **parts})
     return model.fit(*data, sample_weight=weight)
 
 
@@ -65,17 +65,19 @@ def test_balanced_counts_weights_as_repetitions(data):
 @pytest.mark.parametrize("data", [2], indirect=True)
 def test_the_evidence_is_generalized_and_needs_no_weights(data):
     X, y = data
-    model = BayesianLogisticRegression(class_weight="balanced").fit(X, y)
+    model = BayesianLogisticRegression(class_weight="balanced", prior="normal").fit(
+        X, y
+    )
     bounds = model.evidence_bounds(X, y, n_draws=64, random_state=0)
     assert bounds.quantity == "generalized log evidence"
-    other = BayesianLogisticRegression().fit(
+    other = BayesianLogisticRegression(prior="normal").fit(
         X, y, sample_weight=per_class(y, "balanced")
     )
     expected = other.evidence_bounds(
         X, y, sample_weight=per_class(y, "balanced"), n_draws=64, random_state=0
     )
     assert bounds.estimate == pytest.approx(expected.estimate, abs=1e-3)
-    plain = BayesianLogisticRegression().fit(X, y)
+    plain = BayesianLogisticRegression(prior="normal").fit(X, y)
     bounds = plain.evidence_bounds(X, y, n_draws=64, random_state=0)
     assert bounds.quantity == "log evidence"
     assert abs(plain.lower_bound_ - other.lower_bound_) > 0.02
@@ -105,4 +107,4 @@ def test_a_weight_of_zero_leaves_a_class_out(data):
 )
 def test_impossible_weights(data, class_weight, message):
     with pytest.raises(ValueError, match=message):
-        BayesianLogisticRegression(class_weight=class_weight).fit(*data)
+        BayesianLogisticRegression(class_weight=class_weight, prior="normal").fit(*data)

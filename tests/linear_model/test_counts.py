@@ -47,7 +47,7 @@ def test_the_mode_is_scikit_learns():
 
     Wrong variant: the exposure as an offset of its own, not of its logarithm.
     """
-    ours = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
+    ours = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(X, Y, exposure=T)
     theirs = PoissonRegressor(alpha=0, tol=1e-9, max_iter=1000)
     theirs.fit(X, Y / T, sample_weight=T)
     assert ours.coef_ == pytest.approx(theirs.coef_, abs=2e-4)
@@ -61,25 +61,33 @@ def test_the_mode_is_scikit_learns():
 
 def test_score_is_scikit_learns():
     """Wrong variants: the null model without weights; R^2."""
-    ours = BayesianPoissonRegressor(**WIDE).fit(X, Y)
+    ours = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(X, Y)
     theirs = PoissonRegressor(alpha=0, tol=1e-9, max_iter=1000).fit(X, Y)
     weight = np.linspace(0, 2, len(Y))
     expected = theirs.score(X, Y, sample_weight=weight)
     assert ours.score(X, Y, sample_weight=weight) == pytest.approx(expected, abs=1e-4)
     assert ours.score(X, np.full(len(Y), 2.0)) == 0.0
-    exposed = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
+    exposed = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y, exposure=T
+    )
     assert exposed.score(X, Y, exposure=T) > 0.2
 
 
 def test_exposure_is_an_offset_of_the_log_rate():
     """Constant exposure moves the intercept; rates with weights are the same thing."""
-    counts = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=T)
-    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    counts = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y, exposure=T
+    )
+    rates = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y / T, sample_weight=T
+    )
     assert rates.coef_ == pytest.approx(counts.coef_, abs=1e-6)
     assert rates.intercept_ == pytest.approx(counts.intercept_, abs=1e-6)
     assert rates.coef_std_ == pytest.approx(counts.coef_std_, rel=1e-5)
-    plain = BayesianPoissonRegressor(**WIDE).fit(X, Y)
-    twice = BayesianPoissonRegressor(**WIDE).fit(X, Y, exposure=2.0 * np.ones(len(Y)))
+    plain = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(X, Y)
+    twice = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y, exposure=2.0 * np.ones(len(Y))
+    )
     assert twice.coef_ == pytest.approx(plain.coef_, abs=1e-5)
     assert twice.intercept_ == pytest.approx(plain.intercept_ - math.log(2), abs=1e-4)
     two = twice.predict(X, exposure=np.full(len(X), 2.0))
@@ -88,8 +96,12 @@ def test_exposure_is_an_offset_of_the_log_rate():
     # Weights and exposures of dropped rows are dropped.
     weight = (np.arange(len(Y)) % 3 > 0).astype(float)
     some = weight > 0
-    full = BayesianPoissonRegressor().fit(X, Y, sample_weight=weight, exposure=T)
-    part = BayesianPoissonRegressor().fit(X[some], Y[some], exposure=T[some])
+    full = BayesianPoissonRegressor(prior="normal").fit(
+        X, Y, sample_weight=weight, exposure=T
+    )
+    part = BayesianPoissonRegressor(prior="normal").fit(
+        X[some], Y[some], exposure=T[some]
+    )
     assert full.coef_ == pytest.approx(part.coef_, abs=1e-9)
 
 
@@ -97,18 +109,26 @@ def test_exposure_is_an_offset_of_the_log_rate():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_every_path_knows_the_exposure(objective):
     """Wrong variant: an offset in the expectations, and none in the draws."""
-    model = BayesianPoissonRegressor(objective=objective, max_iter=8, random_state=0)
+    model = BayesianPoissonRegressor(
+        objective=objective, max_iter=8, random_state=0, prior="normal"
+    )
     model.fit(X, Y, exposure=T)
-    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    rates = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y / T, sample_weight=T
+    )
     assert model.coef_ == pytest.approx(rates.coef_, abs=0.02)
     assert model.intercept_ == pytest.approx(rates.intercept_, abs=0.03)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_minibatches_know_the_exposure():
-    model = BayesianPoissonRegressor(batch_size=50, max_iter=30, random_state=0)
+    model = BayesianPoissonRegressor(
+        batch_size=50, max_iter=30, random_state=0, prior="normal"
+    )
     model.fit(X, Y, exposure=T)
-    rates = BayesianPoissonRegressor(**WIDE).fit(X, Y / T, sample_weight=T)
+    rates = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
+        X, Y / T, sample_weight=T
+    )
     assert model.intercept_ == pytest.approx(rates.intercept_, abs=0.05)
 
 
@@ -131,7 +151,7 @@ def test_bounds_enclose_the_evidence():
     """Two-sided, with the exposure. Wrong variant: log y! left out."""
     y, exposure = Y[:12], T[:12]
     column = np.ones((12, 1))
-    model = BayesianPoissonRegressor(fit_intercept=False).fit(
+    model = BayesianPoissonRegressor(fit_intercept=False, prior="normal").fit(
         column, y, exposure=exposure
     )
     exact = log_evidence(y, exposure, 1.0)
@@ -147,16 +167,16 @@ def test_bounds_enclose_the_evidence():
 
 
 def test_rates_are_refused_where_counts_are_needed():
-    model = BayesianPoissonRegressor().fit(X, Y / T, sample_weight=T)
+    model = BayesianPoissonRegressor(prior="normal").fit(X, Y / T, sample_weight=T)
     with pytest.raises(ValueError, match=r"evidence_bounds needs counts.*exposure"):
         model.evidence_bounds(X, Y / T, sample_weight=T)
     with pytest.raises(ValueError, match="predict_log_density needs counts"):
         model.predict_log_density(X, Y)
-    counts = BayesianPoissonRegressor().fit(X, Y)
+    counts = BayesianPoissonRegressor(prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="predict_log_density needs counts"):
         counts.predict_log_density(X, Y + 0.5)
     with pytest.raises(IncompatibleComponentsError, match="needs counts"):
-        BayesianPoissonRegressor(loss="beta").fit(X, Y / T)
+        BayesianPoissonRegressor(loss="beta", prior="normal").fit(X, Y / T)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +191,14 @@ def test_rates_are_refused_where_counts_are_needed():
 )
 def test_bad_input(y, exposure, message):
     with pytest.raises(ValueError, match=message):
-        BayesianPoissonRegressor().fit(X, y, exposure=exposure)
+        BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=exposure)
 
 
 def test_one_exposure_for_all_rows():
-    same = BayesianPoissonRegressor().fit(X, Y, exposure=np.full(len(X), 2.0))
-    model = BayesianPoissonRegressor().fit(X, Y, exposure=2)
+    same = BayesianPoissonRegressor(prior="normal").fit(
+        X, Y, exposure=np.full(len(X), 2.0)
+    )
+    model = BayesianPoissonRegressor(prior="normal").fit(X, Y, exposure=2)
     assert np.array_equal(model.coef_, same.coef_)
     each = same.predict(X, exposure=np.full(len(X), 3.0))
     assert np.array_equal(model.predict(X, exposure=3.0), each)
@@ -190,7 +212,7 @@ def test_bounds_where_the_prior_allows_huge_rates(seed):
     Z[:, 1] = np.exp(Z[:, 1])
     Z = (Z - Z.mean(0)) / Z.std(0)
     counts = rng.poisson(np.exp(0.3 * Z[:, 0] + 0.2))
-    model = BayesianPoissonRegressor().fit(Z, counts)
+    model = BayesianPoissonRegressor(prior="normal").fit(Z, counts)
     bounds = model.evidence_bounds(Z, counts, random_state=0)
     assert bounds.reliable, bounds.reason
     assert abs(bounds.gap) < 0.1
@@ -198,7 +220,7 @@ def test_bounds_where_the_prior_allows_huge_rates(seed):
 
 def test_hard_data():
     """No event at all; counts of a million; sparse features."""
-    none = BayesianPoissonRegressor().fit(X, np.zeros(len(Y)))
+    none = BayesianPoissonRegressor(prior="normal").fit(X, np.zeros(len(Y)))
     assert (none.predict(X) < 0.1).all()
     assert none.score(X, np.zeros(len(Y))) == 0.0
     many = BayesianPoissonRegressor(prior=Normal(scale=10.0))
@@ -206,8 +228,8 @@ def test_hard_data():
     many.fit(X, np.random.default_rng(0).poisson(rate))
     assert many.converged_
     assert many.predict(X) == pytest.approx(rate, rel=0.001)
-    dense = BayesianPoissonRegressor().fit(X, Y, exposure=T)
-    sparse = BayesianPoissonRegressor().fit(csr_matrix(X), Y, exposure=T)
+    dense = BayesianPoissonRegressor(prior="normal").fit(X, Y, exposure=T)
+    sparse = BayesianPoissonRegressor(prior="normal").fit(csr_matrix(X), Y, exposure=T)
     assert sparse.coef_ == pytest.approx(dense.coef_, rel=1e-9)
     draws = sparse.sample_y(csr_matrix(X), 2, random_state=0)
     assert draws.shape == (len(X), 2)
@@ -218,9 +240,9 @@ def test_robust_losses_ignore_wrong_counts(loss):
     """Two percent of the counts are 500. Wrong variant: the sign of the normalizer."""
     y = Y.copy()
     y[::50] = 500
-    clean = BayesianPoissonRegressor().fit(X, Y, exposure=T)
-    moved = BayesianPoissonRegressor().fit(X, y, exposure=T)
-    robust = BayesianPoissonRegressor(loss=loss).fit(X, y, exposure=T)
+    clean = BayesianPoissonRegressor(prior="normal").fit(X, Y, exposure=T)
+    moved = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=T)
+    robust = BayesianPoissonRegressor(loss=loss, prior="normal").fit(X, y, exposure=T)
 
     def distance(model):
         return abs(np.log(model.predict(X)) - np.log(clean.predict(X))).mean()
@@ -297,7 +319,9 @@ def test_mass_of_a_mixture():
 
 def test_predictions_agree_with_draws():
     """Mean, deviation and quantiles of 40,000 sampled counts."""
-    model = BayesianPoissonRegressor().fit(X[:20], Y[:20], exposure=T[:20])
+    model = BayesianPoissonRegressor(prior="normal").fit(
+        X[:20], Y[:20], exposure=T[:20]
+    )
     mean, std = model.predict(X[:5], return_std=True, exposure=T[:5])
     draws = model.sample_y(X[:5], 40_000, random_state=0, exposure=T[:5])
     error = draws.std(1) / 200
@@ -320,7 +344,7 @@ ROUTES_TO_SCORES = parse_version(sklearn.__version__) >= parse_version("1.8")
 def test_exposure_is_routed():
     """Through a pipeline and a search. Wrong variant: a fit that ignores it."""
     with config_context(enable_metadata_routing=True):
-        model = BayesianPoissonRegressor().set_fit_request(exposure=True)
+        model = BayesianPoissonRegressor(prior="normal").set_fit_request(exposure=True)
         model = model.set_score_request(exposure=True).set_predict_request(
             exposure=True
         )
@@ -331,7 +355,7 @@ def test_exposure_is_routed():
             pipeline, {"bayesianpoissonregressor__prior": ["normal", "laplace"]}, cv=3
         )
         search.fit(X, Y, exposure=T)
-        direct = BayesianPoissonRegressor().fit(
+        direct = BayesianPoissonRegressor(prior="normal").fit(
             StandardScaler().fit_transform(X), Y, exposure=T
         )
         worst = search.cv_results_["mean_test_score"].min()
@@ -341,9 +365,9 @@ def test_exposure_is_routed():
 
 
 def test_shapes_and_dtypes():
-    model = BayesianPoissonRegressor().fit(X.astype(np.float32), Y)
+    model = BayesianPoissonRegressor(prior="normal").fit(X.astype(np.float32), Y)
     assert model.coef_.shape == model.coef_std_.shape == (3,)
     assert isinstance(model.intercept_, float)
     assert model.predict(X.astype(np.float32)).dtype == np.float32
-    bare = BayesianPoissonRegressor(fit_intercept=False).fit(X, Y)
+    bare = BayesianPoissonRegressor(fit_intercept=False, prior="normal").fit(X, Y)
     assert bare.intercept_ == 0.0

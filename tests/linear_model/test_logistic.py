@@ -20,7 +20,9 @@ def data():
 
 
 def fit(data, weight=None, **parts):
-    return BayesianLogisticRegression(**parts).fit(*data, sample_weight=weight)
+    return BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(
+        *data, sample_weight=weight
+    )
 
 
 def test_fractional_weights_are_powers(data):

@@ -50,7 +50,7 @@ def data(name):
 @lru_cache
 def fitted(name, posterior, objective="elbo"):
     model = BayesianLogisticRegression(
-        posterior=posterior, objective=objective, random_state=0
+        posterior=posterior, objective=objective, random_state=0, prior="normal"
     )
     return model.fit(*data(name))
 
@@ -438,7 +438,7 @@ def test_lower_bound_of_digits_is_the_optimum():
     """Ten classes, factorized: 0.01 nat of the independent optimum."""
     X, y = data("digits")
     X, y = X[::12], y[::12]
-    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, y)
     problem = Multinomial(X, y, line=(49, 0.5))
     value = problem.optimum(full_rank=False, n_runs=1, max_iter=150)[0]
     assert model.converged_
@@ -491,7 +491,7 @@ PARTS = [
 def test_parts_converge_and_predict(parts):
     """Robust losses, sparse priors and other divergences: converged, and sensible."""
     X, y = data("iris")
-    model = BayesianLogisticRegression(**parts).fit(X, y)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y)
     assert model.converged_
     assert model.coef_.shape == model.coef_std_.shape == (3, 4)
     assert model.intercept_.shape == (3,)
@@ -527,7 +527,9 @@ def test_probabilities_are_posterior_averages(name, posterior):
 def test_predictions_do_not_depend_on_the_batch():
     """With ten classes, whose expectations take other paths than those of a few."""
     X, y = data("digits")
-    model = BayesianLogisticRegression(posterior="mean_field", max_iter=2, tol=1e3)
+    model = BayesianLogisticRegression(
+        posterior="mean_field", max_iter=2, tol=1e3, prior="normal"
+    )
     model.fit(X[:200], y[:200])
     X = np.vstack([X[:8], 100 * X[:8], 0.01 * X[:8]])
     order = np.random.default_rng(0).permutation(len(X))
@@ -592,7 +594,9 @@ def test_odd_shapes(n, d, n_classes, scale):
     X = np.column_stack([X, np.ones(n), np.zeros(n)])
     posterior = "mean_field" if d == 2 else "full_rank"
     with np.errstate(all="raise"):
-        model = BayesianLogisticRegression(posterior=posterior, max_iter=200)
+        model = BayesianLogisticRegression(
+            posterior=posterior, max_iter=200, prior="normal"
+        )
         model.fit(X, y)
     assert np.isfinite(model.lower_bound_)
     # Without data a coefficient keeps its prior.
@@ -605,7 +609,7 @@ def test_odd_shapes(n, d, n_classes, scale):
 def test_stochastic_solver_agrees():
     X, y = data("iris")
     model = BayesianLogisticRegression(
-        solver="stochastic", posterior="mean_field", random_state=0
+        solver="stochastic", posterior="mean_field", random_state=0, prior="normal"
     ).fit(X, y)
     assert model.diagnostics_["solver"] == Stochastic.name
     exact = fitted("iris", "mean_field").lower_bound_
@@ -616,8 +620,8 @@ def test_threads_change_nothing():
     X, y = (array[::3] for array in data("iris"))
     results = []
     for n_jobs in (None, 2):
-        model = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y)
-        binary = BayesianLogisticRegression(n_jobs=n_jobs).fit(X, y > 0)
+        model = BayesianLogisticRegression(n_jobs=n_jobs, prior="normal").fit(X, y)
+        binary = BayesianLogisticRegression(n_jobs=n_jobs, prior="normal").fit(X, y > 0)
         bounds = binary.evidence_bounds(X, y > 0, n_draws=64, random_state=0)
         results.append((model.lower_bound_, model.predict_proba(X), bounds.estimate))
     one, two = results
@@ -627,7 +631,7 @@ def test_threads_change_nothing():
     before = torch.get_num_threads()
     for bad in (1.5, "all"):
         with pytest.raises(ValueError, match="n_jobs"):
-            BayesianLogisticRegression(n_jobs=bad).fit(X, y)
+            BayesianLogisticRegression(n_jobs=bad, prior="normal").fit(X, y)
     assert torch.get_num_threads() == before
 
 

@@ -55,7 +55,9 @@ def test_coefficients_are_those_of_long_chains(name):
         model = BayesianLinearRegression(likelihood="student_t", **parts).fit(X, y)
         number = model.noise_scale_ / unit
     else:
-        model = BayesianPoissonRegressor(likelihood="negative_binomial", **parts)
+        model = BayesianPoissonRegressor(
+            likelihood="negative_binomial", **{"prior": "normal", **parts}
+        )
         number = model.fit(X, y).dispersion_
     mean = np.append(model.coef_, model.intercept_ - origin) / unit
     std = np.append(model.coef_std_, model.intercept_std_) / unit
@@ -131,8 +133,12 @@ def test_negative_binomial_evidence_against_quadrature():
 def test_learned_numbers_are_plugged_in():
     """Type-II maxima are named, and their evidence is larger. Wrong variant: not."""
     X, y = overdispersed(60, rate=1.0)
-    learned = BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn"))
-    integrated = BayesianPoissonRegressor(likelihood="negative_binomial")
+    learned = BayesianPoissonRegressor(
+        likelihood=NegativeBinomialLikelihood("learn"), prior="normal"
+    )
+    integrated = BayesianPoissonRegressor(
+        likelihood="negative_binomial", prior="normal"
+    )
     first = learned.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     second = integrated.fit(X, y).evidence_bounds(X, y, precision=0.2, random_state=0)
     assert first.plug_in == ("dispersion",)
@@ -161,14 +167,14 @@ def test_overdispersed_counts():
         X, y = overdispersed(400, seed, alpha=0.3, rate=3.5)
         for name, found in inside.items():
             model = BayesianPoissonRegressor(
-                likelihood=name, intercept_prior=Normal(5.0)
+                likelihood=name, intercept_prior=Normal(5.0), prior="normal"
             )
             low, high = model.fit(X[:100], y[:100]).predict_interval(X[100:]).T
             found.append((low <= y[100:]) & (y[100:] <= high))
     assert 0.88 < np.mean(inside["negative_binomial"]) < 0.92
     assert np.mean(inside["poisson"]) < 0.55
     search = EvidenceSearch(
-        BayesianPoissonRegressor(intercept_prior=Normal(5.0)),
+        BayesianPoissonRegressor(intercept_prior=Normal(5.0), prior="normal"),
         {"likelihood": ["poisson", "negative_binomial"]},
         random_state=0,
     ).fit(X[:100], y[:100])
@@ -185,9 +191,13 @@ CASES = [
     BayesianLinearRegression(likelihood="student_t"),
     BayesianLinearRegression(likelihood="student_t", noise_scale="learn"),
     BayesianLinearRegression(likelihood=StudentTLikelihood(df=2.5), noise_scale=6.0),
-    BayesianPoissonRegressor(likelihood="negative_binomial"),
-    BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood("learn")),
-    BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
+    BayesianPoissonRegressor(likelihood="negative_binomial", prior="normal"),
+    BayesianPoissonRegressor(
+        likelihood=NegativeBinomialLikelihood("learn"), prior="normal"
+    ),
+    BayesianPoissonRegressor(
+        likelihood=NegativeBinomialLikelihood(0.5), prior="normal"
+    ),
 ]
 
 
@@ -360,7 +370,7 @@ def test_grid_over_strings_and_objects():
     """A search sets them, and what is inside. Wrong variant: strings stay strings."""
     X, y = overdispersed(60, rate=1.0)
     search = GridSearchCV(
-        BayesianPoissonRegressor(likelihood="negative_binomial"),
+        BayesianPoissonRegressor(likelihood="negative_binomial", prior="normal"),
         {"likelihood__dispersion": [0.01, 0.5, "hyperprior"]},
         scoring=lambda e, X, y: e.predict_log_density(X, y).mean(),
         cv=3,
@@ -377,7 +387,7 @@ def test_grid_over_strings_and_objects():
 def test_yesterdays_posterior_is_todays_prior():
     """Its dispersion, too. Wrong variant: that one starts from its first prior."""
     X, y = overdispersed(400, rate=1.0)
-    model = BayesianPoissonRegressor(likelihood="negative_binomial")
+    model = BayesianPoissonRegressor(likelihood="negative_binomial", prior="normal")
     first = clone(model).fit(X[:200], y[:200])
     second = clone(model).set_params(prior=first.posterior_).fit(X[200:], y[200:])
     whole = clone(model).fit(X, y)
@@ -389,13 +399,21 @@ def test_yesterdays_posterior_is_todays_prior():
     ("model", "message"),
     [
         (
-            BayesianPoissonRegressor(likelihood="negative_binomial", loss="beta"),
+            BayesianPoissonRegressor(
+                likelihood="negative_binomial", loss="beta", prior="normal"
+            ),
             "dispersion=0.5",
         ),
         (BayesianLinearRegression(likelihood="poisson"), "student_t"),
         (BayesianLinearRegression(likelihood=GaussianLikelihood(2.0)), "noise_scale"),
-        (BayesianPoissonRegressor(likelihood="student_t"), "negative_binomial"),
-        (BayesianPoissonRegressor(likelihood=GaussianLikelihood()), "is_discrete"),
+        (
+            BayesianPoissonRegressor(likelihood="student_t", prior="normal"),
+            "negative_binomial",
+        ),
+        (
+            BayesianPoissonRegressor(likelihood=GaussianLikelihood(), prior="normal"),
+            "is_discrete",
+        ),
     ],
 )
 def test_wrong_likelihoods_say_what_is_right(model, message):

@@ -20,8 +20,8 @@ GIVEN = {"prior": Normal(), "noise_scale": 0.5, "normalize_y": False}
 ESTIMATORS = [
     BayesianLinearRegression(**GIVEN),
     BayesianLinearRegression(),
-    BayesianLogisticRegression(),
-    BayesianPoissonRegressor(),
+    BayesianLogisticRegression(prior="normal"),
+    BayesianPoissonRegressor(prior="normal"),
 ]
 
 
@@ -74,7 +74,7 @@ def test_draws_of_a_normal_predict_what_it_does(model):
 def test_counts_of_draws_see_the_exposure():
     """Wrong variant: draws without the offset."""
     X, y = data_for(ESTIMATORS[3])
-    exact = BayesianPoissonRegressor().fit(X, y)
+    exact = BayesianPoissonRegressor(prior="normal").fit(X, y)
     drawn, exposure = from_draws(exact), np.linspace(1, 5, 8)
     found = [m.predict(X[:8], exposure=exposure) for m in (drawn, exact)]
     np.testing.assert_allclose(*found, rtol=0.05)
@@ -105,9 +105,11 @@ def test_a_family_of_the_user(model):
 def test_the_evidence_beside_such_a_family():
     """Which does not depend on it. Wrong variant: weights from the other family."""
     X, y = data_for(ESTIMATORS[2])
-    model = BayesianLogisticRegression(posterior=LogisticFamily(), **FITS).fit(X, y)
+    model = BayesianLogisticRegression(
+        posterior=LogisticFamily(), **{"prior": "normal", **FITS}
+    ).fit(X, y)
     bounds = model.evidence_bounds(X, y, n_draws=2000, random_state=0)
-    exact = BayesianLogisticRegression().fit(X, y)
+    exact = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = exact.evidence_bounds(X, y, n_draws=2000, random_state=1)
     assert bounds.reliable
     assert bounds.interval()[0] < expected.interval()[1]

@@ -138,11 +138,13 @@ def test_divergences_by_draws(prior, data):
     Wrong variant: all coordinates in one integral, which 128 draws do not resolve.
     """
     shared = {"prior": prior, "posterior": "mean_field", "random_state": 0}
-    model = BayesianLogisticRegression(divergence=Renyi(0.5), **shared).fit(*data)
+    model = BayesianLogisticRegression(
+        divergence=Renyi(0.5), **{"prior": "normal", **shared}
+    ).fit(*data)
     assert model.diagnostics_["solver"] == "stochastic"
     assert model.converged_
     assert model.objective_value_ < model.lower_bound_ + 100
-    plain = BayesianLogisticRegression(**shared).fit(*data)
+    plain = BayesianLogisticRegression(**{"prior": "normal", **shared}).fit(*data)
     assert np.log(model.coef_std_ / plain.coef_std_).mean() > 0.1
 
 
@@ -195,10 +197,10 @@ def test_posterior_of_the_first_half_is_the_prior_of_the_second(family):
 
 def test_estimator_takes_a_posterior_as_prior(data):
     X, y = data
-    first = BayesianLogisticRegression().fit(X[:100], y[:100])
+    first = BayesianLogisticRegression(prior="normal").fit(X[:100], y[:100])
     second = BayesianLogisticRegression(prior=first.posterior_)
     copy = clone(second).fit(X[100:], y[100:])
-    whole = BayesianLogisticRegression().fit(X, y)
+    whole = BayesianLogisticRegression(prior="normal").fit(X, y)
     gap = np.abs(copy.coef_ - whole.coef_) / whole.coef_std_
     assert gap.max() < 0.5
     assert copy.evidence_bounds(X[100:], y[100:], random_state=0).reliable
@@ -209,7 +211,7 @@ def test_estimator_takes_a_posterior_as_prior(data):
 
 
 def test_nested_names_of_priors():
-    model = BayesianLogisticRegression(intercept_prior=None)
+    model = BayesianLogisticRegression(intercept_prior=None, prior="normal")
     model.set_params(intercept_prior__scale=5.0)
     assert repr(model.intercept_prior) == "Normal(scale=5.0)"
     given = {"coef": "laplace", "intercept": Normal()}

@@ -606,7 +606,9 @@ def test_precisions_beside_priors_that_are_not_normal():
 def test_products_predict_from_draws_where_there_is_no_normal():
     X, y = make_data()
     settings = {"max_iter": 30, "tol": 1.0, "random_state": 0}
-    model = BayesianLogisticRegression(posterior=Product(), **settings)
+    model = BayesianLogisticRegression(
+        posterior=Product(), **{"prior": "normal", **settings}
+    )
     model.fit(X, y > y.mean())
     assert model.posterior_.as_normal() is None
     assert model.score(X, y > y.mean()) > 0.7

@@ -82,8 +82,8 @@ def test_evidence_of_sparse_features(n_classes):
     dense, y = make(n=40, d=6, n_classes=n_classes)
     X = sp.csr_array(dense)
     options = {"n_draws": 64, "random_state": 0}
-    a = BayesianLogisticRegression().fit(dense, y)
-    b = BayesianLogisticRegression().fit(X, y)
+    a = BayesianLogisticRegression(prior="normal").fit(dense, y)
+    b = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = a.evidence_bounds(dense, y, **options).estimate
     for model, features in ((b, X), (b, dense), (a, X)):
         found = model.evidence_bounds(features, y, **options).estimate
@@ -101,8 +101,10 @@ def test_stochastic_solver_takes_sparse_features():
         "max_iter": 2,
         "random_state": 0,
     }
-    a = BayesianLogisticRegression(**options).fit(dense, y)
-    b = BayesianLogisticRegression(**options).fit(sp.csr_array(dense), y)
+    a = BayesianLogisticRegression(**{"prior": "normal", **options}).fit(dense, y)
+    b = BayesianLogisticRegression(**{"prior": "normal", **options}).fit(
+        sp.csr_array(dense), y
+    )
     assert b.coef_ == pytest.approx(a.coef_, abs=1e-8)
 
 
@@ -111,7 +113,9 @@ def test_many_columns_stay_sparse(monkeypatch):
     rng = np.random.default_rng(0)
     X = sp.random(300, 5000, 0.002, "csr", random_state=rng)
     y = (X @ rng.standard_normal(5000) + 0.1 * rng.logistic(size=300) > 0).astype(int)
-    dense = BayesianLogisticRegression(posterior="mean_field").fit(X.toarray(), y)
+    dense = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
+        X.toarray(), y
+    )
 
     def refuse(self, *args, **kwargs):
         assert self.shape[0] <= 32, "a sparse matrix was made dense"
@@ -119,7 +123,7 @@ def test_many_columns_stay_sparse(monkeypatch):
 
     original = sp.csr_matrix.toarray
     monkeypatch.setattr(sp.csr_matrix, "toarray", refuse)
-    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, y)
     assert model.coef_ == pytest.approx(dense.coef_, abs=1e-4)
     assert model.lower_bound_ == pytest.approx(dense.lower_bound_, abs=1e-4)
 
@@ -129,7 +133,7 @@ def test_not_a_number_is_refused():
     X = sp.csr_array(dense)
     X.data[3] = np.nan
     with pytest.raises(ValueError, match="contains NaN"):
-        BayesianLogisticRegression().fit(X, y)
+        BayesianLogisticRegression(prior="normal").fit(X, y)
     X.data[3] = np.inf
     with pytest.raises(ValueError, match="contains infinity"):
-        BayesianLogisticRegression().fit(X, y)
+        BayesianLogisticRegression(prior="normal").fit(X, y)

@@ -41,7 +41,11 @@ def test_intervals_of_draws_are_their_quantiles():
     """Of a posterior that is no normal. Wrong variant: a normal with its moments."""
     y = (F + RNG.logistic(size=80) > 0).astype(int)
     model = BayesianLogisticRegression(
-        posterior=Ensemble(n_members=2), max_iter=3, tol=1.0, random_state=0
+        posterior=Ensemble(n_members=2),
+        max_iter=3,
+        tol=1.0,
+        random_state=0,
+        prior="normal",
     )
     with pytest.warns(UserWarning, match="max_iter"):
         model.fit(X, y)
@@ -54,7 +58,7 @@ def test_intervals_of_draws_are_their_quantiles():
 def test_classes_and_targets_are_groups():
     """Wrong variant: rows of one class after the other feature's."""
     data, labels = load_iris(return_X_y=True, as_frame=True)
-    model = BayesianLogisticRegression().fit(data / data.std(), labels)
+    model = BayesianLogisticRegression(prior="normal").fit(data / data.std(), labels)
     table = model.summary()
     assert len(table) == 15
     assert table.groups[:6] == (0, 0, 0, 0, 0, 1)
@@ -70,7 +74,7 @@ def test_pandas_and_text():
     """Wrong variant: pandas is needed to print."""
     pd = pytest.importorskip("pandas")
     y = RNG.poisson(np.exp(F))
-    model = BayesianPoissonRegressor(fit_intercept=False).fit(X, y)
+    model = BayesianPoissonRegressor(fit_intercept=False, prior="normal").fit(X, y)
     table = model.summary()
     frame = table.to_frame()
     assert list(frame.index) == ["x0", "x1"]
@@ -126,7 +130,7 @@ def test_probability_intervals(n_classes):
     X = rng.normal(size=(60, 2))
     codes = (X[:, 0] + rng.logistic(size=60) > 0).astype(int)
     codes = codes + (X[:, 1] > 0.5) if n_classes == 3 else codes
-    model = BayesianLogisticRegression().fit(X, codes)
+    model = BayesianLogisticRegression(prior="normal").fit(X, codes)
     found = model.predict_proba_interval(X[:5], coverage=0.8)
     assert found.shape == (5, 2, n_classes)
     draws = model.sample_posterior(40_000, random_state=0)
@@ -156,12 +160,16 @@ def test_probability_intervals_of_other_models():
     found = network.predict_proba_interval(X)
     assert found.shape == (80, 2, 2)
     np.testing.assert_allclose(found[:, 0, 0], 1 - found[:, 1, 1], atol=1e-12)
-    exact = BayesianLogisticRegression().fit(X, y).predict_proba_interval(X)
+    exact = (
+        BayesianLogisticRegression(prior="normal").fit(X, y).predict_proba_interval(X)
+    )
     np.testing.assert_allclose(found.mean((0, 1)), exact.mean((0, 1)), atol=0.03)
 
 
 def test_scale_matters_for_nothing_here():
     """float32 in, float32 out. Wrong variant: double precision."""
     y = (F + RNG.logistic(size=80) > 0).astype(int)
-    model = clone(BayesianLogisticRegression()).fit(scale(X).astype(np.float32), y)
+    model = clone(BayesianLogisticRegression(prior="normal")).fit(
+        scale(X).astype(np.float32), y
+    )
     assert model.predict_proba_interval(X.astype(np.float32)).dtype == np.float32

@@ -121,7 +121,9 @@ def test_the_log_loss_as_a_function(posterior):
         return torch.nn.functional.softplus((1 - 2 * y) * f)
 
     fits = [
-        BayesianLogisticRegression(loss=loss, posterior=posterior).fit(X, Y)
+        BayesianLogisticRegression(loss=loss, posterior=posterior, prior="normal").fit(
+            X, Y
+        )
         for loss in ("log", log_loss)
     ]
     assert fits[1].coef_ == pytest.approx(fits[0].coef_, abs=1e-3)
@@ -137,7 +139,7 @@ def test_gibbs_posteriors_of_classifiers(loss):
 
     Wrong variant: curvatures from autograd, with which the fit stops at the prior.
     """
-    model = BayesianLogisticRegression(loss=loss).fit(X, Y)
+    model = BayesianLogisticRegression(loss=loss, prior="normal").fit(X, Y)
     assert model.converged_
     assert model.score(X, Y) > 0.88
     assert isinstance(model.loss_function_, CallableLoss)
@@ -177,17 +179,19 @@ def test_gibbs_posterior_of_a_regressor():
 def test_what_functions_cannot_do():
     x, y = load_iris(return_X_y=True)
     with pytest.raises(IncompatibleComponentsError, match="cannot be integrated"):
-        BayesianLogisticRegression(loss=lambda f, y: f.sum(-1)).fit(x, y)
+        BayesianLogisticRegression(loss=lambda f, y: f.sum(-1), prior="normal").fit(
+            x, y
+        )
     with pytest.raises(IncompatibleComponentsError, match="nothing to learn from"):
         BayesianMLPRegressor(loss=absolute, max_iter=1).fit(x, y)
     with pytest.raises(ValueError, match=r"give an instance, BetaLoss\(\)"):
-        BayesianLogisticRegression(loss=BetaLoss).fit(X, Y)
+        BayesianLogisticRegression(loss=BetaLoss, prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="one number for each draw and row"):
-        BayesianLogisticRegression(loss=lambda f, y: f.sum()).fit(X, Y)
+        BayesianLogisticRegression(loss=lambda f, y: f.sum(), prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="not finite"):
-        BayesianLogisticRegression(loss=lambda f, y: f.log()).fit(X, Y)
+        BayesianLogisticRegression(loss=lambda f, y: f.log(), prior="normal").fit(X, Y)
     with pytest.raises(ValueError, match="'loss' parameter"):
-        BayesianLogisticRegression(loss=3).fit(X, Y)
+        BayesianLogisticRegression(loss=3, prior="normal").fit(X, Y)
 
 
 @pytest.mark.filterwarnings(
@@ -232,14 +236,18 @@ def test_a_penalty_is_added():
 def test_a_penalty_acts_on_predictions():
     """A quadratic penalty is a second, normal observation of every f at 0."""
     loss = RegularizedLoss(penalty=lambda f, y: 0.5 * f.square() / 0.1)
-    free = BayesianLogisticRegression().fit(X, Y)
-    held = BayesianLogisticRegression(loss=loss).fit(X, Y)
+    free = BayesianLogisticRegression(prior="normal").fit(X, Y)
+    held = BayesianLogisticRegression(loss=loss, prior="normal").fit(X, Y)
     assert held.converged_
     assert np.abs(held.decision_function(X)).max() < 2
     assert np.abs(free.decision_function(X)).max() > 5
     assert clone(held).loss.penalty is loss.penalty
-    nested = BayesianLogisticRegression(loss=RegularizedLoss(BetaLoss(), hinge))
+    nested = BayesianLogisticRegression(
+        loss=RegularizedLoss(BetaLoss(), hinge), prior="normal"
+    )
     nested.set_params(loss__loss__beta=1.4).fit(X, Y)
     assert nested.loss_function_.loss.beta == 1.4
     with pytest.raises(ValueError, match="'beta' parameter"):
-        BayesianLogisticRegression(loss=RegularizedLoss(BetaLoss(0.5))).fit(X, Y)
+        BayesianLogisticRegression(
+            loss=RegularizedLoss(BetaLoss(0.5)), prior="normal"
+        ).fit(X, Y)

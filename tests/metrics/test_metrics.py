@@ -269,7 +269,7 @@ def test_weights_equal_repetition(regression, linear, scorer):
 
 def test_classifiers(classes):
     X, y = classes
-    model = BayesianLogisticRegression().fit(X, y)
+    model = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = -log_loss(y, model.predict_proba(X))
     assert log_predictive_density_scorer(model, X, y) == pytest.approx(expected)
     with pytest.raises(TypeError, match=r"needs numbers.*predicts classes"):
@@ -286,7 +286,7 @@ def test_counts_with_exposure():
     rng = np.random.default_rng(0)
     X, years = rng.normal(size=(80, 1)), rng.uniform(1, 4, size=80)
     y = rng.poisson(years * np.exp(0.5 * X[:, 0] + 0.5))
-    model = BayesianPoissonRegressor().fit(X, y, exposure=years)
+    model = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=years)
     scorer = NegCRPS(n_samples=4000)
     found = [-scorer(model, X[[i]], y[[i]], exposure=years[[i]]) for i in range(20)]
     for i in range(20):
@@ -379,7 +379,7 @@ def test_metadata_routing():
     X, years, w = rng.normal(size=(60, 1)), rng.uniform(1, 4, 60), rng.uniform(size=60)
     y = rng.poisson(years * np.exp(0.5 * X[:, 0]))
     folds = [(np.arange(40), np.arange(40, 60))]
-    by_hand = BayesianPoissonRegressor().fit(
+    by_hand = BayesianPoissonRegressor(prior="normal").fit(
         X[:40], y[:40], w[:40], exposure=years[:40]
     )
     scorer = log_predictive_density_scorer.set_score_request(
@@ -388,7 +388,7 @@ def test_metadata_routing():
     expected = scorer(by_hand, X[40:], y[40:], w[40:] ** 2, exposure=years[40:])
     params = {"exposure": years, "w": w, "v": w**2}
     with sklearn.config_context(enable_metadata_routing=True):
-        model = BayesianPoissonRegressor()
+        model = BayesianPoissonRegressor(prior="normal")
         model.set_fit_request(exposure=True, sample_weight="w")
         found = cross_validate(
             model, X, y, scoring={"a": scorer}, cv=folds, params=params
@@ -437,7 +437,7 @@ def test_training_bound_ignores_the_data(regression, linear):
     ],
 )
 def test_training_bounds_without_a_common_unit(classes, params, match):
-    model = BayesianLogisticRegression(**params).fit(*classes)
+    model = BayesianLogisticRegression(**{"prior": "normal", **params}).fit(*classes)
     with pytest.raises(ValueError, match=match):
         TrainingBound()(model)
 

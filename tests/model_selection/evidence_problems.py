@@ -153,7 +153,7 @@ def logistic_pair(difference, rng):
         return logsumexp(log_joint) + 2 * np.log(0.1)  # the rule of trapezia
 
     scales = scales_apart(log_evidence, difference)
-    return BayesianLogisticRegression(), scales, X, y
+    return BayesianLogisticRegression(prior="normal"), scales, X, y
 
 
 PAIRS = [linear_pair, logistic_pair]

@@ -350,7 +350,7 @@ def test_learned_hyperparameters_keep_candidates_apart(data):
     ],
 )
 def test_mixed_units_are_refused(grid, message):
-    search = EvidenceSearch(BayesianLogisticRegression(), grid)
+    search = EvidenceSearch(BayesianLogisticRegression(prior="normal"), grid)
     with pytest.raises(ValueError, match=message):
         search.fit(np.zeros((2, 1)), [0, 1])
 
@@ -358,7 +358,7 @@ def test_mixed_units_are_refused(grid, message):
 def test_other_mixtures(data):
     """Densities and probabilities are refused, as are units of robust losses."""
     steps = Pipeline([("model", REGRESSION)])
-    grid = {"model": [REGRESSION, BayesianPoissonRegressor()]}
+    grid = {"model": [REGRESSION, BayesianPoissonRegressor(prior="normal")]}
     with pytest.raises(ValueError, match="kind of target: counts, real numbers"):
         EvidenceSearch(steps, grid).fit(*data)
     grid = {"loss": ["beta"], "normalize_y": [True, False]}
@@ -502,7 +502,7 @@ def test_search_in_a_pipeline(data):
 
 def test_delegates_of_one_estimator(data):
     labels = np.array(["no", "yes"])[(data[1] > 0).astype(int)]
-    model = BayesianLogisticRegression(posterior="mean_field")
+    model = BayesianLogisticRegression(posterior="mean_field", prior="normal")
     grid = {"fit_intercept": [True, False]}
     search = EvidenceSearch(model, grid, random_state=0)
     assert hasattr(search, "predict_proba")
@@ -582,7 +582,9 @@ def test_exposure_reaches_the_evidence():
     X, exposure = rng.normal(size=(30, 1)), rng.uniform(1, 5, 30)
     y = rng.poisson(exposure * np.exp(0.5 * X[:, 0]))
     search = EvidenceSearch(
-        BayesianPoissonRegressor(), {"prior__scale": [1.0]}, random_state=0
+        BayesianPoissonRegressor(prior="normal"),
+        {"prior__scale": [1.0]},
+        random_state=0,
     ).fit(X, y, exposure=exposure)
     assert search.decided_
     assert "only model" in search.verdict_

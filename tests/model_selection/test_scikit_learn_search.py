@@ -27,7 +27,10 @@ def data():
 
 def in_pipeline(**parts):
     return Pipeline(
-        [("scale", StandardScaler()), ("model", BayesianLogisticRegression(**parts))]
+        [
+            ("scale", StandardScaler()),
+            ("model", BayesianLogisticRegression(**{"prior": "normal", **parts})),
+        ]
     )
 
 
@@ -69,7 +72,7 @@ def test_grid_over_objectives_and_objects(data):
         {"objective": [ELBO("stl")], "solver": ["stochastic"], "max_iter": [2]},
         {"loss": ["beta"], "loss__beta": [1.1, 2.0], "prior": ["normal", Laplace(0.5)]},
     ]
-    model = BayesianLogisticRegression(random_state=0)
+    model = BayesianLogisticRegression(random_state=0, prior="normal")
     search = GridSearchCV(model, grid, scoring="neg_log_loss", cv=2).fit(
         StandardScaler().fit_transform(data[0]), data[1]
     )
@@ -95,7 +98,7 @@ def test_impossible_candidates_are_scored_as_failures(data):
 
 
 def test_set_params_promotes_shorthands():
-    model = BayesianLogisticRegression(divergence="renyi")
+    model = BayesianLogisticRegression(divergence="renyi", prior="normal")
     model.set_params(divergence__alpha=0.3, prior__scale=2.0)
     assert repr(model.divergence) == "Renyi(alpha=0.3)"
     assert repr(model.prior) == "Normal(scale=2.0)"
@@ -118,7 +121,7 @@ def test_set_params_promotes_shorthands():
 )
 def test_set_params_errors(params, message):
     with pytest.raises(ValueError, match=message):
-        BayesianLogisticRegression().set_params(**params)
+        BayesianLogisticRegression(prior="normal").set_params(**params)
 
 
 def test_clone_and_fit_leave_parameters_alone(data):
@@ -150,8 +153,8 @@ def test_object_and_shorthand_agree(data):
         b = BayesianLogisticRegression(*objects, random_state=0).fit(*data)
         assert np.array_equal(a.coef_, b.coef_)
         assert a.objective_value_ == b.objective_value_
-    c = BayesianLogisticRegression(divergence=Renyi(1.0)).fit(*data)
-    d = BayesianLogisticRegression(divergence=KL()).fit(*data)
+    c = BayesianLogisticRegression(divergence=Renyi(1.0), prior="normal").fit(*data)
+    d = BayesianLogisticRegression(divergence=KL(), prior="normal").fit(*data)
     assert c.coef_ == pytest.approx(d.coef_, abs=1e-3)
 
 
@@ -163,11 +166,17 @@ def test_evidence_of_pipelines_and_searches(data):
     X, y = data
     Z = StandardScaler().fit_transform(X)
     options = {"n_draws": 256, "random_state": 0}
-    exact = BayesianLogisticRegression().fit(Z, y).evidence_bounds(Z, y, **options)
+    exact = (
+        BayesianLogisticRegression(prior="normal")
+        .fit(Z, y)
+        .evidence_bounds(Z, y, **options)
+    )
     pipeline = in_pipeline().fit(X, y)
     search = GridSearchCV(in_pipeline(), {"model__posterior": ["full_rank"]}, cv=2)
     nested = make_pipeline(StandardScaler(), in_pipeline())
-    inner = GridSearchCV(BayesianLogisticRegression(), {"n_draws": [5]}, cv=2)
+    inner = GridSearchCV(
+        BayesianLogisticRegression(prior="normal"), {"n_draws": [5]}, cv=2
+    )
     for model in (pipeline, search, nested, make_pipeline(StandardScaler(), inner)):
         bounds = skvi.evidence_bounds(model.fit(X, y), X, y, **options)
         assert bounds.lower == pytest.approx(exact.lower, abs=1e-6)
@@ -181,7 +190,7 @@ def test_evidence_of_other_things_is_refused(data):
     with pytest.raises(TypeError, match="LogisticRegression has no method"):
         skvi.evidence_bounds(LogisticRegression().fit(X, y), X, y)
     with pytest.raises(NotFittedError, match="not fitted yet"):
-        skvi.evidence_bounds(BayesianLogisticRegression(), X, y)
+        skvi.evidence_bounds(BayesianLogisticRegression(prior="normal"), X, y)
     search = GridSearchCV(in_pipeline(), {"model__n_draws": [5]}, cv=2, refit=False)
     with pytest.raises(NotFittedError, match="refit=True"):
         skvi.evidence_bounds(search.fit(X, y), X, y)

@@ -406,13 +406,15 @@ def test_fit_without_noise(posterior, loss):
     """The bound is the ELBO. Wrong variant: minus the energy as a bound."""
     X, y = small_problem()
     model = BayesianLogisticRegression(
-        objective="alpha_energy", loss=loss, posterior=posterior
+        objective="alpha_energy", loss=loss, posterior=posterior, prior="normal"
     ).fit(X, y)
     assert model.converged_
     assert model.diagnostics_["solver"] == "natural_gradient"
     assert model.lower_bound_ < model.objective_value_
     assert model.lower_bound_se_ == 0
-    best = BayesianLogisticRegression(loss=loss, posterior=posterior).fit(X, y)
+    best = BayesianLogisticRegression(
+        loss=loss, posterior=posterior, prior="normal"
+    ).fit(X, y)
     assert model.lower_bound_ < best.lower_bound_
     assert model.coef_std_.mean() > best.coef_std_.mean()
 
@@ -431,7 +433,7 @@ def test_fit_is_stationary():
     for family, name in ((MeanFieldNormal(), "mean_field"), (FullRankNormal(), "full")):
         name = "full_rank" if name == "full" else name
         model = BayesianLogisticRegression(
-            objective=AlphaEnergy(1.0), posterior=name, tol=1e-9
+            objective=AlphaEnergy(1.0), posterior=name, tol=1e-9, prior="normal"
         ).fit(X, y)
         posterior = family.build(target.layout)
         posterior = posterior.near(model.posterior_.as_normal())
@@ -446,7 +448,9 @@ def test_fit_is_stationary():
 def test_three_classes():
     X, y = small_problem()
     y = y + (X[:, 2] > 0.8)
-    model = BayesianLogisticRegression(objective="alpha_energy").fit(X, y)
+    model = BayesianLogisticRegression(objective="alpha_energy", prior="normal").fit(
+        X, y
+    )
     assert model.converged_
     assert np.isfinite(model.predict_proba(X)).all()
 

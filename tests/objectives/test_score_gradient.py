@@ -277,7 +277,9 @@ def test_variance_cuts_on_real_data(at_optimum, breast_cancer):
     )
     posterior = MeanFieldNormal().build(predictor.layout)
     if at_optimum:
-        fitted = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+        fitted = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
+            X, y
+        )
         posterior = posterior.near(fitted.posterior_.as_normal())
     plain, rb, cv, both = (
         whitened_variance(ELBO("score", *pair), target, posterior, 150)
@@ -310,13 +312,18 @@ def small_problem():
 @pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
 def test_fit_reaches_the_optimum(posterior):
     X, y = small_problem()
-    best = BayesianLogisticRegression(posterior=posterior).fit(X, y).lower_bound_
+    best = (
+        BayesianLogisticRegression(posterior=posterior, prior="normal")
+        .fit(X, y)
+        .lower_bound_
+    )
     model = BayesianLogisticRegression(
         objective=ELBO("score", rao_blackwell=posterior == "mean_field"),
         posterior=posterior,
         n_draws=50,
         learning_rate=0.05,
         random_state=0,
+        prior="normal",
     ).fit(X, y)
     assert model.converged_
     assert best - 0.1 < model.lower_bound_ <= best + 1e-6
@@ -345,6 +352,7 @@ def test_the_message_says_what_to_change():
         n_draws=2,
         learning_rate=0.3,
         random_state=0,
+        prior="normal",
     )
     with pytest.warns(UserWarning, match="lower learning_rate or increase n_draws"):
         model.fit(X, y)
@@ -391,6 +399,8 @@ def test_what_the_parts_must_offer():
         objective.check_posterior(make_posterior(MeanFieldNormal()), KL(), TARGET)
     ELBO("score").check(Renyi(0.5), TARGET)
     X, y = small_problem()
-    model = BayesianLogisticRegression(objective=rao_blackwell)  # of full rank
+    model = BayesianLogisticRegression(
+        objective=rao_blackwell, prior="normal"
+    )  # of full rank
     with pytest.raises(IncompatibleComponentsError, match="posterior='mean_field'"):
         model.fit(X, y)

@@ -9,7 +9,13 @@ import torch
 
 import skvi.posteriors
 from skvi.base import Layout, NormalForm
-from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal
+from skvi.posteriors import (
+    Family,
+    FullRankNormal,
+    GaussianDropout,
+    LastLayerNormal,
+    MeanFieldNormal,
+)
 from skvi.posteriors._normal import INITIAL_SCALE
 
 CLASSES = [getattr(skvi.posteriors, name) for name in skvi.posteriors.__all__]
@@ -22,6 +28,12 @@ FAMILIES = [
 LAYOUT = Layout({"coef": (1, 2), "intercept": (1,)})
 SIZE = LAYOUT.size
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=repr)
+#: Those that have every diagonal covariance; for the others see test_network_families.
+every_free_family = pytest.mark.parametrize(
+    "family",
+    [f for f in FAMILIES if not isinstance(f, GaussianDropout | LastLayerNormal)],
+    ids=repr,
+)
 
 
 @pytest.fixture
@@ -141,7 +153,7 @@ def test_score_has_zero_mean(family, build, generator, z_score):
     assert z_score(score**2, 0.0) > 5
 
 
-@every_family
+@every_free_family
 def test_starting_point_is_a_valid_posterior(family):
     posterior = family.build(LAYOUT)
     assert posterior.layout is LAYOUT
@@ -156,7 +168,7 @@ def test_starting_point_is_a_valid_posterior(family):
 
 
 @pytest.mark.parametrize("kind", ["diag", "full"])
-@every_family
+@every_free_family
 def test_near_a_normal(family, kind, make_normal):
     """The mean and those covariances that the family has.
 

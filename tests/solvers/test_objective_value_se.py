@@ -21,7 +21,9 @@ def repeat(weight=None, **options):
     X, y = make_data()
     found = []
     for seed in range(N_REPEATS):
-        model = BayesianLogisticRegression(random_state=seed, **options)
+        model = BayesianLogisticRegression(
+            random_state=seed, **{"prior": "normal", **options}
+        )
         model.fit(X, y, sample_weight=weight)
         found.append((model.objective_value_, model.objective_value_se_))
     return np.array(found).T
@@ -71,7 +73,7 @@ def test_minibatches_of_an_epoch_are_not_independent():
 @pytest.mark.parametrize(
     "model",
     [
-        BayesianLogisticRegression(),
+        BayesianLogisticRegression(prior="normal"),
         BayesianLogisticRegression(divergence=Renyi(0.5), prior="normal"),
         BayesianLinearRegression(),
         BayesianLinearRegression(prior="laplace"),

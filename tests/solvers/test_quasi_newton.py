@@ -37,7 +37,9 @@ SLOW = pytest.mark.slow
 
 
 def fit(X, y, posterior, **parts):
-    return BayesianLogisticRegression(posterior=posterior, **parts).fit(X, y)
+    return BayesianLogisticRegression(
+        posterior=posterior, **{"prior": "normal", **parts}
+    ).fit(X, y)
 
 
 def dense_of(model):
@@ -349,13 +351,17 @@ def test_large_problems_find_the_same(form, monkeypatch):
 
 def test_warm_start_and_too_few_iterations():
     X, y = real_data("breast_cancer")
-    model = BayesianLogisticRegression(posterior=LowRankNormal(3), warm_start=True)
+    model = BayesianLogisticRegression(
+        posterior=LowRankNormal(3), warm_start=True, prior="normal"
+    )
     cold = model.fit(X, y).n_iter_
     bound = model.lower_bound_
     assert model.fit(X, y).n_iter_ < cold
     assert model.lower_bound_ == pytest.approx(bound, abs=1e-5)
     assert model.lower_bound_ >= bound - 1e-9
-    short = BayesianLogisticRegression(posterior=LowRankNormal(3), max_iter=1)
+    short = BayesianLogisticRegression(
+        posterior=LowRankNormal(3), max_iter=1, prior="normal"
+    )
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         short.fit(X, y)
     assert short.n_iter_ == len(short.loss_curve_) == 1
@@ -377,7 +383,7 @@ def test_interrupted_fit_keeps_the_best(monkeypatch):
         return method(*args, **kwargs)
 
     monkeypatch.setattr(SupervisedTarget, "expected_loss_at", interrupted)
-    model = BayesianLogisticRegression(posterior="low_rank")
+    model = BayesianLogisticRegression(posterior="low_rank", prior="normal")
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.diagnostics_["ending"] == "interrupted"
@@ -394,7 +400,7 @@ def test_impossible_solvers_are_refused():
         ("moment_matching", "renyi"),
     ]:
         model = BayesianLogisticRegression(
-            solver=solver, objective=objective, posterior="low_rank"
+            solver=solver, objective=objective, posterior="low_rank", prior="normal"
         )
         with pytest.raises(IncompatibleComponentsError, match="of low rank") as error:
             model.fit(X, y)
@@ -409,7 +415,9 @@ def test_eubo_is_factor_analysis():
     """
     X, y = real_data("breast_cancer")
     models = [
-        BayesianLogisticRegression(objective="eubo", posterior=q, random_state=0)
+        BayesianLogisticRegression(
+            objective="eubo", posterior=q, random_state=0, prior="normal"
+        )
         for q in ("mean_field", LowRankNormal(5), "full_rank")
     ]
     diagonal, low, full = (m.fit(X, y) for m in models)
@@ -423,7 +431,9 @@ def test_eubo_is_factor_analysis():
 def test_evidence_table():
     """Its own rows are those of the low-rank posterior; the bounds do not need it."""
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression(posterior=LowRankNormal(2)).fit(X, y)
+    model = BayesianLogisticRegression(posterior=LowRankNormal(2), prior="normal").fit(
+        X, y
+    )
     bounds = model.evidence_bounds(X, y, random_state=0)
     assert bounds.reliable
     evidence = REAL["virginica"][2]
@@ -452,7 +462,9 @@ def test_five_thousand_features_need_little_memory():
 def test_start_is_never_a_saddle():
     """From a diagonal normal, a warm fit finds correlations."""
     X, y = synthetic_data("correlated")
-    model = BayesianLogisticRegression(posterior="mean_field", warm_start=True)
+    model = BayesianLogisticRegression(
+        posterior="mean_field", warm_start=True, prior="normal"
+    )
     diagonal = model.fit(X, y).lower_bound_
     model.set_params(posterior=LowRankNormal(2)).fit(X, y)
     normal: NormalForm = model.posterior_.as_normal()

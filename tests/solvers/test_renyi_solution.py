@@ -26,7 +26,9 @@ families = pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
 
 
 def fit(name, **parts):
-    return BayesianLogisticRegression(**parts).fit(*real_data(name))
+    return BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(
+        *real_data(name)
+    )
 
 
 def compare(model, other):
@@ -204,11 +206,11 @@ def test_poor_draws_keep_the_elbo():
     X, y = synthetic_data("wide")
     parts = {"prior": "laplace", "posterior": "full_rank"}
     model = BayesianLogisticRegression(
-        objective=RenyiBound(0.9), random_state=0, **parts
+        objective=RenyiBound(0.9), random_state=0, **{"prior": "normal", **parts}
     )
     with pytest.warns(ConvergenceWarning, match="the ELBO's solution was kept"):
         model.fit(X, y)
-    elbo = BayesianLogisticRegression(**parts).fit(X, y)
+    elbo = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y)
     assert not model.converged_
     assert model.lower_bound_ == pytest.approx(elbo.lower_bound_, abs=0.01)
     assert elbo.lower_bound_ < model.objective_value_ < elbo.lower_bound_ + 5
@@ -278,6 +280,7 @@ def test_stochastic_fits(name):
         max_iter=3,
         n_draws=20,
         random_state=0,
+        prior="normal",
     ).fit(X, y)
     assert model.diagnostics_["solver"] == "stochastic"
     assert model.lower_bound_ > -11  # at the start: -40
@@ -311,7 +314,9 @@ def test_iwelbo_converges():
 def test_infinite_bounds_are_reported():
     """Once, with what to do. Wrong variants: no verdict, two warnings."""
     X, y = real_data("setosa")
-    model = BayesianLogisticRegression(objective="chi", max_iter=2, random_state=0)
+    model = BayesianLogisticRegression(
+        objective="chi", max_iter=2, random_state=0, prior="normal"
+    )
     with pytest.warns(ConvergenceWarning) as caught:
         model.fit(X, y)
     (message,) = [str(w.message) for w in caught]
@@ -320,7 +325,9 @@ def test_infinite_bounds_are_reported():
     assert model.diagnostics_["bound_exists"] is False
     assert model.diagnostics_["message"] in message
     # A start that is wider than the new prior.
-    heavy = BayesianLogisticRegression(warm_start=True, random_state=0).fit(X, y)
+    heavy = BayesianLogisticRegression(
+        warm_start=True, random_state=0, prior="normal"
+    ).fit(X, y)
     heavy.set_params(objective=RenyiBound(9.0), prior=Normal(0.05), max_iter=1)
     with pytest.warns(ConvergenceWarning, match="-inf in expectation"):
         heavy.fit(X, y)

@@ -137,7 +137,10 @@ def test_tolerance_bounds_the_gap(name, variant):
     best = optimum(variant, name, 1.0, "mean_field")
     for tol in (1e-2, 1e-4, 1e-6):
         model = BayesianLogisticRegression(
-            posterior="mean_field", divergence=KL(weight=weight), tol=tol
+            posterior="mean_field",
+            divergence=KL(weight=weight),
+            tol=tol,
+            prior="normal",
         ).fit(*synthetic_data(name))
         assert model.converged_
         assert -model.objective_value_ - best < 2 * tol
@@ -166,12 +169,13 @@ def test_stochastic_elbo_reaches_the_optimum(objective, posterior, global_random
     entropy's sign.
     """
     X, y = real_data("virginica")
-    exact = BayesianLogisticRegression(posterior=posterior).fit(X, y)
+    exact = BayesianLogisticRegression(posterior=posterior, prior="normal").fit(X, y)
     model = BayesianLogisticRegression(
         objective=objective,
         posterior=posterior,
         solver="stochastic",
         random_state=global_random_seed,
+        prior="normal",
     )
     model.fit(X, y)
     assert model.diagnostics_["solver"] == "stochastic"
@@ -191,7 +195,7 @@ def test_stochastic_eubo_reaches_the_optimum(global_random_seed):
 
     def fit(seed, **parts):
         parts = {"posterior": "mean_field", "random_state": seed, **parts}
-        return BayesianLogisticRegression(**parts).fit(X, y)
+        return BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y)
 
     exact = [fit(seed, objective="eubo") for seed in range(5)]
     mean = np.mean([m.coef_ for m in exact], 0)
@@ -219,7 +223,7 @@ def test_noisy_eubo_arrives_or_says_that_it_did_not():
     EUBO means nothing; a fit that is ten nats off has not converged."""
     X, y = real_data("virginica")
     model = BayesianLogisticRegression(
-        objective=EUBO("score"), solver="stochastic", random_state=0
+        objective=EUBO("score"), solver="stochastic", random_state=0, prior="normal"
     ).fit(X, y)
     assert model.lower_bound_ > -20.5636 - 1 or not model.converged_
 
@@ -343,7 +347,7 @@ def test_interrupted_stochastic_fit_keeps_the_last_sweep(monkeypatch, sweeps):
     X, y = real_data("virginica")
     parts = {"solver": "stochastic", "random_state": 0}
     interrupt_call(monkeypatch, ELBO, "surrogate", 100 * sweeps + 50)
-    model = BayesianLogisticRegression(**parts)
+    model = BayesianLogisticRegression(**{"prior": "normal", **parts})
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     monkeypatch.undo()
@@ -351,7 +355,9 @@ def test_interrupted_stochastic_fit_keeps_the_last_sweep(monkeypatch, sweeps):
     assert np.isfinite(model.predict_proba(X)).all()
     assert np.isfinite(model.lower_bound_)
     if sweeps:
-        short = BayesianLogisticRegression(**parts, max_iter=sweeps)
+        short = BayesianLogisticRegression(
+            **{"prior": "normal", **parts}, max_iter=sweeps
+        )
         with pytest.warns(ConvergenceWarning, match="increase max_iter"):
             short.fit(X, y)
         assert np.array_equal(model.coef_, short.coef_)
@@ -365,7 +371,9 @@ def test_impossible_solvers_are_refused():
         ("natural_gradient", "eubo", "expectations"),
         ("natural_gradient", ELBO("stl"), "asks for draws"),
     ]:
-        model = BayesianLogisticRegression(solver=solver, objective=objective)
+        model = BayesianLogisticRegression(
+            solver=solver, objective=objective, prior="normal"
+        )
         with pytest.raises(IncompatibleComponentsError, match=missing) as error:
             model.fit(X, y)
         assert "Use solver='auto' or one of" in str(error.value)

@@ -57,8 +57,8 @@ VARIANTS = [
     _v(
         "exact-whatever-the-divergence",
         "_regression_exact.py",
-        'self.objective_.kind != "weights" and self.divergence_.is_standard',
-        'self.objective_.kind != "weights"',
+        'self.objective_.kind == "expectation" and self.divergence_.is_standard',
+        'self.objective_.kind == "expectation"',
         "the exact posterior in place of a generalized one",
     ),
     _v(

@@ -13,6 +13,27 @@ VARIANTS = [
         "the density of a precision's coordinate with another Jacobian",
     ),
     _v(
+        "half-cauchy-jacobian",
+        "_half_cauchy.py",
+        "log_density - size * log_scale",
+        "log_density - (size + 1) * log_scale",
+        "the density of the scale where that of its logarithm belongs",
+    ),
+    _v(
+        "unknown-scale-log-density",
+        "_normal.py",
+        "return -math.log(math.pi * math.cosh(log_scale))",
+        "return -math.log(math.cosh(log_scale))",
+        "a hyperprior of mass pi in the evidence",
+    ),
+    _v(
+        "implied-scale-mean-only",
+        "_normal.py",
+        "(mean.square().sum() + root.square().sum())",
+        "(mean.square().sum())",
+        "the variances of the coefficients left out of their scale",
+    ),
+    _v(
         "laplace-normalizer",
         "_laplace.py",
         "return -theta.abs() / self.scale - torch.log(2 * self.scale)",

@@ -1,0 +1,142 @@
+"""Normal coefficients of one unknown scale under a half-Cauchy hyperprior."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from skvi.base import Layout, NormalForm
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
+from skvi.priors import HalfCauchy, Horseshoe, Normal
+from skvi.solvers import implied_scale
+
+
+def built(size, scale=1.0):
+    return Normal(HalfCauchy(scale)).build(Layout({"coef": (1, size)}))
+
+
+def data(n=120, d=6, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    return X, (X[:, 0] - 0.5 * X[:, 1] + rng.logistic(size=n) > 0).astype(int)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_density_is_the_integral_over_the_scale(size):
+    # Wrong variants: a uniform log scale, or the Jacobian of log s left out.
+    theta = np.linspace(-0.9, 1.3, size)
+
+    def integrand(u):
+        s = math.exp(u)
+        log_p = stats.norm.logpdf(theta, scale=s).sum()
+        return math.exp(log_p) * s * stats.halfcauchy.pdf(s, scale=0.7)
+
+    expected = math.log(integrate.quad(integrand, -9, 12, epsabs=0, limit=400)[0])
+    found = built(size, 0.7).log_prob(torch.from_numpy(theta)[None])
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_coefficient_has_the_horseshoe():
+    theta = torch.tensor([[0.01], [0.5], [30.0]], dtype=torch.float64)
+    horseshoe = Horseshoe(0.3).build(Layout({"coef": (1,)}))
+    assert torch.allclose(built(1, 0.3).log_prob(theta), horseshoe.log_prob(theta))
+
+
+def test_expectation_is_a_lower_bound_of_that_of_the_density():
+    prior = built(5)
+    mean, std = torch.linspace(-1, 1, 5).double(), torch.full((5,), 0.4).double()
+    draws = mean + std * torch.randn(
+        20_000, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    log_p = prior.log_prob(draws)
+    found = float(prior.expected_log_prob(mean, std).sum())
+    error = float(log_p.std()) / math.sqrt(len(log_p))
+    assert found < float(log_p.mean()) + 3 * error
+    assert found > float(log_p.mean()) - 0.5
+
+
+def test_draws_are_of_the_density():
+    draws = built(3).sample(4000, torch.Generator().manual_seed(0)).numpy()
+    one = np.abs(draws[:, 0])
+    grid = np.geomspace(1e-3, 1e3, 1001)
+    density = built(1).log_prob(torch.from_numpy(grid)[:, None]).exp().numpy()
+    cdf = integrate.cumulative_trapezoid(2 * density, grid, initial=0)
+    inside = one[(one > grid[0]) & (one < grid[-1])]
+    result = stats.kstest(inside, lambda x: np.interp(x, grid, cdf / cdf[-1]))
+    assert result.pvalue > 1e-4
+
+
+@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
+def test_posterior_is_that_under_the_scale_that_was_found(posterior):
+    X, y = data()
+    model = BayesianLogisticRegression(prior="auto", posterior=posterior).fit(X, y)
+    fixed = BayesianLogisticRegression(
+        prior=Normal(model.prior_scale_),
+        intercept_prior=Normal(10.0),
+        posterior=posterior,
+    ).fit(X, y)
+    assert np.allclose(model.coef_, fixed.coef_, atol=2e-2)
+    assert np.allclose(model.coef_std_, fixed.coef_std_, rtol=2e-2)
+    assert model.converged_
+
+
+def test_no_other_scale_has_a_larger_bound():
+    X, y = data()
+    model = BayesianLogisticRegression(prior="auto").fit(X, y)
+    for factor in (0.8, 1.25):
+        other = BayesianLogisticRegression(
+            prior=Normal(factor * model.prior_scale_), intercept_prior=Normal(10.0)
+        ).fit(X, y)
+        mean = torch.from_numpy(other.coef_[0])
+        std = torch.from_numpy(other.coef_std_[0])
+        mixture, normal = built(6), Normal(factor * model.prior_scale_)
+        normal = normal.build(Layout({"coef": (1, 6)}))
+        change = mixture.expected_log_prob(mean, std) - normal.expected_log_prob(
+            mean, std
+        )
+        assert other.lower_bound_ + float(change.sum()) < model.lower_bound_
+
+
+def test_implied_scale_follows_the_size_of_the_coefficients():
+    normal = NormalForm(torch.full((400,), 3.0).double(), torch.ones(400).double())
+    scale, elasticity = implied_scale(built(400), normal)
+    assert scale == pytest.approx(math.sqrt(10.0), rel=0.01)
+    assert 0 < elasticity < 1
+
+
+def test_evidence_integrates_over_the_scale():
+    X, y = data(60, 2)
+    model = BayesianLogisticRegression(prior="auto").fit(X, y)
+    bounds = model.evidence_bounds(X, y, random_state=0)
+    nodes, step = np.linspace(-5, 6, 23, retstep=True)
+    parts = [
+        BayesianLogisticRegression(
+            prior=Normal(math.exp(u)), intercept_prior=Normal(10.0)
+        )
+        .fit(X, y)
+        .lower_bound_
+        - math.log(math.pi * math.cosh(u))
+        for u in nodes
+    ]
+    below = np.logaddexp.reduce(parts) + math.log(step)
+    assert bounds.reliable
+    assert bounds.plug_in == ()
+    assert below - 0.02 < bounds.estimate < below + 0.1  # ELBOs are that close
+    assert model.lower_bound_ < bounds.upper
+
+
+def test_separable_data_leave_the_scale_finite():
+    X = np.linspace(-1, 1, 40)[:, None]
+    model = BayesianLogisticRegression(prior="auto").fit(X, X[:, 0] > 0)
+    assert model.converged_
+    assert 1 < model.prior_scale_ < 1e4
+
+
+def test_other_divergences_keep_the_scale():
+    X, y = data()
+    model = BayesianLogisticRegression(prior="auto", divergence="renyi").fit(X, y)
+    assert model.prior_["coef"].scale == 1.0
+    model = BayesianPoissonRegressor(prior="auto", likelihood="negative_binomial")
+    assert model.fit(X, y).prior_["coef"].scale == 1.0
