@@ -4,7 +4,7 @@ from typing import cast
 
 import torch
 
-from skvi.sampling import Chains, split_rhat
+from skvi.sampling import Chains, disagreement
 from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["invariant_rhat", "invariants"]
@@ -35,7 +35,7 @@ def invariant_rhat(target: Target, chains: Chains) -> float:
     found = invariants(target, theta.flatten(0, 1))
     values = found.reshape(*theta.shape[:2], -1)
     log_joint = chains.log_joint[:, thin - 1 :: thin, None]
-    return split_rhat(torch.cat([log_joint, values], 2))
+    return disagreement(torch.cat([log_joint, values], 2))
 
 
 @torch.no_grad()

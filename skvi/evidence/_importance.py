@@ -41,7 +41,7 @@ __all__ = [
 N_PILOT = 4096
 N_CHAINS, N_WARMUP, N_FORGET, MIN_ITER = 64, 150, 5, 50
 # R-hat after the warm-up above which chains are stopped early, and reported.
-HOPELESS_RHAT, MAX_HOPELESS_ITER = 1.3, 200
+HOPELESS_RHAT, MAX_HOPELESS_ITER = 2.0, 200
 REVERSE_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 # Draws of chains per parameter required to estimate a full covariance.
 DRAWS_PER_PARAMETER = 10

@@ -14,7 +14,7 @@ from skvi.sampling import (
     LadderDraws,
     ReplicaExchange,
     anneal,
-    split_rhat,
+    disagreement,
     tune_ladder,
 )
 from skvi.sampling._state import Report
@@ -102,7 +102,7 @@ def mixture_sides(
     below = Chains(theta, log_joint, chains.acceptance)
     # Scales that the data say nothing of mix slowly, and are no part of the model.
     values = invariants(target, theta.flatten(0, 1)).reshape(*log_joint.shape, -1)
-    rhat = max(below.rhat, split_rhat(values))
+    rhat = max(below.rhat, disagreement(values))
     return replace(sides, draws=replace(sides.draws, chains=below), rhat=rhat)
 
 

@@ -82,8 +82,8 @@ class NetworkEvidenceMixin(EvidenceMixin):
         Raises
         ------
         ValueError
-            The data are not those of the fit, the fit had weights and none are given,
-            or `max_seconds` is given for another method.
+            The data are not those of the fit, or the fit had weights and none are
+            given.
         KeyboardInterrupt
             On Ctrl-C; the estimator is not changed.
 

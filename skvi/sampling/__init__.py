@@ -2,7 +2,12 @@
 
 from skvi.sampling._annealing import AnnealedPath, tune_path
 from skvi.sampling._chains import Chains, HamiltonianChains
-from skvi.sampling._diagnostics import effective_sample_size, pareto_khat, split_rhat
+from skvi.sampling._diagnostics import (
+    disagreement,
+    effective_sample_size,
+    pareto_khat,
+    split_rhat,
+)
 from skvi.sampling._exchange import LadderDraws, ReplicaExchange
 from skvi.sampling._importance import (
     StudentT,
@@ -31,6 +36,7 @@ __all__ = [
     "WeightedDraws",
     "adapt_proposal",
     "anneal",
+    "disagreement",
     "draw_limit",
     "draw_weighted",
     "effective_sample_size",

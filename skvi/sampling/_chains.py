@@ -8,7 +8,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.base._protocols import Proposal
-from skvi.sampling._diagnostics import split_rhat
+from skvi.sampling._diagnostics import disagreement
 from skvi.sampling._state import Report, State, silent
 from skvi.targets import Target
 from skvi.utils._random import rand
@@ -55,13 +55,13 @@ class Chains:
 
     @property
     def rhat(self) -> float:
-        """Largest rank-normalized split-R-hat over parameters and log joint density."""
+        """Largest split-R-hat of parameters and log density; see `disagreement`."""
         n_chains, n_iter, size = self.theta.shape
         # Ranks of so many numbers take a second.
         thin = math.ceil(n_chains * n_iter * (size + 1) / MAX_RANKED)
         thin = max(1, min(thin, n_iter // LEAST_KEPT))
         theta, log_joint = self.theta[:, ::thin], self.log_joint[:, ::thin]
-        return split_rhat(torch.cat([theta, log_joint[..., None]], 2))
+        return disagreement(torch.cat([theta, log_joint[..., None]], 2))
 
     def last(self, n_iterations: int) -> "Chains":
         """Return the last iterations.

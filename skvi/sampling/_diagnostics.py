@@ -5,7 +5,13 @@ import math
 import numpy as np
 import torch
 
-__all__ = ["effective_sample_size", "khat_limit", "pareto_khat", "split_rhat"]
+__all__ = [
+    "disagreement",
+    "effective_sample_size",
+    "khat_limit",
+    "pareto_khat",
+    "split_rhat",
+]
 
 
 def khat_limit(n_draws: int) -> float:
@@ -110,18 +116,58 @@ def split_rhat(values: torch.Tensor) -> float:
     half = values.shape[1] // 2
     if half < 2 or not bool(torch.isfinite(values).all()):
         return math.inf
-    split = torch.cat([values[:, :half], values[:, -half:]]).cpu().double().numpy()
+    split = _halves(values)
     folded = np.abs(split - np.median(split, (0, 1)))
     worst = max(_rhat_of_ranks(split), _rhat_of_ranks(folded))
     return worst if math.isfinite(worst) else math.inf
 
 
+def disagreement(values: torch.Tensor) -> float:
+    """Larger one of `split_rhat` and of the same without ranks.
+
+    Ranks of many chains hide how far away a single one of them is: one of 64 that
+    stays in a mode of its own would pass.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n_chains, n_iterations, m)
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.sampling import disagreement
+    >>> chains = torch.randn(8, 100, 2, generator=torch.Generator().manual_seed(0))
+    >>> round(disagreement(chains), 1)
+    1.0
+    """
+    ranked = split_rhat(values)
+    if not math.isfinite(ranked):
+        return math.inf
+    plain = _largest_ratio(_halves(values))
+    return max(ranked, plain) if math.isfinite(plain) else math.inf
+
+
+def _halves(values: torch.Tensor) -> np.ndarray:
+    half = values.shape[1] // 2
+    split = torch.cat([values[:, :half], values[:, -half:]])
+    return split.cpu().double().numpy()
+
+
 def _rhat_of_ranks(split: np.ndarray) -> float:
-    """Largest R-hat of normal scores; quantities that never change agree."""
+    """Largest R-hat of normal scores."""
     flat = split.reshape(-1, split.shape[2])
     ranks = np.stack([_ranks(column) for column in flat.T], 1)
     shares = torch.from_numpy((ranks - 0.375) / (len(flat) + 0.25))
-    scores, n = torch.special.ndtri(shares).numpy().reshape(split.shape), split.shape[1]
+    return _largest_ratio(torch.special.ndtri(shares).numpy().reshape(split.shape))
+
+
+def _largest_ratio(scores: np.ndarray) -> float:
+    """Largest R-hat; quantities that never change agree."""
+    n = scores.shape[1]
     within = scores.var(1, ddof=1).mean(0)
     between = scores.mean(1).var(0, ddof=1)
     ratio = (n - 1) / n + between / within.clip(min=1e-300)

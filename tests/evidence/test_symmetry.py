@@ -151,7 +151,7 @@ def test_chains_in_other_copies_agree(generator):
     # Another function with the same fit at no row.
     theta[0, :, -1] += 1.0
     log_joint = target.log_joint(theta.flatten(0, 1)).reshape(8, 50)
-    assert invariant_rhat(target, Chains(theta, log_joint, 1.0)) > 1.2
+    assert invariant_rhat(target, Chains(theta, log_joint, 1.0)) > 1.5
 
 
 def test_bounds_from_exact_draws_of_a_ladder(generator, z_score):
@@ -232,7 +232,7 @@ def test_small_networks(activation, units, monkeypatch):
         assert row.value - bounds.table["ELBO of q"].value < np.log(2) + 0.5
 
 
-def test_too_few_seconds_for_a_network():
+def test_seconds_are_a_limit_of_tempering():
     X, y = small_data("tanh", 1, 1, seed=3)
     model = BayesianMLPRegressor(
         hidden_layer_sizes=1, noise_scale=NOISE, max_iter=5, random_state=0

@@ -256,8 +256,8 @@ def test_an_elbo_above_the_upper_bound_is_reported(monkeypatch):
     target, posterior, _ = conjugate()
     run = HamiltonianChains.run
 
-    def lower(self, n, *deadline):
-        chains = run(self, n, *deadline)
+    def lower(self, n, deadline=math.inf):
+        chains = run(self, n, deadline)
         return Chains(chains.theta, chains.log_joint - 3, chains.acceptance)
 
     monkeypatch.setattr(HamiltonianChains, "run", lower)

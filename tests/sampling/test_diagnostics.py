@@ -7,7 +7,12 @@ import pytest
 import torch
 from scipy.stats import norm, rankdata
 
-from skvi.sampling import effective_sample_size, pareto_khat, split_rhat
+from skvi.sampling import (
+    disagreement,
+    effective_sample_size,
+    pareto_khat,
+    split_rhat,
+)
 from skvi.sampling._diagnostics import khat_limit
 
 
@@ -171,6 +176,15 @@ def test_rhat_tells_agreement_from_disagreement(generator):
     drift = agree + torch.linspace(0, 4, 400, dtype=torch.float64)[:, None]
     assert split_rhat(drift) > 1.3  # within chains: only halves show it
     assert abs(split_rhat(1e6 * agree - 1e9) - split_rhat(agree)) < 1e-4
+
+
+def test_one_of_many_chains_that_is_far_away(generator):
+    """Wrong variant: ranks alone, which do not tell how far."""
+    values = torch.randn(64, 200, 1, generator=generator, dtype=torch.float64)
+    assert disagreement(values) < 1.02
+    values[5] += 30
+    assert split_rhat(values) < 1.1  # at any distance
+    assert disagreement(values) > 1.5
 
 
 def test_rhat_where_it_cannot_be_known():

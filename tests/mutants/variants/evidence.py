@@ -309,8 +309,8 @@ VARIANTS = [
     _v(
         "rhat-of-weights",
         "_agreement.py",
-        "return split_rhat(torch.cat([log_joint, values], 2))",
-        "return split_rhat(torch.cat([log_joint, theta], 2))",
+        "return disagreement(torch.cat([log_joint, values], 2))",
+        "return disagreement(torch.cat([log_joint, theta], 2))",
         "chains in equivalent copies disagree",
     ),
     _v(

@@ -48,6 +48,13 @@ VARIANTS = [
         "the cut-off left in the tail",
     ),
     _v(
+        "rhat-of-ranks-alone",
+        "_diagnostics.py",
+        "return max(ranked, plain) if math",
+        "return ranked if math",
+        "one far chain of many is not seen",
+    ),
+    _v(
         "rhat-not-folded",
         "_diagnostics.py",
         "max(_rhat_of_ranks(split), _rhat_of_ranks(folded))",
