@@ -72,7 +72,7 @@ WITH_PARTS = [
         prior={"coef": Laplace(), "intercept": Normal()},
     ),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
-    BayesianLinearRegression(likelihood="student_t"),
+    BayesianLinearRegression(likelihood="student_t", max_iter=5),
     BayesianLinearRegression(
         likelihood=StudentTLikelihood(df=3.0), noise_scale=0.5, tol=1e-9
     ),

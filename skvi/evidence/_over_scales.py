@@ -1,7 +1,7 @@
 """One unknown scale, integrated over by quadrature between bounds at known ones."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -17,10 +17,12 @@ from skvi.utils._device import CPU
 
 __all__ = ["bound_over_scales", "has_unknown_scale"]
 
-# Steps of the log scale: most of its posterior deviation, by a parabola, within
-# these limits. The trapezoidal rule is then exact to a thousandth of a nat. It ends
-# where the rest of the mass, whose tails are exponential, is less than that.
-TRIAL, SHORTEST, LONGEST, REST, MAX_NODES = 0.5, 0.08, 0.8, 1e-4, 40
+# Steps of the log scale: a fraction of its posterior deviation, by a parabola through
+# points a trial apart, within these limits. The sum ends where the rest of the mass,
+# whose tails are exponential, is small; that, and the difference from the sum over
+# every second node, widen the bounds.
+TRIAL, FRACTION, SHORTEST, LONGEST = 0.3, 0.7, 1e-3, 0.7
+REST, MAX_NODES = 1e-4, 40
 # Scales of less mass decide nothing about what is reliable.
 NO_MASS = 1e-3
 
@@ -69,17 +71,19 @@ def bound_over_scales(
     nodes = {d: at(center + d) for d in (-TRIAL, 0.0, TRIAL)}
     values = [found.estimate for found in nodes.values()]
     bend = max(2 * values[1] - values[0] - values[2], 1e-9)
-    step = min(max(0.8 * TRIAL * bend**-0.5, SHORTEST), LONGEST)
-    found = [nodes[0.0]]
+    step = min(max(FRACTION * TRIAL * bend**-0.5, SHORTEST), LONGEST)
+    found = {0: nodes[0.0]}
     for sign in (-1, 1):
-        for i in range(1, MAX_NODES):
-            found.append(at(center + sign * i * step))
-            total = torch.logsumexp(
-                torch.tensor([f.estimate for f in found], device=CPU), 0
-            )
-            if found[-1].estimate < float(total) + math.log(REST):
+        for i in range(sign, sign * MAX_NODES, sign):
+            found[i] = at(center + i * step)
+            if not found[i].estimate >= _log_sum(found.values()) + math.log(REST):
                 break
     return _sum(found, step, target, posterior, generator)
+
+
+def _log_sum(found: Iterable[EvidenceBounds]) -> float:
+    values = torch.tensor([f.estimate for f in found], dtype=torch.float64, device=CPU)
+    return float(torch.logsumexp(values, 0))
 
 
 def _shifted(found: EvidenceBounds, shift: float) -> EvidenceBounds:
@@ -92,13 +96,17 @@ def _shifted(found: EvidenceBounds, shift: float) -> EvidenceBounds:
 
 
 def _sum(
-    found: list[EvidenceBounds],
+    nodes: dict[int, EvidenceBounds],
     step: float,
     target: SupervisedTarget,
     posterior: Posterior,
     generator: torch.Generator,
 ) -> EvidenceBounds:
     """Bounds of the sum from those of its terms, which are independent."""
+    found = list(nodes.values())
+    every_second = [f for i, f in nodes.items() if i % 2 == 0]
+    coarse = math.log(2) + _log_sum(every_second)
+    error = abs(_log_sum(found) - coarse) + 2 * REST
 
     def total(name: str) -> tuple[float, torch.Tensor]:
         values = torch.tensor(
@@ -109,6 +117,7 @@ def _sum(
     lower, share_below = total("lower")
     upper, share_above = total("upper")
     estimate, share = total("estimate")
+    lower, upper = lower - error, upper + error
     errors = [
         math.sqrt(sum((float(p) * getattr(f, name)) ** 2 for p, f in pairs))
         for name, pairs in (
@@ -116,7 +125,12 @@ def _sum(
             ("upper_se", zip(share_above, found, strict=True)),
         )
     ]
-    counted = [f for p, f in zip(share, found, strict=True) if p > NO_MASS]
+    ends = min(nodes), max(nodes)  # where the sum was ended must be known, too
+    counted = [
+        f
+        for p, (i, f) in zip(share, nodes.items(), strict=True)
+        if p > NO_MASS or i in ends
+    ]
     worst = next((f for f in counted if not f.reliable), counted[0])
     rows = {
         "ELBO of q": elbo_row(lower_bound(target, posterior, generator)),

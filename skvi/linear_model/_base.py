@@ -105,7 +105,10 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         """As for every estimator; warns of features that the prior does not suit."""
         target, data = super()._make_target(X, y, sample_weight, exposure)
         prior, name = self._coef_prior(), type(self).__name__
-        self._warn(unscaled_message(data["X"], prior, name), SkviWarning)
+        units = self._model.units
+        is_centered = units is not None or not self.fit_intercept
+        message = unscaled_message(data["X"], prior, name, is_centered)
+        self._warn(message, SkviWarning)
         return target, data
 
     def _resolve(self, name):

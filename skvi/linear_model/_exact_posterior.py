@@ -72,9 +72,11 @@ class ConjugatePosterior(Movable):
         Returns
         -------
         ConjugatePosterior or None
-            None where there is no form, or nothing to integrate.
+            None where there is no form, or nothing to integrate; or where coefficients
+            have no variance, because their precision is vague and the data say
+            nothing of some of them and of fewer than three others.
         """
-        if form is None or not has_nodes(form):
+        if form is None or not has_nodes(form) or _has_no_variance(form):
             return None
         return cls(replace(form, data=replace(form.data, gram=None)))
 
@@ -248,6 +250,13 @@ class ConjugatePosterior(Movable):
             for x in (nodes.noise, nodes.coef, nodes.weights)
         )
         return _normals_given(self.form, t, s), w
+
+
+def _has_no_variance(form: ConjugateForm) -> bool:
+    """Whether a coefficient without data has a Student-t with two degrees or fewer."""
+    gamma, n_known = form.coef.hyperprior, len(form.data.values)
+    has_outside = n_known < form.data.n_features
+    return has_outside and gamma is not None and gamma.shape + 0.5 * n_known < 1.01
 
 
 def _normals_given(

@@ -13,12 +13,16 @@ __all__ = ["unscaled_message"]
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
 # a warning: a few rare ones, as among sparse features, do not count.
 MAX_RATIO, SMALL = 1000.0, 0.1
+# Distance from zero, in ranges, that no intercept of the usual size makes up for.
+MAX_DISTANCE = 10.0
 # Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000
 
 
-def unscaled_message(X: Any, prior: Any, name: str) -> str:
+def unscaled_message(X: Any, prior: Any, name: str, is_centered: bool = True) -> str:
     """Say that one scale does not suit features of very different ranges.
+
+    Or that a feature is far from zero, as a calendar year is.
 
     Parameters
     ----------
@@ -27,6 +31,8 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
         Prior of the coefficients.
     name : str
         Name of the estimator, for the remedy.
+    is_centered : bool, default=True
+        Whether the fit centers features, or has no intercept.
 
     Returns
     -------
@@ -42,7 +48,17 @@ def unscaled_message(X: Any, prior: Any, name: str) -> str:
     ends = some.max(0), some.min(0)
     if sparse.issparse(some):
         ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()
-    ranges = np.asarray(ends[0], dtype=np.float64) - ends[1]
+    high, low = (np.asarray(end, dtype=np.float64) for end in ends)
+    ranges = high - low
+    distance = np.maximum(low, -high)
+    if not is_centered and (distance > MAX_DISTANCE * ranges)[ranges > 0].any():
+        j = int(np.where(ranges > 0, distance / ranges.clip(min=1e-300), 0).argmax())
+        return (
+            f"feature {j} has values from {low[j]:.6g} to {high[j]:.6g}, so far from "
+            "zero that its coefficient cannot grow without an intercept that is large, "
+            f"too: standardize the features, with make_pipeline(StandardScaler(), "
+            f"{name}(...))"
+        )
     ranges = ranges[ranges > 0]
     if not len(ranges):
         return ""

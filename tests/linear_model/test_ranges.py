@@ -49,6 +49,17 @@ def test_a_fixed_scale_of_one_warns_once(model, y, convert):
     assert warning.filename == __file__
 
 
+def test_features_far_from_zero():
+    """Calendar years. Wrong variant: only ranges are looked at."""
+    years = (1980 + np.arange(60) % 40.0)[:, None]
+    with pytest.warns(SkviWarning, match="from 1980 to 2019, so far from zero"):
+        BayesianLogisticRegression().fit(years, years[:, 0] > 2000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BayesianLogisticRegression().fit(years - 2000, years[:, 0] > 2000)
+        BayesianLinearRegression(prior="normal").fit(years, years[:, 0])
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -6,6 +6,13 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "steps-of-scales-not-below",
+        "_over_scales.py",
+        "LONGEST = 0.3, 0.7, 1e-3, 0.7",
+        "LONGEST = 0.3, 0.7, 0.08, 0.7",
+        "a sum over scales that misses a narrow peak",
+    ),
+    _v(
         "every-independent-draw-accepted",
         "_near_normal.py",
         "gain = offered.log_weights - (self.value - log_prob)",
