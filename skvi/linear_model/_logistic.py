@@ -70,7 +70,9 @@ default="auto"
         which suits standardized features. "auto" is ``Normal(scale=HalfCauchy())``:
         normal, with one scale for all coefficients that the data find, so that weak
         effects are shrunk much and strong ones little. The half-Cauchy hyperprior is
-        weak and proper; the evidence integrates over the scale, and plugs nothing in.
+        weak and proper; the evidence integrates over the scale, and plugs nothing in,
+        but ``coef_std_`` and predictions are those at one scale: with few rows the
+        deviations of strong effects are up to a quarter too small.
         ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
         has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
         coefficients without effect to 0 and leave large ones alone. A dict gives one
