@@ -207,10 +207,10 @@ default="hyperprior"
     exact variance is infinite. With few rows the default hyperpriors leave coefficients
     a spike at 0, and their 90 % intervals hold 77 % of coefficients that have another
     prior (six rows, three features); ``HierarchicalNormal(shape, rate)`` and
-    ``noise_scale=GammaHyperprior(shape, rate)`` say more. ``posterior_`` and ``lower_bound_`` stay those of the fit, in which
-    coefficients and precisions are independent: with six rows and three features, its
-    90 % intervals hold 70 to 80 % of the truth. Other models predict from
-    ``posterior_``.
+    ``noise_scale=GammaHyperprior(shape, rate)`` say more. ``posterior_`` and
+    ``lower_bound_`` stay those of the fit, in which coefficients and precisions are
+    independent: with six rows and three features, its 90 % intervals hold 70 to 80 % of
+    the truth. Other models predict from ``posterior_``.
 
     Evidence: in closed form with normal noise, log loss, normal coefficients and given
     (or learned) precisions, by quadrature with a hyperprior on the noise, on one
