@@ -56,6 +56,7 @@ def find_mode(
     value, slope, curvature, pull = evaluate(theta)
     for _ in range(max_iter):
         gradient = predictor.pull_back(X, slope) + pull
+        slope = None  # as large as the rows; so is a trial that is rejected
         step = solve_newton(target, curvature, precision, gradient, dense)
         decrement = float(gradient @ step) / 2
         rho = longest if decrement > FAR else 1.0
@@ -65,6 +66,7 @@ def find_mode(
             # A long step gains what a whole one promises, or is the last of them.
             if trial[0] <= value - (0.1 * rho if rho <= 1 else 1.0) * decrement:
                 break
+            del trial
             rho, longest = (1.0, 1.0) if rho > 1 else (rho / 2, longest)
         else:
             break
@@ -171,8 +173,8 @@ def alternate(
 
 def convex_part(target: SupervisedTarget, curvature: torch.Tensor) -> torch.Tensor:
     """Clip negative second derivatives in f, or negative eigenvalues, at zero."""
-    if curvature.ndim == 1:
-        return curvature.clamp(min=0)
+    if curvature.ndim == 1:  # no copy of millions of rows without need
+        return curvature if bool(curvature.min() >= 0) else curvature.clamp(min=0)
     if target.loss.is_log_loss:  # the likelihoods with several f are log-concave
         return curvature
     return clip_eigenvalues(curvature)

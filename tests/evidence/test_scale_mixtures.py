@@ -1,6 +1,7 @@
 """Priors with spikes and heavy tails: parameters beside their scales."""
 
 import math
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -122,8 +123,8 @@ def test_diabetes_is_reliable(prior):
     X, y = load_diabetes(return_X_y=True)
     X, y = scale(X), scale(y)
     model = BayesianLinearRegression(prior=prior).fit(X, y)
-    with np.testing.suppress_warnings() as quiet:
-        quiet.filter(UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         bounds = model.evidence_bounds(X, y, random_state=0)
     low, high = bounds.interval()
     assert bounds.reliable, bounds.reason
