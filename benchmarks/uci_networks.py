@@ -35,8 +35,8 @@ x86_64, `results/uci_validation.csv`):
 
 Test rows so far are in `results/uci_networks.csv`: plain ELBO on all splits of all
 sets, "ours" on all splits of Boston, concrete, energy, wine and protein, on ten of
-yacht and four of the others; the other objectives are still to be run. Seconds were measured
-beside other work: wall time before, processor time of one thread from now on.
+yacht and four of the others; the other objectives are still to be run. Seconds were
+measured beside other work: wall time before, processor time of one thread from now on.
 """
 
 import argparse
