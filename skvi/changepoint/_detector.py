@@ -176,8 +176,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     burn-in, estimated from differences of neighboring rows.
 
     The posterior of a new segment is fully optimized after each row. From 25 rows on it
-    takes one step per row, and older rows keep the influence that they had when 25 rows
-    had passed.
+    takes one step per row, and older rows keep the influence that they had by then.
 
     References
     ----------

@@ -70,8 +70,8 @@ def bound_over_scales(
 
     nodes = {d: at(center + d) for d in (-TRIAL, 0.0, TRIAL)}
     values = [found.estimate for found in nodes.values()]
-    bend = max(2 * values[1] - values[0] - values[2], 1e-9)
-    step = min(max(FRACTION * TRIAL * bend**-0.5, SHORTEST), LONGEST)
+    curvature = max(2 * values[1] - values[0] - values[2], 1e-9)
+    step = min(max(FRACTION * TRIAL * curvature**-0.5, SHORTEST), LONGEST)
     found = {0: nodes[0.0]}
     for sign in (-1, 1):
         for i in range(sign, sign * MAX_NODES, sign):

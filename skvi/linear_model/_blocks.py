@@ -5,11 +5,14 @@ import torch
 from skvi.base import NormalForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.posteriors import Family, Posterior, Product
+from skvi.priors import GammaHyperprior
 
 __all__ = [
     "check_gammas",
+    "check_noise_hyperprior",
     "join_independent",
     "normal_of_predictor",
+    "quadratic",
     "with_logarithm",
     "with_positive_blocks",
 ]
@@ -62,3 +65,23 @@ def join_independent(forms: list[NormalForm]) -> NormalForm:
         return NormalForm(mean, torch.cat([form.scale for form in forms]))
     dense = [torch.linalg.cholesky(form.covariance()) for form in forms]
     return NormalForm(mean, torch.block_diag(*dense))
+
+
+def check_noise_hyperprior(gamma: GammaHyperprior) -> GammaHyperprior:
+    """Return a hyperprior of the noise; raise ValueError if it cannot be one."""
+    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
+        raise ValueError(
+            "The hyperprior of the noise needs a positive shape and a positive rate, "
+            f"and has one precision for all rows. Got noise_scale={gamma!r}."
+        )
+    return gamma
+
+
+def quadratic(normal: NormalForm, vector: torch.Tensor) -> float:
+    """Return ``vector' cov vector``."""
+    if normal.scale.ndim == 2:
+        return float((vector @ normal.scale).square().sum())
+    total = (vector * normal.scale).square().sum()
+    if normal.factor is not None:
+        total = total + (vector @ normal.factor).square().sum()
+    return float(total)

@@ -8,9 +8,9 @@ from skvi.likelihoods import Likelihood, NegativeBinomialLikelihood
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
-    with_logarithm,
     with_positive_blocks,
 )
+from skvi.linear_model._count_evidence import CountEvidenceMixin
 from skvi.linear_model._count_model import (
     CountModel,
     Counts,
@@ -28,7 +28,7 @@ __all__ = ["BayesianPoissonRegressor"]
 
 
 class BayesianPoissonRegressor(
-    CountPredictionMixin, RegressorMixin, BayesianLinearModel
+    CountPredictionMixin, CountEvidenceMixin, RegressorMixin, BayesianLinearModel
 ):
     """Regression of counts with a posterior over its coefficients.
 
@@ -333,12 +333,6 @@ default="auto"
         state = start_at_moments(problem, name)
         return super()._initialize(problem.at(state)) or state
 
-    def _bound_evidence(self, target, generator, *options, **limits):
-        if target.is_extended and self._normal is not None:
-            (name,) = target.layout.positive
-            limits["normal"] = with_logarithm(self._normal, self.posterior_, name)
-        return super()._bound_evidence(target, generator, *options, **limits)
-
     def _check_exposure(self, X, exposure):
         return None if exposure is None else log_exposure(exposure, X.shape[0])
 
@@ -359,69 +353,3 @@ default="auto"
             return {"dispersion_": float(posterior.part("dispersion").as_gamma().mean)}
         bound = self._model.bound(found["_hyper"])[1]
         return {"dispersion_": float(bound.overdispersion)}
-
-    def evidence_bounds(
-        self,
-        X,
-        y,
-        *,
-        sample_weight=None,
-        exposure=None,
-        method="auto",
-        n_draws=None,
-        precision=None,
-        max_seconds=None,
-        random_state=None,
-    ):
-        """Bound the log evidence log p(D) of the model from below and above.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            The training features.
-        y : array-like of shape (n_samples,)
-            The training counts.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights. Integers are rows that are repeated so often;
-            with others the evidence is a generalized one.
-        exposure : array-like of shape (n_samples,), default=None
-            Needed if the fit had it.
-        method : {"auto", "importance", "annealing"}, default="auto"
-            See `BayesianLogisticRegression.evidence_bounds`.
-        n_draws : int, default=None
-            Draws on each side, at least 64. None chooses as many as `precision`
-            needs.
-        precision : float, default=None
-            Target distance of each bound from log p(D), in nats. None is 0.03, limited
-            to about 130,000 (correlated) draws on each side. Not together with
-            `n_draws`.
-        max_seconds : float, default=None
-            See `BayesianLogisticRegression.evidence_bounds`.
-        random_state : int, RandomState instance or None, default=None
-
-        Returns
-        -------
-        EvidenceBounds
-            With ``lower``, ``upper``, their standard errors, ``estimate``,
-            ``reliable`` and ``reason``; ``print(bounds)`` shows the
-            interval, ``print(bounds.table)`` every bound.
-
-        Raises
-        ------
-        ValueError
-            The data are not those of the fit, the fit had weights and none are
-            given, or y was not of counts.
-        """
-        self._check_X(X)
-        self._model.response.check_counts(y, "evidence_bounds")
-        return self._check_and_bound(
-            X,
-            y,
-            sample_weight,
-            method,
-            n_draws,
-            precision,
-            random_state,
-            exposure,
-            max_seconds,
-        )

@@ -20,7 +20,12 @@ from skvi._regressors import (
 from skvi._warm_start import at_last_scales
 from skvi.base import Units
 from skvi.linear_model._base import BayesianLinearModel
-from skvi.linear_model._blocks import check_gammas, with_positive_blocks
+from skvi.linear_model._blocks import (
+    check_gammas,
+    check_noise_hyperprior,
+    quadratic,
+    with_positive_blocks,
+)
 from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
 from skvi.linear_model._regression_exact import RegressionExactMixin
@@ -143,7 +148,7 @@ class GaussianRegression(
         """Hyperpriors of the precisions that are inferred: arguments of the target."""
         found = {"noise_hyperprior": None}
         if isinstance(self.noise_scale, GammaHyperprior):
-            found["noise_hyperprior"] = _checked(self.noise_scale)
+            found["noise_hyperprior"] = check_noise_hyperprior(self.noise_scale)
         elif self.noise_scale == "hyperprior":
             found["noise_hyperprior"] = self._noise_hyperprior()
         found["coef_hyperprior"] = _hyperprior(self._coef_prior())
@@ -235,7 +240,7 @@ class GaussianRegression(
             return {"intercept_": kind(0), "intercept_std_": kind(0)}
         move = torch.from_numpy(np.append(-units.x_mean, 1.0))
         mean = float(move @ normal.mean) * units.y_scale + units.y_mean
-        std = units.y_scale * math.sqrt(_quadratic(normal, move))
+        std = units.y_scale * math.sqrt(quadratic(normal, move))
         return {"intercept_": kind(mean), "intercept_std_": kind(std)}
 
     def _noise_of(self, found):
@@ -391,22 +396,3 @@ def _build_prior(prior, layout):
 def _hyperprior(prior):
     """Gamma hyperprior of a prior on precisions, or None."""
     return prior.gamma_hyperprior() if isinstance(prior, Prior) else None
-
-
-def _checked(gamma):
-    if not (gamma.shape > 0 and gamma.rate > 0 and gamma.is_shared):
-        raise ValueError(
-            "The hyperprior of the noise needs a positive shape and a positive rate, "
-            f"and has one precision for all rows. Got noise_scale={gamma!r}."
-        )
-    return gamma
-
-
-def _quadratic(normal, vector):
-    """Return ``vector' cov vector``."""
-    if normal.scale.ndim == 2:
-        return float((vector @ normal.scale).square().sum())
-    total = (vector * normal.scale).square().sum()
-    if normal.factor is not None:
-        total = total + (vector @ normal.factor).square().sum()
-    return float(total)

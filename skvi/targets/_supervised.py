@@ -1,9 +1,8 @@
 """Supervised learning: losses of a predictor on data."""
 
-from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +12,11 @@ from skvi.priors import BuiltPrior
 from skvi.targets._expected_loss import (
     ExpectedLoss,
     expect_roughly,
-    gather,
     hyper_path,
     spread_of,
-    term_chunks,
 )
 from skvi.targets._free_energy import FreeEnergy
+from skvi.targets._row_terms import row_terms
 from skvi.targets._rows import SupervisedRows, shift, shift_mean, weighted_sum
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
 from skvi.targets._whitened_network import WhitenedNetwork
@@ -318,7 +316,7 @@ class SupervisedTarget(SupervisedRows):
             mean, variance = self.predictor.moments(part.X, normal)
             return mean, spread_of(variance)
 
-        return self._row_terms(of_rows, partial(self.loss.expected, refine=refine))
+        return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
 
     def loss_terms_at(
         self, mean: torch.Tensor, variance: torch.Tensor, refine: int = 1
@@ -344,7 +342,7 @@ class SupervisedTarget(SupervisedRows):
         def of_rows(_: Rows, chunk: slice) -> tuple[torch.Tensor, torch.Tensor]:
             return mean[chunk], spread[chunk]
 
-        return self._row_terms(of_rows, partial(self.loss.expected, refine=refine))
+        return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
 
     def rough_loss_terms(
         self, normal: NormalForm
@@ -367,7 +365,7 @@ class SupervisedTarget(SupervisedRows):
             mean, variance = self.predictor.moments(part.X, normal)
             return mean, variance.sqrt()
 
-        return self._row_terms(of_rows, partial(expect_roughly, self.loss))
+        return row_terms(self, of_rows, partial(expect_roughly, self.loss))
 
     def loss_terms(
         self, theta: torch.Tensor
@@ -391,28 +389,4 @@ class SupervisedTarget(SupervisedRows):
             f = self.predictor.project(part.X, theta[:, None])[..., 0]
             return f, torch.zeros_like(f if f.ndim == 1 else torch.diag_embed(f))
 
-        return self._row_terms(of_rows, self.loss.expected)
-
-    def _row_terms(
-        self,
-        of_rows: Callable[[Rows, slice], tuple[torch.Tensor, torch.Tensor]],
-        integrate: Callable[..., Sequence[torch.Tensor]],
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Value and weighted derivatives, from mean and deviation of f of some rows."""
-        likelihood, values = self.likelihood, []
-
-        def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:
-            for chunk in term_chunks(self.n_rows, self._predictor.n_outputs):
-                part = self.rows.take(chunk)
-                mean, spread = of_rows(part, chunk)
-                value, *terms = integrate(
-                    likelihood, shift_mean(mean, part), spread, part.y
-                )
-                w = part.weight
-                if w is not None:
-                    terms = [like_rows(w, term) * term for term in terms]
-                values.append(value.sum() if w is None else w @ value)
-                yield chunk, terms
-
-        slope, curvature = gather(of_chunks(), self.n_rows)
-        return reduce(torch.add, values) - self.constant, slope, curvature
+        return row_terms(self, of_rows, self.loss.expected)
