@@ -119,30 +119,38 @@ class ConditionalDensity(Protocol):
     ) -> torch.Tensor: ...
 
     def expected_log_prob(
-        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations: ...
 
     def expected_log_loss(
-        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations: ...
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations: ...
 
     def expected_power_integral(
-        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations: ...
 
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,

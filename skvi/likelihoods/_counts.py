@@ -128,27 +128,25 @@ class CountLikelihood(Likelihood):
     def expected_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """By nodes around each row's peak; see `Likelihood.expected_power`."""
-        return expect_peaked(
-            lambda f, t: c * self.log_prob(f, t), mean, spread, y, refine
-        )
+        return expect_peaked(lambda f, t: c * self.log_prob(f, t), mean, std, y, refine)
 
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """By nodes around the peaks; see `Likelihood.expected_escort_power`."""
         return expect_peaked(
-            lambda f, t: self.log_escort_power(f, t, c), mean, spread, y, refine
+            lambda f, t: self.log_escort_power(f, t, c), mean, std, y, refine
         )
 
 

@@ -197,14 +197,18 @@ class Likelihood(Component, Movable, Predictive):
         return None
 
     def expected_log_prob(
-        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Expected log density, and its derivatives, under a normal f_i.
 
         Parameters
         ----------
         mean : Tensor of shape (n,) or (n, K)
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         refine : int, default=1
@@ -213,24 +217,28 @@ class Likelihood(Component, Movable, Predictive):
         Returns
         -------
         value, first, second : Tensor
-            Tensors of shape (n,), of the shape of `mean` and of that of `spread`.
+            Tensors of shape (n,), of the shape of `mean` and of that of `std_or_cov`.
             Expectation of log p(y | f), in nats per row, and of its first and second
             derivative in f, without Monte Carlo noise. The latter two are also the
             derivative of the value in the mean, and twice the one in the variance.
         """
         return expect_derivatives(
-            self.log_prob, mean, spread, y, self.length_scale, refine
+            self.log_prob, mean, std_or_cov, y, self.length_scale, refine
         )
 
     def expected_log_loss(
-        self, mean: torch.Tensor, spread: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """`expected_log_prob` with the opposite sign.
 
         Parameters
         ----------
         mean : Tensor of shape (n,) or (n, K)
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
         y : Tensor of shape (n,)
         refine : int, default=1
 
@@ -238,13 +246,13 @@ class Likelihood(Component, Movable, Predictive):
         -------
         value, first, second : Tensor
         """
-        value, first, second = self.expected_log_prob(mean, spread, y, refine)
+        value, first, second = self.expected_log_prob(mean, std_or_cov, y, refine)
         return -value, -first, -second
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
@@ -254,7 +262,7 @@ class Likelihood(Component, Movable, Predictive):
         Parameters
         ----------
         mean : Tensor of shape (n,) or (n, K)
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         c : float
@@ -270,21 +278,21 @@ class Likelihood(Component, Movable, Predictive):
         return expect_derivatives(
             lambda f, t: torch.exp(c * self.log_prob(f, t)),
             mean,
-            spread,
+            std_or_cov,
             y,
             self.length_scale,
             refine,
         )
 
     def expected_power_integral(
-        self, mean: torch.Tensor, spread: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Expected integral of p(y | f)^c over y, and its derivatives.
 
         Parameters
         ----------
         mean : Tensor of shape (n,) or (n, K)
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         c : float
             Power, positive.
@@ -299,7 +307,7 @@ class Likelihood(Component, Movable, Predictive):
         return expect_derivatives(
             lambda f, _: torch.exp(self.log_power_integral(f, c)),
             mean,
-            spread,
+            std_or_cov,
             mean.new_zeros(len(mean)),
             self.length_scale,
             refine,
@@ -308,7 +316,7 @@ class Likelihood(Component, Movable, Predictive):
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
@@ -320,7 +328,7 @@ class Likelihood(Component, Movable, Predictive):
         Parameters
         ----------
         mean : Tensor of shape (n,) or (n, K)
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         c : float
@@ -336,7 +344,7 @@ class Likelihood(Component, Movable, Predictive):
         return expect_derivatives(
             lambda f, t: torch.exp(self.log_escort_power(f, t, c)),
             mean,
-            spread,
+            std_or_cov,
             y,
             self.length_scale,
             refine,

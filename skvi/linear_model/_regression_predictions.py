@@ -51,8 +51,8 @@ class RegressionPredictionMixin:
             found = [o.predict(X, return_std, return_cov) for o in self.outputs_]
             if not (return_std or return_cov):
                 return np.stack(found, 1)
-            means, spreads = zip(*found, strict=True)
-            return np.stack(means, 1), np.stack(spreads, -1)
+            means, covs = zip(*found, strict=True)
+            return np.stack(means, 1), np.stack(covs, -1)
         if self._is_drawn():
             return self._predict_from_draws(X, return_std, return_cov)
         mean, variance = self._function_moments(X)

@@ -53,10 +53,10 @@ def approach(problem, noise_scale):
     """
     y, w = problem.target.y, problem.target.sample_weight
     w = torch.ones_like(y) if w is None else w
-    spread = median_distance(y.cpu().numpy(), w.cpu().numpy(), 0.0)
-    if not spread > noise_scale:
+    distance = median_distance(y.cpu().numpy(), w.cpu().numpy(), 0.0)
+    if not distance > noise_scale:
         return None
-    state, scale, options = problem.state, spread, ROUGH
+    state, scale, options = problem.state, distance, ROUGH
     while scale > 1.5 * noise_scale:
         wider = _with_noise(problem.target, GaussianLikelihood(scale))
         near = problem.at(State(state.posterior, wider))

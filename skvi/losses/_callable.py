@@ -111,7 +111,7 @@ class CallableLoss(Loss):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
@@ -122,13 +122,13 @@ class CallableLoss(Loss):
                 "of a linear model for several classes. Use two classes, a network "
                 "(which trains on draws), or loss='beta'."
             )
-        smooth = torch.where(spread > 0, spread, SMOOTHING)
+        smooth = torch.where(std_or_cov > 0, std_or_cov, SMOOTHING)
         out = mean.new_empty(3, len(mean), dtype=torch.float64)
         width = refine * math.ceil(2 * REACH / STEPS[-1])
         for rows in row_chunks(len(mean), width, CHUNK_ELEMENTS):
             out[:, rows] = self._integrate(mean[rows], smooth[rows], y[rows], refine)
         at_point = self(likelihood, mean[None, :, None], y)[0].to(out.dtype)
-        value = torch.where(spread > 0, out[0], at_point)
+        value = torch.where(std_or_cov > 0, out[0], at_point)
         if not bool(torch.isfinite(value).all()):
             raise ValueError(
                 f"loss={self!r} is not finite for some f. Losses must be finite for "
@@ -237,13 +237,14 @@ class RegularizedLoss(Loss):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Sum of both expectations; see `Loss.expected`."""
         found = [
-            part.expected(likelihood, mean, spread, y, refine) for part in self._parts
+            part.expected(likelihood, mean, std_or_cov, y, refine)
+            for part in self._parts
         ]
         if len(found) == 1:
             return found[0]

@@ -47,9 +47,9 @@ class LogLoss(Loss):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's own expectation; see `Loss.expected`."""
-        return likelihood.expected_log_loss(mean, spread, y, refine)
+        return likelihood.expected_log_loss(mean, std_or_cov, y, refine)

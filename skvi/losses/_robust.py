@@ -68,14 +68,14 @@ class BetaLoss(Loss):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's expected powers; see `Loss.expected`."""
         c = self.beta - 1
-        gain = likelihood.expected_power(mean, spread, y, c, refine)
-        norm = likelihood.expected_power_integral(mean, spread, self.beta, refine)
+        gain = likelihood.expected_power(mean, std_or_cov, y, c, refine)
+        norm = likelihood.expected_power_integral(mean, std_or_cov, self.beta, refine)
         return (
             norm[0] / self.beta - gain[0] / c,
             norm[1] / self.beta - gain[1] / c,
@@ -149,11 +149,13 @@ class GammaLoss(Loss):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         """Use the likelihood's expected escort powers; see `Loss.expected`."""
         factor = -math.exp(self._log_factor)
-        found = likelihood.expected_escort_power(mean, spread, y, self.gamma, refine)
+        found = likelihood.expected_escort_power(
+            mean, std_or_cov, y, self.gamma, refine
+        )
         return factor * found[0], factor * found[1], factor * found[2]

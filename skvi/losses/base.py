@@ -105,7 +105,7 @@ class Loss(Component, Movable):
         self,
         likelihood: ConditionalDensity,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
@@ -117,7 +117,7 @@ class Loss(Component, Movable):
         mean : Tensor of shape (n,) or (n, K)
             Mean of f; with K columns the loss must be invariant to adding a constant to
             all of them, as that of a softmax is.
-        spread : Tensor of shape (n,) or (n, K, K)
+        std_or_cov : Tensor of shape (n,) or (n, K, K)
             Standard deviations of f, or its covariances.
         y : Tensor of shape (n,)
         refine : int, default=1
@@ -126,7 +126,7 @@ class Loss(Component, Movable):
         Returns
         -------
         value, first, second : Tensor
-            Tensors of shape (n,), of the shape of `mean` and of that of `spread`:
+            Tensors of shape (n,), of the shape of `mean` and of that of `std_or_cov`:
             expectation of the loss, in nats per row and without Monte Carlo noise, and
             of its first and second derivative in f (the derivative of the value in the
             mean, and twice the one in the variance).
@@ -134,7 +134,7 @@ class Loss(Component, Movable):
         return expect_derivatives(
             lambda f, t: self(likelihood, f, t),
             mean,
-            spread,
+            std_or_cov,
             y,
             likelihood.length_scale,
             refine,

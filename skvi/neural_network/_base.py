@@ -18,7 +18,7 @@ from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
-from skvi.neural_network._flatness import spread_rows, unscaled_message
+from skvi.neural_network._flatness import spaced_rows, unscaled_message
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
@@ -204,7 +204,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
         """Compare the fit of some training rows with a constant; log loss only."""
         if self._continues or not self.loss_function_.is_log_loss:
             return {}, ""  # a single batch need not show what the network has learned
-        rows = spread_rows(target.n_rows)
+        rows = spaced_rows(target.n_rows)
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.sample_weight is not None:
@@ -214,7 +214,7 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
 
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""
-        return unscaled_message(target.X[spread_rows(target.n_rows)].cpu().numpy())
+        return unscaled_message(target.X[spaced_rows(target.n_rows)].cpu().numpy())
 
     def _drawn(self, theta=None):
         """Networks that predictions average over; `theta` replaces that of the fit."""

@@ -14,7 +14,7 @@ __all__ = [
     "missed_message",
     "missed_variance",
     "remedies",
-    "spread_rows",
+    "spaced_rows",
     "unscaled_message",
 ]
 
@@ -32,7 +32,7 @@ LARGEST = 1e140
 MAX_ROWS = 2000
 
 
-def spread_rows(n_rows: int) -> np.ndarray:
+def spaced_rows(n_rows: int) -> np.ndarray:
     """Indices of at most 2000 rows, evenly spaced."""
     return np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))
 

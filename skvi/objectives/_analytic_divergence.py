@@ -110,9 +110,9 @@ class _Moments:
         numbers = [(form.weight, form.constant) for form in forms]
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
         self.precision, self.center = precision.to(dtype), center.to(dtype)
-        self.pull = (precision * center).to(dtype)
+        self.shift = (precision * center).to(dtype)
         self.minus_weight = -self.weight[:, None].to(dtype).expand_as(std)
-        self.shares = self.precision, self.pull, self.minus_weight
+        self.shares = self.precision, self.shift, self.minus_weight
         self.is_centered = not bool(center.any())
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
@@ -121,16 +121,16 @@ class _Moments:
         factor = self.precision.new_tensor(shares)[:, None]
         self.shares = (
             factor * self.precision,
-            factor * self.pull,
+            factor * self.shift,
             factor * self.minus_weight,
         )
 
     def complete(self) -> None:
         std, slope = self.std, self.for_std
-        precision, pull, minus_weight = self.shares
+        precision, shift, minus_weight = self.shares
         self.for_mean.addcmul_(precision, self.mean)
         if not self.is_centered:
-            self.for_mean.sub_(pull)
+            self.for_mean.sub_(shift)
         slope.addcmul_(precision, std)
         torch.addcmul(minus_weight, slope, std, out=slope)
 

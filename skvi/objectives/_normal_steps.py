@@ -61,9 +61,9 @@ class NormalSteps(NetworkSteps):
             weights.copy_(block)
         self.gradient.zero_()
         self._pull_back(step)
-        pulled = torch.cat([g[0, 0].flatten(1) for g in self.passes.gradients], 1)
+        gradients = torch.cat([g[0, 0].flatten(1) for g in self.passes.gradients], 1)
         with torch.inference_mode(False):
-            slopes = pulled.clone(), torch.full_like(divergence, self._share)
+            slopes = gradients.clone(), torch.full_like(divergence, self._share)
             (own,) = torch.autograd.grad((theta, divergence), leaf, slopes)
         self.gradient.add_(own)
         self._divergences.append(divergence.detach().double().reshape(1))

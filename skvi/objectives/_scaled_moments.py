@@ -117,7 +117,7 @@ class ScaledMoments:
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
         self.params, self.scales = params, scales
         self.whole = self.weight[:, None].to(like)
-        self.pull = self.whole * scales.members.sum(0)
+        self.counts = self.whole * scales.members.sum(0)
         self.share = torch.ones_like(self.whole)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
@@ -132,8 +132,8 @@ class ScaledMoments:
         self.for_mean.addcmul_(precision, shift)
         slope.addcmul_(precision, std).mul_(std).sub_(self.whole * share)
         squares = shift.square_().addcmul_(std, std).mul_(precision)
-        pulled = squares @ self.scales.members
-        torch.sub(self.pull * share, pulled, out=self.scales.for_factors)
+        moments = squares @ self.scales.members
+        torch.sub(self.counts * share, moments, out=self.scales.for_factors)
 
     def _precision(self, params: torch.Tensor) -> torch.Tensor:
         """Precisions of the prior, (..., M, P)."""
@@ -147,5 +147,5 @@ class ScaledMoments:
         squares = torch.exp(log_std).square_().addcmul_(shift, shift)
         total = squares.mul_(self._precision(trail)).sum(2, dtype=torch.float64)
         entropy = log_std.sum(2, dtype=torch.float64)
-        scales = (log_factors * self.pull).sum(2, dtype=torch.float64)
+        scales = (log_factors * self.counts).sum(2, dtype=torch.float64)
         return 0.5 * total - self.weight * entropy + scales + self.constant

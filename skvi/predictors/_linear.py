@@ -297,9 +297,9 @@ class LinearPredictor(Predictor):
         mean = self.project(X, normal.mean[:, None])[..., 0]
         if is_full and isinstance(X, torch.Tensor) and self._pays(len(X)):
             return mean, self._all_covariances(X, normal.covariance())
-        spread = self._covariance if is_full else self._variance
+        second_moment = self._covariance if is_full else self._variance
         width = self.n_outputs * (self.layout.size if is_full else 1)
-        parts = [spread(chunk, normal) for _, chunk in _chunks(X, width)]
+        parts = [second_moment(chunk, normal) for _, chunk in _chunks(X, width)]
         return mean, parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _pays(self, n_rows: int) -> bool:

@@ -163,14 +163,14 @@ class MLPPredictor(Predictor):
         scale = self.layout.natural_scales().to(generator.device)
         mean = scale * randn(generator, self.layout.size)
         for i in range(self.n_layers):
-            mean[self.layout[f"intercept_{i}"].slice] *= self._spread(i)
+            mean[self.layout[f"intercept_{i}"].slice] *= self._intercept_scale(i)
         last = mean[self.layout[f"coef_{self.n_layers - 1}"].slice]
         last *= LAST_SHARE
         for output in self.flat_outputs:
             last.view(-1, self.n_outputs)[:, output] = 0
         return NormalForm(mean, INITIAL_SHARE * scale)
 
-    def _spread(self, layer: int) -> float:
+    def _intercept_scale(self, layer: int) -> float:
         """Standard deviation of the intercepts at the start."""
         if layer > 0 or self.n_layers == 1:
             return 0.0

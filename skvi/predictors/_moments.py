@@ -55,8 +55,8 @@ class FactorMoments(torch.autograd.Function):
             both = g_variance + g_variance.mT
             rows = torch.cat([g_mean[..., None], both @ root], 2)
             weights = g_variance.diagonal(dim1=1, dim2=2)
-        pulled, squared = _pull_back(ctx.predictor, ctx.chunks, rows, weights)
-        return pulled[0], 2 * scale * squared, pulled[1:].T, None, None
+        sums, squared = _pull_back(ctx.predictor, ctx.chunks, rows, weights)
+        return sums[0], 2 * scale * squared, sums[1:].T, None, None
 
 
 class FullMoments(torch.autograd.Function):

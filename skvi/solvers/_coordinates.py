@@ -53,8 +53,8 @@ class Coordinates:
         t = self._split(x)[1]
         g_mean, g_scale, *g_factor = gradients
         columns = torch.cat([g_mean[:, None], *g_factor], 1)
-        pulled = self.curvature.root_transposed(columns)
-        return torch.cat([pulled[:, 0], *self._shape_gradient(t, g_scale, pulled)])
+        g_root = self.curvature.root_transposed(columns)
+        return torch.cat([g_root[:, 0], *self._shape_gradient(t, g_scale, g_root)])
 
     def _split(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.split([self.size, self.size, self.n_free - 2 * self.size])
@@ -70,7 +70,7 @@ class Coordinates:
         return ((self.floor + self.free * (1 + t).square()).sqrt(),)
 
     def _shape_gradient(
-        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+        self, t: torch.Tensor, g_scale: torch.Tensor, g_root: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Gradients in t, and in the coordinates after it."""
         move = self.free * (1 + t)
@@ -96,9 +96,9 @@ class _FactorCoordinates(Coordinates):
         return *super()._shape(t, rest, moved), self.factor + moved[:, 1:]
 
     def _shape_gradient(
-        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+        self, t: torch.Tensor, g_scale: torch.Tensor, g_root: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        return *super()._shape_gradient(t, g_scale, pulled), pulled[:, 1:].reshape(-1)
+        return *super()._shape_gradient(t, g_scale, g_root), g_root[:, 1:].reshape(-1)
 
 
 class _FullCoordinates(Coordinates):
@@ -119,7 +119,7 @@ class _FullCoordinates(Coordinates):
         return (self.start.scale @ factor,)
 
     def _shape_gradient(
-        self, t: torch.Tensor, g_scale: torch.Tensor, pulled: torch.Tensor
+        self, t: torch.Tensor, g_scale: torch.Tensor, g_root: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         inner = self.start.scale.T @ g_scale
         return inner.diagonal() * t.exp(), inner[self.rows, self.columns]

@@ -177,14 +177,14 @@ class AveragedLoss(Movable):
         self,
         likelihood: Likelihood,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Expected loss and its derivatives, averaged; see `Loss.expected`."""
         parts = []
         for bound, weight in zip(self.bound, self.weights, strict=True):
-            found = self.loss.expected(bound, mean, spread, y, refine)
+            found = self.loss.expected(bound, mean, std_or_cov, y, refine)
             parts.append([weight * value for value in found])
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
         return value, first, second

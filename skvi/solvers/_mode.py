@@ -47,15 +47,15 @@ def find_mode(
     def evaluate(theta: torch.Tensor) -> tuple:
         loss, slope, curvature = target.loss_terms(theta)
         deviation = theta - prior.mean
-        pull = precision * deviation
-        value = loss + 0.5 * (pull @ deviation)
-        return float(value), slope, convex_part(target, curvature), pull
+        by_prior = precision * deviation
+        value = loss + 0.5 * (by_prior @ deviation)
+        return float(value), slope, convex_part(target, curvature), by_prior
 
     theta = (prior.mean if start is None else start).clone()
     last, longest = 0.0, LONG_STEP
-    value, slope, curvature, pull = evaluate(theta)
+    value, slope, curvature, by_prior = evaluate(theta)
     for _ in range(max_iter):
-        gradient = predictor.pull_back(X, slope) + pull
+        gradient = predictor.pull_back(X, slope) + by_prior
         slope = None  # as large as the rows; so is a trial that is rejected
         step = solve_newton(target, curvature, precision, gradient, dense)
         decrement = float(gradient @ step) / 2
@@ -70,7 +70,7 @@ def find_mode(
             rho, longest = (1.0, 1.0) if rho > 1 else (rho / 2, longest)
         else:
             break
-        theta, (value, slope, curvature, pull) = moved, trial
+        theta, (value, slope, curvature, by_prior) = moved, trial
         # The next step is smaller by at least the same factor.
         following = decrement * min(decrement / last, 1.0) if last else math.inf
         if decrement < MODE_TOLERANCE or following < NEXT_TOLERANCE:

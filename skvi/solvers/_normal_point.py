@@ -72,13 +72,13 @@ class NormalPoint:
         else:
             factor = self._hessian_factor()
             step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        pull = self._precision_gradient()
-        move, scale = terms.precision_step(pull), self.normal.scale
+        by_cov = self._precision_gradient()
+        move, scale = terms.precision_step(by_cov), self.normal.scale
         if self.precision.ndim == 1:
-            squared = (move * pull / self.precision.square()).sum()
+            squared = (move * by_cov / self.precision.square()).sum()
         else:
             inner = congruence(scale, move)
-            other = congruence(scale, pull) if terms.solves_for_steps else inner
+            other = congruence(scale, by_cov) if terms.solves_for_steps else inner
             squared = (inner * other).sum()
             if not terms.solves_for_steps:
                 squared = squared * terms.entropy_weight
@@ -135,14 +135,14 @@ class NormalPoint:
         return self._convex is self.curvature
 
     def _precision_gradient(self) -> torch.Tensor:
-        pull = self.terms.precision_gradient
+        gradient = self.terms.precision_gradient
         if self.precision.ndim == 2:
-            return add(self._gram, pull)
-        pull = pull if pull.ndim == 1 else pull.diagonal()
+            return add(self._gram, gradient)
+        gradient = gradient if gradient.ndim == 1 else gradient.diagonal()
         if self._is_dense:
-            return self._gram.diagonal() + pull
+            return self._gram.diagonal() + gradient
         target = self.target
-        return target.predictor.gram_diagonal(target.X, self.curvature) + pull
+        return target.predictor.gram_diagonal(target.X, self.curvature) + gradient
 
 
 # Squares of larger means and scales, times data, exceed the range of floats.

@@ -169,14 +169,14 @@ class RowPoint:
     def normal(self) -> NormalForm:
         """The normal over theta."""
         target, space = self.space.target, self.space
-        pull = target.predictor.pull_back(target.X, self.mean)
+        shift = target.predictor.pull_back(target.X, self.mean)
         precision = target.predictor.gram(target.X, self.precision)
         precision.diagonal().add_(1 / space.variance)
         scale = scale_of(precision)
         if scale is None:  # far beyond what the features resolve
             scale = torch.linalg.inv(factorize(precision)).T
             scale = torch.linalg.cholesky(scale @ scale.T)
-        return NormalForm(space.center + space.variance * pull, scale)
+        return NormalForm(space.center + space.variance * shift, scale)
 
 
 class _RowAnderson(Anderson):

@@ -10,10 +10,10 @@ from skvi.utils._quadrature import hermite_rule, normal_rule
 
 __all__ = [
     "ExpectedLoss",
+    "as_std_or_cov",
     "expect_roughly",
     "gather",
     "hyper_path",
-    "spread_of",
     "term_chunks",
 ]
 
@@ -35,7 +35,7 @@ class ExpectedLoss(torch.autograd.Function):
         y: torch.Tensor,
     ) -> torch.Tensor:
         parts = (
-            (i, loss.expected(likelihood, mean[i], spread_of(variance[i]), y[i]))
+            (i, loss.expected(likelihood, mean[i], as_std_or_cov(variance[i]), y[i]))
             for i in term_chunks(len(y), mean[0].numel())
         )
         value, first, second = gather(parts, len(y))
@@ -63,12 +63,12 @@ def hyper_path(
     By quadrature if the expectation is not differentiable itself, with as many nodes as
     in `Loss.expected`.
     """
-    mean, spread = mean.detach(), spread_of(variance.detach())
-    value = loss.expected(likelihood, mean, spread, y)[0]
+    mean, std = mean.detach(), as_std_or_cov(variance.detach())
+    value = loss.expected(likelihood, mean, std, y)[0]
     if not value.requires_grad:
-        width = float(spread.max()) / likelihood.length_scale
-        nodes, weights = normal_rule(width, device=spread.device)
-        f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
+        width = float(std.max()) / likelihood.length_scale
+        nodes, weights = normal_rule(width, device=std.device)
+        f = torch.addcmul(mean, nodes[:, None], std)[..., None]
         value = weights @ loss(likelihood, f, y)
     return value - value.detach()
 
@@ -77,12 +77,12 @@ def expect_roughly(
     loss: Any,
     likelihood: Any,
     mean: torch.Tensor,
-    spread: torch.Tensor,
+    std: torch.Tensor,
     y: torch.Tensor,
 ) -> list[torch.Tensor]:
     """Expected loss and its two derivatives, by five nodes for every row."""
     nodes, weights = hermite_rule(5, mean.device)
-    f = torch.addcmul(mean, nodes[:, None], spread)
+    f = torch.addcmul(mean, nodes[:, None], std)
     with torch.inference_mode(False):  # losses may keep targets for derivatives
         repeated = y.repeat(len(nodes), *[1] * (y.ndim - 1))
     points = f.reshape(-1)
@@ -90,7 +90,7 @@ def expect_roughly(
     return [weights @ value.reshape(f.shape) for value in at_nodes]
 
 
-def spread_of(variance: torch.Tensor) -> torch.Tensor:
+def as_std_or_cov(variance: torch.Tensor) -> torch.Tensor:
     """Standard deviations of a single f; covariance matrices unchanged."""
     return variance.sqrt() if variance.ndim == 1 else variance
 

@@ -64,7 +64,7 @@ class FreeEnergy:
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
@@ -72,25 +72,27 @@ class FreeEnergy:
 
         Parameters
         ----------
-        likelihood, mean, spread, y, refine
+        likelihood, mean, std_or_cov, y, refine
             As in `Loss.expected`.
 
         Returns
         -------
         value, first, second : Tensor
-            Tensors of shape (n,), of the shape of `mean` and of that of `spread`: the
-            free energy, its derivative in the mean, and *twice the one in the
+            Tensors of shape (n,), of the shapes of `mean` and of `std_or_cov`: the free
+            energy, its derivative in the mean, and *twice the one in the
             variance*, which for expectations is also the second derivative in the mean.
             Here that is ``second + alpha first^2``.
         """
-        if not bool(spread.any()):
-            return self.loss.expected(likelihood, mean, spread, y, refine)
+        if not bool(std_or_cov.any()):
+            return self.loss.expected(likelihood, mean, std_or_cov, y, refine)
         if mean.ndim == 2:
-            return self._vector(likelihood, mean, spread, y, refine)
+            return self._vector(likelihood, mean, std_or_cov, y, refine)
         reach = likelihood.length_scale / math.sqrt(max(self.alpha, 1.0))
-        nodes, weights = normal_rule(float(spread.max()) / reach, refine, spread.device)
-        shift = self._center(likelihood, mean, spread, y)
-        f = mean + spread * (nodes[:, None] + shift)
+        nodes, weights = normal_rule(
+            float(std_or_cov.max()) / reach, refine, std_or_cov.device
+        )
+        shift = self._center(likelihood, mean, std_or_cov, y)
+        f = mean + std_or_cov * (nodes[:, None] + shift)
         # The normal density around its own mean, at nodes that are spaced elsewhere.
         tilt = -nodes[:, None] * shift - 0.5 * shift.square()
         gain, first, second = self._derivatives(likelihood, f[..., None], y)
@@ -102,19 +104,19 @@ class FreeEnergy:
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         refine: int,
     ) -> Expectations:
         value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
-        second = torch.empty_like(spread)
-        for rows, factor, nodes, weights in node_groups(spread, refine):
+        second = torch.empty_like(std_or_cov)
+        for rows, factor, nodes, weights in node_groups(std_or_cov, refine):
             f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
-            gain, slope, bend = self._derivatives(likelihood, f, y[rows])
+            gain, slope, curvature = self._derivatives(likelihood, f, y[rows])
             w, value[rows] = self._weigh(weights.log()[:, None], gain)
-            bend = bend + self.alpha * slope[..., None] * slope[..., None, :]
+            curvature = curvature + self.alpha * slope[..., None] * slope[..., None, :]
             first[rows] = -(w[..., None] * slope).sum(0)
-            second[rows] = -(w[..., None, None] * bend).sum(0)
+            second[rows] = -(w[..., None, None] * curvature).sum(0)
         return value, first, second
 
     def _derivatives(
@@ -137,7 +139,7 @@ class FreeEnergy:
         self,
         likelihood: Any,
         mean: torch.Tensor,
-        spread: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
     ) -> torch.Tensor:
         """Mode of the integrand, in standard deviations from the mean.
@@ -149,18 +151,18 @@ class FreeEnergy:
         shift = torch.zeros_like(mean)
         low, high = shift, shift
         for step in range(CENTER_STEPS):
-            f = (mean + spread * shift)[None, :, None]
+            f = (mean + std_or_cov * shift)[None, :, None]
             _, first, second = self._derivatives(likelihood, f, y)
-            pull = self.alpha * spread * first[0]
+            gradient = self.alpha * std_or_cov * first[0]
             if step == 0:
-                if float(pull.abs().max()) < 0.5:
+                if float(gradient.abs().max()) < 0.5:
                     return shift
-                low, high = pull.clamp(max=0), pull.clamp(min=0)
-            excess = pull - shift
+                low, high = gradient.clamp(max=0), gradient.clamp(min=0)
+            excess = gradient - shift
             low = torch.where(excess > 0, shift, low)
             high = torch.where(excess < 0, shift, high)
-            bend = (self.alpha * spread.square() * -second[0]).clamp(min=0)
-            newton = shift + excess / (1 + bend)
+            curvature = (self.alpha * std_or_cov.square() * -second[0]).clamp(min=0)
+            newton = shift + excess / (1 + curvature)
             inside = (newton > low) & (newton < high)
             shift = torch.where(inside, newton, 0.5 * (low + high))
         return shift

@@ -181,8 +181,8 @@ class HierarchicalTarget(SupervisedTarget):
         with torch.no_grad():
             variance = self._predictor.moments(self.X, normal)[1]
         explained = float(torch.from_numpy(w) @ variance.cpu())
-        spread = math.sqrt(explained / (d * float(w.sum())))
-        ratio = size / spread if spread > 0 else 0.0
+        std = math.sqrt(explained / (d * float(w.sum())))
+        ratio = size / std if std > 0 else 0.0
         return ratio if 0 < ratio < math.inf else 1.0
 
     @property

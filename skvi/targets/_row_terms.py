@@ -46,9 +46,9 @@ def row_terms(
     def of_chunks() -> Iterator[tuple[slice, list[torch.Tensor]]]:
         for chunk in term_chunks(target.n_rows, target.predictor.n_outputs):
             part = target.rows.take(chunk)
-            mean, spread = of_rows(part, chunk)
+            mean, std_or_cov = of_rows(part, chunk)
             value, *terms = integrate(
-                likelihood, shift_mean(mean, part), spread, part.y
+                likelihood, shift_mean(mean, part), std_or_cov, part.y
             )
             w = part.weight
             if w is not None:

@@ -149,13 +149,13 @@ class ScaleMixtureTarget(Target):
         root = free.sqrt()
         v = torch.exp(0.5 * (log_known - self.log_known))
         width = v * root
-        pulled = self.center * known * free
-        ratio = pulled / v + e * root  # coefficient over its scale
+        shifted = self.center * known * free
+        ratio = shifted / v + e * root  # coefficient over its scale
         theta = lifted[:, :size].clone()
-        theta[:, self.where] = pulled + e * width
+        theta[:, self.where] = shifted + e * width
         terms = scale.log_prob - 0.5 * (ratio.square() + LOG_2PI - free.log())
-        by_scale = 2 * pulled * free + e * width * free
-        ratio_by_scale = pulled / v * (1 - known) * free - e * known * free * root
+        by_scale = 2 * shifted * free + e * width * free
+        ratio_by_scale = shifted / v * (1 - known) * free - e * known * free * root
         own_scale = -known * free - ratio * ratio_by_scale
         slopes = (
             width,

@@ -11,9 +11,9 @@ from skvi.base import NormalForm, Rows
 from skvi.priors import BuiltPrior
 from skvi.targets._expected_loss import (
     ExpectedLoss,
+    as_std_or_cov,
     expect_roughly,
     hyper_path,
-    spread_of,
 )
 from skvi.targets._free_energy import FreeEnergy
 from skvi.targets._row_terms import row_terms
@@ -314,7 +314,7 @@ class SupervisedTarget(SupervisedRows):
 
         def of_rows(part: Rows, _: slice) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = self.predictor.moments(part.X, normal)
-            return mean, spread_of(variance)
+            return mean, as_std_or_cov(variance)
 
         return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
 
@@ -337,10 +337,10 @@ class SupervisedTarget(SupervisedRows):
         slope, curvature : Tensor of shape (n,)
             With shapes (n, K) and (n, K, K) for K > 1.
         """
-        spread = spread_of(variance)
+        std_or_cov = as_std_or_cov(variance)
 
         def of_rows(_: Rows, chunk: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            return mean[chunk], spread[chunk]
+            return mean[chunk], std_or_cov[chunk]
 
         return row_terms(self, of_rows, partial(self.loss.expected, refine=refine))
 

@@ -60,8 +60,8 @@ class WhitenedNetwork(WhitenedTarget):
                 slope = slope * like_rows(weight, slope[0])
             self.passes.slope[0] = slope.reshape(f.shape)
             self.passes.pull_back()
-            pulled = self.passes.blocks(gradient[at])
-            for own, found in zip(pulled, self.passes.gradients, strict=True):
+            gradients = self.passes.blocks(gradient[at])
+            for own, found in zip(gradients, self.passes.gradients, strict=True):
                 own += found[0, 0, : len(part)]
         return value, self._pull_back(gradient)
 

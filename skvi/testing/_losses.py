@@ -134,7 +134,7 @@ def compare_integrals(
     def integral(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         return weights @ function((mean + z[:, None] * std)[..., None])
 
-    width = f"(spread {float(std[0]):g})"
+    width = f"(std {float(std[0]):g})"
     ensure_close(found[0], integral(mean, std), f"{name} value {width}", 1e-4, 1e-5)
     if float(std[0]) == 0:
         return

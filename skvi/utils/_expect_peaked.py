@@ -103,9 +103,9 @@ def _expect_rows(
     weighted = torch.exp(value + log_weight)
     # An infinite slope belongs to a value of zero.
     slope = torch.where(weighted > 0, slope, 0.0)
-    bend = torch.where(weighted > 0, curvature + slope.square(), 0.0)
+    second = torch.where(weighted > 0, curvature + slope.square(), 0.0)
     return torch.stack(
-        [weighted.sum(0), (weighted * slope).sum(0), (weighted * bend).sum(0)]
+        [weighted.sum(0), (weighted * slope).sum(0), (weighted * second).sum(0)]
     )
 
 

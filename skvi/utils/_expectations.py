@@ -14,7 +14,7 @@ Expectations = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def expect_derivatives(
     function: Any,
     mean: torch.Tensor,
-    spread: torch.Tensor,
+    std_or_cov: torch.Tensor,
     y: torch.Tensor,
     length_scale: float = 1.0,
     refine: int = 1,
@@ -27,7 +27,7 @@ def expect_derivatives(
         Maps f of shape (S, n, K) and y of shape (n,) to (S, n); differentiable.
     mean : Tensor of shape (n,) or (n, K)
         Mean of f.
-    spread : Tensor of shape (n,) or (n, K, K)
+    std_or_cov : Tensor of shape (n,) or (n, K, K)
         Standard deviations of f, or its covariances. With several columns the function
         must be invariant to adding a constant to all.
     y : Tensor of shape (n,)
@@ -39,17 +39,17 @@ def expect_derivatives(
     Returns
     -------
     value, first, second : Tensor
-        Tensors of shape (n,), of the shape of `mean` and of that of `spread`.
+        Tensors of shape (n,), of the shape of `mean` and of that of `std_or_cov`.
     """
     if mean.ndim == 1:
-        width = float(spread.max()) / length_scale
-        nodes, weights = normal_rule(width, refine, spread.device)
-        f = torch.addcmul(mean, nodes[:, None], spread)[..., None]
+        width = float(std_or_cov.max()) / length_scale
+        nodes, weights = normal_rule(width, refine, std_or_cov.device)
+        f = torch.addcmul(mean, nodes[:, None], std_or_cov)[..., None]
         parts = scalar_derivatives(lambda g: function(g, y), f)
         return weights @ parts[0], weights @ parts[1], weights @ parts[2]
     value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
-    second = torch.empty_like(spread)
-    for rows, factor, nodes, weights in node_groups(spread, refine):
+    second = torch.empty_like(std_or_cov)
+    for rows, factor, nodes, weights in node_groups(std_or_cov, refine):
         f = (mean[rows, :, None] + factor @ nodes).permute(2, 0, 1)
         found = vector_derivatives(lambda g, i=rows: function(g, y[i]), f)
         out = [torch.tensordot(weights, part, 1) for part in found]

@@ -162,18 +162,18 @@ def _series(rest: torch.Tensor, logs: list[torch.Tensor]) -> list[torch.Tensor]:
     With a, c, d the derivatives of the log distribution functions of single f.
     """
     a, c = logs[1:3]
-    pull, squared = rest @ a, rest.square()
+    mixed, squared = rest @ a, rest.square()
     turn = squared @ c
-    bent = c * pull
-    first = 0.5 * (a * pull).sum(1)
-    second = 0.5 * (bent * pull).sum(1) + 0.25 * (c * turn).sum(1)
+    curved = c * mixed
+    first = 0.5 * (a * mixed).sum(1)
+    second = 0.5 * (curved * mixed).sum(1) + 0.25 * (c * turn).sum(1)
     if len(logs) < 4:
         return [first, second]
     d = logs[3]
-    back = rest @ bent
-    slope = 0.5 * d * (pull.square() + turn) + c * back
-    third = 2 * (d * pull * turn).sum(1) + 0.5 * (d * ((rest * squared) @ d)).sum(1)
-    third = third + 2 * (pull * slope).sum(1) + (bent * back).sum(1)
+    back = rest @ curved
+    slope = 0.5 * d * (mixed.square() + turn) + c * back
+    third = 2 * (d * mixed * turn).sum(1) + 0.5 * (d * ((rest * squared) @ d)).sum(1)
+    third = third + 2 * (mixed * slope).sum(1) + (curved * back).sum(1)
     for j, row in enumerate(rest.unbind(1)):
         near = row[..., None] * c
         third = third + c[:, j] * (near * (rest @ near)).sum(1)

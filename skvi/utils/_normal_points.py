@@ -66,11 +66,11 @@ def is_too_wide(covariance: torch.Tensor) -> torch.Tensor:
     dimension = reduced.shape[1]
     if dimension not in _MAX_TENSOR:
         return reduced.diagonal(dim1=1, dim2=2).sum(1) > 1e-200
-    spread, most = _contrast_std(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
+    std, most = _contrast_std(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
     own = torch.diag_embed(covariance.diagonal(dim1=1, dim2=2))
     independent = (covariance == own).flatten(1).all(1) & (dimension > 1)
     limit = torch.where(independent, _HERMITE[-1][1], 1.3 * most / (2 * _RADIUS))
-    return spread > limit
+    return std > limit
 
 
 def _contrast_std(reduced: torch.Tensor) -> torch.Tensor:
@@ -134,13 +134,13 @@ def _rules(
             yield rows, *quasi_random_rule(dimension, n_points, reduced.device)
 
 
-def _level(spread: torch.Tensor) -> torch.Tensor:
+def _level(std: torch.Tensor) -> torch.Tensor:
     """0 without variance, then one for each Gauss-Hermite rule, then half octaves."""
-    edges = spread.new_tensor([limit for _, limit in _HERMITE])
-    low = torch.bucketize(spread, edges) + 1
-    octaves = torch.ceil(2 * torch.log2(spread.clamp(min=1e-9) / edges[-1]))
+    edges = std.new_tensor([limit for _, limit in _HERMITE])
+    low = torch.bucketize(std, edges) + 1
+    octaves = torch.ceil(2 * torch.log2(std.clamp(min=1e-9) / edges[-1]))
     level = low + octaves.clamp(min=1, max=20).to(torch.int64) - 1
-    return torch.where(spread > 1e-100, level, 0)
+    return torch.where(std > 1e-100, level, 0)
 
 
 @table(maxsize=64)
@@ -152,8 +152,8 @@ def tensor_rule(
     if level <= len(_HERMITE):
         line, w = hermite_rule(math.ceil(_HERMITE[level - 1][0] * more), device)
     else:
-        spread = _HERMITE[-1][1] * 2 ** ((level - len(_HERMITE)) / 2)
-        step = 1.3 / math.sqrt(1 + spread**2)
+        std = _HERMITE[-1][1] * 2 ** ((level - len(_HERMITE)) / 2)
+        step = 1.3 / math.sqrt(1 + std**2)
         most = _MAX_TENSOR[dimension] ** (1 / dimension)
         half = math.ceil(_RADIUS / max(step, 2 * _RADIUS / most) * more)
         line = torch.arange(-half, half + 1, dtype=torch.float64, device=device)

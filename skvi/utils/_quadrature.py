@@ -19,7 +19,7 @@ MAX_NODES = 1025
 
 
 def normal_rule(
-    spread: float, refine: int = 1, device: torch.device = CPU
+    std: float, refine: int = 1, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + std z.
 
@@ -29,7 +29,7 @@ def normal_rule(
 
     Parameters
     ----------
-    spread : float
+    std : float
         Largest standard deviation of f, in units of the length over which the slope of
         the integrand changes (1 for the logistic loss).
     refine : int, default=1
@@ -42,14 +42,14 @@ def normal_rule(
     nodes, weights : Tensor of shape (n_nodes,)
         The weights sum to 1.
     """
-    if spread == 0 or not math.isfinite(spread):
+    if std == 0 or not math.isfinite(std):
         return hermite_rule(
             1, device
         )  # non-finite values stay non-finite in the result
     for n_nodes, limit in _HERMITE:
-        if spread <= limit:
+        if std <= limit:
             return hermite_rule(n_nodes * refine, device)
-    step = 1.1 / math.sqrt(1 + spread**2) / refine
+    step = 1.1 / math.sqrt(1 + std**2) / refine
     # Steps are rounded down to powers of 2^(1/8): few distinct rules, all cached.
     step = 2.0 ** (math.floor(8 * math.log2(step)) / 8)
     return trapezoid_rule(max(step, 12.8 / (MAX_NODES * refine)), device)

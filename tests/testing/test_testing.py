@@ -85,8 +85,8 @@ class DetachedLoss(BetaLoss):
 
 
 class HalfCurvature(LogLoss):
-    def expected(self, likelihood, mean, spread, y, refine=1):
-        value, first, second = super().expected(likelihood, mean, spread, y, refine)
+    def expected(self, likelihood, mean, std_or_cov, y, refine=1):
+        value, first, second = super().expected(likelihood, mean, std_or_cov, y, refine)
         return value, first, 0.5 * second
 
 

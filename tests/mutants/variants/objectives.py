@@ -148,7 +148,7 @@ VARIANTS = [
     _v(
         "analytic-center-forgotten",
         "_analytic_divergence.py",
-        "self.for_mean.sub_(pull)",
+        "self.for_mean.sub_(shift)",
         "pass",
         "a prior with its mean at 0",
     ),
@@ -225,8 +225,8 @@ VARIANTS = [
     _v(
         "learned-scales-without-their-number",
         "_scaled_moments.py",
-        "self.pull = self.whole * scales.members.sum(0)",
-        "self.pull = self.whole * torch.ones_like(scales.members[0])",
+        "self.counts = self.whole * scales.members.sum(0)",
+        "self.counts = self.whole * torch.ones_like(scales.members[0])",
         "the log of a scale counts once for all of its coordinates",
     ),
     _v(

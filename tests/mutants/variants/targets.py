@@ -211,8 +211,8 @@ VARIANTS = [
     _v(
         "rough-integrals-at-the-mean",
         "_expected_loss.py",
-        "f = torch.addcmul(mean, nodes[:, None], spread)\n    with torch",
-        "f = torch.addcmul(mean, 0 * nodes[:, None], spread)\n    with torch",
+        "f = torch.addcmul(mean, nodes[:, None], std)\n    with torch",
+        "f = torch.addcmul(mean, 0 * nodes[:, None], std)\n    with torch",
         "the loss at the mean in the place of its mean over five nodes",
     ),
 ]

@@ -99,8 +99,8 @@ VARIANTS = [
     _v(
         "gumbel-series-first-term",
         "_gumbel.py",
-        "first = 0.5 * (a * pull).sum(1)",
-        "first = 0.25 * (a * pull).sum(1)",
+        "first = 0.5 * (a * mixed).sum(1)",
+        "first = 0.25 * (a * mixed).sum(1)",
         "half of the series' first term",
     ),
     _v(
