@@ -184,11 +184,11 @@ class LinearPredictor(Predictor):
         Tensor of shape (S, P)
             In float64.
         """
-        n_draws = len(rows)
+        n_draws = rows.shape[0]
         if rows.ndim == 3:
             rows = rows.transpose(1, 2).reshape(n_draws * self.n_outputs, -1)
         # One at a time: each is as large as the result.
-        parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, len(rows)))
+        parts = (rows_times(rows[:, i], chunk) for i, chunk in _chunks(X, n_draws))
         out = reduce(torch.add, parts).reshape(n_draws, -1)
         if not self.fit_intercept:
             return out

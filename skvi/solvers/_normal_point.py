@@ -94,12 +94,12 @@ class NormalPoint:
         if not self._is_dense:
             return self.normal.scale
         factor = self._hessian_factor()
-        identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        identity = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
         return torch.linalg.solve_triangular(factor, identity, upper=False).T
 
     @property
     def _is_dense(self) -> bool:
-        return self.precision.ndim == 2 or len(self.precision) <= DENSE_LIMIT
+        return self.precision.ndim == 2 or self.precision.shape[0] <= DENSE_LIMIT
 
     @cached_property
     def _convex(self) -> torch.Tensor:
