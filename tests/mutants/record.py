@@ -76,7 +76,11 @@ def _lines(cov, passed: list[str]) -> dict[str, dict[int, list[int]]]:
 
 def _record(name: str, target: Path) -> int:
     import coverage
+    from coverage.collector import Collector
 
+    # A test's signal may come while coverage holds its lock, which stays held for good.
+    # It is for threads that ask for data meanwhile, and there are none.
+    Collector.lock_data = Collector.unlock_data = lambda self: None
     source = str(Path.cwd() / "skvi")
     cov = coverage.Coverage(data_file=None, config_file=False, source=[source])
     cov.start()
@@ -101,7 +105,7 @@ def record(tree: Path, say: Callable[[str], None]) -> None:
     for i, (name, key) in enumerate(missing.items(), 1):
         say(f"recording {i} of {len(missing)}: {name}")
         log = CACHE / f"{key}.log"
-        # A signal that a test sends may come while coverage holds its lock, for good.
+        # A signal that a test sends may come while coverage works.
         for _ in range(MOST_TRIALS):
             in_child(tree, log, lambda name=name, key=key: _record(name, _path(key)))
             if _path(key).exists():
