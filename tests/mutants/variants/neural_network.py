@@ -199,4 +199,11 @@ VARIANTS = [
         "        if True:\n",
         "the scale of noise that is fixed is looked for in what was learned",
     ),
+    _v(
+        "template-stored-as-it-is",
+        "_modules.py",
+        'return state | {"module": store_module(self.module)}',
+        "return state",
+        "tensors of a template among what is stored",
+    ),
 ]
