@@ -100,18 +100,15 @@ def _store(value: Any, known: dict[int, Any]) -> Any:
 def _store_tensor(value: torch.Tensor) -> StoredTensor:
     array = None
     if not value.is_meta:
-        array = value.detach().cpu().double() if _is_exotic(value) else value.detach()
-        array = array.cpu().numpy().copy()
+        held = value.detach().cpu()
+        # numpy has no bfloat16.
+        held = held.float() if held.dtype == torch.bfloat16 else held
+        array = held.numpy().copy()
     dtype = str(value.dtype).removeprefix("torch.")
     is_parameter = isinstance(value, nn.Parameter)
     return StoredTensor(
         array, list(value.shape), dtype, is_parameter, value.requires_grad
     )
-
-
-def _is_exotic(value: torch.Tensor) -> bool:
-    """Whether numpy does not have the dtype."""
-    return value.dtype == torch.bfloat16
 
 
 def _build(value: Any, known: dict[int, Any]) -> Any:
