@@ -4,15 +4,22 @@ import numpy as np
 import pytest
 import skops.io
 from sklearn.base import is_classifier
+from torch import nn
 
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
+from skvi.neural_network import (
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
+    BayesianModuleClassifier,
+    BayesianModuleRegressor,
+)
 
 NETWORK = {"hidden_layer_sizes": 3, "max_iter": 10, "tol": 1.0}
+TEMPLATE = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
 ESTIMATORS = [
     BayesianLinearRegression(),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
@@ -26,6 +33,8 @@ ESTIMATORS = [
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),
     BayesianMLPClassifier(**NETWORK, activation="tanh", posterior="last_layer"),
+    BayesianModuleClassifier(max_iter=3),
+    BayesianModuleRegressor(module=TEMPLATE, max_iter=3, deterministic="2"),
 ]
 
 
@@ -33,7 +42,10 @@ ESTIMATORS = [
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("model", ESTIMATORS, ids=repr)
 def test_only_own_types_need_trust(model):
-    """Wrong variant: a function of torch, or a dtype, in what is stored."""
+    """Of torch only the layers of a module, whose tensors are stored as arrays.
+
+    Wrong variant: a function of torch, or a dtype, in what is stored.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))
     y = rng.poisson(np.exp(X[:, 0]))
@@ -41,7 +53,8 @@ def test_only_own_types_need_trust(model):
     model.set_params(random_state=0).fit(X, y)
     stored = skops.io.dumps(model)
     types = skops.io.get_untrusted_types(data=stored)
-    assert [name for name in types if not name.startswith("skvi.")] == []
+    own = ("skvi.", "torch.nn.modules.")
+    assert [name for name in types if not name.startswith(own)] == []
     loaded = skops.io.loads(stored, trusted=types)
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
     draws = loaded.sample_posterior(2, random_state=1)

@@ -4,10 +4,12 @@ from skvi.neural_network._classifier import BayesianMLPClassifier
 from skvi.neural_network._module_classifier import BayesianModuleClassifier
 from skvi.neural_network._module_regressor import BayesianModuleRegressor
 from skvi.neural_network._regressor import BayesianMLPRegressor
+from skvi.neural_network._sparsity import SparsityReport
 
 __all__ = [
     "BayesianMLPClassifier",
     "BayesianMLPRegressor",
     "BayesianModuleClassifier",
     "BayesianModuleRegressor",
+    "SparsityReport",
 ]

@@ -20,6 +20,7 @@ from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import spaced_rows, unscaled_message
 from skvi.neural_network._layerwise import layerwise_prior
+from skvi.neural_network._sparsity import SparsityMixin
 from skvi.neural_network._stream import StreamMixin
 from skvi.objectives import ELBO
 from skvi.posteriors import Family
@@ -46,7 +47,7 @@ FEW_ROWS = 200
 MAX_SCORE_DRAWS = 20
 
 
-class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
+class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
     One mixin defines what the network predicts: `_response(y)`, `_assemble(data,
@@ -198,7 +199,8 @@ class BayesianNetwork(NetworkEvidenceMixin, StreamMixin, BaseSupervised):
             theta = found["posterior_"].draw(self.n_predict_draws, generator).theta
         found["_theta"] = theta.numpy()
         # Only differs for a fit with held-out rows.
-        return found | {"validation_scores_": None, "best_validation_score_": None}
+        found |= {"validation_scores_": None, "best_validation_score_": None}
+        return found | {"_kept": None}
 
     def _judge_fit(self, target):
         """Compare the fit of some training rows with a constant; log loss only."""

@@ -12,6 +12,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.neural_network._flatness import remedies
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor, PartialPredictor
+from skvi.utils._modules import StoredModule, store_module
 from skvi.utils._sparse import as_rows
 
 __all__ = ["ModuleMixin"]
@@ -62,6 +63,17 @@ class ModuleMixin:
         vars(self).update(own)
         rest = {k: v for k, v in params.items() if k not in own}
         return super().set_params(**rest) if rest else self
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        if not isinstance(self.module, nn.Module):
+            return state
+        return state | {"module": store_module(self.module)}
+
+    def __setstate__(self, state):
+        if isinstance(state["module"], StoredModule):
+            state = state | {"module": state["module"].build()}
+        super().__setstate__(state)
 
     def _set_module_params(self, module_params):
         wrong = [name for name in module_params if not name.startswith(PREFIX)]

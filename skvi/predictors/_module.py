@@ -2,6 +2,7 @@
 
 import math
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.predictors._mlp import INITIAL_SHARE
 from skvi.predictors.base import Predictor
 from skvi.utils._device import CPU
+from skvi.utils._modules import store_module
 
 __all__ = ["ModulePredictor"]
 
@@ -102,6 +104,14 @@ class ModulePredictor(Predictor):
         self.module = module.to("meta")
         self._width = n_outputs
         self._probe(X)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace all tensors, also those of the module, by arrays; see `Movable`."""
+        return super().__getstate__() | {"module": store_module(self.module)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Build the module again, which holds no numbers."""
+        super().__setstate__(state | {"module": state["module"].build()})
 
     @property
     def row_width(self) -> int:

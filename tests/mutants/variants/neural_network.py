@@ -199,4 +199,32 @@ VARIANTS = [
         "        if True:\n",
         "the scale of noise that is fixed is looked for in what was learned",
     ),
+    _v(
+        "template-stored-as-it-is",
+        "_modules.py",
+        'return state | {"module": store_module(self.module)}',
+        "return state",
+        "tensors of a template among what is stored",
+    ),
+    _v(
+        "noise-to-signal",
+        "_sparsity.py",
+        "n.mean.abs() / n.variance.sqrt()",
+        "n.variance.sqrt() / n.mean.abs()",
+        "weights that the data determine are pruned",
+    ),
+    _v(
+        "pruned-in-predictions-only",
+        "_sparsity.py",
+        "        if self._kept is None:",
+        "        if self._kept is None or n_samples != len(self._theta):",
+        "draws and sampled functions are those of all weights",
+    ),
+    _v(
+        "first-member-prunes-for-all",
+        "_sparsity.py",
+        "return draw.theta * self._kept[component]",
+        "return draw.theta * self._kept[0]",
+        "a mixture in which all components lose the same weights",
+    ),
 ]

@@ -401,4 +401,11 @@ VARIANTS = [
         "        if",
         "a stream that goes on begins with a new block of noise",
     ),
+    _v(
+        "tied-weights-stored-twice",
+        "_modules.py",
+        "    known[id(value)] = stored\n    return stored",
+        "    return stored",
+        "a weight that two layers share comes back as two",
+    ),
 ]

@@ -1,0 +1,147 @@
+"""Torch modules as plain objects and arrays, for pickles and for skops."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from skvi.utils._device import CPU
+
+__all__ = ["StoredModule", "store_module"]
+
+
+@dataclass
+class StoredTensor:
+    """A tensor as an array.
+
+    Parameters
+    ----------
+    array : ndarray or None
+        None for a tensor on the "meta" device, which has no numbers.
+    shape : list of int
+    dtype : str
+    is_parameter, requires_grad : bool
+    """
+
+    array: np.ndarray | None
+    shape: list[int]
+    dtype: str
+    is_parameter: bool
+    requires_grad: bool
+
+
+@dataclass
+class StoredModule:
+    """A module, or one inside of it, with all tensors as arrays.
+
+    Parameters
+    ----------
+    kind : type
+    state : dict
+    """
+
+    kind: type[nn.Module]
+    state: dict[str, Any]
+
+    def build(self) -> nn.Module:
+        """Build the module again, on the CPU.
+
+        Returns
+        -------
+        torch.nn.Module
+        """
+        return _build(self, {})
+
+
+def store_module(module: nn.Module) -> StoredModule:
+    """Copy a module into plain objects: its types, attributes and arrays.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+
+    Returns
+    -------
+    StoredModule
+        Tensors and modules used in several places are stored once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.utils._modules import store_module
+    >>> stored = store_module(torch.nn.Linear(2, 1))
+    >>> stored.state["_parameters"]["weight"].shape
+    [1, 2]
+    >>> stored.build()
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    return _store(module, {})
+
+
+def _store(value: Any, known: dict[int, Any]) -> Any:
+    """Replace tensors and modules, at every depth; equal objects stay equal."""
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, torch.Tensor):
+        stored: Any = _store_tensor(value)
+    elif isinstance(value, nn.Module):
+        # Before its contents: they may refer to it.
+        stored = known[id(value)] = StoredModule(type(value), {})
+        stored.state.update(_map(value.__getstate__(), lambda v: _store(v, known)))
+    else:
+        return _map(value, lambda v: _store(v, known))
+    known[id(value)] = stored
+    return stored
+
+
+def _store_tensor(value: torch.Tensor) -> StoredTensor:
+    array = None
+    if not value.is_meta:
+        held = value.detach().cpu()
+        # numpy has no bfloat16.
+        held = held.float() if held.dtype == torch.bfloat16 else held
+        array = held.numpy().copy()
+    dtype = str(value.dtype).removeprefix("torch.")
+    is_parameter = isinstance(value, nn.Parameter)
+    return StoredTensor(
+        array, list(value.shape), dtype, is_parameter, value.requires_grad
+    )
+
+
+def _build(value: Any, known: dict[int, Any]) -> Any:
+    """Undo `_store`."""
+    if id(value) in known:
+        return known[id(value)]
+    if isinstance(value, StoredTensor):
+        built: Any = _build_tensor(value)
+    elif isinstance(value, StoredModule):
+        built = known[id(value)] = value.kind.__new__(value.kind)
+        built.__setstate__(_map(value.state, lambda v: _build(v, known)))
+    else:
+        return _map(value, lambda v: _build(v, known))
+    known[id(value)] = built
+    return built
+
+
+def _build_tensor(stored: StoredTensor) -> torch.Tensor:
+    dtype = getattr(torch, stored.dtype)
+    if stored.array is None:
+        tensor = torch.empty(stored.shape, dtype=dtype, device="meta")
+    else:
+        tensor = torch.as_tensor(np.array(stored.array), dtype=dtype, device=CPU)
+    if stored.is_parameter:
+        return nn.Parameter(tensor, stored.requires_grad)
+    return tensor.requires_grad_(stored.requires_grad)
+
+
+def _map(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Copy a list, tuple or dict with changed contents; return other objects."""
+    if isinstance(value, dict):
+        items = [(key, change(v)) for key, v in value.items()]
+        return type(value)(items) if type(value) is not dict else dict(items)
+    if type(value) in (list, tuple):
+        return type(value)(change(v) for v in value)
+    return value
