@@ -122,13 +122,17 @@ def result(lower, upper, table=(), lower_se=0.01):
 
 
 def test_lower_bounds_above_zero_refute_themselves():
-    """Wrong variant: the cut at 0 turns what is impossible into near-certainty."""
+    """Wrong variants: the cut at 0 makes what is impossible nearly certain; a lower
+    bound above that of any probability; the gap before the cut.
+    """
     impossible = result(3.0, 3.1).of_probability()
     assert not impossible.reliable
     assert "above 0" in impossible.reason
     sure = NamedBound(0.5, 0.0, "lower", "a bound", holds="always")
     assert not result(-0.1, 0.1, {"ELBO": sure}).of_probability().reliable
-    assert result(0.02, 0.05).of_probability().reliable  # chance reaches so far
+    chance = result(0.02, 0.05).of_probability()  # it reaches so far
+    assert chance.reliable
+    assert (chance.lower, chance.upper, chance.estimate, chance.gap) == (0, 0, 0, 0)
 
 
 def test_bounds_that_are_no_numbers():

@@ -8,18 +8,23 @@ import torch
 from scipy import sparse
 from sklearn.base import is_classifier
 
+from skvi._draws import NormalDraws
+from skvi.base import Units
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
+from skvi.predictors import LinearPredictor
 from skvi.priors import Normal
 from tests.families import LogisticFamily
 
 GIVEN = {"prior": Normal(), "noise_scale": 0.5, "normalize_y": False}
+# With correlations a regression would predict from its exact posterior, not from draws.
+GIVEN["posterior"] = "mean_field"
 ESTIMATORS = [
     BayesianLinearRegression(**GIVEN),
-    BayesianLinearRegression(),
+    BayesianLinearRegression(posterior="mean_field"),
     BayesianLogisticRegression(prior="normal"),
     BayesianPoissonRegressor(prior="normal"),
 ]
@@ -39,6 +44,7 @@ def data_for(model):
 def from_draws(fitted, n_draws=3000):
     """The same fit, as if its posterior were of a family that is not normal."""
     other = copy(fitted)
+    assert getattr(other, "exact_posterior_", None) is None
     generator = torch.Generator().manual_seed(1)
     theta = fitted.posterior_.draw(n_draws, generator).theta
     other._normal, other._theta = None, theta.detach().numpy()
@@ -69,6 +75,17 @@ def test_draws_of_a_normal_predict_what_it_does(model):
         _, covariance = drawn.predict(rows, return_cov=True)
         _, wanted = exact.predict(rows, return_cov=True)
         np.testing.assert_allclose(covariance, wanted, rtol=0.1, atol=0.01)
+
+
+def test_deviations_of_draws_around_a_large_mean():
+    """Wrong variant: a variance as a difference of mean squares, 0 or 2 here."""
+    intercepts = 1e8 + np.array([-1.0, 1.0, 2.0, -2.0])
+    theta = torch.tensor([[0.0, value] for value in intercepts], dtype=torch.float64)
+    noise = torch.full((4, 1), 0.5, dtype=torch.float64)
+    draws = NormalDraws(LinearPredictor(1), theta, noise, Units(0.0, 1.0))
+    (mean, std), *_ = draws.moments(np.zeros((2, 1)))
+    assert mean == 1e8
+    assert std == pytest.approx((intercepts.var(ddof=1) + 0.25) ** 0.5, rel=1e-6)
 
 
 def test_counts_of_draws_see_the_exposure():
