@@ -58,6 +58,18 @@ def test_the_slope_in_the_spike_is_that_of_the_likelihood():
     torch.testing.assert_close(found, gradient, rtol=1e-6, atol=1e-8)
 
 
+def test_every_spike_has_what_is_seen_from_it():
+    """Wrong variant: the likelihood's normal around its mode for all of them."""
+    target = make_target(BernoulliLikelihood())
+    normal = likelihood_normal(target)
+    modes = Modes.find(target, normal)
+    assert len(modes.spikes) == 7  # subsets of three coordinates
+    for where, seen in modes.spikes:
+        expected = _seen_from(target, normal, where)
+        torch.testing.assert_close(seen.mean, expected.mean)
+        assert float((seen.mean - normal.mean).abs().max()) > 0.01
+
+
 def test_subsets():
     """All of up to three; of more those that are narrow in the fit, and all together.
 
