@@ -48,8 +48,8 @@ def nll_curve(log_densities):
 # %%
 # Digits: 64 pixels, ten classes
 # ------------------------------
-# `sample_function` draws one network, which returns the probabilities that `predict_proba`
-# would return if it were the only one.
+# `sample_function` draws one network, which returns the probabilities that
+# `predict_proba` would return if it were the only one.
 
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
@@ -82,7 +82,8 @@ figure, axes = plt.subplots(1, 2, figsize=(8, 3.2))
 for ax, name, curve in zip(
     axes, ("digits", "diabetes"), (digits, diabetes), strict=True
 ):
-    print(f"{name}: " + ", ".join(f"{s}: {v:.4f}" for s, v in zip(SIZES, curve)))
+    pairs = zip(SIZES, curve, strict=True)
+    print(f"{name}: " + ", ".join(f"{size}: {value:.4f}" for size, value in pairs))
     ax.semilogx(SIZES, curve, "o-")
     ax.set(title=name, xlabel="networks in the average", ylabel="nll [nats per row]")
 figure.tight_layout()
