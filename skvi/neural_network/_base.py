@@ -64,6 +64,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         ],
         "posterior": [StrOptions(set(SHORTHANDS["posterior"])), Family],
         "solver": [StrOptions({"auto", "stochastic", "ivon"})],
+        "tol": [Interval(Real, 0, None, closed="left")],
         "early_stopping": ["boolean"],
         "validation_fraction": [None, Interval(Real, 0, 1, closed="neither")],
         "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],

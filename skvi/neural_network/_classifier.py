@@ -84,7 +84,9 @@ or Objective, default="elbo"
         is 16 gradient steps. Most fits end earlier, see `early_stopping`.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum.
+        the distance from the optimum. 0 makes all `max_iter` iterations, half of them
+        with the initial step size, unless `early_stopping`: with a small
+        `learning_rate` this can reach much better bounds.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level: until it rose by no more
         than its noise, or 1 % of the total rise, in the last third since the warm-up.

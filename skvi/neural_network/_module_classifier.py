@@ -86,7 +86,9 @@ Prior, Posterior or dict, default="normal"
         is 16 gradient steps.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum.
+        the distance from the optimum. 0 makes all `max_iter` iterations, half of them
+        with the initial step size, unless `early_stopping`: with a small
+        `learning_rate` this can reach much better bounds.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, or half of `max_iter` is
         over, and then decreases it linearly, over as many iterations as so far. True

@@ -26,7 +26,8 @@ class StableDecay(Schedule):
     n_observations : int
         Maximum number of observations.
     tol : float
-        Nats: a smaller decrease counts as none.
+        Nats: a smaller decrease counts as none. With 0 the objective is never level, so
+        that all observations are made.
     n_terms : float, default=inf
         Number of rows and parameters: a hundredth of a nat for each counts as no
         decrease.
@@ -83,7 +84,8 @@ class StableDecay(Schedule):
         count = len(self.seen)
         if count < self.n_held:
             n_after = count - self.warm_up
-            self.is_level = n_after >= MIN_HOLD and self._fell_little(n_after // 3)
+            is_due = self.tol > 0 and n_after >= MIN_HOLD
+            self.is_level = is_due and self._fell_little(n_after // 3)
             if self.is_level or 2 * count >= self.n_observations:
                 self.n_held = count
                 self.n_all = min(2 * count, self.n_observations)

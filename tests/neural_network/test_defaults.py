@@ -60,6 +60,23 @@ def test_a_falling_objective_has_not_converged():
     np.testing.assert_allclose(short[:-1], 1 - np.arange(1, 30) / 30)
 
 
+def test_without_a_tolerance_all_observations_are_made():
+    """What is level then is converged at the end. Wrong variant: it ends early."""
+    optimizer = Adam(torch.zeros(1), 1.0)
+    schedule = StableDecay(optimizer, 100, tol=0.0, n_terms=100)
+    rates = []
+    while not schedule.done:
+        schedule.observe(torch.tensor([50.0, 51.0]) if rates else torch.tensor([99.0]))
+        rates.append(optimizer.rate)
+    assert rates.count(1.0) == 50
+    assert len(rates) == 100
+    assert schedule.converged
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = BayesianMLPRegressor(tol=0, max_iter=2).fit([[0.0], [1.0]], [0, 1])
+    assert model.n_iter_ == 2
+
+
 def test_a_warm_up_is_not_level():
     """Wrong variants: observations of the warm-up count; it has no end."""
     means = [50.0] * 8 + [40.0 - k for k in range(40)] + [0.0] * 200

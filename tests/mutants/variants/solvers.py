@@ -572,4 +572,11 @@ VARIANTS = [
         "pass",
         "a fit that goes on has forgotten the scores",
     ),
+    _v(
+        "level-without-a-tolerance",
+        "_stable_decay.py",
+        "is_due = self.tol > 0 and n_after >= MIN_HOLD",
+        "is_due = n_after >= MIN_HOLD",
+        "a fit with tol=0 ends before max_iter",
+    ),
 ]
