@@ -195,6 +195,19 @@ def test_densities_of_regressions_are_in_units_of_y(data, scale):
     assert np.abs(draws.mean(0) - mean).max() < 5 * draws.std(0).max() / 60
 
 
+def test_priors_at_inferred_precisions(data):
+    """As wide as what was inferred. Wrong variant: the precision for the variance."""
+    X, y = data
+    y = 1000 * (X[:, 0] - 0.5 * X[:, 1] + 0.1 * y)
+    model = BayesianLinearRegression().fit(X, y)
+    display = PosteriorDisplay.from_estimator(model)
+    precision = model.posterior_.part("coef_precision").as_gamma()
+    width = y.std() / math.sqrt(float(precision.mean))
+    for values in display.prior:
+        mass = stats.t(2 * float(precision.shape), 0, width).pdf(display.grid)
+        np.testing.assert_allclose(values, mass)
+
+
 def test_a_posterior_as_prior_is_drawn(data):
     X, y = data
     first = BayesianLogisticRegression(fit_intercept=False).fit(X[:30], y[:30])
