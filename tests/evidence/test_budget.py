@@ -6,9 +6,11 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from scipy.special import stdtrit
 
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _near_normal, bound_evidence
+from skvi.evidence._estimates import reverse_bound
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._summarize import summarize
 from skvi.likelihoods import BernoulliLikelihood
@@ -207,3 +209,11 @@ def test_integer_weights_are_repeated_rows():
     model.set_params(class_weight=None).fit(X, y, sample_weight=weight / 2)
     found = model.evidence_bounds(X, y, sample_weight=weight / 2, random_state=0)
     assert found.quantity == "generalized log evidence"
+
+
+def test_errors_of_few_chains_are_larger():
+    """So that quantiles for 64 of them hold. Wrong variant: those of a normal."""
+    values = torch.randn(8, 10, generator=torch.Generator().manual_seed(0)).double()
+    plain = float((-values).mean(1).std()) / 8**0.5
+    error = reverse_bound(values, 1)[1]
+    assert error * stdtrit(63, 0.99) == pytest.approx(plain * stdtrit(7, 0.99))
