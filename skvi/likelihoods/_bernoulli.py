@@ -42,11 +42,9 @@ class BernoulliLikelihood(Likelihood):
     def total_log_prob(
         self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
-        """Log of products of eight probabilities; see `Likelihood.total_log_prob`.
-
-        A logarithm takes ten times as long as a sigmoid.
-        """
-        # Also under a transform of functions, which hides what needs a gradient.
+        """Log of products of eight probabilities; see `Likelihood.total_log_prob`."""
+        # A logarithm takes ten times as long as a sigmoid. Gradients are those of the
+        # plain sum, also under a transform of functions, which hides what needs them.
         if weight is not None or torch.is_grad_enabled():
             return super().total_log_prob(f, y, weight)
         product = torch.sigmoid(f[..., 0] * (2 * y - 1))
