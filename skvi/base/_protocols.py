@@ -112,6 +112,10 @@ class ConditionalDensity(Protocol):
 
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
 
+    def total_log_prob(
+        self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor: ...
+
     def log_power_integral(self, f: torch.Tensor, c: float) -> torch.Tensor: ...
 
     def log_escort_power(

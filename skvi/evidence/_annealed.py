@@ -59,12 +59,15 @@ def annealed_sides(
     path = _improve(path, sampler.pilot, generator)
     # For chains that have not mixed a finer path would only cost more.
     is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
-    most = 1 if is_hopeless or time.monotonic() > clock.until(0.5) else 16
+    is_late = time.monotonic() > clock.until(0.5)
+    most = 1 if is_hopeless or is_late else 16
     path, variance, seconds = _refine(path, sampler, generator, most)
     relative = math.expm1(min(variance, 20.0))
     limit = MIN_PATHS if is_hopeless else _n_paths(path)
     # How many there is time for is known before the first of them.
-    limit = int(min(limit, max(clock.affordable(seconds, 0.3), 2 * N_CHAINS)))
+    affordable = max(clock.affordable(seconds, 0.3), 2 * N_CHAINS)
+    is_late = is_late or affordable < limit
+    limit = int(min(limit, affordable))
     n_below = n_draws or n_draws_for(relative, precision, limit, MIN_PATHS)
     n_above = max(n_below, N_CHAINS * 4)
     sampler.run(N_FORGET)
@@ -84,6 +87,7 @@ def annealed_sides(
         k_above=block_size(relative, reverse.numel()),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
+        is_cut=sampler.is_cut or is_late,
     )
 
 

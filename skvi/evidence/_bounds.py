@@ -8,6 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
+from skvi.evidence._forecast import why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._near_normal import near_normal_sides
@@ -155,6 +156,10 @@ class _Run:
             return self._mixture(lifted)
         part = self.clock.part(0.5)
         found = self._near_normal(normal, part)
+        if found is None and not self.clock.is_limited:
+            reason = why_too_long(self.target, normal, self.generator)
+            if reason:
+                return self._nothing(reason)
         if found is None or not self._is_good(found):
             found = self.importance(normal, part)
         if self._is_good(found):
@@ -190,12 +195,14 @@ class _Run:
 
     def _mixture(self, lifted: ScaleMixtureTarget) -> EvidenceBounds:
         """Bounds by chains that move scales of coefficients, or why there are none."""
-        reason = why_hopeless(lifted)
+        reason = why_hopeless(lifted, self.clock.is_limited)
         if reason:
-            fit = *self.fit, self.generator, self.quantity
-            return without_bounds(*fit, reason)
+            return self._nothing(reason)
         options = self.generator, *self.asked, self.clock.left(), self.report
         return self._summarize_tempered(mixture_sides(self.target, lifted, *options))
+
+    def _nothing(self, reason: str) -> EvidenceBounds:
+        return without_bounds(*self.fit, self.generator, self.quantity, reason)
 
     def _sampling(self, normal: NormalForm, clock: Clock) -> tuple:
         return self.target, normal, self.generator, *self.asked, self.report, clock

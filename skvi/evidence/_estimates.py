@@ -8,10 +8,16 @@ import math
 from collections.abc import Callable
 
 import torch
+from scipy.special import stdtrit
 
 from skvi.base._protocols import Density
 from skvi.sampling import Chains
 from skvi.utils._log_space import log_mean_exp
+
+#: Independent chains, and minimum number of blocks of draws, behind errors.
+N_GROUPS = 64
+# Probability at which quantiles of errors of fewer are compared.
+RARE = 0.99
 
 
 def block_size(relative_variance: float, n_draws: int) -> int:
@@ -33,6 +39,16 @@ def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     return float(values.mean()), float(values.std()) / math.sqrt(len(values))
 
 
+def missing_distance(log_weights: torch.Tensor, k: int, error: float) -> float:
+    """Nats that a bound of single draws is short of two errors from log Z.
+
+    The bias of blocks of one draw, half the variance of log weights, is smaller than
+    that if few nearly constant weights are enough; see `block_size`.
+    """
+    bias = float(log_weights.var()) / 2
+    return max(2 * error - bias, 0.0) if k == 1 else 0.0
+
+
 def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     """IW-EUBO: mean over blocks of K posterior draws, and its standard error.
 
@@ -43,13 +59,22 @@ def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     k : int
         A block consists of equally spaced draws of one chain, so that they are as
         independent as possible.
+
+    Returns
+    -------
+    value, standard_error : float
+        The error of fewer than 64 chains is so much larger that quantiles for 64 of
+        them are valid.
     """
     n_chains, n_iter = log_weights.shape
     k = max(1, min(k, n_iter))
     n_blocks = n_iter // k
     blocks = log_weights[:, : n_blocks * k].reshape(n_chains, k, n_blocks)
     values = -log_mean_exp(-blocks, 1).mean(1)
-    return float(values.mean()), float(values.std()) / math.sqrt(n_chains)
+    error = float(values.std()) / math.sqrt(n_chains)
+    if 1 < n_chains < N_GROUPS:
+        error *= float(stdtrit(n_chains - 1, RARE) / stdtrit(N_GROUPS - 1, RARE))
+    return float(values.mean()), error
 
 
 def finite_sample_bounds(

@@ -104,6 +104,7 @@ def importance_sides(
         k_above=block_size(variance_above, min(n_above, len(theta))),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
+        is_cut=sampler.is_cut or len(below.theta) < n_below,
     )
 
 

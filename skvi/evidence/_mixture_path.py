@@ -8,7 +8,8 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariants
-from skvi.evidence._tempered import N_SYSTEMS, TemperedSides, tempered_sides
+from skvi.evidence._remedies import name_of_mixture
+from skvi.evidence._tempered import TemperedSides, tempered_sides
 from skvi.sampling import (
     Chains,
     LadderDraws,
@@ -25,7 +26,8 @@ __all__ = ["mixture_sides", "why_hopeless"]
 
 # Sweeps of chains from which the second path gets its start, half of them warm-up, and
 # fewest of the run: with many of them, correlated coefficients change places slowly.
-N_EXPLORE, MIN_SWEEPS, MORE_SWEEPS, MANY = 160, 400, 900, 15
+# Half as many systems as elsewhere, that take twice as many sweeps: what R-hat asks.
+N_SYSTEMS, N_EXPLORE, MIN_SWEEPS, MORE_SWEEPS, MANY = 8, 240, 800, 1800, 15
 # Standard deviations of the second start, in units of those of the posterior; share of
 # its covariance that is taken as independent.
 WIDER, RIDGE = 1.3, 1e-6
@@ -33,23 +35,34 @@ WIDER, RIDGE = 1.3, 1e-6
 EXPLORE = 0.2
 # Above so many scales a posterior's covariance is not learned from these chains.
 MAX_SCALES = 100
-# Numbers that a run may touch: about a minute.
-MAX_WORK = 1.2e11
-# Rungs of a ladder, sweeps and leapfrog steps that a run takes at least.
-TYPICAL = 25 * N_SYSTEMS * (N_EXPLORE + 660) * 7
+# Numbers that a run may touch: somewhat more than a minute.
+MAX_WORK = 1e10
+# Rungs of a ladder times leapfrog steps, and sweeps besides those of the run.
+TYPICAL, OTHER_SWEEPS = 25 * 7, N_EXPLORE + 260
 
 
-def why_hopeless(target: ScaleMixtureTarget) -> str:
-    """Say why such a run would take too long, before it begins; else nothing."""
+def why_hopeless(target: ScaleMixtureTarget, is_limited: bool = False) -> str:
+    """Say why such a run would take too long, before it begins; else nothing.
+
+    Parameters
+    ----------
+    target : ScaleMixtureTarget
+    is_limited : bool, default=False
+        Whether somebody has said how long it may take.
+    """
     n_scales = len(target.where)
-    work = TYPICAL * (target.cost_per_draw + 30 * n_scales)
-    if n_scales <= MAX_SCALES and work <= MAX_WORK:
-        return ""
-    return HOPELESS.format(
-        f"{n_scales} coefficients have scales of their own"
-        if n_scales > MAX_SCALES
-        else "the data have too many rows for chains that move every scale"
-    )
+    n_moves = TYPICAL * N_SYSTEMS * (OTHER_SWEEPS + _least_sweeps(target))
+    work = n_moves * (target.cost_per_draw + 30 * n_scales)
+    prior = name_of_mixture(target.mixture)
+    if n_scales > MAX_SCALES:
+        return MANY_SCALES.format(n_scales, prior)
+    if work > MAX_WORK and not is_limited:
+        return MANY_ROWS.format(n_scales, target.cost_per_draw, prior)
+    return ""
+
+
+def _least_sweeps(target: ScaleMixtureTarget) -> int:
+    return MIN_SWEEPS if len(target.where) <= MANY else MORE_SWEEPS
 
 
 @torch.no_grad()
@@ -93,7 +106,8 @@ def mixture_sides(
         left,
         report,
         _normal_of(found),
-        MIN_SWEEPS if len(lifted.where) <= MANY else MORE_SWEEPS,
+        _least_sweeps(lifted),
+        N_SYSTEMS,
     )
     chains = sides.draws.chains
     theta = lifted.theta(chains.theta.flatten(0, 1))
@@ -132,7 +146,12 @@ def _normal_of(draws: LadderDraws) -> NormalForm:
     return NormalForm(theta.mean(0), WIDER * factor)
 
 
-HOPELESS = (
-    "{}: under this heavy-tailed prior chains would take far more than a minute; keep "
-    "fewer features, or compare models under prior='normal' or 'laplace'"
+OTHERS = "or compare models under prior='normal' or 'laplace'"
+MANY_SCALES = (
+    "{} coefficients have scales of their own under {}, which chains would take far "
+    f"more than a minute to explore: keep fewer features, {OTHERS}"
+)
+MANY_ROWS = (
+    "{} coefficients with scales of their own and {:,} rows under {}: chains would "
+    f"take minutes; give max_seconds to try nevertheless, {OTHERS}"
 )

@@ -7,15 +7,21 @@ steps, at the cost of one evaluation for each. The work follows the asked precis
 
 import math
 import time
+from dataclasses import dataclass
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, width_so_far
-from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
+from skvi.evidence._sides import (
+    NEARLY_CONSTANT,
+    Sides,
+    error_of,
+    is_loose,
+    n_draws_for,
+)
 from skvi.sampling import Chains, StudentT, WeightedDraws, draw_limit, draw_weighted
-from skvi.sampling._importance import badness
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 from skvi.targets import Target
@@ -23,19 +29,48 @@ from skvi.utils._random import rand
 
 __all__ = ["near_normal_sides"]
 
-# Fraction of effective draws that makes a proposal good, whatever the precision is,
-# and where little is asked for.
-GOOD, FAIR = 0.8, 0.5
 # Largest weight of the pilot draws, in means: chains forget at a rate of one over it.
 MAX_RATIO = 8.0
-N_PILOT, MIN_DRAWS, N_CHAINS, MIN_ITER = 256, 512, 64, 24
 # With fewer rows gradients cost next to nothing, and posteriors are skewed.
 MIN_ROWS = 1000
-# Degrees of freedom that are tried: few bound the weights, many are closer to normal.
-SHAPES = (100, 20)
-# Steps after which a start is forgotten, in units of the largest weight; and those,
-# at the end of them, from which the density above is chosen.
-FORGET, N_CHOOSE = 5.0, 10
+# Degrees of freedom that are tried: few bound the weights, many are closer to normal,
+# whose radius is the more certain the more parameters there are.
+MANY, FEW, PER_PARAMETER = 100, 20, 10
+# What may be left of a start when draws begin to count, and the fewest steps to that.
+FORGOTTEN, LEAST_FORGET = 0.005, 4
+# Iterations that are kept although the clock has run out.
+LEAST_KEPT = 10
+
+
+@dataclass(frozen=True)
+class _Effort:
+    """Fewest draws of everything, by the precision that is asked for.
+
+    Parameters
+    ----------
+    pilot, below : int
+        Draws of the proposal: for its choice, and for the lower bound.
+    chains : int
+    choose, iterations : int
+        Of every chain: for the choice of the density above, and for the upper bound.
+    efficiency : float
+        Fraction of effective draws that makes a proposal good.
+    """
+
+    pilot: int
+    below: int
+    chains: int
+    choose: int
+    iterations: int
+    efficiency: float
+
+    @staticmethod
+    def of(precision: float | None) -> "_Effort":
+        # The error of nearly constant weights includes 2 / n for an unseen tail.
+        below = max(math.ceil(NEARLY_CONSTANT / error_of(precision)), 128)
+        if is_loose(precision):
+            return _Effort(64, below, 32, 8, 20, efficiency=0.5)
+        return _Effort(256, below, 64, 10, 24, efficiency=0.8)
 
 
 def near_normal_sides(
@@ -66,18 +101,19 @@ def near_normal_sides(
     is_simple = target.is_log_concave and target.has_design
     if not is_simple or target.cost_per_draw < MIN_ROWS:
         return None
-    found = _best_proposal(target, normal, generator, precision)
+    effort = _Effort.of(precision)
+    found = _first_good(target, normal, generator, effort)
     if found is None:
         return None
     proposal, pilot, ratio = found
-    n_forget = N_CHOOSE + math.ceil(FORGET * ratio)
     variance = len(pilot.theta) / pilot.ess - 1
     limit = draw_limit(target.layout.size)
     variance = max(variance, float(pilot.log_weights.var()))
-    n_below = n_draws or n_draws_for(variance, precision, limit, MIN_DRAWS)
-    n_iter = max(math.ceil(2 * n_below / N_CHAINS), MIN_ITER)
-    sampler = IndependenceChains(target, proposal, normal, generator, report)
-    choose = sampler.run(n_forget).last(N_CHOOSE)
+    n_below = n_draws or n_draws_for(variance, precision, limit, effort.below)
+    n_iter = max(math.ceil(2 * n_below / effort.chains), effort.iterations)
+    starts = dispersed_starts(target, normal, generator, effort.chains)
+    sampler = IndependenceChains(target, proposal, starts, generator, report)
+    choose = sampler.run(_n_forget(ratio) + effort.choose).last(effort.choose)
     above, variance_above = _narrower(choose, proposal.normal)
     below = draw_weighted(target, proposal, n_below, generator, clock.until(0.4))
     report(width_so_far(below.log_weights, choose, above), 0.5)
@@ -98,23 +134,30 @@ def near_normal_sides(
         k_above=block_size(variance_above, n_above),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
+        is_cut=len(below.theta) < n_below or chains.theta.shape[1] < n_iter,
     )
 
 
-def _best_proposal(
-    target: Target,
-    normal: NormalForm,
-    generator: torch.Generator,
-    precision: float | None,
+def _first_good(
+    target: Target, normal: NormalForm, generator: torch.Generator, effort: _Effort
 ) -> tuple[StudentT, WeightedDraws, float] | None:
-    """Best of few Student-t proposals, pilot draws, and their largest weight."""
-    trials = [StudentT(normal, df) for df in SHAPES]
-    pairs = [(t, draw_weighted(target, t, N_PILOT, generator)) for t in trials]
-    proposal, pilot = min(pairs, key=lambda pair: badness(pair[1]))
-    wanted = FAIR if is_loose(precision) else GOOD
-    ratio = N_PILOT * float(pilot.weights.max())
-    is_good = pilot.ess >= wanted * N_PILOT and ratio <= MAX_RATIO
-    return (proposal, pilot, ratio) if is_good else None
+    """A good proposal of few Student-t, pilot draws, and their largest weight."""
+    for df in (max(MANY, PER_PARAMETER * normal.size), FEW):
+        proposal = StudentT(normal, df)
+        pilot = draw_weighted(target, proposal, effort.pilot, generator)
+        ratio = effort.pilot * float(pilot.weights.max())
+        if pilot.ess >= effort.efficiency * effort.pilot and ratio <= MAX_RATIO:
+            return proposal, pilot, ratio
+    return None
+
+
+def _n_forget(ratio: float) -> int:
+    """Steps after which hardly anything is left of a start (Mengersen, Tweedie 1996).
+
+    A step forgets it with a probability of at least one over the largest weight.
+    """
+    kept = 1 - 1 / max(ratio, 1.01)
+    return max(math.ceil(math.log(FORGOTTEN) / math.log(kept)), LEAST_FORGET)
 
 
 def _narrower(chains: Chains, normal: NormalForm) -> tuple[NormalForm, float]:
@@ -137,8 +180,7 @@ class IndependenceChains:
     ----------
     target : Target
     proposal : StudentT
-    normal : NormalForm
-        Near the posterior: chains start around it, and in the prior.
+    starts : Tensor of shape (n_chains, P)
     generator : torch.Generator
     report : callable
     """
@@ -147,26 +189,23 @@ class IndependenceChains:
         self,
         target: Target,
         proposal: StudentT,
-        normal: NormalForm,
+        starts: torch.Tensor,
         generator: torch.Generator,
         report: Report,
     ) -> None:
         self.target, self.proposal, self.generator = target, proposal, generator
         self.report = report
-        self.theta = dispersed_starts(target, normal, generator, N_CHAINS)
-        self.value = target.log_joint_batched(self.theta)
+        self.theta, self.value = starts, target.log_joint_batched(starts)
 
     def run(self, n_iter: int, deadline: float = math.inf) -> Chains:
         """Offer so many draws to every chain; see `HamiltonianChains.run`."""
-        theta, value, n_accepted = [], [], 0
+        theta, value, n_accepted, size = [], [], 0, len(self.theta)
         for i in range(n_iter):
-            offered = draw_weighted(
-                self.target, self.proposal, N_CHAINS, self.generator
-            )
+            offered = draw_weighted(self.target, self.proposal, size, self.generator)
             log_prob = self.proposal.log_prob(self.theta)
             gain = offered.log_weights - (self.value - log_prob)
             gain = torch.nan_to_num(gain, nan=-math.inf)
-            accept = rand(self.generator, N_CHAINS) < gain.clamp(max=0).exp()
+            accept = rand(self.generator, size) < gain.clamp(max=0).exp()
             joint = offered.log_weights + self.proposal.log_prob(offered.theta)
             self.theta = torch.where(accept[:, None], offered.theta, self.theta)
             self.value = torch.where(accept, joint, self.value)
@@ -174,7 +213,7 @@ class IndependenceChains:
             theta.append(self.theta)
             value.append(self.value)
             self.report("draws of chains", (i + 1) / n_iter)
-            if i + 1 >= MIN_ITER and time.monotonic() > deadline:
+            if i + 1 >= LEAST_KEPT and time.monotonic() > deadline:
                 break
-        shares = n_accepted / (N_CHAINS * len(theta))
+        shares = n_accepted / (size * len(theta))
         return Chains(torch.stack(theta, 1), torch.stack(value, 1), shares)

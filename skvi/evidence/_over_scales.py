@@ -68,7 +68,10 @@ def bound_over_scales(
         shift = target.prior.log_density_of_scale(log_scale)
         return _shifted(found, shift)
 
-    nodes = {d: at(center + d) for d in (-TRIAL, 0.0, TRIAL)}
+    first = at(center)
+    if first.method == "none":  # it would take too long
+        return first
+    nodes = {-TRIAL: at(center - TRIAL), 0.0: first, TRIAL: at(center + TRIAL)}
     values = [found.estimate for found in nodes.values()]
     curvature = max(2 * values[1] - values[0] - values[2], 1e-9)
     step = min(max(FRACTION * TRIAL * curvature**-0.5, SHORTEST), LONGEST)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from scipy.special import stdtrit
 
+from skvi.evidence._estimates import N_GROUPS
 from skvi.evidence._named import ALWAYS, BoundsTable, NamedBound
 from skvi.evidence._weights import WeightSummary
 
@@ -16,8 +17,6 @@ FROM_TARGET = ("y_mean", "y_scale", "intercept_scale")
 REFUTED = 4.0
 # Relative rounding of sums over data.
 ROUNDING = 1e-9
-# Independent chains, and minimum number of blocks of draws, behind errors.
-_N_GROUPS = 64
 IMPOSSIBLE = "a lower bound on a log probability lies {:.3g} nats above 0"
 _OPTIMISTIC = "optimistic as a score of the model"
 _NO_PROBABILITY = (
@@ -296,4 +295,4 @@ class EvidenceBounds:
         """
         if not 0.5 <= level < 1:
             raise ValueError(f"level={level!r} must be from 0.5 to below 1.")
-        return self.interval(float(stdtrit(_N_GROUPS - 1, level)))
+        return self.interval(float(stdtrit(N_GROUPS - 1, level)))

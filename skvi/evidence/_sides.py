@@ -6,12 +6,14 @@ import torch
 
 from skvi.sampling import Chains
 
-__all__ = ["Sides", "error_of", "is_loose", "n_draws_for"]
+__all__ = ["NEARLY_CONSTANT", "Sides", "error_of", "is_loose", "n_draws_for"]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
 # Nats from which few draws are enough.
 LOOSE, FEW_DRAWS = 0.1, 2**9
+#: Weights are nearly constant if none exceeds this multiple of their mean.
+NEARLY_CONSTANT = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,8 @@ class Sides:
         The posterior draws.
     error : float
         Target standard error, in nats.
+    is_cut : bool, default=False
+        Whether the clock ended it before there were as many draws as were planned.
     """
 
     method: str
@@ -42,6 +46,7 @@ class Sides:
     k_above: int
     chains: Chains
     error: float
+    is_cut: bool = False
 
 
 def error_of(precision: float | None) -> float:

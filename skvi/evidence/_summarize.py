@@ -8,12 +8,14 @@ from skvi.evidence._estimates import (
     bridge_estimate,
     finite_sample_bounds,
     forward_bound,
+    missing_distance,
     reverse_bound,
 )
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, BoundsTable
+from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
-from skvi.evidence._sides import Sides
+from skvi.evidence._sides import NEARLY_CONSTANT, Sides
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarize_weights
 from skvi.posteriors import Posterior
@@ -27,8 +29,6 @@ __all__ = ["summarize", "without_bounds"]
 MAX_RHAT = 1.05
 LEVEL = 0.95
 ROUNDING = 1e-9  # nats
-# Weights are nearly constant if none exceeds this multiple of their mean.
-NEARLY_CONSTANT = 2.0
 
 
 def summarize(
@@ -45,12 +45,15 @@ def summarize(
     unseen = (_unseen_tail(khats[0], signed[0]), _unseen_tail(khats[1], signed[1]))
     lower, lower_se = forward_bound(forward, sides.k_below)
     upper, upper_se = reverse_bound(reverse, sides.k_above)
+    if sides.method == "importance":  # weights of paths are never so constant
+        lower -= missing_distance(forward, sides.k_below, lower_se)
+        upper += missing_distance(reverse, sides.k_above, upper_se)
     lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]
     both = (lower, lower_se), (upper, upper_se)
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
     bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
-    reason = _why_not(
+    reasons = _why_not(
         khats,
         unseen,
         (len(forward), reverse.numel()),
@@ -60,8 +63,9 @@ def summarize(
     )
     elbo = elbo_row(lower_bound(target, posterior, generator))
     if elbo.holds == ALWAYS and elbo.value > upper + REFUTED * upper_se + ROUNDING:
-        refuted = f"the exact ELBO lies {elbo.value - upper:.3g} nats above the upper"
-        reason = f"{reason}; {refuted} bound" if reason else f"{refuted} bound"
+        excess = elbo.value - upper
+        reasons.append(f"the exact ELBO lies {excess:.3g} nats above the upper bound")
+    reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
     is_coarse = max(lower_se, upper_se) > 1.5 * sides.error
     finite = finite_sample_bounds(forward, reverse, LEVEL)
     weights = torch.softmax(forward, 0)
@@ -153,8 +157,8 @@ def _why_not(
     rhat: float,
     crossing: float,
     error: float,
-) -> str:
-    """List every failed diagnostic; empty if there is none."""
+) -> list[str]:
+    """List every failed diagnostic."""
     reasons = []
     both = zip(khats, unseen, n_draws, ("lower", "upper"), strict=True)
     for khat, tail, n, side in both:
@@ -170,4 +174,4 @@ def _why_not(
         )
     if crossing > 4 * error + ROUNDING:
         reasons.append(f"the two bounds cross by {crossing:.3g} nats")
-    return "; ".join(reasons)
+    return reasons

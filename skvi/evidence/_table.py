@@ -17,8 +17,9 @@ Estimate = tuple[float, float]
 # Draws of q behind the rows that are functions of its weights, and in each term of its
 # importance-weighted bounds.
 N_DRAWS, K_OF_Q = 4096, 16
-# Numbers that their evaluation may touch, and the fewest draws nevertheless.
-MAX_NUMBERS, LEAST_DRAWS = 2**26, 512
+# Numbers that their evaluation may touch for each draw behind the lower bound, and
+# the fewest draws nevertheless: no more than that has, but for errors of errors.
+NUMBERS_PER_DRAW, LEAST_DRAWS, FEWEST = 2**15, 512, 128
 EXPECTED = "a bound in expectation"
 IF_EXACT = "a bound in expectation, if chains are exact"
 SELF_NORMALIZED = "no valid bound: too low if few draws of q are effective"
@@ -81,7 +82,8 @@ def build_table(
     generator : torch.Generator
     """
     exists = upper_exists(target)
-    below, above = _rows_of_q(target, posterior, generator)
+    n_draws = _n_draws(target.cost_per_draw, len(sides.forward))
+    below, above = _rows_of_q(target, posterior, n_draws, generator)
     table = BoundsTable({"ELBO of q": elbo, **below})
     prefix = ""
     if sides.method == "annealing":
@@ -109,6 +111,11 @@ def build_table(
     table["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
     table.update(above)
     return table
+
+
+def _n_draws(cost: int, n_below: int) -> int:
+    least = min(max(n_below, FEWEST), LEAST_DRAWS)
+    return min(max(NUMBERS_PER_DRAW * n_below // cost, least), N_DRAWS)
 
 
 def upper_row(
@@ -140,10 +147,9 @@ def upper_exists(target: Target) -> bool | None:
 
 
 def _rows_of_q(
-    target: Target, posterior: Posterior, generator: torch.Generator
+    target: Target, posterior: Posterior, n_draws: int, generator: torch.Generator
 ) -> tuple[dict[str, NamedBound], dict[str, NamedBound]]:
     """Functions of the weights of q, below and above; the last two are the same one."""
-    n_draws = min(max(MAX_NUMBERS // target.cost_per_draw, LEAST_DRAWS), N_DRAWS)
     draw = posterior.draw(n_draws, generator)
     theta, log_q = draw.theta, draw.log_q
     log_weights = target.log_joint_batched(theta) - log_q

@@ -61,6 +61,8 @@ class TemperedSides:
         R-hat of invariant quantities.
     error : float
         Target standard error, in nats.
+    is_cut : bool, default=False
+        Whether the seconds were over before the planned sweeps.
     """
 
     below: torch.Tensor
@@ -69,6 +71,7 @@ class TemperedSides:
     draws: LadderDraws
     rhat: float
     error: float
+    is_cut: bool = False
 
 
 @torch.no_grad()
@@ -82,6 +85,7 @@ def tempered_sides(
     report: Report,
     normal: NormalForm | None = None,
     least_sweeps: int = MIN_SWEEPS,
+    n_systems: int = N_SYSTEMS,
 ) -> TemperedSides:
     """Bound log Z by replica exchange, and from below by particles as well.
 
@@ -102,6 +106,8 @@ def tempered_sides(
         Where the path starts. None is a normal that matches the prior.
     least_sweeps : int, default=200
         Of the chains, where `n_draws` does not say.
+    n_systems : int, default=16
+        Of chains; a multiple of 8.
 
     Returns
     -------
@@ -113,7 +119,7 @@ def tempered_sides(
     orbits = _orbits(target)
     normal = _start_of_path(target) if normal is None else normal
     pilot = tune_ladder(target, normal, generator, orbits=orbits, report=report)
-    starts = _starts(pilot.populations, pilot.ladder, fitted, generator)
+    starts = _starts(pilot.populations, pilot.ladder, fitted, n_systems, generator)
     sampler = ReplicaExchange(pilot.ladder, starts, generator, orbits, report)
     sampler.warm_up(N_WARMUP, begin + WARM * seconds)
     # All settings of an estimate are chosen from draws that do not enter it.
@@ -129,6 +135,7 @@ def tempered_sides(
         draws,
         invariant_rhat(target, draws.chains),
         error if n_draws is None else math.inf,
+        sampler.is_cut,
     )
 
 
@@ -151,6 +158,7 @@ def _starts(
     populations: torch.Tensor,
     ladder: Ladder,
     fitted: torch.Tensor,
+    n_systems: int,
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
@@ -159,10 +167,10 @@ def _starts(
     annealed independently; the target's chain of every fourth system starts at a draw
     of the fitted posterior.
     """
-    half = N_SYSTEMS // 2
-    alone = anneal(ladder, N_SYSTEMS - half, generator)
+    half = n_systems // 2
+    alone = anneal(ladder, n_systems - half, generator)
     starts = torch.cat([populations[:, :half], alone], 1).clone()
-    fitted = fitted[:N_FITTED]
+    fitted = fitted[: n_systems // 4]
     starts[-1, : 4 * len(fitted) : 4] = ladder.normal.whiten(
         fitted - ladder.normal.mean
     )
@@ -177,17 +185,17 @@ def _plan(
     With more blocks the expectations are farther from log Z: they should be two errors
     away, so that the means over systems are valid bounds of log Z.
     """
-    n_pilot, betas = pilot.log_weights.shape[2], pilot.ladder.betas
+    (_, n_systems, n_pilot), betas = pilot.log_weights.shape, pilot.ladder.betas
     bounds = ladder_upper, ladder_lower
     variance = max(float(bound(pilot.log_weights, betas).var()) for bound in bounds)
     if not math.isfinite(variance):
         variance = math.inf
-    wanted = n_pilot * variance / (error**2 * N_SYSTEMS)
+    wanted = n_pilot * variance / (error**2 * n_systems)
     n_sweeps = int(min(max(wanted, least), MAX_SWEEPS))
     if n_draws is not None:
-        n_sweeps = max(math.ceil(n_draws / N_SYSTEMS), LEAST_SWEEPS)
+        n_sweeps = max(math.ceil(n_draws / n_systems), LEAST_SWEEPS)
     left = variance * n_pilot / n_sweeps
-    n_blocks = 4 / math.sqrt(max(left * N_SYSTEMS, 1e-12))
+    n_blocks = 4 / math.sqrt(max(left * n_systems, 1e-12))
     return n_sweeps, int(min(max(n_blocks, 1), n_sweeps // LEAST_SWEEPS))
 
 

@@ -7,6 +7,7 @@ import torch
 from skvi.evidence._estimates import reverse_bound
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
+from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
 from skvi.evidence._stepping import (
     ladder_bridge,
@@ -71,7 +72,8 @@ def summarize_tempered(
     bridge = ladder_bridge(draws.log_weights, betas)
     khat = tail_shape(draws.log_weights, betas)
     elbo = elbo_row(lower_bound(target, posterior, generator))
-    reason = _why_not(sides, below, above, khat)
+    reasons = _why_not(sides, below, above, khat)
+    reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
     is_coarse = max(below[1], above[1]) > 1.5 * sides.error
     valid = IF_MIXED.format(draws.round_trips, sides.rhat)
     floor = mean_and_error(sides.particles)[0]
@@ -99,17 +101,16 @@ def _why_not(
     below: tuple[float, float],
     above: tuple[float, float],
     khat: float,
-) -> str:
-    """List every failed diagnostic; empty if there is none."""
+) -> list[str]:
+    """List every failed diagnostic."""
     reasons, trips = [], sides.draws.round_trips
     values = (*below, *above)
     if not all(math.isfinite(value) for value in values):
-        return "a bound is not finite: the ladder of temperatures has a gap"
+        return ["a bound is not finite: the ladder of temperatures has a gap"]
     if not sides.rhat <= MAX_RHAT:
         reasons.append(
             f"the MCMC chains disagree on fitted values or on the log joint density "
-            f"(R-hat {sides.rhat:.2f}, at most {MAX_RHAT} is allowed): they need more "
-            "sweeps, which max_seconds and precision may limit"
+            f"(R-hat {sides.rhat:.2f}, at most {MAX_RHAT} is allowed)"
         )
     if trips < 1:
         reasons.append(
@@ -140,7 +141,7 @@ def _why_not(
             "chains that started in a resampled population and chains that came down "
             f"from the prior alone differ by {abs(first - second):.3g} nats"
         )
-    return "; ".join(reasons)
+    return reasons
 
 
 def _table(

@@ -4,6 +4,7 @@ import torch
 
 from skvi.base import Component
 from skvi.likelihoods._predictive import Predictive
+from skvi.utils._arrays import weighted_sum
 from skvi.utils._derivatives import row_derivatives
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
@@ -166,6 +167,24 @@ class Likelihood(Component, Movable, Predictive):
             and for K > 1 (S, n), (S, n, K) and (S, n, K, K).
         """
         return row_derivatives(lambda g: self.log_prob(g, y), f)
+
+    def total_log_prob(
+        self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Sum of the log densities of all rows.
+
+        Parameters
+        ----------
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+        weight : Tensor of shape (n,) or None
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, in double precision.
+        """
+        return weighted_sum(self.log_prob(f, y), weight)
 
     def log_prob_slope(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """First derivative of the log density in f.

@@ -30,6 +30,16 @@ class LogLoss(Loss):
         """Negative log density of every row, (S, n)."""
         return -likelihood.log_prob(f, y)
 
+    def total(
+        self,
+        likelihood: ConditionalDensity,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """By the likelihood's own sum; see `Loss.total`."""
+        return -likelihood.total_log_prob(f, y, weight)
+
     def is_convex(self, likelihood: ConditionalDensity) -> bool:
         """Whether the likelihood is log-concave; see `Loss.is_convex`."""
         return likelihood.is_log_concave

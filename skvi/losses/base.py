@@ -4,6 +4,7 @@ import torch
 
 from skvi.base import Component
 from skvi.base._protocols import ConditionalDensity
+from skvi.utils._arrays import weighted_sum
 from skvi.utils._device import Movable
 from skvi.utils._expectations import Expectations, expect_derivatives
 from skvi.utils._row_pass import RowBuffers, RowPass
@@ -41,6 +42,29 @@ class Loss(Component, Movable):
             In nats per row, not averaged.
         """
         raise NotImplementedError
+
+    def total(
+        self,
+        likelihood: ConditionalDensity,
+        f: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Sum the losses of all rows.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+        f : Tensor of shape (S, n, K)
+        y : Tensor of shape (n,)
+        weight : Tensor of shape (n,) or None
+
+        Returns
+        -------
+        Tensor of shape (S,)
+            In nats, in double precision.
+        """
+        return weighted_sum(self(likelihood, f, y), weight)
 
     def check(self, likelihood: ConditionalDensity) -> None:
         """Refuse a likelihood that this loss cannot train; nothing by default.

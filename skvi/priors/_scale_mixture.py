@@ -32,6 +32,8 @@ class LogScales(Protocol):
 
     #: Whether the density of a coefficient is infinite, or nearly so, at 0.
     has_spike: bool
+    #: Of the prior, for messages.
+    name: str
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
         """Evaluate at coordinates of shape (S, k)."""
@@ -43,7 +45,7 @@ class LogScales(Protocol):
 class HorseshoeScales:
     """``scale * lambda`` with a half-Cauchy lambda; x is log lambda."""
 
-    has_spike = True
+    has_spike, name = True, "horseshoe"
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.log_unit = scale.log()
@@ -73,6 +75,7 @@ class GammaScales:
     def __init__(self, scale: torch.Tensor, shape: float) -> None:
         self.log_unit, self.shape = scale.log() + 0.5 * math.log(shape), shape
         self.has_spike = shape < SPIKE_SHAPE
+        self.name = "ARD" if self.has_spike else "Student-t"
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
         root = torch.nn.functional.softplus(-x).clamp(min=1e-300)
@@ -124,6 +127,11 @@ class ScaleMixture:
     parts: tuple[LogScales, ...]
     sizes: tuple[int, ...]
     rest: BuiltPrior
+
+    @property
+    def has_spike(self) -> bool:
+        """Whether the density of any coefficient has one at 0."""
+        return any(part.has_spike for part in self.parts)
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
         """Evaluate at coordinates of all scales, (S, k)."""

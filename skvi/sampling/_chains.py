@@ -137,6 +137,7 @@ class HamiltonianChains:
         self.normal, self.generator, self.path_length = normal, generator, path_length
         self.report = report
         self.step = 0.5
+        self.is_cut = False  # whether a deadline ended a warm-up or a run
         self._pilot: Chains | None = None
 
     @property
@@ -178,6 +179,7 @@ class HamiltonianChains:
                 weight = (i + 1) ** -0.75
                 log_mean = weight * log_step + (1 - weight) * log_mean
             if is_late and len(kept.accepted) >= LEAST_KEPT:
+                self.is_cut = True
                 break
         self.step, self._pilot = math.exp(log_mean), kept.chains()
         self.most_steps = FEW_STEPS if jumped > GOOD_JUMPS else MOST_STEPS
@@ -205,7 +207,8 @@ class HamiltonianChains:
                 self.state.jump(self.jump, self.generator)
             kept.add(self.state, probability)
             self.report("draws of chains", (i + 1) / n_iter)
-            if i + 1 >= LEAST_KEPT and time.monotonic() > deadline:
+            if LEAST_KEPT <= i + 1 < n_iter and time.monotonic() > deadline:
+                self.is_cut = True
                 break
         return kept.chains()
 

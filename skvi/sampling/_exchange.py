@@ -108,6 +108,7 @@ class ReplicaExchange:
         # Whether a replica has been at beta = 0 since it was at the target.
         self.is_fresh = torch.zeros(len(flat), dtype=torch.bool, device=CPU)
         self.n_sweeps = self.n_trips = 0
+        self.is_cut = False  # whether a deadline ended the warm-up or a run
 
     @torch.no_grad()
     def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
@@ -145,7 +146,8 @@ class ReplicaExchange:
                 factors, now = ratio.clone(), (found * ratio.exp()[:, None])
             self.ladder = self.ladder.with_steps(now)
             self.report("warm-up of tempered chains", (i + 1) / n_sweeps)
-            if i > n_sweeps // 2 and time.monotonic() > deadline:
+            if n_sweeps // 2 < i < n_sweeps - 1 and time.monotonic() > deadline:
+                self.is_cut = True
                 break
         return self
 
@@ -172,7 +174,8 @@ class ReplicaExchange:
             if i % thin == thin - 1:
                 kept.append(self.replicas.position[-n:])
             self.report("tempered chains", (i + 1) / n_sweeps)
-            if i + 1 >= LEAST_SWEEPS and time.monotonic() > deadline:
+            if LEAST_SWEEPS <= i + 1 < n_sweeps and time.monotonic() > deadline:
+                self.is_cut = True
                 break
         weights, position = torch.stack(found), torch.stack(kept, 1)
         theta = self.ladder.normal.transform(position.flatten(0, 1))

@@ -10,7 +10,7 @@ import torch
 from skvi.base import Layout, NormalForm, Rows
 from skvi.predictors import PartialPredictor
 from skvi.targets.base import Target
-from skvi.utils._arrays import like_rows
+from skvi.utils._arrays import like_rows, weighted_sum
 
 __all__ = ["SupervisedRows"]
 
@@ -248,6 +248,11 @@ class SupervisedRows(Target):
         f = shift(self.predictor.forward(theta, part.X), part)
         return self.loss(self._likelihood_at(theta), f, part.y)
 
+    def _total_loss(self, theta: torch.Tensor, part: Rows) -> torch.Tensor:
+        """Sum of the weighted losses of some rows, (S,)."""
+        f = shift(self.predictor.forward(theta, part.X), part)
+        return self.loss.total(self._likelihood_at(theta), f, part.y, part.weight)
+
     def with_held_out(self, held_out: "SupervisedRows") -> Self:
         """Return the same target, with rows that its fit does not see.
 
@@ -379,11 +384,3 @@ def shift(f: torch.Tensor, rows: Rows) -> torch.Tensor:
 def shift_mean(mean: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Add the offset to the mean of f, (n,) or (n, K)."""
     return mean if rows.offset is None else mean + like_rows(rows.offset, mean)
-
-
-def weighted_sum(losses: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """Sum over rows, (S,), in double precision."""
-    if weight is None:
-        return losses.sum(1, dtype=torch.float64)
-    # Single precision outputs have single precision losses; weights are double.
-    return losses.to(weight.dtype) @ weight

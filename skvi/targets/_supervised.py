@@ -17,10 +17,10 @@ from skvi.targets._expected_loss import (
 )
 from skvi.targets._free_energy import FreeEnergy
 from skvi.targets._row_terms import row_terms
-from skvi.targets._rows import SupervisedRows, shift, shift_mean, weighted_sum
+from skvi.targets._rows import SupervisedRows, shift, shift_mean
 from skvi.targets._whitened import WhitenedLinear, WhitenedTarget
 from skvi.targets._whitened_network import WhitenedNetwork
-from skvi.utils._arrays import like_rows
+from skvi.utils._arrays import like_rows, weighted_sum
 
 __all__ = ["SupervisedTarget"]
 
@@ -78,8 +78,7 @@ class SupervisedTarget(SupervisedRows):
             part = self.rows.take(rows)
             return log_prior - self._scaled_up(self._losses(theta, part), part.weight)
         for part in self._parts(len(theta)):
-            losses = self._losses(theta, part)
-            log_prior = log_prior - weighted_sum(losses, part.weight)
+            log_prior = log_prior - self._total_loss(theta, part)
         return log_prior
 
     def log_joint_split(
@@ -127,8 +126,7 @@ class SupervisedTarget(SupervisedRows):
         for part in self._parts(len(theta)):
             f = shift(self.predictor.forward(theta, part.X), part)
             if value is not None:
-                losses = self.loss(self.likelihood, f, part.y)
-                value -= weighted_sum(losses, part.weight)
+                value -= self.loss.total(self.likelihood, f, part.y, part.weight)
             slope = self.likelihood.log_prob_slope(f, part.y)
             if part.weight is not None:
                 slope = slope * like_rows(part.weight, slope[0])

@@ -106,8 +106,8 @@ class WhitenedLinear(WhitenedTarget):
             columns, y = self.columns[:, rows], self.target.y[rows]
             f = torch.addmm(self.shift[rows], position, columns)[..., None]
             if value is not None:
-                log_prob = self.likelihood.log_prob(f, y)
-                value += log_prob.sum(1) if weight is None else log_prob @ weight[rows]
+                own = None if weight is None else weight[rows]
+                value += self.likelihood.total_log_prob(f, y, own)
             change = self.likelihood.log_prob_slope(f, y)
             slope += (change if weight is None else change * weight[rows]) @ columns.T
         return slope

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 
 from skvi.base import NormalForm
-from skvi.targets._rows import shift, weighted_sum
+from skvi.targets._rows import shift
 from skvi.targets._whitened import CACHE_ELEMENTS, WhitenedTarget
-from skvi.utils._arrays import like_rows
+from skvi.utils._arrays import like_rows, weighted_sum
 
 __all__ = ["WhitenedNetwork"]
 

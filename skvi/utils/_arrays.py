@@ -43,6 +43,14 @@ def like_rows(vector: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return vector.reshape(-1, *[1] * (other.ndim - 1))
 
 
+def weighted_sum(losses: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+    """Sum over rows, (S,), in double precision."""
+    if weight is None:
+        return losses.sum(1, dtype=torch.float64)
+    # Single precision outputs have single precision losses; weights are double.
+    return losses.to(weight.dtype) @ weight
+
+
 def log_(values: torch.Tensor) -> torch.Tensor:
     """Logarithm in place; in the CPU's memory numpy's takes a fraction of the time."""
     if values.requires_grad or not values.is_cpu:

@@ -6,10 +6,13 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from scipy.special import stdtrit
 
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _near_normal, bound_evidence
+from skvi.evidence._estimates import reverse_bound
 from skvi.evidence._near_normal import near_normal_sides
+from skvi.evidence._summarize import summarize
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -55,6 +58,45 @@ def test_nearly_normal_posteriors_take_no_gradients(monkeypatch):
     assert "no other mode" in bounds.reason
 
 
+def test_cost_follows_precision(monkeypatch):
+    """Of nearly normal posteriors, whatever floor is left of it: less than half.
+
+    Wrong variant: chains, pilot draws and draws of q as for a fine precision.
+    """
+    X, y = many_rows(30_000)
+    model = BayesianLogisticRegression(prior=Normal()).fit(X, y)
+    counted, log_joint = [], SupervisedTarget.log_joint
+
+    def count_draws(self, theta, rows=None):
+        counted[-1] += len(theta)
+        return log_joint(self, theta, rows)
+
+    monkeypatch.setattr(SupervisedTarget, "log_joint", count_draws)
+    for precision in (0.5, 0.03):
+        counted.append(0)
+        bounds = model.evidence_bounds(X, y, precision=precision, random_state=0)
+        assert bounds.reliable
+        assert bounds.upper + 2 * bounds.upper_se - bounds.estimate < precision
+        assert bounds.estimate - bounds.lower + 2 * bounds.lower_se < precision
+    assert 2 * counted[0] < counted[1] < 3500
+
+
+def test_single_draws_are_as_far_from_the_truth_as_blocks():
+    """Two errors, where even one nearly constant weight is closer than that.
+
+    Wrong variant: the mean of the log weights as it is.
+    """
+    normal = NormalForm(torch.zeros(2).double(), torch.full((2,), 1.05).double())
+    away = []
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        sides = near_normal_sides(Bell(), normal, generator, None, 0.5)
+        posterior = FullRankNormal().build(Bell.layout)
+        found = summarize(Bell(), posterior, sides, generator, "")
+        away.append((3.0 - found.lower, found.upper - 3.0))
+    assert np.mean(np.array(away) > 0, 0).min() >= 0.9
+
+
 def test_few_draws_suffice_for_a_loose_precision():
     """Wrong variant: as many draws for every precision."""
     X, y = many_rows(100, 10)
@@ -73,8 +115,9 @@ def test_independence_chains_draw_from_the_posterior():
     """
     shifted = NormalForm(torch.full((2,), 0.3).double(), torch.full((2,), 1.2).double())
     generator = torch.Generator().manual_seed(0)
+    starts = torch.full((64, 2), 3.0).double()
     chains = _near_normal.IndependenceChains(
-        Bell(), StudentT(shifted, 20), shifted, generator, lambda what, share: None
+        Bell(), StudentT(shifted, 20), starts, generator, lambda what, share: None
     ).run(400)
     theta = chains.last(350).theta.flatten(0, 1)
     assert theta.mean(0).abs().max() < 0.04
@@ -166,3 +209,11 @@ def test_integer_weights_are_repeated_rows():
     model.set_params(class_weight=None).fit(X, y, sample_weight=weight / 2)
     found = model.evidence_bounds(X, y, sample_weight=weight / 2, random_state=0)
     assert found.quantity == "generalized log evidence"
+
+
+def test_errors_of_few_chains_are_larger():
+    """So that quantiles for 64 of them hold. Wrong variant: those of a normal."""
+    values = torch.randn(8, 10, generator=torch.Generator().manual_seed(0)).double()
+    plain = float((-values).mean(1).std()) / 8**0.5
+    error = reverse_bound(values, 1)[1]
+    assert error * stdtrit(63, 0.99) == pytest.approx(plain * stdtrit(7, 0.99))

@@ -6,6 +6,20 @@ _v = variants_of("likelihoods/")
 
 VARIANTS = [
     _v(
+        "odd-row-in-no-product",
+        "_bernoulli.py",
+        "product[:, :1] *= rest",
+        "pass",
+        "the last of an odd number of rows is forgotten",
+    ),
+    _v(
+        "products-underflow",
+        "_bernoulli.py",
+        "if product.numel() and not product.min() > SMALLEST[product.dtype]:",
+        "if False:",
+        "the log of a product of unlikely rows that is 0",
+    ),
+    _v(
         "bernoulli-slope-without-label",
         "_bernoulli.py",
         "return logsigmoid(f), sign * p, p.square() - p",

@@ -1,0 +1,167 @@
+"""Coverage of evidence intervals where quadrature knows the truth, path by path.
+
+    python benchmarks/evidence_paths.py                 # resumes; seeds outermost
+    python benchmarks/evidence_paths.py --runs 20 horseshoe-1 tall-loose
+    python benchmarks/evidence_paths.py --summary       # no runs
+
+Logistic regressions with one or two coefficients and no intercept, each run with data
+of its own: priors with spikes, nearly normal posteriors of many rows at two precisions,
+weights that are integers. The truth is a trapezoidal sum over a grid that is as fine at
+the spike as it is wide in the tails.
+"""
+
+import argparse
+import csv
+import math
+import os
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import log_expit, logsumexp
+
+from skvi.base import Layout
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.priors import ARD, Horseshoe, Normal, build_prior
+
+RESULT = Path(__file__).parent / "results" / "evidence_paths.csv"
+# Rows, coefficients, prior, precision, whether rows have weights.
+CASES = {
+    "horseshoe-1": (40, 1, "horseshoe", None, False),
+    "horseshoe-2": (40, 2, "horseshoe", None, False),
+    "ard-1": (40, 1, "ard", None, False),
+    "ard-2": (40, 2, "ard", None, False),
+    "tall": (1200, 2, "normal", None, False),
+    "tall-loose": (1200, 2, "normal", 0.5, False),
+    "weights": (60, 2, "normal", None, True),
+}
+PRIORS = {"normal": Normal(), "horseshoe": Horseshoe(), "ard": ARD()}
+FIELDS = (
+    *("case", "seed", "truth", "low", "high", "lower", "upper", "estimate"),
+    *("reliable", "method", "cpu_seconds", "contains"),
+)
+
+
+def data(case, seed):
+    n, d, _, _, is_weighted = CASES[case]
+    rng = np.random.default_rng([list(CASES).index(case), seed])
+    X = rng.normal(size=(n, d)) + 0.5 * rng.normal(size=(n, 1))
+    coef = rng.normal(size=d) * (rng.uniform(size=d) < 0.7)
+    y = (rng.uniform(size=n) < 1 / (1 + np.exp(-X @ coef))).astype(int)
+    y[:2] = 0, 1
+    weight = rng.integers(0, 3, size=n) if is_weighted else None
+    if is_weighted:
+        weight[:2] = 1
+    return X, y, weight
+
+
+def truth(X, y, weight, prior):
+    """Integral over a grid in asinh of the coefficients, relative to their smallest."""
+    d, has_spike = X.shape[1], prior != "normal"
+    unit, reach, size = (1e-7, 20.5, 700) if has_spike else (1.0, 2.8, 500)
+    u = np.linspace(-reach, reach, size)
+    theta, log_step = unit * np.sinh(u), np.log(unit * np.cosh(u) * (u[1] - u[0]))
+    built = build_prior(PRIORS[prior], Layout({"coef": (1,)}))
+    log_prior = built.log_prob(torch.from_numpy(theta)[:, None]).numpy() + log_step
+    w = np.ones(len(y)) if weight is None else weight
+    signed = (2 * y - 1)[:, None] * X
+    rows = [theta] if d == 1 else [np.full(size, t) for t in theta]
+    total = []
+    for i, first in enumerate(rows):
+        points = first[None] if d == 1 else np.stack([first, theta])
+        value = w @ log_expit(signed @ points) + log_prior
+        total.append(logsumexp(value) + (0.0 if d == 1 else log_prior[i]))
+    return float(logsumexp(total))
+
+
+def one_run(case, seed):
+    X, y, weight = data(case, seed)
+    _, _, prior, precision, _ = CASES[case]
+    start = time.process_time()
+    model = BayesianLogisticRegression(prior=prior, fit_intercept=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y, sample_weight=weight)
+    bounds = model.evidence_bounds(
+        X, y, sample_weight=weight, precision=precision, random_state=seed
+    )
+    seconds = time.process_time() - start
+    exact, (low, high) = truth(X, y, weight, prior), bounds.interval()
+    numbers = (exact, low, high, bounds.lower, bounds.upper, bounds.estimate)
+    return dict(
+        zip(
+            FIELDS,
+            (
+                *(case, seed, *(f"{number:.5f}" for number in numbers)),
+                *(int(bounds.reliable), bounds.method, f"{seconds:.2f}"),
+                int(low - 1e-5 <= exact <= high + 1e-5),
+            ),
+            strict=True,
+        )
+    )
+
+
+def read():
+    if not RESULT.exists():
+        return []
+    with RESULT.open() as file:
+        return list(csv.DictReader(line for line in file if line[:1] != "#"))
+
+
+def sweep(cases, runs, machine):
+    done = {(row["case"], row["seed"]) for row in read()}
+    if not RESULT.exists():
+        begun = f"# begun {time.strftime('%Y-%m-%d')}; {machine}\n"
+        RESULT.write_text(begun + ",".join(FIELDS) + "\n")
+    for seed in range(runs):
+        for case in cases:
+            if (case, str(seed)) in done:
+                continue
+            row = one_run(case, seed)
+            with RESULT.open("a", newline="") as file:
+                csv.DictWriter(file, FIELDS, lineterminator="\n").writerow(row)
+
+
+def summarize(rows):
+    """Runs, intervals that hold the truth, sides without errors that are wrong."""
+    names = ("runs", "hold", "reliable", "lower>", "upper<", "width", "seconds")
+    widths = (5, 6, 10, 8, 8, 8, 9)
+    heads = (f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    print(f"{'case':<13}{''.join(heads)}  methods")
+    for case in dict.fromkeys(row["case"] for row in rows):
+        mine = [row for row in rows if row["case"] == case]
+        number = {
+            name: np.array([float(row[name]) for row in mine])
+            for name in (*FIELDS[2:8], "reliable", "contains", "cpu_seconds")
+        }
+        width = np.median(number["high"] - number["low"])
+        print(
+            f"{case:<13}{len(mine):>5}{number['contains'].mean():>6.1%}"
+            f"{number['reliable'].mean():>10.1%}"
+            f"{(number['lower'] > number['truth']).mean():>8.1%}"
+            f"{(number['upper'] < number['truth']).mean():>8.1%}"
+            f"{width if math.isfinite(width) else math.nan:>8.4f}"
+            f"{np.median(number['cpu_seconds']):>9.2f}  "
+            f"{dict(Counter(row['method'] for row in mine))}"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", choices=[[], *CASES])
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--machine", default="2 cores, x86_64, runs on one thread")
+    options = parser.parse_args()
+    if not options.summary:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        torch.set_num_threads(1)
+        sweep(options.cases or list(CASES), options.runs, options.machine)
+    summarize(read())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What helps where bounds are not reliable: a cause that is known, and a remedy."""
+
+import math
+
+from skvi.priors import BuiltPrior
+from skvi.priors._scale_mixture import ScaleMixture
+from skvi.targets import SupervisedTarget, Target
+from skvi.targets._hierarchical import HierarchicalTarget
+
+__all__ = ["name_of_mixture", "remedy", "with_remedy"]
+
+BUDGET = (
+    "max_seconds ended the run before the planned draws: allow more seconds, or ask "
+    "for less, such as precision=0.5"
+)
+FEW = "n_draws is few: give more, or None, which takes as many as are needed"
+SPARSE = (
+    "under {} chains rarely leave the spike at 0: keep fewer features, or compare "
+    "models under prior='normal' or 'laplace'"
+)
+HEAVY = (
+    "{} is not log-concave, so that there can be several modes: compare models under "
+    "prior='normal' or 'laplace', or try method='annealing'"
+)
+LINEAR = (
+    "standardize the features, drop columns that repeat others, or give the prior a "
+    "smaller scale"
+)
+NETWORK = "use fewer hidden units, or a larger n_draws, which makes chains longer"
+GENERAL = (
+    "try method='annealing' or another random_state, and parameters in which the "
+    "posterior is closer to a normal"
+)
+
+
+def with_remedy(reasons: list[str], helps: str) -> str:
+    """All reasons and what helps; empty if there is none."""
+    return "; ".join([*reasons, f"what helps: {helps}"]) if reasons else ""
+
+
+def remedy(target: Target, is_cut: bool, error: float) -> str:
+    """Name the cause of a failure that is known of a model and its run.
+
+    Parameters
+    ----------
+    target : Target
+    is_cut : bool
+        Whether the seconds were over before the planned draws.
+    error : float
+        Target standard error in nats; infinite if the number of draws was given.
+
+    Returns
+    -------
+    str
+        Cause and remedy, without a full stop.
+    """
+    if is_cut:
+        return BUDGET
+    prior = _own_prior(target)
+    mixture = None if prior is None else prior.scale_mixture()
+    if mixture is not None and mixture.has_spike:
+        return SPARSE.format(name_of_mixture(mixture))
+    if error == math.inf:
+        return FEW
+    if target.symmetry is not None:
+        return NETWORK
+    if prior is not None and not prior.is_log_concave:
+        return HEAVY.format(
+            "this prior" if mixture is None else name_of_mixture(mixture)
+        )
+    return LINEAR if target.has_design else GENERAL
+
+
+def name_of_mixture(mixture: ScaleMixture) -> str:
+    """Name a prior of random scales: "the horseshoe prior"."""
+    names = dict.fromkeys(part.name for part in mixture.parts)
+    return f"the {' and '.join(names)} prior"
+
+
+def _own_prior(target: Target) -> BuiltPrior | None:
+    if isinstance(target, HierarchicalTarget):
+        return target.base_prior
+    return target.prior if isinstance(target, SupervisedTarget) else None

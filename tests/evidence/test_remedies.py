@@ -1,0 +1,93 @@
+"""Every reason against a result comes with its cause and with what helps."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from skvi.evidence import bound_evidence
+from skvi.evidence._forecast import why_too_long
+from skvi.evidence._remedies import remedy
+from skvi.likelihoods import BernoulliLikelihood
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.losses import LogLoss
+from skvi.posteriors import FullRankNormal
+from skvi.predictors import LinearPredictor, MLPPredictor
+from skvi.priors import ARD, Horseshoe, Normal, StudentT
+from skvi.solvers import fit_proposal_normal
+from skvi.targets import SupervisedTarget
+
+
+def target_with(prior, predictor=None, n=40, d=8):
+    generator = torch.Generator().manual_seed(0)
+    model = predictor or LinearPredictor(d)
+    X = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    y = (torch.rand(n, generator=generator) < 0.5).double()
+    built = prior.build(model.layout)
+    return SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), built, X, y)
+
+
+@pytest.mark.parametrize(
+    ("prior", "names"),
+    [
+        (Horseshoe(), "the horseshoe prior"),
+        (ARD(), "the ARD prior"),
+        (StudentT(), "the Student-t prior"),
+        (Normal(), "standardize the features"),
+    ],
+)
+def test_priors_are_named(prior, names):
+    """Wrong variant: one remedy for all of them."""
+    found = remedy(target_with(prior), False, 0.01)
+    assert names in found
+    assert ("prior='normal'" in found) == (names[:3] == "the")
+
+
+def test_networks_are_told_of_their_units():
+    network = target_with(Normal(), MLPPredictor(8, hidden_layer_sizes=(3,)))
+    assert "hidden units" in remedy(network, False, 0.01)
+
+
+def test_few_draws_are_their_own_cause():
+    assert "n_draws" in remedy(target_with(Normal()), False, math.inf)
+
+
+@pytest.mark.parametrize("method", ["importance", "annealing"])
+def test_seconds_that_ended_a_run_are_named(method, monkeypatch):
+    """As the cause, before any other; wrong variant: the model is blamed.
+
+    Chains whose warm-up is cut short after as little as this have not mixed.
+    """
+    monkeypatch.setattr("skvi.evidence._summarize.MAX_RHAT", 0.9)
+    target = target_with(Normal(30.0))
+    posterior = FullRankNormal().build(target.layout)
+    posterior = posterior.near(fit_proposal_normal(target))
+    options = {"method": method, "precision": 0.1}
+    for seconds in (1e-3, None):
+        generator = torch.Generator().manual_seed(0)
+        bounds = bound_evidence(
+            target, posterior, generator, max_seconds=seconds, **options
+        )
+        assert not bounds.reliable
+        assert "R-hat" in bounds.reason
+        assert ("max_seconds ended the run" in bounds.reason) == (seconds is not None)
+
+
+def test_what_takes_minutes_is_said_at_once():
+    """Far from normal and large: the reason, unless somebody says how long to try.
+
+    Wrong variants: chains are begun; nearly normal posteriors are refused, too.
+    """
+    rng = np.random.default_rng(0)
+    X = sp.random(1000, 2000, density=0.01, random_state=0, format="csr")
+    y = (rng.uniform(size=1000) < 0.5).astype(int)
+    model = BayesianLogisticRegression(prior="normal", posterior="mean_field")
+    bounds = model.fit(X, y).evidence_bounds(X, y, random_state=0)
+    assert (bounds.method, bounds.reliable) == ("none", False)
+    for part in ("2,001 coefficients", "a normal prior", "fewer features", "max_secon"):
+        assert part in bounds.reason
+    near = target_with(Normal(1e-3), n=1000, d=1300)
+    generator = torch.Generator().manual_seed(0)
+    assert why_too_long(near, near.prior.as_normal(), generator) == ""
