@@ -7,15 +7,15 @@ Every case is one fit in a process that has imported everything.
 
 Measured 2026-11-22 on one of two cores of an AMD EPYC, beside other work, processor
 seconds before and after: fewer rows than parameters are fitted in the space of the
-rows, covariances of several f are made from pairs of features, and mean and precision
-take turns at the start of large fits.
+rows, covariances of several f are made from pairs of features, mean and precision take
+turns at the start of large fits, and steps of the noise are extrapolated.
 
     case        before   after
     sparse        50.8     2.9    1,000 x 3,000 sparse features
     digits         5.9     3.2    1,797 x 64, ten classes
     classes       32.4    10.6    1,500 x 20, fifty classes
     separable     35.6     2.9    2,000 x 800
-    horseshoe     80.9    15.4    regression, 200 x 1,000; 100 steps do not suffice
+    horseshoe     80.9     9.9    regression, 200 x 1,000; 20 steps, before 100 and more
 
 All are full-rank posteriors. By default (``posterior="auto"``) the last one and other
 sizes above 1,000 parameters are factorized: 2.2 s.

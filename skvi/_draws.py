@@ -1,6 +1,5 @@
 """Predictions from draws of the parameters, for every predictor and family."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from skvi.base import Units
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import as_tensor
 from skvi.utils._device import CPU, Movable
+from skvi.utils._log_space import LOG_2PI, log_mean_exp
 from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._sparse import Features, SparseRows, as_rows
 from skvi.utils._threads import limit_threads
@@ -141,12 +141,11 @@ class NormalDraws(Draws):
 
     def log_density(self, X: Any, y: np.ndarray) -> np.ndarray:
         """Log density of observations, (n_samples,), in nats."""
-        constant = math.log(len(self.theta)) + 0.5 * math.log(2 * math.pi)
 
         def of_block(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             z = (y - self.functions(f)) / self.noise
             values = -0.5 * z.square() - self.noise.log()
-            return torch.logsumexp(values, 0) - constant
+            return log_mean_exp(values, 0) - 0.5 * LOG_2PI
 
         return self.by_rows(X, of_block, y)
 
@@ -160,7 +159,7 @@ def log_class_probabilities(f: torch.Tensor) -> torch.Tensor:
 
 def average_log_probabilities(f: torch.Tensor) -> torch.Tensor:
     """Log of class probabilities averaged over draws, (rows, n_classes)."""
-    return torch.logsumexp(log_class_probabilities(f), 0) - math.log(len(f))
+    return log_mean_exp(log_class_probabilities(f), 0)
 
 
 def _dense(rows: Features, dtype: torch.dtype) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Predictions of continuous targets from draws of the parameters, by the likelihood."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from skvi._draws import Draws
 from skvi.base import Units
 from skvi.likelihoods import Likelihood
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._mixture import mixture_quantiles
 
 __all__ = ["NoisyDraws"]
@@ -84,10 +84,10 @@ class NoisyDraws(Draws):
     def log_density(self, X: Any, y: np.ndarray) -> np.ndarray:
         """Log density of observations, (n_samples,), in nats."""
         y = (y - self.units.y_mean) / self.units.y_scale
-        constant = math.log(len(self.theta)) + float(np.log(self.units.y_scale).sum())
+        log_unit = float(np.log(self.units.y_scale).sum())
 
         def of_block(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return torch.logsumexp(self.likelihood.log_prob(f, y), 0) - constant
+            return log_mean_exp(self.likelihood.log_prob(f, y), 0) - log_unit
 
         return self.by_rows(X, of_block, y)
 

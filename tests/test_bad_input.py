@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skvi.divergences import KL, Renyi
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -167,7 +167,8 @@ def test_few_rows(shape, parts):
 def test_huge_scales(factor, parts):
     """Tiny features leave the prior; with the prior scaled along nothing changes."""
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression(**parts).fit(X * factor, y)
+    with pytest.warns(SkviWarning, match="standardize the features"):
+        model = BayesianLogisticRegression(**parts).fit(X * factor, y)
     assert_sane(model, X * factor)
     if factor < 1:
         assert model.coef_ == pytest.approx(

@@ -8,6 +8,7 @@ from scipy.special import stdtrit
 from skvi.evidence._estimates import N_GROUPS
 from skvi.evidence._named import ALWAYS, BoundsTable, NamedBound
 from skvi.evidence._weights import WeightSummary
+from skvi.utils._decimals import n_decimals
 
 __all__ = ["FROM_TARGET", "REFUTED", "EvidenceBounds"]
 
@@ -252,10 +253,7 @@ class EvidenceBounds:
     def _three_numbers(self) -> list[str]:
         """Lower end, estimate and upper end, with two digits of their distance."""
         low, middle, high = self.stated()
-        width = high - low
-        digits = 2
-        if 0 < width < math.inf:
-            digits = min(max(1 - math.floor(math.log10(width)), 2), 6)
+        digits = n_decimals(high - low)
         return [
             f"{value:.{digits}f}" if math.isfinite(value) else "unknown"
             for value in (low, middle, high)

@@ -121,8 +121,8 @@ FROM_PRIOR = (
     "in the prior, and where the likelihood is large if the prior's peak may hide that"
 )
 FROM_CONCAVE = (
-    "and in a normal three times as wide, and the density is log-concave: there is no "
-    "other mode"
+    "and in a normal three times as wide, and at a given scale of the prior there is "
+    "only one mode"
 )
 FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
 

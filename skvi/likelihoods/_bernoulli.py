@@ -91,44 +91,52 @@ class BernoulliLikelihood(Likelihood):
         return logsigmoid(f), sign * p, p.square() - p
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
-        value, first, second = self.expected_log_loss(mean, std, y, refine)
+        value, first, second = self.expected_log_loss(mean, std_or_cov, y, refine)
         return -value, -first, -second
 
     def expected_log_loss(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_loss`."""
-        value, first, second = expect_softplus(mean, std, refine)
+        value, first, second = expect_softplus(mean, std_or_cov, refine)
         return torch.addcmul(value, y, mean, value=-1), first - y, second
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_power`."""
         sign = 2 * y - 1
-        value, first, second = expect_sigmoid_power(mean * sign, std, c, refine)
+        value, first, second = expect_sigmoid_power(mean * sign, std_or_cov, c, refine)
         return value, first * sign, second
 
     def expected_power_integral(
-        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Sum of `expected_power` over both labels."""
-        one = self.expected_power(mean, std, torch.ones_like(mean), c, refine)
-        zero = self.expected_power(mean, std, torch.zeros_like(mean), c, refine)
+        one = self.expected_power(mean, std_or_cov, torch.ones_like(mean), c, refine)
+        zero = self.expected_power(mean, std_or_cov, torch.zeros_like(mean), c, refine)
         return one[0] + zero[0], one[1] + zero[1], one[2] + zero[2]
 
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
@@ -136,7 +144,7 @@ class BernoulliLikelihood(Likelihood):
         """Powers of the same family; see `Likelihood.expected_escort_power`."""
         # p^c / (p^c + (1 - p)^c) is the sigmoid of c f.
         value, first, second = self.expected_power(
-            c * mean, c * std, y, (c - 1) / c, refine
+            c * mean, c * std_or_cov, y, (c - 1) / c, refine
         )
         return value, c * first, c**2 * second
 

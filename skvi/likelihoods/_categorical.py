@@ -109,19 +109,23 @@ class CategoricalLikelihood(Likelihood):
         return self.log_prob(f, y), first, second
 
     def expected_log_prob(
-        self, mean: torch.Tensor, cov: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Two rules, for narrow and wide rows; see `Likelihood.expected_log_prob`."""
-        wide = is_too_wide(cov)
+        wide = is_too_wide(std_or_cov)
         out = _Sums(mean)
         rows = (~wide).nonzero()[:, 0]
-        for node in _visit(mean[rows], cov[rows], None, refine):
+        for node in _visit(mean[rows], std_or_cov[rows], None, refine):
             out.value[rows[node.rows]] = node.log_norm @ node.weights
             out.add(rows[node.rows], node.p, node.weights)
         out.pp[rows] -= torch.diag_embed(out.p[rows])
         rows = wide.nonzero()[:, 0]
         if len(rows):
-            found = expect_logsumexp(mean[rows], cov[rows], refine)
+            found = expect_logsumexp(mean[rows], std_or_cov[rows], refine)
             out.value[rows], out.p[rows], out.pp[rows] = found[0], found[1], -found[2]
         own = mean.gather(1, _codes(y)[:, None])[:, 0]
         return own - out.value, _one_hot(y, self.n_classes, mean.dtype) - out.p, out.pp
@@ -129,14 +133,14 @@ class CategoricalLikelihood(Likelihood):
     def expected_power(
         self,
         mean: torch.Tensor,
-        cov: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """Weighted products of softmax values; see `Likelihood.expected_power`."""
         out, own = _Sums(mean), _one_hot(y, self.n_classes, mean.dtype)
-        for node in _visit(mean, cov, y, refine):
+        for node in _visit(mean, std_or_cov, y, refine):
             weights = torch.exp(c * node.log_own) * node.weights
             out.value[node.rows] = weights.sum(1)
             out.add(node.rows, node.p, weights)
@@ -149,12 +153,12 @@ class CategoricalLikelihood(Likelihood):
         return out.value, first, second
 
     def expected_power_integral(
-        self, mean: torch.Tensor, cov: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> Expectations:
         """Sum of `expected_power` over the classes, from one pass over the nodes."""
         out, powers = _Sums(mean), torch.empty_like(mean)
-        cross = torch.empty_like(cov)
-        for node in _visit(mean, cov, None, refine):
+        cross = torch.empty_like(std_or_cov)
+        for node in _visit(mean, std_or_cov, None, refine):
             # Every p_k^c is at most 1, and their sum is at least K^(1 - c).
             each = node.p.pow(c) * node.weights
             powers[node.rows] = each.sum(2)
@@ -168,7 +172,7 @@ class CategoricalLikelihood(Likelihood):
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        cov: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
@@ -176,7 +180,7 @@ class CategoricalLikelihood(Likelihood):
         """Powers of the same family; see `Likelihood.expected_escort_power`."""
         # p^c / sum of p^c is the softmax of c f.
         value, first, second = self.expected_power(
-            c * mean, c**2 * cov, y, (c - 1) / c, refine
+            c * mean, c**2 * std_or_cov, y, (c - 1) / c, refine
         )
         return value, c * first, c**2 * second
 
@@ -208,10 +212,10 @@ class _Node(NamedTuple):
 
 
 def _visit(
-    mean: torch.Tensor, cov: torch.Tensor, y: torch.Tensor | None, refine: int
+    mean: torch.Tensor, std_or_cov: torch.Tensor, y: torch.Tensor | None, refine: int
 ) -> Iterator[_Node]:
     codes = None if y is None else _codes(y)
-    for rows, f, weights in softmax_nodes(mean, cov, refine):
+    for rows, f, weights in softmax_nodes(mean, std_or_cov, refine):
         top = f.amax(1, keepdim=True)
         f -= top
         own = f[:, 0]

@@ -128,25 +128,27 @@ class CountLikelihood(Likelihood):
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """By nodes around each row's peak; see `Likelihood.expected_power`."""
-        return expect_peaked(lambda f, t: c * self.log_prob(f, t), mean, std, y, refine)
+        return expect_peaked(
+            lambda f, t: c * self.log_prob(f, t), mean, std_or_cov, y, refine
+        )
 
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> Expectations:
         """By nodes around the peaks; see `Likelihood.expected_escort_power`."""
         return expect_peaked(
-            lambda f, t: self.log_escort_power(f, t, c), mean, std, y, refine
+            lambda f, t: self.log_escort_power(f, t, c), mean, std_or_cov, y, refine
         )
 
 

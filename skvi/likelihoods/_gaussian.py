@@ -70,26 +70,30 @@ class GaussianLikelihood(NoiseLikelihood):
         return _GaussianPass(self, buffers)
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Closed form; see `Likelihood.expected_log_prob`."""
         precision = self._scale**-2
         value = self.log_prob(mean[None, :, None], y)[0]
         first = (y - mean) * precision
         second = torch.zeros_like(mean) - precision
-        return value - 0.5 * precision * std.square(), first, second
+        return value - 0.5 * precision * std_or_cov.square(), first, second
 
     def _expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         log_factor: torch.Tensor,
         refine: int = 1,
     ) -> Expectations:
         log_scale = self._scale.log()
-        variance = self._scale**2 + c * std.square()
+        variance = self._scale**2 + c * std_or_cov.square()
         log_norm = log_scale - 0.5 * variance.log() - c * (HALF_LOG_2PI + log_scale)
         z = y - mean
         value = torch.exp(log_factor + log_norm - 0.5 * c * z.square() / variance)

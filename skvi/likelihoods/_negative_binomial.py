@@ -159,11 +159,15 @@ class NegativeBinomialLikelihood(CountLikelihood):
         return self.log_prob(f, y), y - (y + r) * p, -(y + r) * p * (1 - p)
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """As for a logistic model: two rules; see `Likelihood.expected_log_prob`."""
         r, log_alpha = 1 / self._alpha, self._alpha.log()
-        found = expect_softplus(mean + log_alpha, std, refine)
+        found = expect_softplus(mean + log_alpha, std_or_cov, refine)
         constant = _log_binomial(y, r)
         value = constant + y * (mean + log_alpha) - (y + r) * found[0]
         return value, y - (y + r) * found[1], -(y + r) * found[2]

@@ -205,7 +205,7 @@ class NoiseLikelihood(Likelihood):
         return randn(generator, *shape)
 
     def expected_power_integral(
-        self, mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1
+        self, mean: torch.Tensor, std_or_cov: torch.Tensor, c: float, refine: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A constant: the integral does not depend on f."""
         value = torch.exp(self.log_power_integral(mean[None, :, None], c))[0]
@@ -214,7 +214,7 @@ class NoiseLikelihood(Likelihood):
     def expected_escort_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
@@ -223,23 +223,25 @@ class NoiseLikelihood(Likelihood):
         # The integral does not depend on f; large orders need the sum of logarithms.
         log_norm = self.log_power_integral(mean[None, :, None], c)[0]
         log_factor = -(c - 1) / c * log_norm
-        return self._expected_power(mean, std, y, c - 1, log_factor, refine)
+        return self._expected_power(mean, std_or_cov, y, c - 1, log_factor, refine)
 
     def expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Without truncation at any scale; see `Likelihood.expected_power`."""
-        return self._expected_power(mean, std, y, c, torch.zeros_like(mean), refine)
+        return self._expected_power(
+            mean, std_or_cov, y, c, torch.zeros_like(mean), refine
+        )
 
     def _expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         log_factor: torch.Tensor,

@@ -74,8 +74,12 @@ class PoissonLikelihood(CountLikelihood):
         return self.log_prob(f, y), y - rate, -rate
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """Closed form: E exp(f) = exp(m + v / 2)."""
-        rate = safe_exp(mean + 0.5 * std.square())
+        rate = safe_exp(mean + 0.5 * std_or_cov.square())
         return y * mean - rate - torch.lgamma(y + 1), y - rate, -rate

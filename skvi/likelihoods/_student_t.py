@@ -139,30 +139,34 @@ class StudentTLikelihood(NoiseLikelihood):
         return normal * (half / gamma.clamp(min=1e-300)).sqrt()
 
     def expected_log_prob(
-        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+        self,
+        mean: torch.Tensor,
+        std_or_cov: torch.Tensor,
+        y: torch.Tensor,
+        refine: int = 1,
     ) -> Expectations:
         """One integral over the precision; see `Likelihood.expected_log_prob`."""
-        value, first, second = self._mix(mean, std, y, 0.0, refine)
+        value, first, second = self._mix(mean, std_or_cov, y, 0.0, refine)
         power = self._power
         return self._log_peak - power * value, -power * first, -power * second
 
     def _expected_power(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         c: float,
         log_factor: torch.Tensor,
         refine: int,
     ) -> Expectations:
         factor = torch.exp(log_factor + c * self._log_peak)
-        value, first, second = self._mix(mean, std, y, c * self._power, refine)
+        value, first, second = self._mix(mean, std_or_cov, y, c * self._power, refine)
         return factor * (1 - value), -factor * first, -factor * second
 
     def _mix(
         self,
         mean: torch.Tensor,
-        std: torch.Tensor,
+        std_or_cov: torch.Tensor,
         y: torch.Tensor,
         a: float,
         refine: int,
@@ -173,7 +177,7 @@ class StudentTLikelihood(NoiseLikelihood):
         variable, or with exp(-u) / u. E exp(-u q) is a closed form.
         """
         distance, unit = y - mean, self.df * self._scale**2
-        size = (distance.square() + std.square()) / unit
+        size = (distance.square() + std_or_cov.square()) / unit
         largest = max(float(size.detach().max()), 1.0) if len(size) else 1.0
         # The error of a trapezoidal rule is |Gamma(a + 2 pi i / step)| / Gamma(a).
         step = 2 * math.pi / (21 + a) / refine
@@ -186,7 +190,7 @@ class StudentTLikelihood(NoiseLikelihood):
         width = max(1, CHUNK_ELEMENTS // max(len(mean), 1))
         for some, weight in zip(u.split(width), weights.split(width), strict=True):
             u_column = some[:, None]
-            inflation = 1 + 2 * u_column * std.square() / unit
+            inflation = 1 + 2 * u_column * std_or_cov.square() / unit
             rate = u_column / (unit * inflation)
             log_mgf = -0.5 * inflation.log() - rate * distance.square()
             slope = 2 * rate * distance

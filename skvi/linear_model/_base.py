@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
 from skvi._model import Model
-from skvi._registry import PRIORS, SHORTHANDS
+from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
 from skvi.base import NormalForm
 from skvi.divergences import KL
@@ -23,8 +23,10 @@ from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.solvers import (
+    SOLVERS,
     Alternating,
     EmpiricalBayes,
+    Ivon,
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
@@ -74,7 +76,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
-        "posterior": [StrOptions({"auto", *SHORTHANDS["posterior"]}), Family],
+        "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
+        "solver": [StrOptions({"auto", *SOLVERS} - {Ivon.name})],
     }
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 

@@ -7,7 +7,9 @@ import torch
 
 from skvi._classes import BayesianClassifierMixin
 from skvi._draws import average_log_probabilities
+from skvi.exceptions import SkviWarning
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
+from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
@@ -288,6 +290,8 @@ default="auto"
         return labels.likelihood.n_outputs
 
     def _assemble(self, data, labels):
+        message = many_classes_message(labels.classes, data.X.shape[0])
+        self._warn(message, SkviWarning)
         return self._generalized_linear(data, labels, labels.likelihood)
 
     def decision_function(self, X):

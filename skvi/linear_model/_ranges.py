@@ -1,4 +1,4 @@
-"""Features with ranges too different for a single scale of coefficients."""
+"""Data that do not suit a model: ranges of features, and numbers as classes."""
 
 import math
 from typing import Any
@@ -8,13 +8,17 @@ from scipy import sparse
 
 from skvi.priors import HalfCauchy, Laplace, Normal
 
-__all__ = ["unscaled_message"]
+__all__ = ["many_classes_message", "unscaled_message"]
 
 # Ratio of the largest range to that of the smallest tenth of the features that is worth
 # a warning: a few rare ones, as among sparse features, do not count.
 MAX_RATIO, SMALL = 1000.0, 0.1
+# Ranges that are all smaller or larger do not suit a scale of 1.
+LEAST, MOST = 1e-3, 1e4
 # Distance from zero, in ranges, that no intercept of the usual size makes up for.
 MAX_DISTANCE = 10.0
+# Classes, and numbers of covariances in all rows, from which a fit takes minutes.
+MANY_CLASSES, MANY_NUMBERS = 50, 10**7
 # Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000
 
@@ -65,12 +69,53 @@ def unscaled_message(X: Any, prior: Any, name: str, is_centered: bool = True) ->
     ranges.sort()
     small, large = ranges[math.ceil(SMALL * len(ranges)) - 1], ranges[-1]
     if large < MAX_RATIO * small:
-        return ""
+        return _uniform_message(small, large, prior, name)
     return (
         f"the features have ranges from {ranges[0]:.2g} to {large:.2g}, "
         f"which no single scale of their coefficients suits, and prior={prior!r} has "
         f"one: standardize them, with make_pipeline(StandardScaler(), {name}"
         "(...)), or give prior='ard', which finds a scale for each"
+    )
+
+
+def many_classes_message(classes: np.ndarray, n_rows: int) -> str:
+    """Say that so many classes take minutes, and what to do.
+
+    Parameters
+    ----------
+    classes : ndarray of shape (n_classes,)
+    n_rows : int
+
+    Returns
+    -------
+    str
+        Empty if all is well.
+    """
+    n_classes = len(classes)
+    if n_classes < MANY_CLASSES or n_rows * n_classes**2 < MANY_NUMBERS:
+        return ""
+    remedy = "join rare classes"
+    if np.issubdtype(classes.dtype, np.number):
+        remedy = (
+            "if y is a quantity rather than a label, use BayesianLinearRegression, or "
+            f"BayesianPoissonRegressor for counts; otherwise {remedy}"
+        )
+    return (
+        f"y has {n_classes} classes in {n_rows} rows: with a covariance of all classes "
+        f"for each row, the fit takes minutes; {remedy}"
+    )
+
+
+def _uniform_message(small: float, large: float, prior: Any, name: str) -> str:
+    """Say that all ranges are far from 1, where a fixed scale of 1 means nothing."""
+    if isinstance(prior.scale, HalfCauchy) or (large > LEAST and small < MOST):
+        return ""
+    what = "has no room" if large <= LEAST else "sets no limit"
+    return (
+        f"the features have ranges from {small:.2g} to {large:.2g}, for whose "
+        f"coefficients prior={prior!r} {what}: standardize the features, with "
+        f"make_pipeline(StandardScaler(), {name}(...)), or learn the scale, with "
+        "prior=Normal(scale='learn')"
     )
 
 

@@ -14,6 +14,8 @@ __all__ = ["CoefficientTable", "SummaryMixin"]
 
 # Maximum number of printed rows.
 MAX_PRINTED = 40
+# Ratio of standard deviations from which every row has decimals of its own.
+MAX_RATIO = 100.0
 HEADINGS = ("mean", "std", "lower", "upper")
 # Fitted attributes that are shown below the coefficients.
 NUMBERS = ("noise_scale_", "dispersion_", "prior_scale_", "lower_bound_")
@@ -113,9 +115,9 @@ class CoefficientTable:
             labels = [f"{group}  {name}" for group, name in pairs]
         labels = labels[:MAX_PRINTED]
         wide = max(map(len, labels), default=0)
-        digits = _digits(self.std)
+        digits = _digits(self.std[:MAX_PRINTED])
         columns = [
-            [f"{value:.{digits}f}" for value in vars(self)[name][:MAX_PRINTED]]
+            [f"{x:.{n}f}" for x, n in zip(vars(self)[name], digits, strict=False)]
             for name in HEADINGS
         ]
         columns = [[h, *c] for h, c in zip(HEADINGS, columns, strict=True)]
@@ -134,12 +136,19 @@ class CoefficientTable:
     __repr__ = __str__
 
 
-def _digits(std: np.ndarray) -> int:
-    """Decimals for which a typical standard deviation has three digits."""
-    typical = float(np.median(std)) if len(std) else 0.0
-    if not 0 < typical < np.inf:
-        return 3
-    return min(max(2 - int(np.floor(np.log10(typical))), 0), 9)
+def _digits(std: np.ndarray) -> np.ndarray:
+    """Decimals for which standard deviations have three digits.
+
+    The same for all, by a typical one, unless some would have one digit or none.
+    """
+    known = (std > 0) & np.isfinite(std)
+    if not known.any():
+        return np.full(len(std), 3)
+    typical = float(np.median(std[known]))
+    own = np.where(known, std, typical)
+    if own.max() < MAX_RATIO * own.min():
+        own = np.full(len(std), typical)
+    return np.clip(2 - np.floor(np.log10(own)), 0, 12).astype(int)
 
 
 class SummaryMixin:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from skvi.evidence import FROM_TARGET, EvidenceBounds
+from skvi.utils._decimals import n_decimals
 
 N_SE = 2.0
 
@@ -39,16 +40,14 @@ def row_label(name: str, bounds: EvidenceBounds) -> str:
 
 
 def interval_text(bounds: EvidenceBounds, origin: float = 0.0) -> str:
-    """Print an interval to two digits of its width; unreliable ones in brackets."""
-    # Standard errors mean nothing where the bounds are not reliable.
-    low, high = bounds.lower, bounds.upper
-    if bounds.reliable:
-        low, high = bounds.interval(N_SE)
-    low, high = low - origin, high - origin
-    width = abs(high - low)
-    digits = 2
-    if math.isfinite(width) and width > 0:
-        digits = min(max(1 - math.floor(math.log10(width)), 0), 6)
-    text = f"{low:.{digits}f} to {high:.{digits}f}" if width else f"{low:.{digits}f}"
-    text = text.replace("-", "\N{MINUS SIGN}")  # as on the axis
-    return text if bounds.reliable else f"({text})"
+    """The ends that `print` shows; an end that is not known is left out."""
+    low, _, high = bounds.stated()
+    digits = n_decimals(high - low)
+    ends = [f"{end - origin:.{digits}f}" for end in (low, high)]
+    if not math.isfinite(low):
+        text = f"at most {ends[1]}" if math.isfinite(high) else "unknown"
+    elif not math.isfinite(high):
+        text = f"at least {ends[0]}"
+    else:
+        text = f"{ends[0]} to {ends[1]}" if low < high else ends[0]
+    return text.replace("-", "\N{MINUS SIGN}")  # as on the axis

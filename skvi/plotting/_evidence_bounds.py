@@ -27,8 +27,9 @@ class EvidenceBoundsDisplay:
     standard errors, and the (bridge) estimate. Below the bar, arrow heads point at
     the ELBO and the EUBO of the fitted posterior. The interval with its whiskers is
     printed on the right, since on an axis that holds several models it can be too
-    narrow to be seen. Bounds that are not reliable are hollow, hatched and
-    labeled so; they get no whiskers, because their standard errors mean nothing.
+    narrow to be seen. Where bounds are not reliable the row is labeled so, and shows
+    what ``print(bounds)`` does: bounds that always hold, in a hollow, hatched bar if
+    there is one on each side; no whiskers and no estimate.
 
     It is recommended to use `from_estimator` or `from_bounds`.
 
@@ -40,11 +41,11 @@ class EvidenceBoundsDisplay:
     Attributes
     ----------
     bars_ : matplotlib BarContainer
-        From lower to upper bound.
+        From lower to upper bound; the width is NaN where an end is not known.
     whiskers_ : matplotlib Line2D or None
         ``interval(2)`` of the reliable ones; None where there are none.
     estimates_ : matplotlib Line2D
-        Bridge estimates.
+        Bridge estimates; NaN where the bounds are not reliable.
     elbo_, eubo_ : matplotlib Line2D or None
         ELBO and EUBO of the fitted posteriors; None where no table has them.
     values_ : matplotlib SecondaryAxis or None
@@ -182,7 +183,8 @@ class EvidenceBoundsDisplay:
 
     def _draw_bars(self, given: dict) -> None:
         style = {"color": common.SKY, "edgecolor": common.BLUE, "height": BAR_HEIGHT}
-        lower, upper = self._column("lower"), self._column("upper")
+        lower, upper = np.array([_ends(b) for b in self.bounds.values()]).T
+        lower, upper = _finite(lower - self._origin), _finite(upper - self._origin)
         self.bars_ = self.ax_.barh(
             range(len(lower)), upper - lower, left=lower, **style | given
         )
@@ -217,7 +219,7 @@ class EvidenceBoundsDisplay:
         style: dict = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
         style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
         style = common.merge_style({**style, "label": "estimate"}, given)
-        x = self._column("estimate")
+        x = np.array([b.stated()[1] for b in self.bounds.values()]) - self._origin
         (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
 
     def _draw_fit(self, name: str, marker: int, given: dict | None) -> "Line2D | None":
@@ -239,10 +241,6 @@ class EvidenceBoundsDisplay:
         axis.set_yticks(range(len(labels)), labels)
         axis.tick_params(length=0)
         return axis
-
-    def _column(self, name: str) -> np.ndarray:
-        values = np.array([getattr(b, name) for b in self.bounds.values()])
-        return _finite(values - self._origin)
 
     @classmethod
     def from_bounds(
@@ -334,6 +332,14 @@ class EvidenceBoundsDisplay:
         if name is None:
             name = type(common.final_estimator(estimator)).__name__
         return cls({name: bounds}).plot(ax, **plot_kwargs or {})
+
+
+def _ends(bounds: EvidenceBounds) -> tuple[float, float]:
+    """Both bounds, or those that always hold if these are not reliable."""
+    if bounds.reliable:
+        return bounds.lower, bounds.upper
+    low, _, high = bounds.stated()
+    return low, high
 
 
 def _finite(values: np.ndarray) -> np.ndarray:

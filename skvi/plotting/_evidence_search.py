@@ -284,6 +284,8 @@ class EvidenceSearchDisplay:
             self._column(name, False)
             for name in ("estimate", "probability_lower", "probability_upper")
         ]
+        width = self._column("upper", False) - self._column("lower", False)
+        columns.insert(1, width)
         labels = [row_text(*row) for row in zip(*columns, strict=True)]
         axis.set_yticks(range(len(labels)), labels)
         axis.tick_params(length=0)

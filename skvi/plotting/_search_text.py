@@ -1,6 +1,9 @@
 """Words and numbers beside the models of a search."""
 
+import math
 from collections.abc import Sequence
+
+from skvi.utils._decimals import n_decimals
 
 MINUS = "\N{MINUS SIGN}"
 # Probabilities that are printed as less than 0.1 %.
@@ -27,9 +30,10 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def row_text(estimate: float, low: float, high: float) -> str:
-    """Estimate, and the interval of the probability in percent."""
-    value = f"{estimate:.2f}".replace("-", MINUS)
+def row_text(estimate: float, width: float, low: float, high: float) -> str:
+    """Estimate, as it is printed, and the interval of the probability in percent."""
+    value = f"{estimate:.{n_decimals(width)}f}".replace("-", MINUS)
+    value = "unknown" if math.isnan(estimate) else value
     ends = [_per_cent(low), _per_cent(high)]
     is_one = ends[0] == ends[1] or high < SMALL
     probability = ends[1] if is_one else f"{ends[0]} to {ends[1]}"

@@ -125,9 +125,10 @@ class WeightsDisplay:
             raise ValueError(f"kind must be one of {KINDS}. Got {kind!r}.")
         if not self.weights:
             raise ValueError(
-                "These bounds have no weights: they were computed without any, or are "
-                "a sum over several targets. Draw those of each of `outputs_`, or use "
-                "method='importance' or 'annealing'."
+                "These bounds have no weights to judge: they are exact, or were not "
+                "computed, or are sums. Of several targets, draw those of each of "
+                "`outputs_`; for prior='auto', whose scale is integrated out, those of "
+                "a prior with a fixed scale near `prior_scale_`, such as Normal(1.0)."
             )
         ax = common.make_axes(ax, (6.4, 4.2))
         self.ax_, self.figure_ = ax, ax.figure

@@ -12,6 +12,7 @@ from skvi.base._protocols import JointDensity
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors.base import Family, Posterior
+from skvi.utils._log_space import log_mean_exp
 from skvi.utils._random import rand
 from skvi.utils._validation import Interval, StrOptions
 
@@ -168,7 +169,7 @@ class _EnsemblePosterior(Posterior):
     ) -> torch.Tensor:
         members = self._at(self.params if params is None else params)
         logs = torch.stack([member.log_prob(theta) for member in members])
-        return torch.logsumexp(logs, 0) - math.log(len(members))
+        return log_mean_exp(logs, 0)
 
     def near(self, normal: NormalForm) -> Self:
         """All members near the normal; `with_components` makes them different."""

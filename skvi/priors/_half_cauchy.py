@@ -6,13 +6,12 @@ import torch
 
 from skvi.base import Component
 from skvi.priors._scales import POSITIVE
-from skvi.utils._device import CPU
 
 __all__ = ["HalfCauchy", "scale_nodes"]
 
-# Nodes of the integral over a log scale, which reach so many of the integrand's widths
-# from its top, or until its exponential tail is gone.
-N_NODES, REACH, TAIL = 161, 10.0, 37.0
+# Fewest nodes of the integral over a log scale, which reach so many of the integrand's
+# widths from its top, or until its exponential tail is gone; and their largest step.
+N_NODES, REACH, TAIL, LONGEST = 161, 10.0, 37.0, 0.15
 
 
 class HalfCauchy(Component):
@@ -56,7 +55,8 @@ def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.T
     ``sum(exp(log_weights - squares * precisions / 2))`` is the integral over s of the
     half-Cauchy density with median 1 times ``s^-size exp(-squares / (2 s^2))``. Steps
     of log s are equal, around the top of the integrand, which falls exponentially: the
-    trapezoidal rule is exact but for rounding.
+    trapezoidal rule is exact but for rounding. Above a top that is far below the median
+    it falls slowly up to that; for a single coefficient it is flat in between.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.T
 
     Returns
     -------
-    precisions, log_weights : Tensor of shape (..., 161)
+    precisions, log_weights : Tensor of shape (..., n_nodes)
         Values of ``1 / s^2``, and what they count.
     """
     half = 0.5 * (squares - (size - 1))
@@ -75,12 +75,18 @@ def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.T
     # s^2 at the top is a root of a quadratic equation; without cancellation.
     top = torch.where(half > 0, (half + root) / (size + 1), squares / (root - half))
     width = (2 * size + 1) ** -0.5
-    ends = -REACH * width, max(REACH * width, TAIL / (size + 1))
-    line = torch.linspace(*ends, N_NODES, dtype=torch.float64, device=CPU)
-    step = float(line[1] - line[0])
-    log_scale = 0.5 * top.log()[..., None] + line.to(squares.device)
+    log_top, reach = 0.5 * top.log(), REACH * width
+    low = torch.full_like(top, -reach)
+    if size == 1:
+        low = torch.minimum(low, 0.5 * (0.5 * squares / TAIL).log() - log_top)
+    high = TAIL / (size + 1) - log_top.clamp(max=0)
+    high = high.clamp(reach, max(reach, TAIL / (size - 1)) if size > 1 else None)
+    n_nodes = max(N_NODES, math.ceil(float((high - low).max()) / LONGEST) + 1)
+    line = torch.linspace(0, 1, n_nodes, dtype=torch.float64, device=squares.device)
+    log_scale = (log_top + low)[..., None] + (high - low)[..., None] * line
     away = log_scale.abs()
     # The density of log s is 1 / (pi cosh(log s)).
     log_density = math.log(2 / math.pi) - away - torch.log1p(torch.exp(-2 * away))
-    log_weights = math.log(step) + log_density - size * log_scale
+    log_step = ((high - low) / (n_nodes - 1)).log()[..., None]
+    log_weights = log_step + log_density - size * log_scale
     return torch.exp(-2 * log_scale), log_weights

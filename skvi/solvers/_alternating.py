@@ -1,5 +1,6 @@
 """Natural gradients alternating with hyperparameters: learned scales without noise."""
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -9,11 +10,12 @@ from scipy.optimize import minimize
 
 from skvi.base import NormalForm
 from skvi.posteriors import Posterior
+from skvi.solvers._anderson import combined
 from skvi.solvers._gamma_steps import GammaSteps
 from skvi.solvers._hyper import check_noise, hyper_range, runaway_message
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._run import Run
-from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State, remaining_gain
+from skvi.solvers._solution import FLOOR_MESSAGE, Solution, State
 from skvi.solvers._verdict import (
     missing_for_expectations,
     missing_for_quadrature,
@@ -23,13 +25,20 @@ from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["Alternating"]
 
+# Steps that are extrapolated, and how far, in logarithms, beyond the last one.
+DEPTH, FARTHEST = 5, 5.0
+# Tolerance of the normal part, in that of the fit: steps of the scales need it.
+PRECISE = 1e-3
+
 
 class Alternating(Solver):
     """Alternate natural gradients for q and optimal hyperparameters for that q.
 
     Every half-step lowers ``E_q[loss] + D(q || prior)``, which is integrated without
     draws. For the noise of linear models with any loss, by type-II maximum likelihood
-    or, if precisions are parameters, with a Gamma posterior for each.
+    or, if precisions are parameters, with a Gamma posterior for each. The last steps of
+    the scales are extrapolated (Anderson acceleration), unless the objective would
+    increase.
 
     Examples
     --------
@@ -74,12 +83,19 @@ class _Alternation(Run):
 
     def __init__(self, problem: Problem, options: SolverOptions) -> None:
         super().__init__(problem, options)
-        self.inner = replace(options, progress=no_progress)
+        tol = PRECISE * options.tol
+        self.inner = replace(options, progress=no_progress, tol=tol)
         hyper = problem.target.hyper.detach()
         self.problem = replace(problem, target=problem.target.at(hyper))
         lowest = hyper_range(problem.target)[0].double()
         self.floor = torch.minimum(lowest, hyper)
-        self.gains: list[float] = []
+        self.gap = math.inf
+        #: Scales after the last plain steps, and these steps.
+        self.images: list[torch.Tensor] = []
+        self.residuals: list[torch.Tensor] = []
+        #: Where a plain step leads to, and where the last ones together; how far.
+        self.next, self.distance = self.problem, math.inf
+        self.jump: torch.Tensor | None = None
         self.kept: list[Solution] = []  # none or one
 
     @property
@@ -99,36 +115,75 @@ class _Alternation(Run):
 
     def improve(self) -> Solution:
         """Alternate until there is nothing left to gain."""
-        while self.may_go_on and remaining_gain(self.gains) >= self.options.tol:
+        while self.may_go_on and self.gap >= self.options.tol:
             self._iterate()
         return self._finish()
+
+    def _iterate(self) -> None:
+        before = self.value if self.kept else math.inf
+        if not (self.jump is not None and self._move(self._at(self.jump), before)):
+            self._move(self.next, math.inf)
+        self.inner = replace(self.inner, warm_start=True)
+        self.next = self._moved_scales()
+        self._look_ahead(before - self.value)
+        self.report()
+
+    def _move(self, problem: Problem, highest: float) -> bool:
+        """Keep the solution at these scales, unless its value is above a limit."""
+        found = self._solve_normal(problem)
+        # If the normal part of a step was interrupted, the last step may be better.
+        is_better = not self.kept or found.value < self.value
+        accepted = found.value <= highest
+        if accepted and (is_better or not found.interrupted):
+            self.kept = [found]
+        found.raise_interrupt()
+        if accepted:
+            self.problem = problem.at(found.state)
+        else:
+            self.images, self.residuals = [], []
+        return accepted
+
+    def _look_ahead(self, gain: float) -> None:
+        """Extrapolate the last steps: where they lead to, and how much is left."""
+        here, after = _scales(self.problem), _scales(self.next)
+        keep = -min(len(here), DEPTH)
+        self.images = [*self.images[keep:], after]
+        self.residuals = [*self.residuals[keep:], after - here]
+        self.jump = combined(self.images, self.residuals)
+        last, self.distance = self.distance, math.inf
+        if self.jump is None:
+            self.gap = math.inf
+            return
+        self.jump = after + (self.jump - after).clamp(-FARTHEST, FARTHEST)
+        self.distance = float((self.jump - here).norm())
+        square = min((self.distance / last) ** 2, 0.99) if last else 0.0
+        self.gap = max(gain, gain * square / (1 - square), 0.0)
+
+    def _at(self, x: torch.Tensor) -> Problem:
+        """Problem at other scales; `_scales` gives those of a problem."""
+        (posterior, target), n_learned = self.next.state, len(self.floor)
+        hyper, x = torch.maximum(x[:n_learned], self.floor), x[n_learned:]
+        parts: dict[tuple[str, ...], Posterior] = {}
+        for names, part in posterior.parts.items():
+            if part.as_gamma() is not None:
+                log_shape, _ = part.params.detach().chunk(2)
+                log_mean, x = x.split([len(log_shape), len(x) - len(log_shape)])
+                parts[names] = part.at(torch.cat([log_shape, log_shape - log_mean]))
+        return self.problem.at(State(posterior.with_parts(parts), target.at(hyper)))
+
+    def _solve_normal(self, problem: Problem) -> Solution:
+        """Best normal part of the posterior, with the other parts fixed."""
+        if not problem.target.is_extended:
+            return NaturalGradient().solve(problem, self.inner)
+        steps = GammaSteps(problem)
+        found = NaturalGradient().solve(steps.conditional(), self.inner)
+        state = State(steps.joined(found.posterior), problem.target)
+        return replace(found, state=state, value=found.value + steps.constant())
 
     @property
     def _steps(self) -> GammaSteps | None:
         extended = self.problem.target.is_extended
         return GammaSteps(self.problem) if extended else None
-
-    def _iterate(self) -> None:
-        if self.history:
-            self.problem = self._moved_scales()
-        found = self._solve_normal(self._steps)
-        # If the normal part of a step was interrupted, the last step may be better.
-        if not self.kept or not found.interrupted or found.value < self.value:
-            self.kept = [found]
-        found.raise_interrupt()
-        self.problem = self.problem.at(found.state)
-        self.inner = replace(self.inner, warm_start=True)
-        if self.history:
-            self.gains.append(max(self.history[-1] - found.value, 0.0))
-        self.report()
-
-    def _solve_normal(self, steps: GammaSteps | None) -> Solution:
-        """Best normal part of the posterior, with the other parts fixed."""
-        if steps is None:
-            return NaturalGradient().solve(self.problem, self.inner)
-        found = NaturalGradient().solve(steps.conditional(), self.inner)
-        state = State(steps.joined(found.posterior), self.problem.target)
-        return replace(found, state=state, value=found.value + steps.constant())
 
     def _moved_scales(self) -> Problem:
         """Problem at the best scales for the current normal part."""
@@ -151,7 +206,7 @@ class _Alternation(Run):
         return runaway_message(target, at_floor, torch.zeros_like(at_floor))
 
     def _finish(self) -> Solution:
-        gap, message = remaining_gain(self.gains), ""
+        gap, message = self.gap, ""
         converged = gap < self.options.tol
         if not (converged or self.stopped):
             message = unfinished(len(self.history), gap)
@@ -160,6 +215,13 @@ class _Alternation(Run):
             message, converged = at_floor, False
         message = message or self.kept[0].message
         return self.solution(converged, message, {**self.known, "gap": gap})
+
+
+def _scales(problem: Problem) -> torch.Tensor:
+    """Logarithms of the learned scales, and of the means of the precisions."""
+    parts = problem.posterior.parts.values()
+    gammas = [part.params.detach().chunk(2) for part in parts if part.as_gamma()]
+    return torch.cat([problem.target.hyper, *(shape - rate for shape, rate in gammas)])
 
 
 def _is_normal_gamma(posterior: Posterior) -> bool:

@@ -1,23 +1,53 @@
-"""Anderson acceleration of a fixed-point iteration over (mean, precision)."""
+"""Acceleration of fixed-point iterations."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from skvi.utils._congruence import congruence
 
-__all__ = ["Anderson"]
+__all__ = ["Anderson", "combined"]
 
 # History length by number of parameters: each entry holds a full precision.
 _DEPTHS = ((1100, 5), (4096, 2))
 
 
+def combined(
+    images: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]
+) -> torch.Tensor | None:
+    """Combination of images whose residuals cancel as far as possible.
+
+    Parameters
+    ----------
+    images, residuals : sequence of Tensor of shape (k,)
+        Points after a step, and the steps in a metric; the last ones count most.
+
+    Returns
+    -------
+    Tensor of shape (k,) or None
+        None if there are less than two, or if they cannot be told apart.
+    """
+    if len(images) < 2:
+        return None
+    *earlier, last = residuals
+    differences = last - torch.stack(earlier)
+    gram = differences @ differences.T
+    gram.diagonal().mul_(1 + 1e-13)
+    factor, info = torch.linalg.cholesky_ex(gram)
+    if int(info):
+        return None
+    weights = torch.cholesky_solve((differences @ last)[:, None], factor)[:, 0]
+    *earlier, image = images
+    return image - weights @ (image - torch.stack(earlier))
+
+
 class Anderson:
     """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
 
-    Residuals are compared in the metric of the posterior, ``|S^-1 step|^2 +
-    |S' move S|^2 / 2`` with covariance ``S S'``; half of it is the predicted decrease
-    of a step in nats.
+    Steps are those of a mean and a precision. Residuals are compared in the metric of
+    the posterior, ``|S^-1 step|^2 + |S' move S|^2 / 2`` with covariance ``S S'``; half
+    of it is the predicted decrease of a step in nats.
 
     Parameters
     ----------
@@ -56,18 +86,9 @@ class Anderson:
 
     def propose(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the accelerated next point, or None without a history."""
-        if len(self.images) < 2:
+        point = combined(self.images, self.residuals)
+        if point is None:
             return None
-        *earlier, last = self.residuals
-        differences = last - torch.stack(earlier)
-        gram = differences @ differences.T
-        gram.diagonal().mul_(1 + 1e-13)
-        factor, info = torch.linalg.cholesky_ex(gram)
-        if int(info):
-            return None
-        weights = torch.cholesky_solve((differences @ last)[:, None], factor)[:, 0]
-        *earlier, image = self.images
-        point = image - weights @ (image - torch.stack(earlier))
         size = len(self.scale)
         return point[:size], point[size:].reshape(-1, *self.scale.shape[1:])
 

@@ -266,8 +266,18 @@ class Conjugate:
         width = 1 / np.sqrt(precision)
         scaled = alpha * width[:, None] * self.form.data.full_gram().numpy() * width
         scaled[np.diag_indices(self.d)] += 1.0
-        lower = cholesky(scaled, lower=True, overwrite_a=True, check_finite=False)
+        try:
+            lower = cholesky(scaled, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:  # 1 is lost beside a noise of almost nothing
+            lower = self._lower_by_qr(alpha, width)
         return solve_triangular(lower, np.diag(width), lower=True, check_finite=False)
+
+    def _lower_by_qr(self, alpha: float, width: np.ndarray) -> np.ndarray:
+        """Factor of the scaled matrix from a root of it, without squaring that."""
+        root = np.sqrt(alpha * self.values)[:, None] * self.vectors.T * width
+        stacked = np.vstack([root, np.eye(self.d)])
+        upper = qr(stacked, mode="r", check_finite=False)[0][: self.d]
+        return (upper * np.sign(upper.diagonal())[:, None]).T
 
     def normal(self, point: Point, names: list[str]) -> NormalForm:
         """Return q of the coefficients, the intercept or both, in that order."""

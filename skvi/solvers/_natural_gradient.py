@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 
 import torch
 
@@ -18,7 +19,7 @@ from skvi.solvers._quasi_newton import quasi_newton_run
 from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixtures
 from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
-from skvi.solvers._solution import Solution, State
+from skvi.solvers._solution import Solution, State, remaining_gain
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -39,6 +40,9 @@ FAR, FAR_SHARE = 1.0, 0.8
 NEGLIGIBLE = 0.1
 # Above so many steps of mean and precision at once overshoot.
 LARGE = 30.0
+# In the space of the rows: steps whose gain is extrapolated, and after which the metric
+# of the acceleration is that of the present point.
+BLOCK, RENEWED = 6, 15
 
 
 class NaturalGradient(Solver):
@@ -300,6 +304,19 @@ class _RowIteration(_Iteration):
         self, mean: torch.Tensor, precision: torch.Tensor
     ) -> RowPoint | MixturePoint:
         return self.space.point(mean, precision)
+
+    def _gap(self) -> float:
+        """At least what the last steps promise, where the prior is nearly flat."""
+        values = self.history[-2 * BLOCK - 1 :: BLOCK]
+        if len(values) < 3:
+            return super()._gap()
+        gains = [max(a - b, 0.0) for a, b in pairwise(values)]
+        return max(super()._gap(), remaining_gain(gains))
+
+    def _natural_step(self) -> None:
+        if self.history and len(self.history) % RENEWED == 0:
+            self.anderson = self.point.anderson()
+        super()._natural_step()
 
     def _quasi_newton(self) -> None:
         # The losses are convex: there is no curved valley.

@@ -20,6 +20,8 @@ __all__ = ["MixturePoint", "MixtureSpace", "suits_mixtures"]
 
 # Precisions of single coordinates below it are taken to be this large, and corrected.
 LEAST = 1e-12
+# History of the acceleration: vectors only.
+DEPTH = 10
 
 
 def suits_mixtures(problem: Problem) -> bool:
@@ -190,6 +192,7 @@ class MixturePoint:
 class _MixtureAnderson(Anderson):
     def __init__(self, start: MixturePoint) -> None:
         super().__init__(start.cov.variance.sqrt())
+        self.depth = DEPTH
         variance = torch.cat([self.scale.square(), start.moments[1]])
         self.widths = math.sqrt(0.5) * variance
 

@@ -83,6 +83,7 @@ def test_the_evidence_is_generalized_and_needs_no_weights(data):
     assert abs(plain.lower_bound_ - other.lower_bound_) > 0.02
 
 
+@pytest.mark.filterwarnings("ignore:.*the features have ranges")
 def test_a_weight_of_zero_leaves_a_class_out(data):
     X, y = data
     if len(np.unique(y)) == 2:

@@ -20,6 +20,7 @@ def test_features_whose_squares_overflow(convert):
     assert not hasattr(model, "posterior_")
 
 
+@pytest.mark.filterwarnings("ignore:.*the features have ranges")
 def test_large_features_are_fitted():
     """As large as their squares allow."""
     expected = BayesianLinearRegression(prior="normal").fit(X * 1e10, Y)

@@ -587,6 +587,7 @@ def test_eubo_has_wider_posteriors():
     ("n", "d", "n_classes", "scale"),
     [(12, 40, 3, 1.0), (30, 5, 4, 1e4), (9, 1, 3, 1e-4), (5, 2, 5, 1.0)],
 )
+@pytest.mark.filterwarnings("ignore:.*the features have ranges")
 def test_odd_shapes(n, d, n_classes, scale):
     """More features than rows, huge and tiny scales, one row per class, constants."""
     rng = np.random.default_rng(0)

@@ -16,7 +16,8 @@ from skvi.linear_model import (
     BayesianLogisticRegression,
     BayesianPoissonRegressor,
 )
-from skvi.priors import Normal
+from skvi.linear_model._ranges import many_classes_message, unscaled_message
+from skvi.priors import HalfCauchy, Normal
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 3)) * [0.01, 1.0, 100.0]
@@ -73,6 +74,32 @@ def test_features_far_from_zero():
 def test_what_does_not_matter_is_not_said(model):
     """Other priors, and features that are standardized. Wrong variant: always."""
     assert not found(model, X, Y)
+
+
+@pytest.mark.parametrize(("unit", "word"), [(1e-8, "no room"), (1e8, "no limit")])
+def test_units_that_a_scale_of_one_does_not_know(unit, word):
+    """Ranges that are alike, but far from 1; a scale that is learned finds them.
+
+    Wrong variant: only the ratio of ranges counts.
+    """
+    X = RNG.normal(size=(50, 3))
+    with pytest.warns(SkviWarning, match=word):
+        BayesianLogisticRegression(prior="normal").fit(unit * X, X[:, 0] > 0)
+    for scale in (HalfCauchy(), "learn", 3.0):
+        assert not unscaled_message(unit * X, Normal(scale), "")
+
+
+def test_quantities_as_classes():
+    """Before the fit. Wrong variants: after it; for few classes as well."""
+    y = np.arange(400) % 200
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(SkviWarning, match="200 classes in 400 .*BayesianLinearRegress"),
+    ):
+        warnings.simplefilter("error", SkviWarning)
+        BayesianLogisticRegression().fit(RNG.normal(size=(400, 2)), y)
+    assert "quantity" not in many_classes_message(y.astype(str), 400)
+    assert not many_classes_message(np.arange(10), 10**6)
 
 
 def test_constant_and_similar_columns():

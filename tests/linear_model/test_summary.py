@@ -1,6 +1,7 @@
 """Tables of coefficients."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_classes_and_targets_are_groups():
 
 
 def test_pandas_and_text():
-    """Wrong variant: pandas is needed to print."""
+    """Wrong variants: pandas is needed to print; all rows have the same decimals."""
     pd = pytest.importorskip("pandas")
     y = RNG.poisson(np.exp(F))
     model = BayesianPoissonRegressor(fit_intercept=False, prior="normal").fit(X, y)
@@ -85,6 +86,9 @@ def test_pandas_and_text():
     lines = str(table).splitlines()
     assert lines[0] == "BayesianPoissonRegressor: 90 % credible intervals"
     assert len({len(line) for line in lines[1:4]}) == 1
+    uneven = replace(table, std=np.array([4.2e-5, 310.0]), mean=np.array([9e-5, 7e3]))
+    rows = [line.split() for line in str(uneven).splitlines()[2:4]]
+    assert [row[1:3] for row in rows] == [["0.0000900", "0.0000420"], ["7000", "310"]]
 
 
 def test_pandas_is_not_needed(monkeypatch):

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skvi
-from skvi.evidence import EvidenceBounds, NamedBound
+from skvi.evidence import EvidenceBounds, NamedBound, elbo_row
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.plotting import (
     EvidenceBoundsDisplay,
@@ -226,23 +226,34 @@ def test_bounds_on_the_artists():
 
 
 def test_printed_intervals():
+    """What `print` shows. Wrong variant: unreliable ends, in brackets."""
     minus = "\N{MINUS SIGN}"
+    table = {"ELBO of q": elbo_row((-56.5, 0.0))}
+    certain = replace(make_bounds(reliable=False), table=table)
     bounds = {
         "wide": make_bounds(),
         "exact": make_bounds(lower=-3.0, upper=-3.0, lower_se=0.0, upper_se=0.0),
         "bad": make_bounds(reliable=False),
+        "ELBO": certain,
+        "labels": certain.of_probability(),
     }
     display = EvidenceBoundsDisplay.from_bounds(bounds)
     texts = [label.get_text() for label in display.values_.get_yticklabels()]
     assert texts == [
         f"{minus}55.040 to {minus}54.960",
         f"{minus}3.00",
-        f"({minus}55.020 to {minus}54.970)",
+        "unknown",
+        f"at least {minus}56.50",
+        f"{minus}56.50 to 0.00",
     ]
+    for text, one in zip(texts, bounds.values(), strict=True):
+        for end in text.replace(minus, "-").removeprefix("at least ").split(" to "):
+            assert end in str(one)
     assert EvidenceBoundsDisplay(bounds).plot(values=False).values_ is None
 
 
 def test_unreliable_bounds_are_hollow_and_labeled():
+    """Wrong variant: a bar between bounds that mean nothing, with an estimate."""
     bounds = {"good": make_bounds(), "bad": make_bounds(-57.0, reliable=False)}
     display = EvidenceBoundsDisplay.from_bounds(bounds)
     good, bad = display.bars_
@@ -251,6 +262,8 @@ def test_unreliable_bounds_are_hollow_and_labeled():
     labels = [label.get_text() for label in display.ax_.get_yticklabels()]
     assert labels == ["good", "bad\n(not reliable)"]
     assert {"lower to upper bound", "not reliable"} <= set(legend_texts(display.ax_))
+    assert bad.get_width() != bad.get_width()
+    assert math.isnan(display.estimates_.get_xdata()[1])
     # No whiskers: the standard errors mean nothing there.
     assert set(display.whiskers_.get_ydata()) == {0.0}
 

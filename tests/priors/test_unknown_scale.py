@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -23,23 +24,26 @@ def data(n=120, d=6, seed=0):
     return X, (X[:, 0] - 0.5 * X[:, 1] + rng.logistic(size=n) > 0).astype(int)
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 2, 7, 200])
 def test_density_is_the_integral_over_the_scale(size):
-    # Wrong variants: a uniform log scale, or the Jacobian of log s left out.
-    theta = np.linspace(-0.9, 1.3, size)
+    """Closed form, with the confluent hypergeometric function U, near 0 as well.
 
-    def integrand(u):
-        s = math.exp(u)
-        log_p = stats.norm.logpdf(theta, scale=s).sum()
-        return math.exp(log_p) * s * stats.halfcauchy.pdf(s, scale=0.7)
-
-    expected = math.log(integrate.quad(integrand, -9, 12, epsabs=0, limit=400)[0])
-    found = built(size, 0.7).log_prob(torch.from_numpy(theta)[None])
-    assert float(found) == pytest.approx(expected, rel=1e-9)
+    Wrong variants: a uniform log scale, or the Jacobian of log s left out; nodes that
+    end a few widths from the top of the integrand, which has a flat side near 0.
+    """
+    lengths = np.array([1e-140, 1e-20, 1e-5, 0.02, 1.3, 40.0, 1e6])
+    theta = np.outer(lengths, np.full(size, size**-0.5))
+    a = mpmath.mpf(size + 1) / 2
+    constant = mpmath.loggamma(a) - mpmath.log(mpmath.pi)
+    constant -= size * mpmath.log(mpmath.sqrt(2 * mpmath.pi) * 0.7)
+    halves = [(mpmath.mpf(x) / 0.7) ** 2 / 2 for x in lengths]
+    expected = [float(constant + mpmath.log(mpmath.hyperu(a, a, z))) for z in halves]
+    found = built(size, 0.7).log_prob(torch.from_numpy(theta))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_one_coefficient_has_the_horseshoe():
-    theta = torch.tensor([[0.01], [0.5], [30.0]], dtype=torch.float64)
+    theta = torch.tensor([[1e-90], [0.01], [0.5], [30.0]], dtype=torch.float64)
     horseshoe = Horseshoe(0.3).build(Layout({"coef": (1,)}))
     assert torch.allclose(built(1, 0.3).log_prob(theta), horseshoe.log_prob(theta))
 

@@ -1,6 +1,7 @@
 """Conjugate linear regression: target, statistics, posteriors, solvers, evidence."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +18,13 @@ from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Gamma, MeanFieldNormal, Product
 from skvi.predictors import CenteredLinearPredictor, LinearPredictor
 from skvi.priors import ARD, HierarchicalNormal, Normal
-from skvi.solvers import Alternating, CoordinateAscent, Problem, SolverOptions
+from skvi.solvers import (
+    Alternating,
+    CoordinateAscent,
+    Problem,
+    SolverOptions,
+    _conjugate,
+)
 from skvi.targets import GammaHyperprior, HierarchicalTarget, summarize
 from skvi.utils._sparse import as_rows
 
@@ -404,3 +411,25 @@ def test_evidence_by_quadrature(case):
     assert bounds.estimate == pytest.approx(expected, abs=1e-6)
     assert -solution.value < bounds.lower + 1e-9
     assert -solution.value > bounds.lower - 2.0
+
+
+def test_one_precision_each_without_squares(monkeypatch):
+    """Binary features, 20 times as many as rows: the noise falls to almost nothing.
+
+    Wrong variant: the identity, which is the prior, left out of the factorization.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (10, 200)).astype(float)
+    y = X @ rng.standard_normal(200)
+    model = BayesianLinearRegression(prior="ard", max_iter=30, tol=1e3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = model.fit(X[:, :12], y).coef_
+        BayesianLinearRegression(prior="ard", max_iter=200).fit(X, y)  # fails if not
+
+        def fail(*args, **kwargs):
+            raise np.linalg.LinAlgError
+
+        monkeypatch.setattr(_conjugate, "cholesky", fail)
+        found = model.fit(X[:, :12], y).coef_
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

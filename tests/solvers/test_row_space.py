@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning
 
 from skvi.divergences import KL, Renyi
 from skvi.likelihoods import BernoulliLikelihood, StudentTLikelihood
@@ -117,9 +116,10 @@ def test_priors_that_are_not_normal(prior, monkeypatch):
 
 
 def test_regression_beside_heavy_tails(monkeypatch):
-    """Noise that is integrated, in turn with the coefficients: slow, but the same way.
+    """Noise that is integrated, in turn with the coefficients.
 
-    Wrong variant: losses that are averaged over the noise are not known to be convex.
+    Wrong variants: losses that are averaged over the noise are not known to be convex;
+    steps of the noise that are not extrapolated (1e-2 nats away after 100 of them).
     """
     X, f, rng = _data()
     y = 2 * f + rng.standard_normal(len(f))
@@ -127,9 +127,10 @@ def test_regression_beside_heavy_tails(monkeypatch):
     def make():
         return BayesianLinearRegression(prior="student_t", max_iter=40)
 
-    with pytest.warns(ConvergenceWarning):
-        rows, parameters = _fit_both(make, monkeypatch, X, y, n_points=80)
-    assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=1e-2)
+    rows, parameters = _fit_both(make, monkeypatch, X, y)
+    assert rows.converged_
+    assert parameters.converged_
+    assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=1e-4)
 
 
 def test_warm_starts(monkeypatch):
@@ -164,3 +165,21 @@ def test_what_the_rows_suit(likelihood, objective, divergence, n_rows, suits):
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     problem = Problem(target, objective, divergence, posterior, None)
     assert suits_rows(problem) is suits
+
+
+def test_a_prior_that_is_nearly_flat(monkeypatch):
+    """Separable classes and a precision each: steps hardly shrink.
+
+    Wrong variant: the gap that a quadratic model predicts ends the fit 3e-3 nats off.
+    """
+    rng = np.random.RandomState(0)
+    X = rng.standard_normal((30, 60))
+    y = 2 * X[:, :3].sum(1) + rng.logistic(size=30) > 0
+
+    monkeypatch.setattr(_row_space, "MIN_SIZE", 0)
+    model = BayesianLogisticRegression(
+        prior="ard", posterior="full_rank", max_iter=400
+    ).fit(X, y)
+    assert model.converged_
+    in_parameters = -718.10638387  # of the fit in their space, to 1e-8
+    assert in_parameters - 3e-4 < model.lower_bound_ < in_parameters + 1e-6

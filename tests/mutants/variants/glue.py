@@ -212,14 +212,14 @@ VARIANTS = [
     _v(
         "network-density-of-a-sum",
         "_draws.py",
-        "return torch.logsumexp(values, 0) - constant",
-        "return values.mean(0) - 0.5 * math.log(2 * math.pi)",
+        "return log_mean_exp(values, 0) - 0.5 * LOG_2PI",
+        "return values.mean(0) - 0.5 * LOG_2PI",
         "the mean of log densities",
     ),
     _v(
         "classifier-softmax-of-mean",
         "_draws.py",
-        "return torch.logsumexp(log_class_probabilities(f), 0) - math.log(len(f))",
+        "return log_mean_exp(log_class_probabilities(f), 0)",
         "return log_class_probabilities(f.mean(0, keepdim=True))[0]",
         "the softmax of the mean output",
     ),

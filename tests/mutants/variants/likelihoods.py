@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "gaussian-expected-without-half",
         "_gaussian.py",
-        "value - 0.5 * precision * std.square()",
-        "value - precision * std.square()",
+        "value - 0.5 * precision * std_or_cov.square()",
+        "value - precision * std_or_cov.square()",
         "the variance of f counts twice",
     ),
     _v(
@@ -64,14 +64,14 @@ VARIANTS = [
     _v(
         "gaussian-power-variance",
         "_gaussian.py",
-        "variance = self._scale**2 + c * std.square()",
-        "variance = self._scale**2 + std.square()",
+        "variance = self._scale**2 + c * std_or_cov.square()",
+        "variance = self._scale**2 + std_or_cov.square()",
         "the power forgotten in the width of the product",
     ),
     _v(
         "poisson-rate-at-the-mean",
         "_poisson.py",
-        "rate = safe_exp(mean + 0.5 * std.square())",
+        "rate = safe_exp(mean + 0.5 * std_or_cov.square())",
         "rate = safe_exp(mean)",
         "exp(m) for exp(m + v / 2)",
     ),

@@ -90,6 +90,27 @@ VARIANTS = [
         "constant columns count as features of a tiny range",
     ),
     _v(
+        "ranges-ratio-alone",
+        "_ranges.py",
+        "return _uniform_message(small, large, prior, name)",
+        'return ""',
+        "features of 1e-8 or 1e8 pass without a word",
+    ),
+    _v(
+        "classes-few-as-well",
+        "_ranges.py",
+        "if n_classes < MANY_CLASSES or n_rows",
+        "if n_rows",
+        "ten classes of a million rows are taken for quantities",
+    ),
+    _v(
+        "summary-one-number-of-decimals",
+        "_summary.py",
+        "if own.max() < MAX_RATIO * own.min():",
+        "if own.max() > 0:",
+        "coefficients that are small beside others print as 0.000",
+    ),
+    _v(
         "summary-of-two-deviations",
         "_summary.py",
         "reach = -ndtri(tail) * _columns",

@@ -22,8 +22,8 @@ VARIANTS = [
     _v(
         "differences-of-bars",
         "_evidence_bounds.py",
-        "return _finite(values - self._origin)",
-        "return _finite(values)",
+        "lower, upper = _finite(lower - self._origin), _finite(upper - self._origin)",
+        "lower, upper = _finite(lower), _finite(upper)",
         "bars that stay where they are beside differences",
     ),
     _v(
@@ -53,6 +53,20 @@ VARIANTS = [
         "upper = 1 - (found.ranks - 0.5) / n_tail",
         "upper = (found.ranks - 0.5) / n_tail",
         "the quantile function of the tail from the wrong end",
+    ),
+    _v(
+        "unreliable-bounds-printed",
+        "_bounds_text.py",
+        "low, _, high = bounds.stated()",
+        "low, high = bounds.lower, bounds.upper",
+        "the text beside the picture shows bounds that mean nothing",
+    ),
+    _v(
+        "unreliable-bounds-drawn",
+        "_evidence_bounds.py",
+        "    if bounds.reliable:\n        return bounds.lower, bounds.upper\n",
+        "    if True:\n        return bounds.lower, bounds.upper\n",
+        "a bar between bounds that mean nothing",
     ),
     _v(
         "evidence-display-right-ends",

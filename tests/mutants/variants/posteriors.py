@@ -85,14 +85,14 @@ VARIANTS = [
     _v(
         "ensemble-sum-for-mean",
         "_ensemble.py",
-        "return torch.logsumexp(logs, 0) - math.log(len(members))",
+        "return log_mean_exp(logs, 0)",
         "return torch.logsumexp(logs, 0)",
         "the sum of the members' densities",
     ),
     _v(
         "ensemble-mean-of-logs",
         "_ensemble.py",
-        "return torch.logsumexp(logs, 0) - math.log(len(members))",
+        "return log_mean_exp(logs, 0)",
         "return logs.mean(0)",
         "the mean of the members' log densities",
     ),

@@ -20,6 +20,13 @@ VARIANTS = [
         "the density of the scale where that of its logarithm belongs",
     ),
     _v(
+        "half-cauchy-flat-side",
+        "_half_cauchy.py",
+        "high = TAIL / (size + 1) - log_top.clamp(max=0)",
+        "high = TAIL / (size + 1) - 0 * log_top",
+        "nodes that end where the integrand of a tiny coefficient is still flat",
+    ),
+    _v(
         "unknown-scale-log-density",
         "_normal.py",
         "return -math.log(math.pi * math.cosh(log_scale))",

@@ -6,6 +6,27 @@ _v = variants_of("solvers/")
 
 VARIANTS = [
     _v(
+        "alternating-plain-steps",
+        "_alternating.py",
+        "self._move(self._at(self.jump), before)",
+        "self._move(self.next, before)",
+        "steps of the noise are not extrapolated: a hundred do not suffice",
+    ),
+    _v(
+        "conjugate-qr-without-identity",
+        "_conjugate.py",
+        "np.vstack([root, np.eye(self.d)])",
+        "np.vstack([root, 0 * np.eye(self.d)])",
+        "the prior left out where the usual factorization fails",
+    ),
+    _v(
+        "row-space-gap-of-one-step",
+        "_natural_gradient.py",
+        "return max(super()._gap(), remaining_gain(gains))",
+        "return super()._gap()",
+        "fits end where steps are short, not where little is left",
+    ),
+    _v(
         "stable-decay-of-the-warm-up",
         "_stable_decay.py",
         "n_after = count - self.warm_up",
