@@ -82,12 +82,18 @@ class _BuiltBlocks(BuiltPrior):
         prior = next(p for p in self.priors if p.n_unknown_scales)
         return prior.log_density_of_scale(log_scale)
 
-    def implied_scale(
-        self, mean: torch.Tensor, root: torch.Tensor
-    ) -> tuple[float, float]:
-        parts = zip(self.slices, self.priors, strict=True)
-        where, prior = next(pair for pair in parts if pair[1].n_unknown_scales)
-        return prior.implied_scale(mean[where], root[where])
+    def scale_weights(self) -> torch.Tensor:
+        parts = [
+            p.scale_weights()
+            if p.n_unknown_scales
+            else torch.zeros_like(p.matching_normal().scale)
+            for p in self.priors
+        ]
+        return torch.cat(parts)
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        prior = next(p for p in self.priors if p.n_unknown_scales)
+        return prior.expected_precision(squares)
 
     @property
     def is_proper(self) -> bool:  # type: ignore[override]

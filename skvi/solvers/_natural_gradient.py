@@ -7,7 +7,7 @@ from functools import cached_property, partial
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature, find_mode
+from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -19,6 +19,7 @@ from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixture
 from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
+from skvi.solvers._unknown_scale import find_start
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -138,8 +139,7 @@ class _Iteration(Run):
             point = point_of(self.problem, normal)
             if math.isfinite(point.value):
                 return point
-        prior = target.prior.matching_normal()
-        mean, curvature = find_mode(target, prior)
+        prior, mean, curvature = find_start(target, posterior.is_diagonal)
         if self.problem.posterior.is_diagonal:
             gram = target.predictor.gram_diagonal(target.X, curvature)
         else:

@@ -12,8 +12,9 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import factorize, find_mode, scale_of
+from skvi.solvers._mode import factorize, scale_of
 from skvi.solvers._row_space import has_fewer_rows
+from skvi.solvers._unknown_scale import UnknownScale, find_start
 from skvi.solvers.base import Problem
 
 __all__ = ["MixturePoint", "MixtureSpace", "suits_mixtures"]
@@ -31,7 +32,7 @@ def suits_mixtures(problem: Problem) -> bool:
         That the natural gradient can solve.
     """
     prior = problem.linear_target.prior
-    is_mixture = prior.as_normal() is None and not prior.n_unknown_scales
+    is_mixture = prior.as_normal() is None
     return is_mixture and problem.divergence.is_standard and has_fewer_rows(problem)
 
 
@@ -57,6 +58,10 @@ class _Covariance(NamedTuple):
         mixed = weights.square() * self.base * (self.signs @ self.root.square())
         inner = (self.root * weights) @ self.root.T
         return own + 2 * mixed.sum() + self.signs @ inner.square() @ self.signs
+
+    def bilinear(self, weights: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The same with different weights on both sides."""
+        return 0.25 * (self.squared(weights + other) - self.squared(weights - other))
 
 
 def _inverse(
@@ -108,8 +113,7 @@ class MixtureSpace:
         """Point at a normal, up to what its precision has beside two diagonals."""
         target = self.target
         if normal is None:
-            form = self.prior.matching_normal()
-            mean, h = find_mode(target, form)
+            form, mean, h = find_start(target, is_diagonal=False)
             return self.point(mean, torch.cat([1 / form.variance, h]))
         mean, ones = normal.mean, torch.ones_like(normal.mean)
         form = NormalForm(mean, normal.variance.sqrt())
@@ -162,7 +166,18 @@ class MixturePoint:
         squared = self.cov.squared(lam) + 2 * rows @ self.cross.square() @ lam
         squared = squared + rows @ self.f_covariance.square() @ rows
         gap = 0.5 * (0.5 * squared - gradient @ step)
-        return step, torch.cat([lam, rows]), float(gap)
+        move = torch.cat([lam, rows])
+        if space.prior.n_unknown_scales != 1:
+            return step, move, float(gap)
+        scale = UnknownScale(space.prior, self.mean, self.cov.variance)
+        weights = scale.weights
+        side = hessian.times(weights * self.mean)
+        both = self.cov.bilinear(weights, lam) + rows @ self.cross.square() @ weights
+        change = 2 * (weights * self.mean) @ step - both
+        moved = 2 * (weights * self.mean) @ side + self.cov.squared(weights)
+        shift, gain = scale.shift(float(change), float(moved))
+        move[:size] += shift * weights
+        return step - shift * side, move, float(gap) + gain
 
     def anderson(self) -> Anderson:
         """Acceleration over mean and diagonals, from here on."""
