@@ -1,7 +1,7 @@
 """Priors of several blocks."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -83,13 +83,7 @@ class _BuiltBlocks(BuiltPrior):
         return prior.log_density_of_scale(log_scale)
 
     def scale_weights(self) -> torch.Tensor:
-        parts = [
-            p.scale_weights()
-            if p.n_unknown_scales
-            else torch.zeros_like(p.matching_normal().scale)
-            for p in self.priors
-        ]
-        return torch.cat(parts)
+        return torch.cat([_scale_weights(p) for p in self.priors])
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
         prior = next(p for p in self.priors if p.n_unknown_scales)
@@ -148,6 +142,12 @@ class _BuiltBlocks(BuiltPrior):
         parts = zip(self.slices, self.priors, strict=True)
         values = [p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts]
         return torch.cat(values, -1)
+
+
+def _scale_weights(prior: BuiltPrior) -> torch.Tensor:
+    if prior.n_unknown_scales:
+        return prior.scale_weights()
+    return torch.zeros_like(cast(NormalForm, prior.matching_normal()).scale)
 
 
 def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:

@@ -6,7 +6,7 @@ few of them may be negative, where the log prior is convex: far out in heavy tai
 
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -161,7 +161,8 @@ class MixturePoint:
         h = self.curvature.clamp(min=0)
         gradient = self.slope @ space.design + self.terms.gradient
         hessian = _inverse(space.design, h, self.terms.curvature.clamp(min=LEAST))
-        step = -hessian.times(gradient)  # type: ignore[union-attr]
+        hessian = cast(_Covariance, hessian)  # of positive numbers
+        step = -hessian.times(gradient)
         lam, rows = self.terms.precision_gradient, h - self.precision[size:]
         squared = self.cov.squared(lam) + 2 * rows @ self.cross.square() @ lam
         squared = squared + rows @ self.f_covariance.square() @ rows

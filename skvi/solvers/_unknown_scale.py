@@ -51,8 +51,8 @@ class UnknownScale:
     """Precision 1 / s^2 of the coefficients beside a normal posterior.
 
     With T the expected sum of squares, ``-E_q[log prior]`` is h(T) with the derivatives
-    ``E[1 / s^2] / 2`` and ``-Var[1 / s^2] / 4``: beside the Hessian under a normal prior
-    of this precision there is a term of rank one.
+    ``E[1 / s^2] / 2`` and ``-Var[1 / s^2] / 4``: beside the Hessian under a normal
+    prior of this precision there is a term of rank one.
 
     Parameters
     ----------
