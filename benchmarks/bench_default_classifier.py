@@ -8,7 +8,7 @@ Five folds, twice, stratified; two folds of a9a. Features are standardized by th
 training part; scikit-learn's classifiers have their defaults. Columns: mean test log
 loss of the default in nats per row (classes of probability 0 count as 1e-15), the
 differences of the others to it with standard errors over folds, and seconds of
-processor time of one fit of each. Every line of ``results/default_classifier.csv`` is one fit.
+processor time of one fit of each. All fits are in ``results/default_classifier.csv``.
 """
 
 import csv

@@ -40,7 +40,8 @@ def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
     >>> from skvi.priors import HalfCauchy, Normal
     >>> from skvi.solvers import implied_scale
     >>> prior = Normal(HalfCauchy()).build(Layout({"coef": (1, 100)}))
-    >>> normal = NormalForm(0.3 * torch.ones(100), 0.4 * torch.ones(100))
+    >>> ones = torch.ones(100).double()
+    >>> normal = NormalForm(0.3 * ones, 0.4 * ones)
     >>> round(implied_scale(prior, normal), 2)  # the root mean square
     0.5
     """
