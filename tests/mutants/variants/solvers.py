@@ -211,8 +211,8 @@ VARIANTS = [
     _v(
         "newton-gap-halved-twice",
         "_normal_point.py",
-        "gap = 0.5 * (gradient @ step + 0.5 * squared)",
-        "gap = 0.5 * (gradient @ step - 0.5 * squared)",
+        "gap = float(0.5 * (0.5 * squared - gradient @ step))",
+        "gap = float(0.5 * (-0.5 * squared - gradient @ step))",
         "sign of the covariance's share of the promised gain",
     ),
     _v(
