@@ -60,7 +60,7 @@ def bound_over_scales(
     EvidenceBounds
     """
     normal = posterior.components[0].as_normal()
-    center = 0.0 if normal is None else math.log(implied_scale(target.prior, normal)[0])
+    center = 0.0 if normal is None else math.log(implied_scale(target.prior, normal))
 
     def at(log_scale: float) -> EvidenceBounds:
         known = target.prior.given_scale(math.exp(log_scale))

@@ -184,7 +184,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
         if normal is not None and self._model.prior.n_unknown_scales == 1:
-            found["prior_scale_"] = implied_scale(self._model.prior, normal)[0]
+            found["prior_scale_"] = implied_scale(self._model.prior, normal)
         return found
 
     def _drawn_or_normal(self, posterior):

@@ -1,7 +1,7 @@
 """Priors of several blocks."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -82,12 +82,12 @@ class _BuiltBlocks(BuiltPrior):
         prior = next(p for p in self.priors if p.n_unknown_scales)
         return prior.log_density_of_scale(log_scale)
 
-    def implied_scale(
-        self, mean: torch.Tensor, root: torch.Tensor
-    ) -> tuple[float, float]:
-        parts = zip(self.slices, self.priors, strict=True)
-        where, prior = next(pair for pair in parts if pair[1].n_unknown_scales)
-        return prior.implied_scale(mean[where], root[where])
+    def scale_weights(self) -> torch.Tensor:
+        return torch.cat([_scale_weights(p) for p in self.priors])
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        prior = next(p for p in self.priors if p.n_unknown_scales)
+        return prior.expected_precision(squares)
 
     @property
     def is_proper(self) -> bool:  # type: ignore[override]
@@ -142,6 +142,12 @@ class _BuiltBlocks(BuiltPrior):
         parts = zip(self.slices, self.priors, strict=True)
         values = [p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts]
         return torch.cat(values, -1)
+
+
+def _scale_weights(prior: BuiltPrior) -> torch.Tensor:
+    if prior.n_unknown_scales:
+        return prior.scale_weights()
+    return torch.zeros_like(cast(NormalForm, prior.matching_normal()).scale)
 
 
 def _concatenate(forms: list[NormalForm | None]) -> NormalForm | None:

@@ -120,22 +120,15 @@ class _BuiltMixture(BuiltPrior):
     def log_density_of_scale(self, log_scale: float) -> float:
         return -math.log(math.pi * math.cosh(log_scale))
 
-    def implied_scale(
-        self, mean: torch.Tensor, root: torch.Tensor
-    ) -> tuple[float, float]:
-        mean = mean / self.scale
-        root = root / (self.scale if root.ndim == 1 else self.scale[:, None])
-        squares = (mean.square().sum() + root.square().sum()).clamp(min=LEAST_SQUARES)
+    def scale_weights(self) -> torch.Tensor:
+        return self.scale.square().reciprocal()
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        squares = squares.clamp(min=LEAST_SQUARES)
         precisions, log_weights = scale_nodes(squares, len(self.scale))
         weights = torch.softmax(log_weights - 0.5 * squares * precisions, -1)
         expected = float(weights @ precisions)
-        variance = float(weights @ (precisions - expected).square())
-        # How fast the squares grow with the scale, where losses are parabolas.
-        if root.ndim == 1:
-            moved = 2 * (mean * root).square().sum() + root.pow(4).sum()
-        else:
-            moved = 2 * (root.T @ mean).square().sum() + (root.T @ root).square().sum()
-        return expected**-0.5, 0.5 * variance * float(moved)
+        return expected, float(weights @ (precisions - expected).square())
 
     def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
         """Log of the mean normal density at sums of squares, of any shape."""

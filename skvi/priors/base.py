@@ -74,7 +74,7 @@ class BuiltPrior(Movable):
         return self
 
     #: How many scales of normals it integrates out that an ELBO finds by
-    #: `implied_scale`.
+    #: `expected_precision`.
     n_unknown_scales = 0
 
     def given_scale(self, scale: float) -> "BuiltPrior":
@@ -103,25 +103,29 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def implied_scale(
-        self, mean: torch.Tensor, root: torch.Tensor
-    ) -> tuple[float, float]:
-        """Scale that a normal q of largest ELBO under it implies.
-
-        Parameters
-        ----------
-        mean : Tensor of shape (P,)
-            Of q.
-        root : Tensor of shape (P,) or (P, r)
-            Standard deviations of q, or a root of its covariance, ``root @ root.T``.
+    def scale_weights(self) -> torch.Tensor:
+        """What the squares of the parameters count in the sum that tells the scale.
 
         Returns
         -------
-        scale : float
-            ``E[1 / s^2]^(-1/2)`` under the best distribution of s beside q: at the
-            optimum q is the posterior under a normal prior of this scale.
-        elasticity : float
-            Derivative of its logarithm in that of the scale that q was fitted under.
+        Tensor of shape (P,)
+            Inverse variances where the unknown scale is 1; 0 where it does not enter.
+        """
+        raise NotImplementedError
+
+    def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
+        """Moments of ``1 / s^2``, s being the one unknown scale.
+
+        Parameters
+        ----------
+        squares : Tensor of shape ()
+            Expected sum of squares, weighted by `scale_weights`.
+
+        Returns
+        -------
+        mean, variance : float
+            Under the best distribution of s beside a normal q with these squares. At
+            the optimum q is the posterior under a normal prior of this precision.
         """
         raise NotImplementedError
 

@@ -61,12 +61,13 @@ class Anderson:
         # A factorized posterior stores only vectors.
         self.depth = 5 if scale.ndim == 1 else depth
         self.scale = scale
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop the history."""
         self.images: list[torch.Tensor] = []
         self.residuals: list[torch.Tensor] = []
+
+    def forget(self) -> None:
+        """Drop the older half of the history."""
+        half = len(self.images) // 2
+        self.images, self.residuals = self.images[half:], self.residuals[half:]
 
     def observe(
         self,

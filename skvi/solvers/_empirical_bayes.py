@@ -8,14 +8,17 @@ import torch
 
 from skvi.posteriors import Posterior
 from skvi.solvers._hyper import hyper_range, runaway_message
+from skvi.solvers._natural_gradient import NaturalGradient
+from skvi.solvers._quasi_newton_solver import QuasiNewton
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
-from skvi.solvers._unknown_scale import FIXED_SCALES, ScaleSearch
 from skvi.solvers._verdict import missing_for_expectations, missing_for_quadrature
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 
 __all__ = ["EmpiricalBayes"]
 
+# What fits at fixed scales: the first one that can.
+FIXED_SCALES: tuple[type[Solver], ...] = (NaturalGradient, QuasiNewton)
 # The fit at fixed scales is this much more accurate than requested, so that its
 # gradients can be differentiated.
 INNER_ACCURACY = 1e-4
@@ -70,22 +73,14 @@ class EmpiricalBayes(Solver):
     @staticmethod
     def missing(problem: Problem) -> str:
         """Say what the problem lacks; see `Solver.missing`."""
-        if not len(problem.target.hyper) and not _has_unknown_scale(problem):
+        if not len(problem.target.hyper):
             return "the target learns no hyperparameters"
         missing = missing_for_expectations(problem)
         return missing or missing_for_quadrature(problem, may_learn=True)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit without draws; `max_iter` counts Newton steps of the scales."""
-        if len(problem.target.hyper):
-            return _Search(problem, options).run()
-        with torch.no_grad():
-            return ScaleSearch(problem, options).run()
-
-
-def _has_unknown_scale(problem: Problem) -> bool:
-    prior = problem.target.prior
-    return prior is not None and prior.n_unknown_scales == 1
+        return _Search(problem, options).run()
 
 
 class _Search(Run):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature, find_mode
+from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -20,6 +20,7 @@ from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixture
 from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State, remaining_gain
+from skvi.solvers._unknown_scale import find_start
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -31,9 +32,12 @@ from skvi.solvers.base import Problem, Solver, SolverOptions
 
 __all__ = ["NaturalGradient"]
 
-# When quasi-Newton runs take over: if steps keep failing, or there are too many.
-MAX_REJECTIONS = 3
-MAX_NATURAL = 25
+# When quasi-Newton runs take over: if steps keep failing, or there are too many. With
+# KL no valley is curved, and they only cost more.
+MAX_REJECTIONS, MAX_NATURAL = 3, 25
+MAX_REJECTIONS_KL, MAX_NATURAL_KL = 50, 75
+# Least share of the precision's step where whole ones overshoot, and how it grows.
+LEAST_SHARE, GROWTH = 0.3, 1.1
 # This many nats from the optimum a full step of the precision overshoots.
 FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
@@ -118,6 +122,7 @@ class _Iteration(Run):
         self._refined: tuple[NormalPoint | None, float] = (None, math.nan)
         self._resolved_at = 0.0
         self.rejections, self.stalled, self.last_gain = 0, False, 0.0
+        self.share = 1.0
 
     @property
     def value(self) -> float:
@@ -142,8 +147,7 @@ class _Iteration(Run):
             point = point_of(self.problem, normal)
             if math.isfinite(point.value):
                 return point
-        prior = target.prior.matching_normal()
-        mean, curvature = find_mode(target, prior)
+        prior, mean, curvature = find_start(target, posterior.is_diagonal)
         if self.problem.posterior.is_diagonal:
             gram = target.predictor.gram_diagonal(target.X, curvature)
         else:
@@ -181,7 +185,10 @@ class _Iteration(Run):
 
     def _iterate(self) -> None:
         """Move to a better point."""
-        slow = self.rejections >= MAX_REJECTIONS or len(self.history) >= MAX_NATURAL
+        most, longest = MAX_REJECTIONS, MAX_NATURAL
+        if self.problem.divergence.kl_weight is not None:
+            most, longest = MAX_REJECTIONS_KL, MAX_NATURAL_KL
+        slow = self.rejections >= most or len(self.history) >= longest
         # A line search needs values that are consistent with their gradients.
         if slow and self._resolution < 10 * self.options.tol:
             return self._quasi_newton()
@@ -190,14 +197,13 @@ class _Iteration(Run):
     def _natural_step(self) -> None:
         point, mean = self.point, self.point.mean
         step, move, gap = point.directions
-        share = FAR_SHARE if gap > FAR else 1.0
+        share = self.share * (FAR_SHARE if gap > FAR else 1.0)
         self.anderson.observe(mean, point.precision, step, move, share)
         proposal = self.anderson.propose()
         if proposal is not None:
             trial = self._at(*proposal)
             if trial.value < point.value + self._resolution:
-                self.point = trial
-                return None
+                return self._accept(trial, 1.0)
             self.rejections += 1
             self.anderson.forget()
         rho, slack = 1.0, self._slack()
@@ -205,11 +211,16 @@ class _Iteration(Run):
             precision = point.precision + rho * share * move
             trial = self._at(mean + rho * step, precision)
             if trial.value <= point.value + slack:
-                self.point = trial
-                return None
+                return self._accept(trial, rho)
             rho /= 2
             self.rejections += 1
         return None
+
+    def _accept(self, trial: NormalPoint, rho: float) -> None:
+        """Move, and remember by how much steps overshoot."""
+        self.point = trial
+        share = self.share * (GROWTH if rho == 1 else rho)
+        self.share = min(1.0, max(LEAST_SHARE, share))
 
     def _quasi_newton(self) -> None:
         before, root = self.point.value, self.point.mean_root()

@@ -17,6 +17,7 @@ from skvi.solvers._mode import (
     scale_of,
     solve_newton,
 )
+from skvi.solvers._unknown_scale import UnknownScale
 from skvi.solvers.base import Problem
 from skvi.utils._congruence import congruence
 
@@ -65,25 +66,48 @@ class NormalPoint:
         times the weight of the entropy.
         """
         terms, gradient = self.terms, self.mean_gradient()
-        if not self._is_dense:
-            step = solve_newton(
-                self.target, self._convex, terms.curvature, gradient, False
-            )
-        else:
-            factor = self._hessian_factor()
-            step = torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+        step = -self._solve(gradient)
         by_cov = self._precision_gradient()
         move, scale = terms.precision_step(by_cov), self.normal.scale
         if self.precision.ndim == 1:
-            squared = (move * by_cov / self.precision.square()).sum()
+            inner = move / self.precision
+            squared = (inner * by_cov / self.precision).sum()
         else:
             inner = congruence(scale, move)
             other = congruence(scale, by_cov) if terms.solves_for_steps else inner
             squared = (inner * other).sum()
             if not terms.solves_for_steps:
                 squared = squared * terms.entropy_weight
-        gap = 0.5 * (gradient @ step + 0.5 * squared)
-        return -step, move, float(gap)
+        gap = float(0.5 * (0.5 * squared - gradient @ step))
+        if self.target.prior.n_unknown_scales != 1:
+            return step, move, gap
+        return self._move_scale(step, move, inner, gap)
+
+    def _move_scale(
+        self, step: torch.Tensor, move: torch.Tensor, inner: torch.Tensor, gap: float
+    ) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Add the step of an unknown scale; `inner` is `move` in units of q."""
+        scale = UnknownScale(self.target.prior, self.mean, self.normal.variance)
+        weights, root = scale.weights, self.normal.scale
+        prior_gradient = weights * self.mean
+        side = self._solve(self.terms.entropy_weight * prior_gradient)
+        if root.ndim == 1:
+            own = weights * root.square()
+        else:
+            half = weights.sqrt()[:, None] * root
+            own = half.T @ half
+        change = 2 * prior_gradient @ step - (own * inner).sum()
+        moved = 2 * prior_gradient @ side + own.square().sum()
+        shift, gain = scale.shift(float(change), float(moved))
+        gain *= float(self.terms.entropy_weight)
+        return step - shift * side, add(move, shift * weights), gap + gain
+
+    def _solve(self, right: torch.Tensor) -> torch.Tensor:
+        """Solve with the Hessian in the mean."""
+        if not self._is_dense:
+            curvature = self.terms.curvature
+            return solve_newton(self.target, self._convex, curvature, right, False)
+        return torch.cholesky_solve(right[:, None], self._factor)[:, 0]
 
     def covariance_gradient(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Gradient in the mean, and twice the gradient in the covariance."""
@@ -93,7 +117,7 @@ class NormalPoint:
         """Root of the inverse Hessian in the mean."""
         if not self._is_dense:
             return self.normal.scale
-        factor = self._hessian_factor()
+        factor = self._factor
         identity = torch.eye(factor.shape[0], dtype=factor.dtype, device=factor.device)
         return torch.linalg.solve_triangular(factor, identity, upper=False).T
 
@@ -110,7 +134,8 @@ class NormalPoint:
         target = self.target
         return target.predictor.gram(target.X, self.curvature)
 
-    def _hessian_factor(self) -> torch.Tensor:
+    @cached_property
+    def _factor(self) -> torch.Tensor:
         try:
             return factorize(self._hessian())
         except ValueError:

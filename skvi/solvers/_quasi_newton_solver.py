@@ -11,9 +11,10 @@ from skvi.base import NormalForm
 from skvi.solvers._coordinates import Coordinates, coordinates_of
 from skvi.solvers._curvature import Curvature, curvature_of, rank_of, starting_normal
 from skvi.solvers._lbfgs import LBFGS
-from skvi.solvers._mode import SINGULAR, convex_part, find_mode
+from skvi.solvers._mode import SINGULAR, convex_part
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State
+from skvi.solvers._unknown_scale import find_start, implied_scale
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -99,7 +100,6 @@ class _Run(Run):
         target = problem.objective.training_target(problem.linear_target)
         self.target = target.with_design()
         self.problem = replace(problem, target=self.target)
-        self.precision = 1 / self.target.prior.matching_normal().variance
         self.shape = cast(NormalForm, problem.posterior.as_normal())
         self.rank = rank_of(self.shape)
         self.stalled = False
@@ -112,15 +112,19 @@ class _Run(Run):
             if math.isfinite(self._evaluate_normal(normal)[0]):
                 h = convex_part(target, target.expected_loss_terms(normal)[2])
                 return self._whiten(normal, h)
-        mean, h = find_mode(target, target.prior.matching_normal())
-        curvature = curvature_of(target, h, self.precision, self.rank)
+        prior, mean, h = find_start(target, normal.is_diagonal)
+        curvature = curvature_of(target, h, 1 / prior.variance, self.rank)
         self._restart(starting_normal(mean, curvature, self.shape), curvature)
         if not math.isfinite(self.lbfgs.value):
             raise ValueError(SINGULAR)
         return None
 
     def _whiten(self, normal: NormalForm, h: torch.Tensor) -> None:
-        curvature = curvature_of(self.target, h, self.precision, self.rank)
+        prior = self.target.prior
+        if prior.n_unknown_scales == 1:
+            prior = prior.given_scale(implied_scale(prior, normal))
+        precision = 1 / prior.matching_normal().variance
+        curvature = curvature_of(self.target, h, precision, self.rank)
         self._restart(normal, curvature)
 
     def _restart(self, normal: NormalForm, curvature: Curvature) -> None:

@@ -6,14 +6,15 @@ few of them may be negative, where the log prior is convex: far out in heavy tai
 
 import math
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import factorize, find_mode, scale_of
+from skvi.solvers._mode import factorize, scale_of
 from skvi.solvers._row_space import has_fewer_rows
+from skvi.solvers._unknown_scale import UnknownScale, find_start
 from skvi.solvers.base import Problem
 
 __all__ = ["MixturePoint", "MixtureSpace", "suits_mixtures"]
@@ -33,7 +34,7 @@ def suits_mixtures(problem: Problem) -> bool:
         That the natural gradient can solve.
     """
     prior = problem.linear_target.prior
-    is_mixture = prior.as_normal() is None and not prior.n_unknown_scales
+    is_mixture = prior.as_normal() is None
     return is_mixture and problem.divergence.is_standard and has_fewer_rows(problem)
 
 
@@ -59,6 +60,10 @@ class _Covariance(NamedTuple):
         mixed = weights.square() * self.base * (self.signs @ self.root.square())
         inner = (self.root * weights) @ self.root.T
         return own + 2 * mixed.sum() + self.signs @ inner.square() @ self.signs
+
+    def bilinear(self, weights: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """The same with different weights on both sides."""
+        return 0.25 * (self.squared(weights + other) - self.squared(weights - other))
 
 
 def _inverse(
@@ -110,8 +115,7 @@ class MixtureSpace:
         """Point at a normal, up to what its precision has beside two diagonals."""
         target = self.target
         if normal is None:
-            form = self.prior.matching_normal()
-            mean, h = find_mode(target, form)
+            form, mean, h = find_start(target, is_diagonal=False)
             return self.point(mean, torch.cat([1 / form.variance, h]))
         mean, ones = normal.mean, torch.ones_like(normal.mean)
         form = NormalForm(mean, normal.variance.sqrt())
@@ -159,12 +163,24 @@ class MixturePoint:
         h = self.curvature.clamp(min=0)
         gradient = self.slope @ space.design + self.terms.gradient
         hessian = _inverse(space.design, h, self.terms.curvature.clamp(min=LEAST))
-        step = -hessian.times(gradient)  # type: ignore[union-attr]
+        hessian = cast(_Covariance, hessian)  # of positive numbers
+        step = -hessian.times(gradient)
         lam, rows = self.terms.precision_gradient, h - self.precision[size:]
         squared = self.cov.squared(lam) + 2 * rows @ self.cross.square() @ lam
         squared = squared + rows @ self.f_covariance.square() @ rows
         gap = 0.5 * (0.5 * squared - gradient @ step)
-        return step, torch.cat([lam, rows]), float(gap)
+        move = torch.cat([lam, rows])
+        if space.prior.n_unknown_scales != 1:
+            return step, move, float(gap)
+        scale = UnknownScale(space.prior, self.mean, self.cov.variance)
+        weights = scale.weights
+        side = hessian.times(weights * self.mean)
+        both = self.cov.bilinear(weights, lam) + rows @ self.cross.square() @ weights
+        change = 2 * (weights * self.mean) @ step - both
+        moved = 2 * (weights * self.mean) @ side + self.cov.squared(weights)
+        shift, gain = scale.shift(float(change), float(moved))
+        move[:size] += shift * weights
+        return step - shift * side, move, float(gap) + gain
 
     def anderson(self) -> Anderson:
         """Acceleration over mean and diagonals, from here on."""

@@ -1,6 +1,7 @@
 """Normal coefficients of one unknown scale under a half-Cauchy hyperprior."""
 
 import math
+from functools import partial
 
 import mpmath
 import numpy as np
@@ -81,8 +82,8 @@ def test_posterior_is_that_under_the_scale_that_was_found(posterior):
         intercept_prior=Normal(10.0),
         posterior=posterior,
     ).fit(X, y)
-    assert np.allclose(model.coef_, fixed.coef_, atol=2e-2)
-    assert np.allclose(model.coef_std_, fixed.coef_std_, rtol=2e-2)
+    assert np.allclose(model.coef_, fixed.coef_, atol=2e-3)
+    assert np.allclose(model.coef_std_, fixed.coef_std_, rtol=2e-3)
     assert model.converged_
 
 
@@ -105,9 +106,21 @@ def test_no_other_scale_has_a_larger_bound():
 
 def test_implied_scale_follows_the_size_of_the_coefficients():
     normal = NormalForm(torch.full((400,), 3.0).double(), torch.ones(400).double())
-    scale, elasticity = implied_scale(built(400), normal)
-    assert scale == pytest.approx(math.sqrt(10.0), rel=0.01)
-    assert 0 < elasticity < 1
+    assert implied_scale(built(400), normal) == pytest.approx(math.sqrt(10.0), rel=0.01)
+
+
+@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
+def test_scale_moves_together_with_the_posterior(posterior):
+    """Weak effects: the scale that q implies follows that of the prior closely.
+
+    Wrong variants: the scale follows q with a lag (5 iterations); no elasticity (4).
+    """
+    X, y = data(200, 30, seed=1)
+    make = partial(BayesianLogisticRegression, prior="auto", posterior=posterior)
+    model, best = make().fit(X, y), make(tol=1e-10).fit(X, y)
+    assert best.converged_
+    assert model.n_iter_ <= 3
+    assert best.lower_bound_ - model.lower_bound_ < 1e-5
 
 
 def test_evidence_integrates_over_the_scale():

@@ -60,8 +60,8 @@ def test_a_grid_search_stops(monkeypatch):
 
 PLACES = {
     # Before there is anything to keep.
-    "mode": ("natural gradient", _natural_gradient, "find_mode", 1, False),
-    "first mode": ("alternating", _natural_gradient, "find_mode", 1, False),
+    "mode": ("natural gradient", _natural_gradient, "find_start", 1, False),
+    "first mode": ("alternating", _natural_gradient, "find_start", 1, False),
     "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", SupervisedTarget, "expected_loss_terms", 4, 1),
@@ -177,7 +177,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
         ("natural gradient", _natural_gradient, "point_of"),
         ("coordinate ascent", Conjugate, "evaluate"),
         ("alternating", _natural_gradient, "point_of"),
-        ("tilted moments", _natural_gradient, "find_mode"),
+        ("tilted moments", _natural_gradient, "find_start"),
         ("moment matching", _moment_matching, "adapt_proposal"),
         ("network", AnalyticSteps, "differentiate"),
     ],

@@ -16,11 +16,13 @@ from skvi.losses import LogLoss
 from skvi.objectives import ELBO, AlphaEnergy
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.priors import Horseshoe, Laplace, Normal, StudentT
+from skvi.priors import HalfCauchy, Horseshoe, Laplace, Normal, StudentT
 from skvi.solvers import Problem, _row_space
 from skvi.solvers._row_mixtures import MixturePoint
 from skvi.solvers._row_space import RowPoint, suits_rows
 from skvi.targets import SupervisedTarget
+
+UNKNOWN = Normal(HalfCauchy())
 
 
 def _data(n_rows=40, n_features=60):
@@ -97,7 +99,7 @@ def test_learned_scales(monkeypatch):
     assert rows.lower_bound_ == pytest.approx(parameters.lower_bound_, abs=1e-5)
 
 
-@pytest.mark.parametrize("prior", [Horseshoe(0.5), StudentT(3.0), Laplace()])
+@pytest.mark.parametrize("prior", [Horseshoe(0.5), StudentT(3.0), Laplace(), UNKNOWN])
 def test_priors_that_are_not_normal(prior, monkeypatch):
     """Three of the precisions are negative beside the horseshoe.
 

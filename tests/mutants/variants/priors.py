@@ -34,13 +34,6 @@ VARIANTS = [
         "a hyperprior of mass pi in the evidence",
     ),
     _v(
-        "implied-scale-mean-only",
-        "_normal.py",
-        "(mean.square().sum() + root.square().sum())",
-        "(mean.square().sum())",
-        "the variances of the coefficients left out of their scale",
-    ),
-    _v(
         "laplace-normalizer",
         "_laplace.py",
         "return -theta.abs() / self.scale - torch.log(2 * self.scale)",

@@ -27,6 +27,27 @@ VARIANTS = [
         "fits end where steps are short, not where little is left",
     ),
     _v(
+        "implied-scale-mean-only",
+        "_unknown_scale.py",
+        "self.weights @ (mean.square() + variance)",
+        "self.weights @ mean.square()",
+        "the variances of the coefficients left out of their scale",
+    ),
+    _v(
+        "unknown-scale-elasticity",
+        "_unknown_scale.py",
+        "rest = 1 - self.elasticity(moved)",
+        "rest = 1.0",
+        "a scale that does not expect q to follow it",
+    ),
+    _v(
+        "unknown-scale-lag",
+        "_unknown_scale.py",
+        "return self.precision * math.expm1(ratio), gain",
+        "return 0.0, gain",
+        "a scale that follows q with a lag",
+    ),
+    _v(
         "stable-decay-of-the-warm-up",
         "_stable_decay.py",
         "n_after = count - self.warm_up",
@@ -211,8 +232,8 @@ VARIANTS = [
     _v(
         "newton-gap-halved-twice",
         "_normal_point.py",
-        "gap = 0.5 * (gradient @ step + 0.5 * squared)",
-        "gap = 0.5 * (gradient @ step - 0.5 * squared)",
+        "gap = float(0.5 * (0.5 * squared - gradient @ step))",
+        "gap = float(0.5 * (-0.5 * squared - gradient @ step))",
         "sign of the covariance's share of the promised gain",
     ),
     _v(

@@ -1,0 +1,117 @@
+"""Test log loss of the default classifier beside others, on eleven sets of real data.
+
+    SKVI_DATA=folder python benchmarks/bench_default_classifier.py           # an hour
+    SKVI_DATA=folder python benchmarks/bench_default_classifier.py iris pima
+    python benchmarks/bench_default_classifier.py --summary
+
+Five folds, twice, stratified; two folds of a9a. Features are standardized by the
+training part; scikit-learn's classifiers have their defaults. Columns: mean test log
+loss of the default in nats per row (classes of probability 0 count as 1e-15), the
+differences of the others to it with standard errors over folds, and seconds of
+processor time of one fit of each. All fits are in ``results/default_classifier.csv``.
+"""
+
+import csv
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from sklearn import datasets
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.metrics import log_loss
+from sklearn.model_selection import RepeatedStratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from skvi.linear_model import BayesianLogisticRegression
+
+RESULTS = Path(__file__).parent / "results" / "default_classifier.csv"
+MODELS = {
+    "default": BayesianLogisticRegression(prior="auto"),
+    "N(0, 1)": BayesianLogisticRegression(prior="normal"),
+    "logistic": LogisticRegression(max_iter=10_000),
+    "logistic CV": LogisticRegressionCV(scoring="neg_log_loss", max_iter=10_000),
+    "boosting": HistGradientBoostingClassifier(random_state=0),
+}
+TABLES = {
+    "pima": "pima/pima.csv",
+    "ionosphere": "ionosphere/ionosphere.csv",
+    "german": "german-credit/german_numeric.csv",
+    "ripley": "ripley-synth/synth.tr.csv",
+}
+
+
+def load(name):
+    """Features and labels of a set."""
+    folder = Path(os.environ.get("SKVI_DATA", "data"))
+    if name in ("iris", "wine", "breast_cancer", "digits"):
+        return getattr(datasets, f"load_{name}")(return_X_y=True)
+    if name == "a9a":
+        X, y = datasets.load_svmlight_file(folder / "a9a" / "a9a.gz")
+        return X.toarray(), y
+    if name == "mushroom":
+        table = np.genfromtxt(folder / "mushroom" / "mushroom.csv", str, delimiter=",")
+        columns = [table[1:, i, None] == np.unique(table[1:, i]) for i in range(1, 23)]
+        return np.hstack(columns).astype(float), table[1:, 0]
+    if name == "spectf":
+        file = folder / "spectf" / "spectf.csv"
+        table = np.genfromtxt(file, delimiter=",", skip_header=1, usecols=range(45))
+    else:
+        table = np.genfromtxt(folder / TABLES[name], delimiter=",", skip_header=1)
+    return table[:, :-1], table[:, -1]
+
+
+SETS = ("iris", "wine", "ripley", "pima", "spectf", "ionosphere", "german")
+SETS += ("breast_cancer", "mushroom", "digits", "a9a")
+
+
+def measure(name):
+    """One row for each fold and model: log loss and seconds."""
+    X, y = load(name)
+    folds = RepeatedStratifiedKFold(n_splits=5, n_repeats=2, random_state=0)
+    for i, (train, test) in enumerate(folds.split(X, y)):
+        if name == "a9a" and i == 2:
+            break
+        for model_name, model in MODELS.items():
+            pipeline = make_pipeline(StandardScaler(), model)
+            start = time.process_time()
+            pipeline.fit(X[train], y[train])
+            seconds = time.process_time() - start
+            p = np.clip(pipeline.predict_proba(X[test]), 1e-15, 1)
+            loss = log_loss(y[test], p / p.sum(1, keepdims=True))
+            yield name, i, model_name, f"{loss:.6f}", f"{seconds:.3f}"
+
+
+def summarize():
+    """Print a table of means and paired differences."""
+    with RESULTS.open() as file:
+        rows = list(csv.reader(file))
+    for name in SETS:
+        losses, seconds = ({m: [] for m in MODELS} for _ in range(2))
+        for _, _, model, loss, duration in (r for r in rows if r[0] == name):
+            losses[model].append(float(loss))
+            seconds[model].append(float(duration))
+        if not losses["default"]:
+            continue
+        line = f"{name:13s} {np.mean(losses['default']):.4f}"
+        for model in list(MODELS)[1:]:
+            difference = np.subtract(losses[model], losses["default"])
+            error = difference.std(ddof=1) / np.sqrt(len(difference))
+            line += f"  {difference.mean():+.4f} ({error:.4f})"
+        line += "  " + " ".join(f"{np.mean(s):.2f}" for s in seconds.values())
+        print(line)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    names = [name for name in sys.argv[1:] if name != "--summary"]
+    names = names or ([] if "--summary" in sys.argv else SETS)
+    for name in names:
+        rows = list(measure(name))
+        with RESULTS.open("a", newline="") as file:
+            csv.writer(file).writerows(rows)
+    summarize()
