@@ -135,7 +135,7 @@ def test_weights_of_estimators_and_errors(fitted, data):
         display.plot(kind="cdf")
     X, y = data
     exact = BayesianLinearRegression(prior="normal", noise_scale=1.0).fit(X, y)
-    with pytest.raises(ValueError, match="no weights to judge: they are exact.*auto"):
+    with pytest.raises(ValueError, match=r"no weights to judge: they are exact.*auto"):
         WeightsDisplay.from_estimator(exact, X, y)
     with pytest.raises(NotFittedError):
         WeightsDisplay.from_estimator(BayesianLogisticRegression(), *data)
