@@ -23,10 +23,8 @@ from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
 from skvi.solvers import (
-    SOLVERS,
     Alternating,
     EmpiricalBayes,
-    Ivon,
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
@@ -77,7 +75,6 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     _parameter_constraints: dict = {
         **BaseSupervised._parameter_constraints,
         "posterior": [StrOptions({"auto", *POSTERIORS}), Family],
-        "solver": [StrOptions({"auto", *SOLVERS} - {Ivon.name})],
     }
     _input = {**BaseSupervised._input, "accept_sparse": "csr"}
 

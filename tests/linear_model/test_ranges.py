@@ -91,13 +91,12 @@ def test_units_that_a_scale_of_one_does_not_know(unit, word):
 
 def test_quantities_as_classes():
     """Before the fit. Wrong variants: after it; for few classes as well."""
-    y = np.arange(400) % 200
-    model, X = BayesianLogisticRegression(), RNG.normal(size=(400, 2))
-    message = r"200 classes in 400 .*BayesianLinearRegress"
+    X, y = RNG.normal(size=(400, 2)), np.arange(400) % 200
+    message = r"200 classes in 400 .*BayesianLinearRegression"
     with warnings.catch_warnings():
         warnings.simplefilter("error", SkviWarning)
         with pytest.raises(SkviWarning, match=message):
-            model.fit(X, y)
+            BayesianLogisticRegression().fit(X, y)
     assert "quantity" not in many_classes_message(y.astype(str), 400)
     assert not many_classes_message(np.arange(10), 10**6)
 
