@@ -18,6 +18,21 @@ class, expected calibration error (15 bins), the mean log probability for digits
 are rotated by 30 and by 45 degrees, and processor seconds of the fit; those of the
 deterministic network include its tuning. `--speed` prints the seconds of an epoch with
 a pair of draws, the least there is, beside those of the deterministic network.
+
+2026-11-22, x86_64, 2 busy cores, torch 2.13.0, ivon-opt 0.1.3; an epoch takes 0.125 s
+with a pair of draws and 0.069 s without (1.8 times). Settings on validation rows of one
+split, log probability upright and at 30 degrees: deterministic -0.038 and -2.54;
+Bayesian -0.087 and -2.16, KL 0.3 -0.042 and -2.43, KL 0.1 -0.032 and -2.98, IVON with
+KL 0.3 -0.057 and -3.07; IVON package -0.028 and -2.93. Three test splits so far,
+differences from the deterministic network with paired standard errors:
+
+                 KL 0.3              IVON package
+    accuracy     +0.004 +- 0.004     -0.006 +- 0.002
+    log_prob     -0.011 +- 0.009     -0.010 +- 0.006
+    calibration  +0.002 +- 0.004     -0.001 +- 0.001
+    at_30        -0.02 +- 0.59       +0.13 +- 0.07
+
+So far no model is better upright, and digits that are rotated tell nothing yet.
 """
 
 import argparse
