@@ -55,8 +55,8 @@ with paired standard errors, and what it has beside the printed ELBO-VI:
     wine     -0.002 +- 0.003    -0.005 +- 0.004    0.63    0.96    0.63    0.96
     yacht    -0.02 +- 0.18      -0.29 +- 0.14      0.66    0.95    0.81    1.77
 
-On Boston a better ELBO (by 12 nats, on four fifths of the training rows of split 0) does
-not predict test rows better: no optimum that we find has the printed figures.
+On Boston a better ELBO (by 12 nats, on four fifths of the training rows of split 0)
+does not predict test rows better: no optimum that we find has the printed figures.
 """
 
 import argparse
