@@ -1,0 +1,307 @@
+"""A small convolutional network for digits: Bayesian, and with tuned weight decay.
+
+    python benchmarks/digits_convolution.py --validation   # settings; test rows unread
+    python benchmarks/digits_convolution.py                # all splits; resumes
+    python benchmarks/digits_convolution.py --summary      # no runs
+
+One network for all: a convolution with 8 channels, group normalization, ReLU, pooling
+and a linear layer, on the 1,797 images of 8 x 8 pixels; 70 % for training, stratified.
+
+deterministic  Adam with weight decay (AdamW). Its decay and its number of epochs are
+               tuned on a fifth of the training rows; then it is trained on all of them.
+Bayesian       `BayesianModuleClassifier`, all training rows, settings below
+IVON package   the reference package of IVON (pip install ivon-opt) at the settings of
+               its paper, 100 draws for predictions; left out if it is not installed
+
+A line of the result is a model and a split: accuracy, mean log probability of the right
+class, expected calibration error (15 bins), the mean log probability for digits that
+are rotated by 30 and by 45 degrees, and processor seconds of the fit; those of the
+deterministic network include its tuning. `--speed` prints the seconds of an epoch with
+a pair of draws, the least there is, beside those of the deterministic network.
+
+2026-11-22, x86_64, 2 busy cores, torch 2.13.0, ivon-opt 0.1.3; an epoch takes 0.125 s
+with a pair of draws and 0.069 s without (1.8 times). Settings on validation rows of one
+split, log probability upright and at 30 degrees: deterministic -0.038 and -2.54;
+Bayesian -0.087 and -2.16, KL 0.3 -0.042 and -2.43, KL 0.1 -0.032 and -2.98, IVON with
+KL 0.3 -0.057 and -3.07; IVON package -0.028 and -2.93. Three test splits so far,
+differences from the deterministic network with paired standard errors:
+
+                 KL 0.3              IVON package
+    accuracy     +0.004 +- 0.004     -0.006 +- 0.002
+    log_prob     -0.011 +- 0.009     -0.010 +- 0.006
+    calibration  +0.002 +- 0.004     -0.001 +- 0.001
+    at_30        -0.02 +- 0.59       +0.13 +- 0.07
+
+So far no model is better upright, and digits that are rotated tell nothing yet.
+"""
+
+import argparse
+import csv
+import importlib.util
+import math
+import statistics
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.ndimage import rotate
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from skvi.divergences import KL
+from skvi.neural_network import BayesianModuleClassifier
+
+RESULT = Path(__file__).parent / "results" / "digits_convolution.csv"
+MEASURES = ("accuracy", "log_prob", "calibration", "at_30", "at_45", "seconds")
+DECAYS = (0.0, 1e-3, 1e-2, 0.1, 1.0)
+MAX_EPOCHS, PATIENCE, BATCH = 150, 15, 64
+WIDTH = 8
+
+
+def convolution(n_outputs=10, width=WIDTH):
+    """The network of all models."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3),
+        nn.GroupNorm(1, width),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(9 * width, n_outputs),
+    )
+
+
+def log_softmax(logits):
+    return torch.log_softmax(logits, -1).numpy()
+
+
+class Deterministic:
+    """Weight decay and epochs tuned on a fifth of the rows, then all rows."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def fit(self, X, y):
+        parts = train_test_split(
+            X, y, test_size=0.2, stratify=y, random_state=self.seed
+        )
+        found = [self._train(decay, *parts) for decay in DECAYS]
+        best = min(range(len(DECAYS)), key=lambda k: found[k][0])
+        self.decay, self.n_epochs = DECAYS[best], found[best][1]
+        self._train(self.decay, X, None, y, None, self.n_epochs)
+        return self
+
+    def _train(self, decay, X, X_out, y, y_out, n_epochs=MAX_EPOCHS):
+        """Best validation loss and its epoch."""
+        torch.manual_seed(self.seed)
+        self.network = convolution()
+        optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=3e-3, weight_decay=decay
+        )
+        X, y = torch.from_numpy(X), torch.from_numpy(y)
+        best = math.inf, 0
+        for epoch in range(1, n_epochs + 1):
+            for rows in torch.randperm(len(X)).split(BATCH):
+                optimizer.zero_grad()
+                cross_entropy(self.network(X[rows]), y[rows]).backward()
+                optimizer.step()
+            if X_out is not None:
+                loss = -self.log_proba(X_out)[np.arange(len(y_out)), y_out].mean()
+                best = min(best, (loss, epoch))
+                if epoch - best[1] >= PATIENCE:
+                    break
+        return best
+
+    @torch.no_grad()
+    def log_proba(self, X):
+        return log_softmax(self.network(torch.from_numpy(X)))
+
+
+class Bayesian:
+    """Ours."""
+
+    def __init__(self, seed, **parameters):
+        defaults = {"n_draws": 2, "learning_rate": 0.01, "max_iter": 300}
+        self.model = BayesianModuleClassifier(
+            module=convolution, random_state=seed, **defaults | parameters
+        )
+
+    def fit(self, X, y):
+        self.model.fit(X, y)
+        return self
+
+    def log_proba(self, X):
+        return self.model.predict_log_proba(X)
+
+
+class IvonPackage:
+    """The reference implementation, with its defaults for small data."""
+
+    def __init__(self, seed, n_epochs=200):
+        self.seed, self.n_epochs = seed, n_epochs
+
+    def fit(self, X, y):
+        from ivon import IVON
+
+        torch.manual_seed(self.seed)
+        self.network = convolution()
+        self.optimizer = IVON(self.network.parameters(), lr=0.1, ess=len(X))
+        steps = self.n_epochs * math.ceil(len(X) / BATCH)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
+        X, y = torch.from_numpy(X), torch.from_numpy(y)
+        for _ in range(self.n_epochs):
+            for rows in torch.randperm(len(X)).split(BATCH):
+                with self.optimizer.sampled_params(train=True):
+                    self.optimizer.zero_grad()
+                    cross_entropy(self.network(X[rows]), y[rows]).backward()
+                self.optimizer.step()
+                schedule.step()
+        return self
+
+    @torch.no_grad()
+    def log_proba(self, X):
+        draws = []
+        for _ in range(100):
+            with self.optimizer.sampled_params():
+                draws.append(log_softmax(self.network(torch.from_numpy(X))))
+        return np.logaddexp.reduce(draws, 0) - math.log(len(draws))
+
+
+MODELS = {
+    "deterministic": Deterministic,
+    "Bayesian, defaults": Bayesian,
+    "Bayesian, KL 0.3": lambda seed: Bayesian(seed, divergence=KL(weight=0.3)),
+    "Bayesian, KL 0.1": lambda seed: Bayesian(seed, divergence=KL(weight=0.1)),
+    "Bayesian, IVON, KL 0.3": lambda seed: Bayesian(
+        seed,
+        divergence=KL(weight=0.3),
+        solver="ivon",
+        learning_rate="auto",
+        prior="normal",
+    ),
+    "IVON package": IvonPackage,
+}
+
+
+def images():
+    X, y = load_digits(return_X_y=True)
+    return X.astype(np.float32).reshape(-1, 1, 8, 8) / 16, y
+
+
+def calibration_error(log_proba, y, n_bins=15):
+    """Expected calibration error of the most probable class."""
+    p, right = np.exp(log_proba.max(1)), log_proba.argmax(1) == y
+    bins = np.minimum((p * n_bins).astype(int), n_bins - 1)
+    gaps = [
+        (bins == k).mean() * abs(p[bins == k].mean() - right[bins == k].mean())
+        for k in np.unique(bins)
+    ]
+    return float(sum(gaps))
+
+
+def measure(model, X, y, X_new, y_new):
+    """All measures of one fit."""
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    seconds, rows = time.process_time() - start, np.arange(len(y_new))
+    log_proba = model.log_proba(X_new)
+    found = [(log_proba.argmax(1) == y_new).mean(), log_proba[rows, y_new].mean()]
+    found.append(calibration_error(log_proba, y_new))
+    for angle in (30, 45):
+        turned = rotate(X_new, angle, axes=(2, 3), reshape=False, order=1)
+        found.append(model.log_proba(turned)[rows, y_new].mean())
+    return [*found, seconds]
+
+
+def split(seed, validation):
+    X, y = images()
+    found = train_test_split(X, y, test_size=0.3, stratify=y, random_state=seed)
+    if validation:
+        X, _, y, _ = found
+        found = train_test_split(X, y, test_size=0.2, stratify=y, random_state=seed)
+    X, X_new, y, y_new = found
+    return X, y, X_new, y_new
+
+
+def summarize(rows):
+    """Means, and differences from the deterministic network with paired errors."""
+    values = {(r["model"], int(r["split"])): r for r in rows}
+    for name in dict.fromkeys(r["model"] for r in rows):
+        splits = [k for model, k in values if model == name]
+        print(f"\n{name}, {len(splits)} splits")
+        for measure_name in MEASURES:
+            own = [float(values[name, k][measure_name]) for k in splits]
+            text = f"    {measure_name:12} {statistics.fmean(own):9.4f}"
+            pairs = [
+                float(values[name, k][measure_name])
+                - float(values["deterministic", k][measure_name])
+                for k in splits
+                if ("deterministic", k) in values and name != "deterministic"
+            ]
+            if len(pairs) > 1:
+                error = statistics.stdev(pairs) / math.sqrt(len(pairs))
+                text += f"   difference {statistics.fmean(pairs):+9.4f} +- {error:.4f}"
+            print(text)
+
+
+def speed(n_epochs=20):
+    """Seconds of an epoch: ours with a pair of draws, and the deterministic network."""
+    X, y, *_ = split(0, False)
+    ours = Bayesian(0, n_draws=2, max_iter=n_epochs, batch_size=BATCH)
+    other = Deterministic(0)
+    times = []
+    for run in (
+        lambda: ours.fit(X, y),
+        lambda: other._train(0.0, X, None, y, None, n_epochs),
+    ):
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run()
+        times.append((time.process_time() - start) / n_epochs)
+    print(f"ours {times[0]:.3f} s, deterministic {times[1]:.3f} s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--splits", type=int, default=10)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
+    parser.add_argument("--validation", action="store_true")
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.speed:
+        return speed()
+    fields, rows = ("model", "split", *MEASURES), []
+    if options.result.exists() and not options.validation:
+        with options.result.open() as file:
+            rows = list(csv.DictReader(file))
+    done = {(row["model"], int(row["split"])) for row in rows}
+    for seed in [] if options.summary else range(options.splits):
+        for name in options.models:
+            missing = name == "IVON package" and not importlib.util.find_spec("ivon")
+            if (name, seed) in done or missing:
+                continue
+            values = measure(MODELS[name](seed), *split(seed, options.validation))
+            texts = [f"{value:.5g}" for value in values]
+            row = dict(zip(fields, (name, seed, *texts), strict=True))
+            rows.append(row)
+            print(*row.values(), flush=True)
+            if not options.validation:
+                with options.result.open("w", newline="") as file:
+                    writer = csv.DictWriter(file, fields)
+                    writer.writeheader()
+                    writer.writerows(rows)
+    summarize(rows)
+    return None
+
+
+if __name__ == "__main__":
+    main()
