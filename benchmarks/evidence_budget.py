@@ -54,8 +54,9 @@ def cases(wanted):
         yield "50,000 x 20", logistic(prior="normal"), tall(50_000, 20), (None, 0.5)
         yield "200,000 x 30", logistic(prior="normal"), tall(200_000, 30), (None,)
     if "sparse" in wanted:
-        model = logistic(prior="normal", posterior="mean_field")
-        yield "sparse 1,000 x 2,000", model, sparse(), (0.5,)
+        for prior in ("normal", "horseshoe"):
+            model = logistic(prior=prior, posterior="mean_field")
+            yield f"1,000 x 2,000, {prior}", model, sparse(), (None,)
     for name in {"diabetes", "cancer"} & set(wanted):
         is_linear = name == "diabetes"
         load = load_diabetes if is_linear else load_breast_cancer

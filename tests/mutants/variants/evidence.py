@@ -41,6 +41,13 @@ VARIANTS = [
         "normal errors of the means of few chains",
     ),
     _v(
+        "every-scale-is-vague",
+        "_mixture_path.py",
+        "    if target.mixture.n_vague > MANY:",
+        "    if n_scales > MANY:",
+        "horseshoes are refused where only vague precisions are hopeless",
+    ),
+    _v(
         "seconds-not-blamed",
         "_remedies.py",
         "    if is_cut:",
