@@ -5,8 +5,8 @@
 
 Processor seconds, 2 cores of x86_64 with nothing else running, 2026-11-22: before
 scales became part of the chains and nearly normal posteriors took independence chains,
-and after. Widths are those of `interval()` in nats; an asterisk marks a result that was not
-reliable, "refused" one whose reason names the prior and what to do.
+and after. Widths are those of `interval()` in nats; an asterisk marks a result that was
+not reliable, "refused" one whose reason names the prior and what to do.
 
 ==============================  =================  =================
 case                            before             after

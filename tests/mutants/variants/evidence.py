@@ -29,7 +29,7 @@ VARIANTS = [
     _v(
         "single-draws-where-they-are",
         "_summarize.py",
-        "lower -= missing_distance(forward, sides.k_below, lower_se)",
+        "lower -= missing_distance(signed[0], sides.k_below, lower_se)",
         "pass",
         "nearly constant weights, whose mean is closer than two errors",
     ),
