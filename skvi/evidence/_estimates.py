@@ -39,13 +39,14 @@ def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     return float(values.mean()), float(values.std()) / math.sqrt(len(values))
 
 
-def missing_distance(log_weights: torch.Tensor, k: int, error: float) -> float:
+def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
     """Nats that a bound of single draws is short of two errors from log Z.
 
-    The bias of blocks of one draw, half the variance of log weights, is smaller than
-    that if few nearly constant weights are enough; see `block_size`.
+    The bias of blocks of one draw is smaller than that if few nearly constant weights
+    are enough; see `block_size`. `signed` are log weights, or their negatives above.
     """
-    bias = float(log_weights.var()) / 2
+    signed = signed.flatten()
+    bias = float(log_mean_exp(signed) - signed.mean())
     return max(2 * error - bias, 0.0) if k == 1 else 0.0
 
 

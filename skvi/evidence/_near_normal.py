@@ -66,8 +66,8 @@ class _Effort:
 
     @staticmethod
     def of(precision: float | None) -> "_Effort":
-        # The error of nearly constant weights includes 2 / n for an unseen tail.
-        below = max(math.ceil(NEARLY_CONSTANT / error_of(precision)), 128)
+        # The error of nearly constant weights includes 2 / n for an unseen tail: half.
+        below = max(math.ceil(2 * NEARLY_CONSTANT / error_of(precision)), 128)
         if is_loose(precision):
             return _Effort(64, below, 32, 8, 20, efficiency=0.5)
         return _Effort(256, below, 64, 10, 24, efficiency=0.8)

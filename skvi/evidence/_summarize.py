@@ -45,10 +45,10 @@ def summarize(
     unseen = (_unseen_tail(khats[0], signed[0]), _unseen_tail(khats[1], signed[1]))
     lower, lower_se = forward_bound(forward, sides.k_below)
     upper, upper_se = reverse_bound(reverse, sides.k_above)
-    if sides.method == "importance":  # weights of paths are never so constant
-        lower -= missing_distance(forward, sides.k_below, lower_se)
-        upper += missing_distance(reverse, sides.k_above, upper_se)
     lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]
+    if sides.method == "importance":  # weights of paths are never so constant
+        lower -= missing_distance(signed[0], sides.k_below, lower_se)
+        upper += missing_distance(signed[1], sides.k_above, upper_se)
     both = (lower, lower_se), (upper, upper_se)
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])

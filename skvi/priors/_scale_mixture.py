@@ -16,6 +16,8 @@ __all__ = ["GammaScales", "HorseshoeScales", "LogScales", "ScaleMixture", "Scale
 WIDEST = 4.0
 # Of Gamma precisions: below it tails are heavier than those of a Cauchy density.
 SPIKE_SHAPE = 0.5
+# Of Gamma precisions: below it a density of their logarithms is flat for decades.
+VAGUE_SHAPE = 0.1
 
 
 class ScaleTerms(NamedTuple):
@@ -32,6 +34,8 @@ class LogScales(Protocol):
 
     #: Whether the density of a coefficient is infinite, or nearly so, at 0.
     has_spike: bool
+    #: Whether scales of all magnitudes are about as likely.
+    is_vague: bool
     #: Of the prior, for messages.
     name: str
 
@@ -45,7 +49,7 @@ class LogScales(Protocol):
 class HorseshoeScales:
     """``scale * lambda`` with a half-Cauchy lambda; x is log lambda."""
 
-    has_spike, name = True, "horseshoe"
+    has_spike, is_vague, name = True, False, "horseshoe"
 
     def __init__(self, scale: torch.Tensor) -> None:
         self.log_unit = scale.log()
@@ -74,7 +78,7 @@ class GammaScales:
 
     def __init__(self, scale: torch.Tensor, shape: float) -> None:
         self.log_unit, self.shape = scale.log() + 0.5 * math.log(shape), shape
-        self.has_spike = shape < SPIKE_SHAPE
+        self.has_spike, self.is_vague = shape < SPIKE_SHAPE, shape < VAGUE_SHAPE
         self.name = "ARD" if self.has_spike else "Student-t"
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
@@ -132,6 +136,12 @@ class ScaleMixture:
     def has_spike(self) -> bool:
         """Whether the density of any coefficient has one at 0."""
         return any(part.has_spike for part in self.parts)
+
+    @property
+    def n_vague(self) -> int:
+        """Number of scales that are vague."""
+        pairs = zip(self.parts, self.sizes, strict=True)
+        return sum(size for part, size in pairs if part.is_vague)
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
         """Evaluate at coordinates of all scales, (S, k)."""

@@ -78,7 +78,7 @@ def test_cost_follows_precision(monkeypatch):
         assert bounds.reliable
         assert bounds.upper + 2 * bounds.upper_se - bounds.estimate < precision
         assert bounds.estimate - bounds.lower + 2 * bounds.lower_se < precision
-    assert 2 * counted[0] < counted[1] < 3500
+    assert 2 * counted[0] < counted[1] < 4500
 
 
 def test_single_draws_are_as_far_from_the_truth_as_blocks():

@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
+from skvi.evidence._mixture_path import why_hopeless
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -40,14 +41,15 @@ def test_scales_give_the_prior_back(prior, theta):
     assert float(total) == pytest.approx(float(expected), abs=1e-4)
 
 
-def lifted_logistic(prior):
+def lifted_logistic(prior, d=3):
     generator = torch.Generator().manual_seed(0)
-    model = LinearPredictor(3)
+    model = LinearPredictor(d)
     built = build_prior({"coef": prior, "intercept": Normal(2.0)}, model.layout)
-    X = torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    X = torch.randn(20, d, generator=generator, dtype=torch.float64)
     y = (X[:, 0] > 0.3).double()
     target = SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), built, X, y)
-    near = NormalForm(torch.ones(4).double() / 3, torch.ones(4).double() / 2)
+    one = torch.ones(d + 1).double()
+    near = NormalForm(one / 3, one / 2)
     lifted = ScaleMixtureTarget.of(target, near, None)
     return lifted, lifted.start().sample(6, generator)
 
@@ -129,6 +131,21 @@ def test_diabetes_is_reliable(prior):
     low, high = bounds.interval()
     assert bounds.reliable, bounds.reason
     assert high - low < 0.5
+
+
+def test_many_vague_scales_are_refused_at_once():
+    """Unless somebody says how long to try. Wrong variant: every scale is vague."""
+    for prior, limited, names in (
+        (ARD(), False, "the ARD prior"),
+        (ARD(), True, ""),
+        (ARD(1.0, 1.0), False, ""),
+        (Horseshoe(), False, ""),
+    ):
+        lifted, _ = lifted_logistic(prior, 20)
+        found = why_hopeless(lifted, limited)
+        assert (names in found) if names else not found
+    assert "ARD(shape=1.0" in why_hopeless(lifted_logistic(ARD(), 20)[0])
+    assert not why_hopeless(lifted_logistic(ARD(), 10)[0])
 
 
 def test_too_many_scales_are_refused_at_once():

@@ -29,7 +29,7 @@ VARIANTS = [
     _v(
         "single-draws-where-they-are",
         "_summarize.py",
-        "lower -= missing_distance(forward, sides.k_below, lower_se)",
+        "lower -= missing_distance(signed[0], sides.k_below, lower_se)",
         "pass",
         "nearly constant weights, whose mean is closer than two errors",
     ),
@@ -39,6 +39,13 @@ VARIANTS = [
         "    if 1 < n_chains < N_GROUPS:",
         "    if False:",
         "normal errors of the means of few chains",
+    ),
+    _v(
+        "every-scale-is-vague",
+        "_mixture_path.py",
+        "    if target.mixture.n_vague > MANY:",
+        "    if n_scales > MANY:",
+        "horseshoes are refused where only vague precisions are hopeless",
     ),
     _v(
         "seconds-not-blamed",
