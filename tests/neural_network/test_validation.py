@@ -13,6 +13,7 @@ from skvi.neural_network import (
     BayesianModuleClassifier,
 )
 from skvi.objectives._analytic import AnalyticSteps
+from skvi.solvers._validation import Validation
 from tests.interrupts import interrupt, quick, stop
 
 pytestmark = quick
@@ -232,3 +233,12 @@ def test_ctrl_c_keeps_the_best_state(monkeypatch):
         assert score(model, X[out], y[out]) == pytest.approx(best, rel=1e-9)
         is_last.append(best == model.validation_scores_[-1])
     assert not all(is_last)
+
+
+def test_rises_within_the_tolerance_are_no_progress():
+    """But the best state is kept. Wrong variant: any rise of the score is progress."""
+    scores = iter([0.0, 0.06, 0.09, 0.12, 0.15])
+    rule = Validation(lambda state: next(scores), tol=0.1)
+    found = [(*rule.judge(None, True), rule.waited) for _ in range(5)]
+    assert [waited for *_, waited in found] == [0, 1, 2, 0, 1]
+    assert all(is_best for _, is_best, _ in found)
