@@ -113,7 +113,7 @@ def summarize():
             seconds[model].append(float(duration))
         if not losses[FIRST]:
             continue
-        line = f"{name:13s} {np.mean(losses['default']):.4f}"
+        line = f"{name:13s} {np.mean(losses[FIRST]):.4f}"
         for model in list(MODELS)[1:]:
             difference = np.subtract(losses[model], losses[FIRST])
             error = difference.std(ddof=1) / np.sqrt(len(difference))
