@@ -29,6 +29,8 @@ from skvi.utils._random import make_generator
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
     "ignore::skvi.exceptions.SkviWarning",
+    # Python swallows what comes in a callback of its own; fits raise it at their end.
+    "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 unix = pytest.mark.skipif(
     not hasattr(signal, "setitimer"), reason="needs a timer that sends signals"

@@ -33,7 +33,7 @@ from skvi.solvers.base import Problem, Solver, SolverOptions
 __all__ = ["NaturalGradient"]
 
 # When quasi-Newton runs take over: if steps keep failing, or there are too many. With
-# KL no valley is curved, and they only cost more.
+# KL to a normal, of a known or an unknown scale, they only cost more.
 MAX_REJECTIONS, MAX_NATURAL = 3, 25
 MAX_REJECTIONS_KL, MAX_NATURAL_KL = 50, 75
 # Least share of the precision's step where whole ones overshoot, and how it grows.
@@ -186,7 +186,9 @@ class _Iteration(Run):
     def _iterate(self) -> None:
         """Move to a better point."""
         most, longest = MAX_REJECTIONS, MAX_NATURAL
-        if self.problem.divergence.kl_weight is not None:
+        prior = self.problem.target.prior
+        is_normal = prior.as_normal() is not None or prior.n_unknown_scales
+        if is_normal and self.problem.divergence.kl_weight is not None:
             most, longest = MAX_REJECTIONS_KL, MAX_NATURAL_KL
         slow = self.rejections >= most or len(self.history) >= longest
         # A line search needs values that are consistent with their gradients.

@@ -55,7 +55,7 @@ def test_nearly_normal_posteriors_take_no_gradients(monkeypatch):
     low, high = bounds.interval()
     assert bounds.reliable
     assert high - low < 0.1
-    assert "no other mode" in bounds.reason
+    assert "there is only one mode" in bounds.reason
 
 
 def test_cost_follows_precision(monkeypatch):
