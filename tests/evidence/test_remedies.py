@@ -80,6 +80,10 @@ def test_what_takes_minutes_is_said_at_once():
 
     Wrong variants: chains are begun; nearly normal posteriors are refused, too.
     """
+    near, far = (target_with(Normal(scale), n=1000, d=1300) for scale in (1e-3, 10.0))
+    generator = torch.Generator().manual_seed(0)
+    assert why_too_long(near, near.prior.as_normal(), generator) == ""
+    assert "minutes" in why_too_long(far, far.prior.as_normal(), generator)
     rng = np.random.default_rng(0)
     X = sp.random(1000, 2000, density=0.01, random_state=0, format="csr")
     y = (rng.uniform(size=1000) < 0.5).astype(int)
@@ -88,6 +92,3 @@ def test_what_takes_minutes_is_said_at_once():
     assert (bounds.method, bounds.reliable) == ("none", False)
     for part in ("2,001 coefficients", "a normal prior", "fewer features", "max_secon"):
         assert part in bounds.reason
-    near = target_with(Normal(1e-3), n=1000, d=1300)
-    generator = torch.Generator().manual_seed(0)
-    assert why_too_long(near, near.prior.as_normal(), generator) == ""

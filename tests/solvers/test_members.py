@@ -61,8 +61,8 @@ def assert_same(found, alone, rtol=1e-7):
 
 
 STACKS = {
-    # Rows of folds, whose batches are not of one size.
-    "folds": [{"n": 60}, {"n": 61}, {"n": 59}],
+    # Rows of folds, whose batches are not of one size: the first has the smallest.
+    "folds": [{"n": 61}, {"n": 60}, {"n": 59}],
     # Epochs and sweeps that end at other steps.
     "sizes": [{"n": 60}, {"n": 170}, {"n": 40}],
     "weights": [{"divergence": KL(w)} for w in (0.1, 1.0, 3.0)],
