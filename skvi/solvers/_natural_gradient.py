@@ -186,7 +186,7 @@ class _Iteration(Run):
     def _iterate(self) -> None:
         """Move to a better point."""
         most, longest = MAX_REJECTIONS, MAX_NATURAL
-        prior = self.problem.target.prior
+        prior = self.problem.linear_target.prior
         is_normal = prior.as_normal() is not None or prior.n_unknown_scales
         if is_normal and self.problem.divergence.kl_weight is not None:
             most, longest = MAX_REJECTIONS_KL, MAX_NATURAL_KL
