@@ -162,6 +162,7 @@ def run_small(seeds):
             model = BayesianMLPRegressor(
                 hidden_layer_sizes=units,
                 activation=activation,
+                prior="normal",  # that of the truth: nothing learned
                 noise_scale=NOISE,
                 normalize_y=False,
                 max_iter=30,
