@@ -357,6 +357,7 @@ def test_narrow_prior_against_heavy_weights(seed):
     fit_or_refuse(X, (X[:, 0] > 0).astype(int), weight, {"prior": Laplace(1e-3)})
 
 
+@pytest.mark.filterwarnings("ignore:.*the features have ranges")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("seed", range(60))
