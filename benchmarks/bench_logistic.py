@@ -15,8 +15,8 @@ before the fit, data included, sampled every 2 ms.
 Measured 2026-11-22 on two cores of an AMD EPYC with nothing else on the machine,
 processor time, median of five processes: breast cancer, full rank, fixed scale, 3.46
 [3.40, 3.47] alternating and 4.20 [3.99, 4.41] in loops (before long steps to the mode
-3.69 and 4.60 on the same day); 3.45 [3.38, 3.47] and 4.37 [4.28, 4.41] hours later. 200,000 x 100, wall time: 1.79 with one thread, 1.91
-with two.
+3.69 and 4.60 on the same day); 3.45 [3.38, 3.47] and 4.37 [4.28, 4.41] hours later.
+200,000 x 100, wall time: 1.79 with one thread, 1.91 with two; 1.98 hours later.
 """
 
 import argparse
