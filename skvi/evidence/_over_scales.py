@@ -19,11 +19,10 @@ __all__ = ["bound_over_scales", "has_unknown_scale"]
 
 # Steps of the log scale: a fraction of its posterior deviation, by a parabola through
 # points a trial apart, within these limits. The sum ends where the rest of the mass,
-# whose tails are exponential, is small; that, and a part of the difference from the sum
-# over every second node, widen the bounds: the error of the trapezoidal rule is about
-# the square of that, but the difference may be small by chance.
-TRIAL, FRACTION, SHORTEST, LONGEST = 0.3, 1.0, 1e-3, 1.0
-REST, LEAST_PART, MAX_NODES = 1e-4, 0.25, 40
+# whose tails are exponential, is small; that, and the difference from the sum over
+# every second node, widen the bounds.
+TRIAL, FRACTION, SHORTEST, LONGEST = 0.3, 0.7, 1e-3, 0.7
+REST, MAX_NODES = 1e-4, 40
 # Scales of less mass decide nothing about what is reliable.
 NO_MASS = 1e-3
 
@@ -110,8 +109,7 @@ def _sum(
     found = list(nodes.values())
     every_second = [f for i, f in nodes.items() if i % 2 == 0]
     coarse = math.log(2) + _log_sum(every_second)
-    difference = abs(_log_sum(found) - coarse)
-    error = difference * min(max(difference, LEAST_PART), 1.0) + 2 * REST
+    error = abs(_log_sum(found) - coarse) + 2 * REST
 
     def total(name: str) -> tuple[float, torch.Tensor]:
         values = torch.tensor(

@@ -162,13 +162,14 @@ def _step_at_mode(
         return 0.0
     normal = NormalForm(mean, root)
     scale = UnknownScale(target.prior, mean, normal.variance)
-    pull = scale.weights * mean
+    gradient = scale.weights * mean
     half = scale.weights.sqrt()
     if normal.is_diagonal:
-        moved = 2 * (pull * root).square().sum() + (half * root).pow(4).sum()
+        moved = 2 * (gradient * root).square().sum() + (half * root).pow(4).sum()
     else:
         inner = half[:, None] * root
-        moved = 2 * (root.T @ pull).square().sum() + (inner.T @ inner).square().sum()
+        moved = 2 * (root.T @ gradient).square().sum()
+        moved = moved + (inner.T @ inner).square().sum()
     lack = -0.5 * math.log(scale.precision) - log_scale
     step = lack / (1 - scale.elasticity(float(moved)))
     return max(-0.5 * LONGEST, min(0.5 * LONGEST, step))

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "steps-of-scales-not-below",
         "_over_scales.py",
-        "LONGEST = 0.3, 1.0, 1e-3, 1.0",
-        "LONGEST = 0.3, 1.0, 0.12, 1.0",
+        "LONGEST = 0.3, 0.7, 1e-3, 0.7",
+        "LONGEST = 0.3, 0.7, 0.12, 0.7",
         "a sum over scales that misses a narrow peak",
     ),
     _v(
