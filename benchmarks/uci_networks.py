@@ -314,18 +314,18 @@ def runs(options):
 
 def summarize(path):
     """Mean and standard error over splits, beside what is published."""
-    scores = defaultdict(list)
+    scores = defaultdict(dict)
     with path.open() as file:
         for row in csv.DictReader(file):
             numbers = [float(row[key]) for key in ("rmse", "nll", "seconds")]
-            scores[row["set"], row["setting"]].append(numbers)
+            scores[row["set"], row["setting"]][row["split"]] = numbers
     settings = list(dict.fromkeys(setting for _, setting in scores))
     for name in SETS:
         print(f"\n{name}: RMSE, negative log density, seconds a fit")
         for setting in settings:
             found = scores.get((name, setting))
             if found:
-                columns = list(zip(*found, strict=True))
+                columns = list(zip(*found.values(), strict=True))
                 text = "  ".join(mean_and_error(column) for column in columns[:2])
                 seconds = statistics.fmean(columns[2])
                 print(f"    {setting:20} {text}  {seconds:6.1f}  {len(found)} splits")
@@ -333,6 +333,12 @@ def summarize(path):
             rmse, rmse_se, nll, nll_se = table[name]
             text = f"{rmse:8.2f} +- {rmse_se:6.2f}  {nll:8.2f} +- {nll_se:6.2f}"
             print(f"    {author:20} {text}  printed")
+        new, old = (scores[name, s] for s in ("elbo", "elbo, large steps"))
+        both = [(new[k], old[k]) for k in new.keys() & old.keys()]
+        if both:
+            pairs = ([a[i] - b[i] for a, b in both] for i in (0, 1))
+            text = "  ".join(map(mean_and_error, pairs))
+            print(f"    small - large steps  {text}  paired, {len(both)} splits")
 
 
 def mean_and_error(values):
