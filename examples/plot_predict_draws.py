@@ -85,6 +85,7 @@ for ax, name, curve in zip(
     pairs = zip(SIZES, curve, strict=True)
     print(f"{name}: " + ", ".join(f"{size}: {value:.4f}" for size, value in pairs))
     ax.semilogx(SIZES, curve, "o-")
-    ax.set(title=name, xlabel="networks in the average", ylabel="nll [nats per row]")
+    label = "negative log density [nats per row]"
+    ax.set(title=name, xlabel="networks in the average", ylabel=label)
 figure.tight_layout()
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "predict_draws.png", dpi=150)

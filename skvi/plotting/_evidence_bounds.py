@@ -218,8 +218,9 @@ class EvidenceBoundsDisplay:
     def _draw_estimates(self, given: dict | None) -> None:
         style: dict = {"color": common.BLACK, "marker": "D", "linestyle": "none"}
         style |= {"markerfacecolor": "white", "markersize": 5, "zorder": 3}
-        style = common.merge_style({**style, "label": "estimate"}, given)
         x = np.array([b.stated()[1] for b in self.bounds.values()]) - self._origin
+        style["label"] = "estimate" if np.isfinite(x).any() else "_no estimate"
+        style = common.merge_style(style, given)
         (self.estimates_,) = self.ax_.plot(x, range(len(x)), **style)
 
     def _draw_fit(self, name: str, marker: int, given: dict | None) -> "Line2D | None":

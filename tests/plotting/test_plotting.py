@@ -253,7 +253,9 @@ def test_printed_intervals():
 
 
 def test_unreliable_bounds_are_hollow_and_labeled():
-    """Wrong variant: a bar between bounds that mean nothing, with an estimate."""
+    """Wrong variants: a bar between bounds that mean nothing, with an estimate; a
+    legend for an estimate that nothing shows.
+    """
     bounds = {"good": make_bounds(), "bad": make_bounds(-57.0, reliable=False)}
     display = EvidenceBoundsDisplay.from_bounds(bounds)
     good, bad = display.bars_
@@ -266,6 +268,8 @@ def test_unreliable_bounds_are_hollow_and_labeled():
     assert math.isnan(display.estimates_.get_xdata()[1])
     # No whiskers: the standard errors mean nothing there.
     assert set(display.whiskers_.get_ydata()) == {0.0}
+    alone = EvidenceBoundsDisplay.from_bounds({"bad": bounds["bad"]})
+    assert "estimate" not in legend_texts(alone.ax_)
 
 
 def test_differences_from_a_reference():

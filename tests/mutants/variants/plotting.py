@@ -6,6 +6,13 @@ _v = variants_of("plotting/")
 
 VARIANTS = [
     _v(
+        "legend-of-no-estimate",
+        "_evidence_bounds.py",
+        '"estimate" if np.isfinite(x).any() else "_no estimate"',
+        '"estimate"',
+        "a legend for an estimate that nothing shows",
+    ),
+    _v(
         "prior-at-another-precision",
         "_posterior.py",
         "width = unit * math.sqrt(rate[one] / shape[one])",
