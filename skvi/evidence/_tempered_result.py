@@ -24,7 +24,7 @@ from skvi.evidence._table import (
     upper_exists,
     upper_row,
 )
-from skvi.evidence._tempered import TemperedSides, mean_and_error
+from skvi.evidence._tempered import MIN_TRIPS, TemperedSides, mean_and_error
 from skvi.posteriors import Posterior
 from skvi.sampling import effective_sample_size
 from skvi.targets import Target
@@ -112,7 +112,7 @@ def _why_not(
             f"the MCMC chains disagree on fitted values or on the log joint density "
             f"(R-hat {sides.rhat:.2f}, at most {MAX_RHAT} is allowed)"
         )
-    if trips < 1:
+    if trips < MIN_TRIPS:
         reasons.append(
             f"chains came only {trips:.2g} times per system from the prior to the "
             "posterior, so that modes in which none of them started may be missing"
