@@ -44,6 +44,8 @@ FAR, FAR_SHARE = 1.0, 0.8
 NEGLIGIBLE = 0.1
 # Above so many steps of mean and precision at once overshoot.
 LARGE = 30.0
+# Gap to reach as a share of the error of the quadrature.
+RESOLVED = 0.2
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
 # of the acceleration is that of the present point.
 BLOCK, RENEWED = 6, 15
@@ -246,7 +248,7 @@ class _Iteration(Run):
     @property
     def _tolerance(self) -> float:
         """Gap to reach: the requested one, or what the quadrature can resolve."""
-        return max(self.options.tol, 0.05 * self._resolution)
+        return max(self.options.tol, RESOLVED * self._resolution)
 
     @cached_property
     def _resolution(self) -> float:
