@@ -129,7 +129,7 @@ def alternate(
     prior: NormalForm,
     mean: torch.Tensor,
     precision: torch.Tensor,
-    n_rounds: int = 3,
+    n_rounds: int = 5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Move from a mode that is far from the best normal, mean and precision in turn.
 
@@ -144,7 +144,8 @@ def alternate(
         Diagonal.
     mean : Tensor of shape (P,)
     precision : Tensor of shape (P, P)
-    n_rounds : int, default=3
+    n_rounds : int, default=5
+        Fewer if the first step of the mean in one is short.
 
     Returns
     -------
@@ -172,6 +173,8 @@ def alternate(
             if float(gradient @ step[:, 0]) < CLOSE:
                 break
         precision = precision.lerp(aim, AVERAGE_SHARE)
+        if n_steps == 0:
+            break
     return mean, precision
 
 

@@ -45,7 +45,7 @@ NEGLIGIBLE = 0.1
 # Above so many steps of mean and precision at once overshoot.
 LARGE = 30.0
 # Gap to reach as a share of the error of the quadrature.
-RESOLVED = 0.2
+RESOLVED = 0.25
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
 # of the acceleration is that of the present point.
 BLOCK, RENEWED = 6, 15
