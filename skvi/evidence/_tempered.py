@@ -30,7 +30,7 @@ from skvi.sampling import (
 from skvi.sampling._state import Report
 from skvi.targets import Target
 
-__all__ = ["MIN_TRIPS", "N_FITTED", "TemperedSides", "tempered_sides"]
+__all__ = ["MIN_TRIPS", "N_FITTED", "N_SYSTEMS", "TemperedSides", "tempered_sides"]
 
 # Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
 N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000

@@ -34,6 +34,20 @@ VARIANTS = [
         "nearly constant weights, whose mean is closer than two errors",
     ),
     _v(
+        "no-small-weights-to-come",
+        "_estimates.py",
+        "    unseen = 1 / len(signed)",
+        "    unseen = 0.0",
+        "a bare side without what few weights skewed to the left hide",
+    ),
+    _v(
+        "few-systems-with-errors-of-their-own",
+        "_tempered_result.py",
+        "    error = max(below[1], above[1])",
+        "    error = min(below[1], above[1])",
+        "the smaller of two uncertain errors of the same systems",
+    ),
+    _v(
         "few-chains-like-many",
         "_estimates.py",
         "    if 1 < n_chains < N_GROUPS:",
