@@ -16,7 +16,7 @@ LONGEST, STEEPEST = 3.0, 0.9999
 # Modes from which the scale is guessed, until its log moves by less than this.
 N_MODES, NEAR = 10, 0.1
 # The same where mean and precision alternate, and how much longer steps may become.
-N_ROUNDS, LARGEST_RATIO = 6, 4.0
+N_ROUNDS, NEARER, LARGEST_RATIO = 6, 0.03, 4.0
 
 
 def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
@@ -174,7 +174,7 @@ def alternate_with_scale(
     log_scale = 0.5 * math.log(float((weights * prior.variance).max()))
     lack = step = 0.0
     for _ in range(N_ROUNDS):
-        mean, precision = alternate(target, prior, mean, precision, n_rounds=2)
+        mean, precision = alternate(target, prior, mean, precision, n_rounds=3)
         root = scale_of(precision)
         if root is None:
             break
@@ -186,7 +186,7 @@ def alternate_with_scale(
         given = target.prior.given_scale(math.exp(log_scale)).as_normal()
         precision = add(precision, 1 / given.variance - 1 / prior.variance)
         prior = given
-        if abs(step) < NEAR:
+        if abs(step) < NEARER:
             break
     return mean, precision
 
