@@ -621,4 +621,11 @@ VARIANTS = [
         "is_due = n_after >= MIN_HOLD",
         "a fit with tol=0 ends before max_iter",
     ),
+    _v(
+        "start-at-the-scale-of-modes",
+        "_unknown_scale.py",
+        "if target.prior.n_unknown_scales != 1:\n        return alternate",
+        "if True:\n        return alternate",
+        "a fit starts at the scale that modes imply",
+    ),
 ]
