@@ -139,6 +139,13 @@ VARIANTS = [
         "the slope of the place that was left",
     ),
     _v(
+        "stacked-components-without-determinants",
+        "_mixture.py",
+        "        return self.tops - 0.5 * torch.where(",
+        "        return self.tops.mean() - 0.5 * torch.where(",
+        "components of a mixture whose heights do not follow their widths",
+    ),
+    _v(
         "mixture-draws-sorted",
         "_mixture.py",
         "found[torch.argsort(chosen, stable=True)] = theta",
@@ -306,5 +313,12 @@ VARIANTS = [
         'index, mean, "mean", include_self',
         'index, mean, "sum", include_self',
         "sums over parameters that are alike",
+    ),
+    _v(
+        "joined-weights-in-other-order",
+        "_exchange.py",
+        "torch.cat([self.log_weights, later.log_weights], 2)",
+        "torch.cat([later.log_weights, self.log_weights], 2)",
+        "weights beside draws of another run",
     ),
 ]
