@@ -61,7 +61,7 @@ def data(case, seed):
 def truth(X, y, weight, prior):
     """Integral over a grid in asinh of the coefficients, relative to their smallest."""
     d, has_spike = X.shape[1], prior != "normal"
-    unit, reach, size = (1e-7, 20.5, 700) if has_spike else (1.0, 2.8, 500)
+    unit, reach, size = (1e-7, 20.5, 700) if has_spike else (1.0, 2.8, 200)
     u = np.linspace(-reach, reach, size)
     theta, log_step = unit * np.sinh(u), np.log(unit * np.cosh(u) * (u[1] - u[0]))
     built = build_prior(PRIORS[prior], Layout({"coef": (1,)}))

@@ -135,8 +135,8 @@ def objective(**parameters):
     return lambda name, X: as_in_the_papers(name, X.shape[1], **parameters)
 
 
-def slowly(**parameters):
-    """The network of the papers, 64,000 steps with two draws: no early end.
+def slowly(steps=64_000, **parameters):
+    """The network of the papers, small steps with two draws by default: no early end.
 
     Chosen without test rows, by the ELBO of 80 % of the training rows of split 0, in
     nats a row, and by the negative log density of the others (10 draws and steps of
@@ -158,9 +158,9 @@ def slowly(**parameters):
     """
 
     def build(name, X):
-        epochs = math.ceil(64_000 / math.ceil(len(X) / 100))
+        epochs = math.ceil(steps / math.ceil(len(X) / 100))
         own = {"n_draws": 2, "learning_rate": 0.007, "tol": 0, "max_iter": epochs}
-        return as_in_the_papers(name, X.shape[1], **own, **parameters)
+        return as_in_the_papers(name, X.shape[1], **own | parameters)
 
     return build
 
@@ -192,7 +192,11 @@ SETTINGS = {
     "renyi 0.5": objective(objective=RenyiBound(0.5)),
     "renyi -1": objective(objective=RenyiBound(-1.0)),
     "chi 2": objective(objective=ChiBound(2)),
-    "alpha energy 0.5": objective(objective=AlphaEnergy(0.5)),
+    # With large steps its negative log density of validation rows (energy) is 1.62,
+    # with these 0.74; 64,000 steps with two draws have 0.72 for three times the time.
+    "alpha energy 0.5": slowly(
+        16_000, objective=AlphaEnergy(0.5), n_draws=10, learning_rate=0.01
+    ),
     "gvi renyi 0.5": objective(divergence=Renyi(0.5)),
     "gvi renyi 1.5": objective(divergence=Renyi(1.5)),
     "kl 0.3": objective(divergence=KL(weight=0.3)),

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._stepping import ladder_lower, ladder_upper
+from skvi.evidence._summarize import MAX_RHAT
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.sampling import (
     Ladder,
@@ -29,10 +30,14 @@ from skvi.sampling import (
 from skvi.sampling._state import Report
 from skvi.targets import Target
 
-__all__ = ["N_FITTED", "TemperedSides", "tempered_sides"]
+__all__ = ["MIN_TRIPS", "N_FITTED", "N_SYSTEMS", "TemperedSides", "tempered_sides"]
 
 # Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
 N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
+# A run whose chains disagree is continued if this many times its sweeps should do.
+LONGER = 4
+# Least number of ways of each system from the prior to the posterior.
+MIN_TRIPS = 1
 LEAST_SWEEPS = 20
 # Systems whose chain of the target starts at a draw of the fitted posterior.
 N_FITTED = N_SYSTEMS // 4
@@ -127,13 +132,22 @@ def tempered_sides(
     n_sweeps, n_blocks = _plan(first, error, n_draws, least_sweeps)
     particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
     draws = sampler.run(n_sweeps, begin + END * seconds)
-    n_blocks = min(n_blocks, draws.log_weights.shape[2] // LEAST_SWEEPS)
+    rhat = invariant_rhat(target, draws.chains)
+    # The planned sweeps make the errors small; chains may need more of them to agree.
+    most = LONGER * n_sweeps if n_draws is None else 0
+    while not sampler.is_cut and 1 < (share := _shortage(draws, rhat)):
+        n_sweeps = draws.n_sweeps
+        if share * n_sweeps > most:
+            break
+        draws = draws.followed_by(sampler.run(n_sweeps, begin + END * seconds))
+        rhat = invariant_rhat(target, draws.chains)
+    n_blocks = min(n_blocks, draws.n_sweeps // LEAST_SWEEPS)
     return TemperedSides(
         ladder_lower(draws.log_weights, draws.ladder.betas, n_blocks),
         ladder_upper(draws.log_weights, draws.ladder.betas, n_blocks),
         particles,
         draws,
-        invariant_rhat(target, draws.chains),
+        rhat,
         error if n_draws is None else math.inf,
         sampler.is_cut,
     )
@@ -197,6 +211,12 @@ def _plan(
     left = variance * n_pilot / n_sweeps
     n_blocks = 4 / math.sqrt(max(left * n_systems, 1e-12))
     return n_sweeps, int(min(max(n_blocks, 1), n_sweeps // LEAST_SWEEPS))
+
+
+def _shortage(draws: LadderDraws, rhat: float) -> float:
+    """How many times its sweeps a run would need: R-hat - 1 falls as 1 / sweeps."""
+    trips = max(draws.round_trips, 1e-3)
+    return max((rhat - 1) / (MAX_RHAT - 1), MIN_TRIPS / trips)
 
 
 def _particles(

@@ -24,7 +24,12 @@ from skvi.evidence._table import (
     upper_exists,
     upper_row,
 )
-from skvi.evidence._tempered import TemperedSides, mean_and_error
+from skvi.evidence._tempered import (
+    MIN_TRIPS,
+    N_SYSTEMS,
+    TemperedSides,
+    mean_and_error,
+)
 from skvi.posteriors import Posterior
 from skvi.sampling import effective_sample_size
 from skvi.targets import Target
@@ -70,6 +75,8 @@ def summarize_tempered(
     draws, betas = sides.draws, sides.draws.ladder.betas
     below, above = mean_and_error(sides.below), mean_and_error(sides.above)
     bridge = ladder_bridge(draws.log_weights, betas)
+    if len(sides.below) < N_SYSTEMS:
+        below, above = _of_few_systems(below, above, bridge[0])
     khat = tail_shape(draws.log_weights, betas)
     elbo = elbo_row(lower_bound(target, posterior, generator))
     reasons = _why_not(sides, below, above, khat)
@@ -96,6 +103,19 @@ def summarize_tempered(
     )
 
 
+def _of_few_systems(
+    below: tuple[float, float], above: tuple[float, float], estimate: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Both bounds with the larger error, and at least two of it from an estimate.
+
+    The same systems are behind both. Their errors differ by chance, and the blocks of
+    draws, which have a least length, may not bring the bounds so far apart.
+    """
+    error = max(below[1], above[1])
+    low, high = estimate - 2 * error, estimate + 2 * error
+    return (min(below[0], low), error), (max(above[0], high), error)
+
+
 def _why_not(
     sides: TemperedSides,
     below: tuple[float, float],
@@ -112,7 +132,7 @@ def _why_not(
             f"the MCMC chains disagree on fitted values or on the log joint density "
             f"(R-hat {sides.rhat:.2f}, at most {MAX_RHAT} is allowed)"
         )
-    if trips < 1:
+    if trips < MIN_TRIPS:
         reasons.append(
             f"chains came only {trips:.2g} times per system from the prior to the "
             "posterior, so that modes in which none of them started may be missing"

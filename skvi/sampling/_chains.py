@@ -77,6 +77,26 @@ class Chains:
         theta, value = self.theta[:, -n_iterations:], self.log_joint[:, -n_iterations:]
         return Chains(theta, value, self.acceptance)
 
+    def followed_by(self, later: "Chains") -> "Chains":
+        """Join the draws of two runs of the same chains.
+
+        Parameters
+        ----------
+        later : Chains
+            Of the run that came next.
+
+        Returns
+        -------
+        Chains
+        """
+        first, second = self.theta.shape[1], later.theta.shape[1]
+        accepted = first * self.acceptance + second * later.acceptance
+        return Chains(
+            torch.cat([self.theta, later.theta], 1),
+            torch.cat([self.log_joint, later.log_joint], 1),
+            accepted / (first + second),
+        )
+
 
 class HamiltonianChains:
     """Hamiltonian Monte Carlo, one chain for each start, vectorized over chains.

@@ -45,6 +45,30 @@ class LadderDraws:
     chains: Chains
     round_trips: float
 
+    @property
+    def n_sweeps(self) -> int:
+        """Number of sweeps after which draws were kept, T."""
+        return self.log_weights.shape[2]
+
+    def followed_by(self, later: "LadderDraws") -> "LadderDraws":
+        """Join the draws of two runs of the same chains.
+
+        Parameters
+        ----------
+        later : LadderDraws
+            Of the run that came next.
+
+        Returns
+        -------
+        LadderDraws
+        """
+        return LadderDraws(
+            later.ladder,
+            torch.cat([self.log_weights, later.log_weights], 2),
+            self.chains.followed_by(later.chains),
+            self.round_trips + later.round_trips,
+        )
+
 
 class ReplicaExchange:
     """Hamiltonian chains at all temperatures of a ladder, which are exchanged.

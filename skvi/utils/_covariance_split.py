@@ -1,4 +1,4 @@
-"""Ways to split the covariance of f into independent parts and the rest.
+"""Covariances of f as independent parts and the rest.
 
 Only differences of f matter: covariances are equivalent if they give every difference
 of two f the same variance.
@@ -7,8 +7,6 @@ of two f the same variance.
 import math
 
 import torch
-
-from skvi.utils._normal_points import contrasts, reduce_covariance
 
 
 def pairwise_split(
@@ -52,45 +50,3 @@ def pairwise_split(
     rest = 0.5 * (diagonal[:, :, None] + diagonal[:, None] - between)
     rest.diagonal(dim1=1, dim2=2).zero_()
     return diagonal, rest
-
-
-def definite_split(covariance: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split the covariance of the contrasts of f into a diagonal and a rest.
-
-    Parameters
-    ----------
-    covariance : Tensor of shape (n, K, K)
-
-    Returns
-    -------
-    diagonal : Tensor of shape (n, K)
-    root : Tensor of shape (n, K, D)
-        ``diag(diagonal) + root root'`` has the contrasts' covariance. D is 0 for
-        covariances that are diagonal, else K - 1.
-    """
-    diagonal = covariance.diagonal(dim1=1, dim2=2)
-    if not bool((covariance - torch.diag_embed(diagonal)).any()):
-        return diagonal, covariance[:, :, :0]
-    k = covariance.shape[1]
-    basis, reduced = contrasts(k, covariance.device), reduce_covariance(covariance)
-    identity = torch.eye(k - 1, dtype=covariance.dtype, device=covariance.device)
-    smallest = torch.linalg.eigvalsh(reduced)[:, 0].clamp(min=0)
-    tiny = 1e-12 * reduced.diagonal(dim1=1, dim2=2).mean(1) + 1e-200
-    own = (0.5 * smallest)[:, None].repeat(1, k)
-    rest = reduced - (0.5 * smallest - tiny)[:, None, None] * identity
-    inverse = torch.linalg.inv(rest)
-    # Take from every class in turn half of the possible variance, then nearly all.
-    for share in (0.5, 0.5, 0.8):
-        for j in range(k):
-            side = inverse @ basis[j]
-            most = 1 / (side @ basis[j])
-            own[:, j] += share * most
-            factor = (share / (1 - share) * most)[:, None, None]
-            inverse = inverse + factor * side[:, :, None] * side[:, None, :]
-    own = own.clamp(min=0)
-    values, vectors = torch.linalg.eigh(
-        reduced - reduce_covariance(torch.diag_embed(own))
-    )
-    root = basis @ (vectors * values.clamp(min=0).sqrt()[:, None])
-    # The direction of largest variance first, where quasi-random points are best.
-    return own, root.flip(2)

@@ -9,17 +9,18 @@ equation after Hopf and Cole. Strong ones are integrated by points.
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 
 from skvi.utils._arrays import row_chunks
-from skvi.utils._covariance_split import definite_split, pairwise_split
+from skvi.utils._conditioning import expect_conditioned
+from skvi.utils._covariance_split import pairwise_split
+from skvi.utils._expectations import Expectations
 from skvi.utils._gumbel_cdf import EULER, LogCdf
-from skvi.utils._normal_points import NODE_ELEMENTS, quasi_random_rule
+from skvi.utils._normal_points import NODE_ELEMENTS
 
-# Points for strong covariances, in up to three dimensions and in more.
-N_FEW, N_MANY = 128, 64
+# Up to this number of classes nodes in their contrasts are accurate and fast enough.
+FEW = 4
 # Minimum and maximum number of nodes of the integral over the maximum.
 N_LINE, MAX_LINE = 24, 384
 # Nats by which the second term of the series may change a row: errors are a tenth.
@@ -27,20 +28,10 @@ WEAK = 1e-2
 # Smallest absolute eigenvalue of a Hessian that counts as negative.
 DEFINITE = 1e-9
 
-Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-class _Rows(NamedTuple):
-    """Means (m, K, N) at N points, variances (m, K), covariances (m, K, K)."""
-
-    mean: torch.Tensor
-    own: torch.Tensor
-    rest: torch.Tensor | None
-
 
 def expect_logsumexp(
     mean: torch.Tensor, covariance: torch.Tensor, refine: int = 1
-) -> Moments:
+) -> Expectations:
     """Expected log-sum-exp of f ~ N(mean_i, covariance_i), and its derivatives.
 
     Parameters
@@ -59,24 +50,39 @@ def expect_logsumexp(
     second : Tensor of shape (n, K, K)
         Expected Hessian; rows sum to 0.
     """
-    value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
-    out = (value, first, torch.empty_like(covariance))
-    diagonal = covariance.diagonal(dim1=1, dim2=2)
-    if not bool((covariance - torch.diag_embed(diagonal)).any()):
-        _fill(out, _Rows(mean[..., None], diagonal, None), refine)
-        return out
-    own, rest = pairwise_split(mean, covariance)
-    last = _fill(out, _Rows(mean[..., None], own, rest), refine)
+    own = covariance.diagonal(dim1=1, dim2=2)
+    joint = (covariance != torch.diag_embed(own)).flatten(1).any(1)
+    few = mean.shape[1] <= FEW
+    if mean.shape[1] == 2:
+        joint.fill_(True)  # a closed form
+    rules = {False: _by_maximum, True: expect_conditioned if few else _by_series}
+    out = torch.empty_like(mean[:, 0]), torch.empty_like(mean), covariance.clone()
+    for is_joint in joint.unique().tolist():
+        rows = joint == is_joint
+        found = rules[is_joint](mean[rows], covariance[rows], refine)
+        for whole, part in zip(out, found, strict=True):
+            whole[rows] = part
+    return out
+
+
+def _by_maximum(
+    mean: torch.Tensor, covariance: torch.Tensor, refine: int
+) -> Expectations:
+    """Integrals over the maximum for independent f."""
+    own = covariance.diagonal(dim1=1, dim2=2)
+    return _over_line(mean, own, None, refine)[0]
+
+
+def _by_series(
+    mean: torch.Tensor, covariance: torch.Tensor, refine: int
+) -> Expectations:
+    """Integrals over the maximum if covariances are weak, else over the other f."""
+    out, last = _over_line(mean, *pairwise_split(mean, covariance), refine)
     strong = (~(last < WEAK) | _is_indefinite(out[2])).nonzero()[:, 0]
     if len(strong):
-        own, root = definite_split(covariance[strong])
-        n_points = N_MANY if root.shape[2] > 3 else N_FEW
-        nodes, _ = quasi_random_rule(root.shape[2], n_points * refine, root.device)
-        parts = (value[strong], first[strong], out[2][strong])
-        at = mean[strong, :, None] + root @ nodes
-        _fill(parts, _Rows(at, own, None), refine)
-        for part, found in zip(out, parts, strict=True):
-            part[strong] = found
+        found = expect_conditioned(mean[strong], covariance[strong], refine)
+        for whole, part in zip(out, found, strict=True):
+            whole[strong] = part
     return out
 
 
@@ -87,66 +93,76 @@ def _is_indefinite(second: torch.Tensor) -> torch.Tensor:
     return info > 0
 
 
-def _fill(out: Moments, rows: _Rows, refine: int) -> torch.Tensor:
-    """Write the results of all rows, and return the last term of the series."""
-    last = torch.zeros_like(out[0])
-    low, high, n_line = _line(rows)
+def _over_line(
+    mean: torch.Tensor, own: torch.Tensor, rest: torch.Tensor | None, refine: int
+) -> tuple[Expectations, torch.Tensor]:
+    """Integrals over the maximum, and the last term of the series, (n,).
+
+    With variances, (n, K), and the remaining covariances, (n, K, K).
+    """
+    n, k = mean.shape
+    value, first, last = (torch.empty_like(mean[:, i]) for i in (0, slice(k), 0))
+    second = mean.new_empty(n, k, k)
+    low, high, n_line = _line(mean, own)
     for count in n_line.unique().tolist():
         group = (n_line == count).nonzero()[:, 0]
-        width = rows.mean.shape[1] * rows.mean.shape[2] * count * refine
-        for chunk in row_chunks(len(group), width, NODE_ELEMENTS):
-            part = group[chunk]
-            rest = None if rows.rest is None else rows.rest[part]
-            some = _Rows(rows.mean[part], rows.own[part], rest)
-            found = _integrate(some, low[part], high[part], count * refine, refine)
-            for target, values in zip((*out, last), found, strict=True):
-                target[part] = values
-    return last
+        for chunk in row_chunks(len(group), k * count * refine, NODE_ELEMENTS):
+            at = group[chunk]
+            line = low[at], high[at], count * refine
+            between = None if rest is None else rest[at]
+            found = _integrate(mean[at], own[at], between, *line, refine > 1)
+            value[at], first[at], second[at], last[at] = found
+    return (value, first, second), last
 
 
-def _line(rows: _Rows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Range of the maximum, (m, N), and the number of nodes that it needs, (m,)."""
-    std = rows.own.sqrt()
+def _line(
+    mean: torch.Tensor, own: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Range of the maximum, (n,) each, and the number of nodes that it needs, (n,)."""
+    std = own.sqrt()
     # Outside the distribution function is 0 or 1 up to 2e-8.
-    below = (5.2 * std + 2.8)[..., None]
-    above = torch.minimum(18 + 0.5 * rows.own, 5.4 * std + 18)[..., None]
-    low, high = (rows.mean - below).amax(1), (rows.mean + above).amax(1)
+    below, above = 5.2 * std + 2.8, torch.minimum(18 + 0.5 * own, 5.4 * std + 18)
+    low, high = (mean - below).amax(1), (mean + above).amax(1)
     # Smoothness over s leaves the trapezoidal rule exp(-pi^2 (1 + 2 s^2 / h) / h).
     s = 0.5 * std.amin(1)
     step = (math.pi**2 + (math.pi**4 + 112 * (math.pi * s).square()).sqrt()) / 28
-    octaves = torch.log2((high - low).amax(1) / (N_LINE * step)).ceil()
+    octaves = torch.log2((high - low) / (N_LINE * step)).ceil()
     n_line = N_LINE * 2 ** octaves.clamp(0, math.log2(MAX_LINE / N_LINE))
     return low, high, n_line.to(torch.int64)
 
 
 def _integrate(
-    rows: _Rows, low: torch.Tensor, high: torch.Tensor, n_line: int, refine: int
+    mean: torch.Tensor,
+    own: torch.Tensor,
+    rest: torch.Tensor | None,
+    low: torch.Tensor,
+    high: torch.Tensor,
+    n_line: int,
+    more: bool,
 ) -> tuple[torch.Tensor, ...]:
-    n_points, step = rows.mean.shape[2], (high - low) / n_line
+    step = ((high - low) / n_line)[:, None]
     line = torch.arange(n_line, dtype=low.dtype, device=low.device) + 0.5
-    t = low[..., None] + step[..., None] * line
-    x = (t[:, None] - rows.mean[..., None]).flatten(2)
-    order = 1 if rows.rest is None else 2 + (refine > 1)
-    logs = LogCdf(rows.own.sqrt()).derivatives(x, order)
+    x = (low[:, None] + step * line)[:, None] - mean[..., None]
+    order = 1 if rest is None else 2 + more
+    logs = LogCdf(own.sqrt()).derivatives(x, order)
     log_cdf, slope = logs[0].sum(1), logs[1]
-    cell = (step[..., None] / n_points).expand(-1, -1, n_line).flatten(1)
-    if rows.rest is None:
-        cdf = log_cdf.exp_() * cell
-        value, last = cdf.sum(1), torch.zeros_like(cell[:, 0])
+    if rest is None:
+        cdf = log_cdf.exp_() * step
+        value, last = cdf.sum(1), torch.zeros_like(low)
         second = _weighted_products(slope, cdf)
     else:
-        terms = _series(rows.rest, logs)
+        terms = _series(rest, logs)
         total = log_cdf + sum(terms)
-        final = total.clamp(max=0).exp_() * cell
+        final = total.clamp(max=0).exp_() * step
         value, last = final.sum(1), (final * terms[1].abs()).sum(1)
         # Derivatives of the first order, which are those of its logarithm.
-        cdf = (log_cdf + terms[0]).clamp_(max=0).exp_() * cell
+        cdf = (log_cdf + terms[0]).clamp_(max=0).exp_() * step
         curvature = logs[2]
-        slope = torch.addcmul(slope, curvature, rows.rest @ slope)
+        slope = torch.addcmul(slope, curvature, rest @ slope)
         second = _weighted_products(slope, cdf)
-        second += rows.rest * _weighted_products(curvature, cdf)
+        second += rest * _weighted_products(curvature, cdf)
     first = (slope @ cdf[..., None])[..., 0]
-    value = high.mean(1) - value - EULER
+    value = high - value - EULER
     second.neg_().diagonal(dim1=1, dim2=2).zero_()
     second.diagonal(dim1=1, dim2=2).copy_(-second.sum(2))
     return value, first / first.sum(1, keepdim=True), second, last

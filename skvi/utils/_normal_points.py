@@ -19,10 +19,13 @@ from skvi.utils._tables import table
 # Nodes times rows times outputs held in memory at once.
 NODE_ELEMENTS = 2**18
 # Largest number of nodes of a product rule, by dimension.
-_MAX_TENSOR = {1: 2**10, 2: 2**14, 3: 2**15}
+_MAX_TENSOR = {1: 2**11, 2: 2**14, 3: 2**15}
 # In more dimensions: quasi-random points.
 N_POINTS = 2**11
 _RADIUS = 6.4
+
+# Rows, (m,), with the nodes, (D, N), and weights, (N,), that they take.
+Rules = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
 
 @table(maxsize=64)
@@ -54,23 +57,6 @@ def factorize_rows(matrices: torch.Tensor) -> torch.Tensor:
         if not bool(info.any()):
             return factor
     return torch.full_like(matrices, math.nan)
-
-
-def is_too_wide(covariance: torch.Tensor) -> torch.Tensor:
-    """Rows, (n,), for which one integral over the largest f beats `node_groups`.
-
-    These need more nodes than a product rule has, or many nodes although their f are
-    independent, so that this integral is nearly exact.
-    """
-    reduced = reduce_covariance(covariance)
-    dimension = reduced.shape[1]
-    if dimension not in _MAX_TENSOR:
-        return reduced.diagonal(dim1=1, dim2=2).sum(1) > 1e-200
-    std, most = _contrast_std(reduced), _MAX_TENSOR[dimension] ** (1 / dimension)
-    own = torch.diag_embed(covariance.diagonal(dim1=1, dim2=2))
-    independent = (covariance == own).flatten(1).all(1) & (dimension > 1)
-    limit = torch.where(independent, _HERMITE[-1][1], 1.3 * most / (2 * _RADIUS))
-    return std > limit
 
 
 def _contrast_std(reduced: torch.Tensor) -> torch.Tensor:
@@ -114,24 +100,54 @@ def node_groups(
             yield part, factor[part], nodes, weights
 
 
-def _rules(
-    reduced: torch.Tensor, refine: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _rules(reduced: torch.Tensor, refine: int) -> Rules:
     dimension = reduced.shape[1]
     if dimension in _MAX_TENSOR:
-        levels = _level(_contrast_std(reduced))
-    else:
-        levels = reduced.diagonal(dim1=1, dim2=2).sum(1).sign().to(torch.int64)
+        yield from product_rules(_contrast_std(reduced), dimension, refine)
+        return
+    is_wide = reduced.diagonal(dim1=1, dim2=2).sum(1) > 0
+    for wide in is_wide.unique().tolist():
+        rows, n_points = (is_wide == wide).nonzero()[:, 0], N_POINTS * refine
+        if wide:
+            yield rows, *quasi_random_rule(dimension, n_points, reduced.device)
+        else:
+            yield rows, *_one_node(dimension, reduced.device)
+
+
+def product_rules(std: torch.Tensor, dimension: int, refine: int = 1) -> Rules:
+    """Groups of rows with a product rule that is fine enough for them.
+
+    Parameters
+    ----------
+    std : Tensor of shape (n,)
+        Bound on the standard deviation of a difference of two logits.
+    dimension : int
+        0 to 3.
+    refine : int, default=1
+        Multiplies the number of nodes.
+
+    Yields
+    ------
+    rows : Tensor of int of shape (m,)
+    nodes : Tensor of shape (D, N)
+    weights : Tensor of shape (N,)
+    """
+    levels = _level(std)
+    if dimension == 1:  # half as many rules, since nodes take less time than groups
+        levels += levels % 2
     for level in levels.unique().tolist():
         rows = (levels == level).nonzero()[:, 0]
         if level == 0:
-            nodes, weights = hermite_rule(1, reduced.device)
-            yield rows, nodes.expand(dimension, 1), weights
-        elif dimension in _MAX_TENSOR:
-            yield rows, *tensor_rule(dimension, level, refine, reduced.device)
+            yield rows, *_one_node(dimension, std.device)
         else:
-            n_points = N_POINTS * refine
-            yield rows, *quasi_random_rule(dimension, n_points, reduced.device)
+            yield rows, *tensor_rule(dimension, level, refine, std.device)
+
+
+def _one_node(
+    dimension: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    nodes, weights = hermite_rule(1, device)
+    return nodes.expand(dimension, 1), weights
 
 
 def _level(std: torch.Tensor) -> torch.Tensor:

@@ -84,9 +84,10 @@ def test_cost_follows_precision(monkeypatch):
 def test_single_draws_are_as_far_from_the_truth_as_blocks():
     """Two errors, where even one nearly constant weight is closer than that.
 
-    Wrong variant: the mean of the log weights as it is.
+    Wrong variants: the mean of the log weights as it is; no small weights that are
+    still to come.
     """
-    normal = NormalForm(torch.zeros(2).double(), torch.full((2,), 1.05).double())
+    normal = NormalForm(torch.zeros(2).double(), torch.ones(2).double())
     away = []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
@@ -94,7 +95,7 @@ def test_single_draws_are_as_far_from_the_truth_as_blocks():
         posterior = FullRankNormal().build(Bell.layout)
         found = summarize(Bell(), posterior, sides, generator, "")
         away.append((3.0 - found.lower, found.upper - 3.0))
-    assert np.mean(np.array(away) > 0, 0).min() >= 0.9
+    assert np.mean(np.array(away) > 0, 0).min() > 0.95
 
 
 def test_few_draws_suffice_for_a_loose_precision():

@@ -13,6 +13,7 @@ from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
 from skvi.evidence._mixture_path import why_hopeless
+from skvi.evidence._tempered_result import _of_few_systems
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.losses import LogLoss
@@ -116,6 +117,16 @@ def test_intervals_hold_the_quadrature(prior, monkeypatch):
     assert bounds.method == "tempering"
     assert low < truth < high
     assert high - low < 0.5
+
+
+def test_sides_of_few_systems():
+    """The larger error for both, and two of it to the estimate, which is 0.
+
+    Wrong variants: errors of their own; blocks that are too short bring the bounds no
+    further apart.
+    """
+    found = _of_few_systems((0.01, 0.003), (0.5, 0.02), 0.0)
+    assert found == ((-0.04, 0.02), (0.5, 0.02))
 
 
 @pytest.mark.slow

@@ -34,6 +34,20 @@ VARIANTS = [
         "nearly constant weights, whose mean is closer than two errors",
     ),
     _v(
+        "no-small-weights-to-come",
+        "_estimates.py",
+        "    unseen = 1 / len(signed)",
+        "    unseen = 0.0",
+        "a bare side without what few weights skewed to the left hide",
+    ),
+    _v(
+        "few-systems-with-errors-of-their-own",
+        "_tempered_result.py",
+        "    error = max(below[1], above[1])",
+        "    error = min(below[1], above[1])",
+        "the smaller of two uncertain errors of the same systems",
+    ),
+    _v(
         "few-chains-like-many",
         "_estimates.py",
         "    if 1 < n_chains < N_GROUPS:",
@@ -372,9 +386,30 @@ VARIANTS = [
     _v(
         "tempered-trips-not-asked",
         "_tempered_result.py",
-        "    if trips < 1:",
+        "    if trips < MIN_TRIPS:",
         "    if trips < 0:",
         "chains that never came from the prior pass",
+    ),
+    _v(
+        "tempered-run-never-continued",
+        "_tempered.py",
+        "    most = LONGER * n_sweeps if n_draws is None else 0",
+        "    most = 0",
+        "chains that disagree are left as they are",
+    ),
+    _v(
+        "tempered-run-continued-without-end",
+        "_tempered.py",
+        "        if share * n_sweeps > most:",
+        "        if share * n_sweeps > 100 * most:",
+        "hopeless chains run on",
+    ),
+    _v(
+        "tempered-later-draws-judged",
+        "_tempered.py",
+        "        rhat = invariant_rhat(target, draws.chains)\n    n_b",
+        "        rhat = invariant_rhat(target, draws.chains.last(n_sweeps))\n    n_b",
+        "R-hat of a part of the draws",
     ),
     _v(
         "tempered-particles-not-asked",

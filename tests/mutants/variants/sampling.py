@@ -307,4 +307,11 @@ VARIANTS = [
         'index, mean, "sum", include_self',
         "sums over parameters that are alike",
     ),
+    _v(
+        "joined-weights-in-other-order",
+        "_exchange.py",
+        "torch.cat([self.log_weights, later.log_weights], 2)",
+        "torch.cat([later.log_weights, self.log_weights], 2)",
+        "weights beside draws of another run",
+    ),
 ]

@@ -92,8 +92,8 @@ VARIANTS = [
     _v(
         "gumbel-mean",
         "_gumbel.py",
-        "value = high.mean(1) - value - EULER",
-        "value = high.mean(1) - value",
+        "value = high - value - EULER",
+        "value = high - value",
         "the mean of a Gumbel variable",
     ),
     _v(
@@ -102,6 +102,34 @@ VARIANTS = [
         "first = 0.5 * (a * mixed).sum(1)",
         "first = 0.25 * (a * mixed).sum(1)",
         "half of the series' first term",
+    ),
+    _v(
+        "logistic-scales",
+        "_logistic_mixture.py",
+        "squares, weights = 4 * np.exp(2 * nodes), vectors[0] ** 2",
+        "squares, weights = 3 * np.exp(2 * nodes), vectors[0] ** 2",
+        "a logistic variable of less than its variance",
+    ),
+    _v(
+        "variance-of-the-last-class",
+        "_conditioning.py",
+        "variance = k / (k - 1) * root[:, -1, -1].square()",
+        "variance = root[:, -1, -1].square()",
+        "a contrast of norm 1 for the difference to the others",
+    ),
+    _v(
+        "products-of-the-others",
+        "_conditioning.py",
+        "-(p * (rest - two)[:, None]) @ p.mT",
+        "-(p * rest[:, None]) @ p.mT",
+        "E(1 - s) for E(1 - s)^2",
+    ),
+    _v(
+        "classes-left-exchanged",
+        "_conditioning.py",
+        "return value, first.gather(1, order), second[row, *back]",
+        "return value, first, second[row, *back]",
+        "probabilities of the exchanged classes",
     ),
     _v(
         "covariance-of-differences",

@@ -1,0 +1,87 @@
+"""Expectations of logistic functions as sums over a mixture of normals.
+
+A standard logistic variable is normal given its scale, which is twice a variable with
+Kolmogorov's distribution (Andrews and Mallows 1974, Stefanski 1991). A Gauss rule for
+the logarithm of this scale makes the softplus and its derivatives sums of a few normal
+integrals, whose expectations under another normal are of the same form.
+"""
+
+import math
+
+import numpy as np
+import torch
+from scipy.linalg import eigh_tridiagonal
+from scipy.stats import kstwobign
+
+from skvi.utils._arrays import exp_
+from skvi.utils._device import CPU
+from skvi.utils._tables import table
+
+__all__ = ["logistic_scales", "mixture_softplus"]
+
+# Errors of softplus, of its first and of its second derivative are at most 4e-8, 9e-8
+# and 2e-7 with this number of scales, and 3e-9, 7e-9 and 2e-8 with two more.
+N_SCALES = 8
+
+Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@table(maxsize=8)
+def logistic_scales(
+    n_scales: int, device: torch.device = CPU
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Squared scales of centered normals, and their weights.
+
+    Parameters
+    ----------
+    n_scales : int
+    device : torch.device, default=CPU
+
+    Returns
+    -------
+    squares, weights : Tensor of shape (n_scales,)
+    """
+    x = np.linspace(math.log(0.15), math.log(6.0), 600)
+    mass = kstwobign.pdf(np.exp(x)) * np.exp(x)
+    mass /= mass.sum()
+    # Lanczos: the Jacobi matrix of the polynomials that are orthogonal under this mass.
+    diagonal, beside = np.empty(n_scales), np.empty(n_scales)
+    last, current, edge = np.zeros_like(x), np.ones_like(x), 0.0
+    for i in range(n_scales):
+        diagonal[i] = mass @ (x * current**2)
+        following = (x - diagonal[i]) * current - edge * last
+        edge = beside[i] = math.sqrt(mass @ following**2)
+        last, current = current, following / edge
+    nodes, vectors = eigh_tridiagonal(diagonal, beside[:-1])
+    squares, weights = 4 * np.exp(2 * nodes), vectors[0] ** 2
+    return torch.from_numpy(squares).to(device), torch.from_numpy(weights).to(device)
+
+
+def mixture_softplus(
+    mean: torch.Tensor, variance: torch.Tensor, n_scales: int = N_SCALES
+) -> Moments:
+    """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, variance).
+
+    Parameters
+    ----------
+    mean, variance : Tensor
+        Broadcast against each other; the variance can be zero.
+    n_scales : int, default=8
+        Number of normals.
+
+    Returns
+    -------
+    value, first, second : Tensor
+        Expectations of softplus and of its first two derivatives.
+    """
+    squares, weights = logistic_scales(n_scales, mean.device)
+    shape = -1, *[1] * max(mean.ndim, variance.ndim)
+    weights = weights.reshape(shape)
+    std = (squares.reshape(shape) + variance).sqrt_()
+    u = mean / std
+    cdf = torch.erf(u * math.sqrt(0.5)).add_(1)
+    pdf = exp_(u.square_().mul_(-0.5))
+    first = (cdf * (0.5 * weights)).sum(0)
+    weights = weights / math.sqrt(2 * math.pi)
+    value = torch.addcmul((pdf * (weights * std)).sum(0), mean, first)
+    return value, first, (pdf * (weights / std)).sum(0)

@@ -1,0 +1,77 @@
+"""Runs of tempered chains that go on while the chains disagree."""
+
+import math
+from functools import cache
+
+import pytest
+import torch
+
+from skvi.base import Layout, NormalForm
+from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._summarize import MAX_RHAT
+from skvi.evidence._tempered import LONGER, MIN_TRIPS, tempered_sides
+from skvi.priors import Normal
+from skvi.sampling._state import silent
+from skvi.targets import Target
+
+N_SYSTEMS, PLANNED = 8, 20
+
+
+class TwoModes(Target):
+    """Two narrow modes that chains leave through the prior only."""
+
+    layout = Layout({"theta": (2,)})
+    symmetry = None
+
+    def __init__(self):
+        self.prior = Normal(3.0).build(self.layout)
+
+    def log_joint(self, theta, rows=None):
+        near = -0.5 * ((theta - 2) / 0.2).square().sum(1) + math.log(0.2)
+        far = -0.5 * ((theta + 2) / 0.2).square().sum(1) + math.log(0.8)
+        return torch.logaddexp(near, far)
+
+
+@cache
+def run(seed, n_draws=None):
+    """So coarse a precision that the error never asks for more than the least."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.full((2, 2), 2.0, dtype=torch.float64)
+    wide = NormalForm(0.0 * start[0], 1.5 * start[0])
+    options = {"normal": wide, "least_sweeps": PLANNED, "n_systems": N_SYSTEMS}
+    return tempered_sides(
+        TwoModes(), start, generator, n_draws, 4.0, None, silent, **options
+    )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chains_that_disagree_run_on(seed):
+    """Until they agree, or all that was allowed is used, or it would not do.
+
+    Wrong variants: no continuation; one without an end; only the later draws judged.
+    """
+    sides = run(seed)
+    draws = sides.draws
+    assert draws.n_sweeps in PLANNED * torch.tensor([1, 2, LONGER])
+    agree = sides.rhat <= MAX_RHAT and draws.round_trips >= MIN_TRIPS
+    hopeless = draws.n_sweeps * (sides.rhat - 1) / (MAX_RHAT - 1) > LONGER * PLANNED
+    rare = draws.n_sweeps * MIN_TRIPS > LONGER * PLANNED * draws.round_trips
+    assert agree or hopeless or rare
+    assert draws.chains.theta.shape[:2] == (N_SYSTEMS, draws.n_sweeps)
+    assert sides.rhat == invariant_rhat(TwoModes(), draws.chains)
+
+
+def test_some_of_them_did_and_the_draws_stay_together():
+    """Weights of the target belong to its draws. Wrong variant: joined in other order.
+
+    With a number of draws that was asked for there is no more.
+    """
+    all_sides = [run(seed) for seed in range(3)]
+    longest = max(all_sides, key=lambda sides: sides.draws.n_sweeps).draws
+    assert longest.n_sweeps > PLANNED
+    theta = longest.chains.theta
+    expected = TwoModes().log_joint(theta.flatten(0, 1)).reshape(theta.shape[:2])
+    torch.testing.assert_close(longest.chains.log_joint, expected)
+    log_r = longest.ladder.normal.log_prob(theta.flatten(0, 1)).reshape(expected.shape)
+    torch.testing.assert_close(longest.log_weights[-1], expected - log_r)
+    assert run(0, N_SYSTEMS * PLANNED).draws.n_sweeps == PLANNED
