@@ -28,7 +28,13 @@ N(0, 1), logistic, logistic CV, boosting (positive: ``prior="auto"`` is better):
 Seconds: iris 0.80 and wine 1.22 beside 0.04 and 0.07 of N(0, 1) and 0.14 of logistic
 CV; digits 7.9 beside 2.3 and 0.27; mushroom, which can be separated, 3.9 beside 0.6
 and 0.2; a9a 0.9 beside 1.7 and 1.2; other sets of two classes 0.01 to 0.03 beside 0.01
-and 0.11 to 0.19. On digits `LogisticRegression()` is better by three standard errors.
+and 0.11 to 0.19. On digits `LogisticRegression()` is better by three standard errors,
+and not because of the approximation: chains of the exact posterior at scale 1 have a
+log loss of .170 on the second fold (fitted .171, mode .143), and no scale from 0.7 to 2
+is better than .123 on four folds (mode .110). Standardized pixels that are hardly ever
+set reach 80 on test rows; the mode leaves their coefficients near 0 (root mean square
+.02), but a posterior under independent priors of one scale keeps half of that scale
+(.45). Without the twelve rarest pixels the second fold has .140, and the mode .131.
 """
 
 import csv

@@ -14,6 +14,7 @@ from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
 from skvi.evidence._result import EvidenceBounds
+from skvi.evidence._scale_modes import ScaleModes, center_of
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
@@ -29,8 +30,8 @@ __all__ = ["bound_evidence"]
 
 # If importance sampling gives wider bounds than this, annealing is tried.
 WIDE = 0.1
-# Nats that are aimed for at each scale of an unknown one, and the share of the seconds
-# that are left which it may take: there are some fifteen.
+# Where no mixture is near: nats that are aimed for at each scale of an unknown one, and
+# the share of the seconds that are left which it may take: there are some fifteen.
 TERM_PRECISION, TERM_SHARE = 0.1, 0.1
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
@@ -122,6 +123,9 @@ def bound_evidence(
             return bound_evidence(known, posterior, generator, *options, seconds)
 
         linear = cast(SupervisedTarget, target)
+        found = None if method == "annealing" else run.over_scales()
+        if found is not None and (found.reliable or run.clock.is_limited):
+            return found
         return bound_over_scales(linear, posterior, generator, at_scale)
     reason = run.why_hopeless() if method == "auto" else ""
     if reason:
@@ -182,6 +186,23 @@ class _Run:
     def importance(self, normal: NormalForm, clock: Clock) -> EvidenceBounds:
         sides = importance_sides(*self._sampling(normal, clock))
         return self._summarize(sides)
+
+    def over_scales(self) -> EvidenceBounds | None:
+        """By a mixture of normals at known scales, if there is one near."""
+        target, clock = cast(SupervisedTarget, self.target), self.clock.part(0.5)
+        center = center_of(target, self.fit[1])
+        options = self.generator, self.asked[1], clock.until(0.5)
+        scales = ScaleModes.find(target, center, *options)
+        if scales is None:
+            return None
+        sampling = *self._sampling(scales.normal, clock.part(1.0)), scales
+        sides = near_normal_sides(*sampling)
+        found = None if sides is None else self._summarize(sides)
+        if found is not None and (found.reliable or clock.is_limited):
+            return found
+        if why_too_long(target, scales.normal, self.generator):
+            return found
+        return self._summarize(importance_sides(*sampling))
 
     def annealing(self, normal: NormalForm) -> EvidenceBounds:
         left = self.clock.part(1.0)

@@ -40,18 +40,19 @@ def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
 
 
 def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
-    """Nats that a bound of single draws is short of two errors from log Z.
+    """Nats that a bound of blocks of K draws is short of two errors from log Z.
 
-    The bias of blocks of one draw is smaller than that if few nearly constant weights
-    are enough; see `block_size`. Weights that are skewed to the left have a mean that
+    The bias is smaller than that if few nearly constant weights are enough, or blocks
+    are larger than `block_size`. Weights that are skewed to the left have a mean that
     is too large where the error is too small: small ones, of a probability of 1 / n,
     that n draws have not shown yet decrease the mean by at most 1 / n of it.
     `signed` are log weights, or their negatives above.
     """
     signed = signed.flatten()
-    bias = float(log_mean_exp(signed) - signed.mean())
+    blocks = log_mean_exp(signed[: len(signed) // k * k].reshape(-1, k))
+    bias = float(log_mean_exp(signed) - blocks.mean())
     unseen = 1 / len(signed)
-    return max(2 * error + unseen - bias, 0.0) if k == 1 else 0.0
+    return max(2 * error + unseen - bias, 0.0)
 
 
 def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:

@@ -11,11 +11,11 @@ from skvi.base._protocols import Density, Proposal
 from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size, width_so_far
 from skvi.evidence._modes import Modes, is_heavy_tailed
+from skvi.evidence._scale_modes import ScaleModes
 from skvi.evidence._sides import Sides, error_of, is_loose, n_draws_for
 from skvi.sampling import (
     Chains,
     HamiltonianChains,
-    StudentT,
     WeightedDraws,
     adapt_proposal,
     draw_limit,
@@ -24,6 +24,7 @@ from skvi.sampling import (
     pareto_khat,
 )
 from skvi.sampling._importance import badness, tail_score
+from skvi.sampling._mixture import Mixture
 from skvi.sampling._state import Report, silent
 from skvi.solvers import dispersed_starts
 from skvi.targets import Target
@@ -57,9 +58,13 @@ def importance_sides(
     precision: float | None,
     report: Report = silent,
     clock: Clock = UNLIMITED,
+    scales: ScaleModes | None = None,
 ) -> Sides:
-    """Log weights of a Student-t below, and of a normal above, both fitted."""
-    modes = Modes.find(target, normal)
+    """Log weights of a Student-t below, and of a normal above, both fitted.
+
+    Mixtures of them where there are several modes, or scales.
+    """
+    modes = scales or Modes.find(target, normal)
     proposal, pilot, sampler = _proposal_and_chains(
         target,
         normal,
@@ -76,7 +81,11 @@ def importance_sides(
     )
     limit = draw_limit(target.layout.size)
     variance = max(variance_below, _variance_of_logs(pilot.log_weights))
+    if scales is not None:  # whose blocks are large
+        variance = variance_below
     n_below = n_draws or n_draws_for(variance, precision, limit)
+    if scales is not None and n_draws is None:
+        n_below = max(n_below, scales.least_draws)
     variance = max(variance_above, logs_above)
     # Without a requested precision this is the number of states of chains, not of
     # effectively independent draws.
@@ -95,23 +104,27 @@ def importance_sides(
     def reverse_weights(log_density: torch.Tensor) -> torch.Tensor:
         return chains.log_joint - log_density.reshape(chains.log_joint.shape)
 
+    k_below = block_size(variance_below, len(below.log_weights))
+    if scales is not None:
+        k_below = max(k_below, scales.least_block(len(below.log_weights)))
     return Sides(
         method="importance",
         forward=below.log_weights,
         reverse=reverse_weights(above.log_prob(theta)),
         bridge=reverse_weights(proposal.log_prob(theta)),
-        k_below=block_size(variance_below, len(below.log_weights)),
+        k_below=k_below,
         k_above=block_size(variance_above, min(n_above, len(theta))),
         chains=chains,
         error=math.inf if n_draws is not None else error_of(precision),
         is_cut=sampler.is_cut or len(below.theta) < n_below,
+        is_block_larger=scales is not None,
     )
 
 
 def _proposal_and_chains(
     target: Target,
     normal: NormalForm,
-    modes: Modes | None,
+    modes: Modes | ScaleModes | None,
     generator: torch.Generator,
     report: Report,
     deadline: float,
@@ -123,11 +136,18 @@ def _proposal_and_chains(
     chains still reach the posterior from there, and locate the proposal.
     """
     n_pilot = N_PILOT // 4 if is_short else N_PILOT
+    if isinstance(modes, ScaleModes):
+        found = modes.proposal, modes.pilot
+        return _jumping_chains(target, normal, *found, generator, report, deadline)
     proposal, pilot = adapt_proposal(
         target, normal, generator, n_pilot, deadline=deadline
     )
     if modes is not None:
-        return _mixture_and_chains(target, proposal, modes, generator, report, deadline)
+        mixture, pilot = modes.proposal(target, proposal, generator)
+        first = proposal.normal
+        return _jumping_chains(
+            target, first, mixture, pilot, generator, report, deadline
+        )
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     # Chains take long to return from starts in heavy tails.
     jumps = is_heavy_tailed(target)
@@ -162,18 +182,18 @@ def _proposal_and_chains(
     return proposal, pilot, sampler
 
 
-def _mixture_and_chains(
+def _jumping_chains(
     target: Target,
-    first: StudentT,
-    modes: Modes,
+    normal: NormalForm,
+    proposal: Mixture,
+    pilot: WeightedDraws,
     generator: torch.Generator,
     report: Report,
     deadline: float,
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
-    """A proposal for several modes, and chains that use it to jump between them."""
-    proposal, pilot = modes.proposal(target, first, generator)
-    starts = dispersed_starts(target, first.normal, generator, N_CHAINS)
-    near = pilot.moments() or first.normal
+    """Chains that use a proposal for several modes, or scales, to jump between them."""
+    starts = dispersed_starts(target, normal, generator, N_CHAINS)
+    near = pilot.moments() or normal
     sampler = HamiltonianChains(
         target, starts, near, generator, report=report, jump=proposal
     )
@@ -196,7 +216,7 @@ def chain_moments(chains: Chains, fallback: NormalForm) -> NormalForm:
 
 
 def _reverse_proposal(
-    pilot: Chains, candidates: tuple[NormalForm, ...], modes: Modes | None
+    pilot: Chains, candidates: tuple[NormalForm, ...], modes: Modes | ScaleModes | None
 ) -> tuple[Density, float, float, float]:
     """Choose the normal or mixture r whose ratio r/p varies least under the posterior.
 

@@ -36,6 +36,8 @@ class Sides:
         Target standard error, in nats.
     is_cut : bool, default=False
         Whether the clock ended it before there were as many draws as were planned.
+    is_block_larger : bool, default=False
+        Whether `k_below` may exceed what makes the bias twice the error.
     """
 
     method: str
@@ -47,6 +49,7 @@ class Sides:
     chains: Chains
     error: float
     is_cut: bool = False
+    is_block_larger: bool = False
 
 
 def error_of(precision: float | None) -> float:

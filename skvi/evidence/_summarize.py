@@ -47,8 +47,10 @@ def summarize(
     upper, upper_se = reverse_bound(reverse, sides.k_above)
     lower_se, upper_se = lower_se + unseen[0], upper_se + unseen[1]
     if sides.method == "importance":  # weights of paths are never so constant
-        lower -= missing_distance(signed[0], sides.k_below, lower_se)
-        upper += missing_distance(signed[1], sides.k_above, upper_se)
+        if sides.k_below == 1 or sides.is_block_larger:
+            lower -= missing_distance(signed[0], sides.k_below, lower_se)
+        if sides.k_above == 1:
+            upper += missing_distance(signed[1], sides.k_above, upper_se)
     both = (lower, lower_se), (upper, upper_se)
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])

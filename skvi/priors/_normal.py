@@ -92,6 +92,12 @@ class _BuiltMixture(BuiltPrior):
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         return self._log_density((theta / self.scale).square().sum(-1))
 
+    def log_prob_gradient(self, theta: torch.Tensor) -> torch.Tensor:
+        squares = (theta / self.scale).square().sum(-1).clamp(min=LEAST_SQUARES)
+        precisions, weights = self._precisions(squares)
+        expected = (weights * precisions).sum(-1, keepdim=True)
+        return -expected * theta / self.scale.square()
+
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
         shared = torch.tan(0.5 * math.pi * rand(generator, n_draws, 1))
         noise = randn(generator, n_draws, len(self.scale))
@@ -124,11 +130,15 @@ class _BuiltMixture(BuiltPrior):
         return self.scale.square().reciprocal()
 
     def expected_precision(self, squares: torch.Tensor) -> tuple[float, float]:
-        squares = squares.clamp(min=LEAST_SQUARES)
-        precisions, log_weights = scale_nodes(squares, len(self.scale))
-        weights = torch.softmax(log_weights - 0.5 * squares * precisions, -1)
+        precisions, weights = self._precisions(squares.clamp(min=LEAST_SQUARES))
         expected = float(weights @ precisions)
         return expected, float(weights @ (precisions - expected).square())
+
+    def _precisions(self, squares: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values of 1 / s^2, and how likely they are given sums of squares."""
+        precisions, log_weights = scale_nodes(squares, len(self.scale))
+        terms = log_weights - 0.5 * squares[..., None] * precisions
+        return precisions, torch.softmax(terms, -1)
 
     def _log_density(self, squares: torch.Tensor) -> torch.Tensor:
         """Log of the mean normal density at sums of squares, of any shape."""

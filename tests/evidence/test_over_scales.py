@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp
 
-from skvi.evidence import EvidenceBounds, _over_scales
+from skvi.evidence import EvidenceBounds, _bounds, _over_scales
+from skvi.linear_model import BayesianLogisticRegression
+from skvi.priors import build_prior
 
 
 @pytest.mark.parametrize("size", [1, 20, 700, 3000])
@@ -40,3 +43,49 @@ def test_the_sum_holds_the_integral(size, monkeypatch):
     exact = logsumexp(value(grid) + prior(grid)) + math.log(grid[1] - grid[0])
     assert found.lower < exact < found.upper
     assert found.gap < 0.1
+
+
+CASES = {  # rows, effects
+    "one": (60, [0.5]),
+    "none": (40, [0.0, 0.0]),
+    "two": (60, [1.0, -0.5]),
+}
+
+
+def grid_of(model, X, y, n_nodes):
+    """Log evidence without an intercept, by the trapezoidal rule over coefficients.
+
+    An even number of nodes leaves out 0, where the density may be infinite.
+    """
+    size = X.shape[1]
+    # Equal steps of asinh are dense near 0, where the density has a peak.
+    reach = 20 if size == 1 else 12.5
+    line = torch.linspace(-reach, reach, n_nodes, dtype=torch.float64)
+    axis, log_width = 1e-4 * torch.sinh(line), (1e-4 * torch.cosh(line)).log()
+    theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
+    widths = torch.cartesian_prod(*[log_width] * size).reshape(-1, size).sum(1)
+    prior = build_prior(model.prior_, model.posterior_.layout)
+    signed = torch.from_numpy(X * np.where(y, 1, -1)[:, None])
+    parts = [
+        torch.nn.functional.logsigmoid(t @ signed.T).sum(1) + prior.log_prob(t)
+        for t in theta.split(10_000)
+    ]
+    step = size * math.log(float(line[1] - line[0]))
+    return float(torch.logsumexp(torch.cat(parts) + widths, 0)) + step
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mixture_over_scales_holds_the_integral(case, monkeypatch):
+    """Wrong variants: densities of the mixture without their determinants."""
+    n, effects = CASES[case]
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, len(effects)))
+    y = X @ np.array(effects) > rng.logistic(size=n)
+    monkeypatch.setattr(_bounds, "bound_over_scales", None)
+    model = BayesianLogisticRegression(prior="auto", fit_intercept=False).fit(X, y)
+    found = model.evidence_bounds(X, y, random_state=0, precision=0.1)
+    exact = grid_of(model, X, y, 6000 if len(effects) == 1 else 200)
+    low, high = found.interval()
+    assert found.reliable
+    assert low < exact < high
+    assert high - low < 0.15

@@ -43,6 +43,18 @@ def test_density_is_the_integral_over_the_scale(size):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 2, 50])
+def test_gradient_is_that_of_the_density(size):
+    """Wrong variant: the precision at the median scale."""
+    prior, rng = built(size, 0.7), np.random.default_rng(size)
+    lengths = np.array([1e-20, 1e-5, 0.02, 1.3, 40.0, 1e6])
+    theta = torch.from_numpy(lengths[:, None] * rng.normal(size=(6, size)))
+    by_hand = prior.log_prob_gradient(theta)
+    leaf = theta.requires_grad_()
+    (expected,) = torch.autograd.grad(prior.log_prob(leaf).sum(), leaf)
+    assert torch.allclose(by_hand, expected, rtol=1e-10)
+
+
 def test_one_coefficient_has_the_horseshoe():
     theta = torch.tensor([[1e-90], [0.01], [0.5], [30.0]], dtype=torch.float64)
     horseshoe = Horseshoe(0.3).build(Layout({"coef": (1,)}))

@@ -6,6 +6,13 @@ _v = variants_of("priors/")
 
 VARIANTS = [
     _v(
+        "gradient-at-the-median-scale",
+        "_normal.py",
+        "        return -expected * theta / self.scale.square()",
+        "        return -theta / self.scale.square() + 0 * expected",
+        "chains that know the scale which the data are to find",
+    ),
+    _v(
         "precision-without-jacobian",
         "_scale_mixture.py",
         "(2 * a - 1) * log_root",

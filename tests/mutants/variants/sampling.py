@@ -139,6 +139,13 @@ VARIANTS = [
         "the slope of the place that was left",
     ),
     _v(
+        "stacked-components-without-determinants",
+        "_mixture.py",
+        "        return self.tops - 0.5 * torch.where(",
+        "        return self.tops.mean() - 0.5 * torch.where(",
+        "components of a mixture whose heights do not follow their widths",
+    ),
+    _v(
         "mixture-draws-sorted",
         "_mixture.py",
         "found[torch.argsort(chosen, stable=True)] = theta",

@@ -1,0 +1,178 @@
+"""Proposals for a posterior whose prior has one unknown scale."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.divergences import KL
+from skvi.evidence._sides import is_loose
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, Posterior
+from skvi.sampling import Chains, StudentT, WeightedDraws
+from skvi.sampling._mixture import Mixture, adapt_mixture, fit_weights
+from skvi.solvers import NaturalGradient, Problem, SolverOptions, implied_scale
+from skvi.targets import SupervisedTarget
+
+__all__ = ["ScaleModes", "center_of"]
+
+# Normals at neighboring scales are about CLOSE nats apart, and at most LONGEST in the
+# log scale, from the best one to where the integrand has fallen by so many nats below
+# it, and above, where a Cauchy has the tail of the hyperprior. Beyond so many scales or
+# parameters there is no proposal.
+CLOSE, FIRST, SHORTEST, LONGEST = 0.5, 0.2, 0.003, 0.7
+FALLS = {-1: 9.0, 1: 5.0}
+MAX_SCALES, MAX_PARAMS = 64, 500
+# Nats that fits at known scales may leave: they are proposals.
+TOL, MAX_ITER = 0.01, 30
+# Some draws are of the least likely scales, and far out: a bound averages logs of means
+# of so many at least.
+LEAST_BLOCK = 64
+# Draws behind the weights, and what they must be like for the mixture to be near.
+N_PILOT, LEAST_ESS, MOST_KHAT = 4096, 0.05, 0.7
+
+
+def center_of(target: SupervisedTarget, posterior: Posterior) -> float:
+    """Log scale that a fitted posterior implies."""
+    normal = posterior.components[0].as_normal()
+    return 0.0 if normal is None else math.log(implied_scale(target.prior, normal))
+
+
+@dataclass(frozen=True, eq=False)
+class ScaleModes:
+    """Normals at known scales, whose mixture is near the posterior.
+
+    Parameters
+    ----------
+    normals : list of NormalForm
+        The last one is at the largest scale.
+    normal : NormalForm
+        The one at the scale with the most mass.
+    proposal : Mixture
+        Theirs, with heavier tails and fitted weights.
+    pilot : WeightedDraws
+        Of the proposal; used in the fit, and therefore not for estimates.
+    """
+
+    normals: list[NormalForm]
+    normal: NormalForm
+    proposal: Mixture
+    pilot: WeightedDraws
+
+    @staticmethod
+    def find(
+        target: SupervisedTarget,
+        center: float,
+        generator: torch.Generator,
+        precision: float | None = None,
+        deadline: float = math.inf,
+    ) -> "ScaleModes | None":
+        """Fit normals at scales around one; None where their mixture is not near.
+
+        Parameters
+        ----------
+        target : SupervisedTarget
+            With one unknown scale.
+        center : float
+            A likely log scale.
+        generator : torch.Generator
+        precision : float, default=None
+            See `bound_evidence`.
+        deadline : float, default=inf
+            Reading of `time.monotonic` after which no further normal is fitted.
+        """
+        fits = _Fits(target, deadline)
+        if target.layout.size > MAX_PARAMS or not fits.are_possible:
+            return None
+        found = fits.around(center)
+        if found is None:
+            return None
+        components = [StudentT(n) for n in found[0]]
+        components.append(StudentT(found[0][-1], df=1))
+        n_draws = N_PILOT // 4 if is_loose(precision) else N_PILOT
+        mixture, pilot = adapt_mixture(target, components, generator, n_draws)
+        is_near = pilot.ess > LEAST_ESS * n_draws and pilot.khat <= MOST_KHAT
+        return ScaleModes(*found, mixture, pilot) if is_near else None
+
+    #: Draws for a lower bound, at least.
+    least_draws = N_PILOT
+
+    def least_block(self, n_draws: int) -> int:
+        """Draws per estimate: in each of them some are not far out."""
+        return min(LEAST_BLOCK, max(n_draws // 16, 1))
+
+    def reverse(
+        self, pilot: Chains, normals: Sequence[NormalForm], factor: float
+    ) -> Mixture:
+        """Mixture of lighter tails than the posterior's, fitted to its draws."""
+        components = [
+            NormalForm(n.mean, factor * n.scale) for n in (*normals, *self.normals)
+        ]
+        theta = pilot.theta.flatten(0, 1)
+        equal = theta.new_ones(len(components), dtype=torch.float64)
+        terms = Mixture(components, equal).log_terms(theta)
+        return Mixture(components, fit_weights(terms))
+
+
+class _Fits:
+    """ELBO solutions at known scales, each from the one beside it."""
+
+    def __init__(self, target: SupervisedTarget, deadline: float) -> None:
+        self.target, self.deadline = target, deadline
+        shape = FullRankNormal().build(target.layout).to(target.hyper.device)
+        self.problem = Problem(target, ELBO(), KL(), shape, None)
+
+    @property
+    def are_possible(self) -> bool:
+        return not NaturalGradient.missing(self.problem)
+
+    def around(self, center: float) -> tuple[list[NormalForm], NormalForm] | None:
+        """Normals at scales around one, ascending at the end, and the likeliest one."""
+        middle = self.at(center, None)
+        normals, top = [middle[0]], middle
+        for sign, fall in FALLS.items():
+            log_scale, step, (normal, value) = center, FIRST, middle
+            while value > top[1] - fall:
+                if len(normals) == MAX_SCALES or time.monotonic() > self.deadline:
+                    return None
+                found = self.at(log_scale + sign * step, normal)
+                apart = _divergence(normal, found[0])
+                if apart > 2 * CLOSE and step > SHORTEST:
+                    step *= 0.5
+                    continue
+                log_scale += sign * step
+                step = min(step * min((CLOSE / max(apart, 1e-9)) ** 0.5, 2), LONGEST)
+                normal, value = found
+                normals.append(normal)
+                top = max(top, found, key=lambda pair: pair[1])
+        return normals, top[0]
+
+    def at(
+        self, log_scale: float, start: NormalForm | None
+    ) -> tuple[NormalForm, float]:
+        """Normal, and the ELBO with the log density of the scale."""
+        prior = self.target.prior
+        known = self.target.with_prior(prior.given_scale(math.exp(log_scale)))
+        problem = replace(self.problem, target=known)
+        if start is not None:
+            problem = replace(problem, posterior=problem.posterior.near(start))
+        options = SolverOptions(
+            max_iter=MAX_ITER, tol=TOL, warm_start=start is not None
+        )
+        found = NaturalGradient().solve(problem, options)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        normal = cast(NormalForm, found.posterior.as_normal())
+        return normal, prior.log_density_of_scale(log_scale) - found.value
+
+
+def _divergence(q: NormalForm, p: NormalForm) -> float:
+    """Kullback-Leibler divergence of full-rank normals, in nats."""
+    moved = p.whiten((q.mean - p.mean)[None]).square().sum()
+    spread = torch.linalg.solve_triangular(p.scale, q.scale, upper=False)
+    trace = spread.square().sum() - q.size
+    return float(0.5 * (moved + trace) + p.half_log_det - q.half_log_det)
