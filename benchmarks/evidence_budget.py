@@ -16,6 +16,8 @@ the same, precision 0.5         29.4 s             0.28 s
 logistic 200,000 x 30           138 s              2.2 s
 sparse 1,000 x 2,000, normal    200 s              0.1 s, refused
 the same, horseshoe                                4.6 s, refused
+sparse 1,000 x 1,300, normal                       0.9 s, refused
+the same, horseshoe                                0.1 s, refused
 diabetes, horseshoe             13.6 s, 0.05*      6.6 s, 0.18
 diabetes, ARD                   10.3 s, 0.57*      7.4 s, 0.15
 breast cancer, horseshoe        17.5 s, 58.6*      22.2 s, 0.34

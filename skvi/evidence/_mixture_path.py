@@ -157,7 +157,7 @@ def _normal_of(draws: LadderDraws) -> NormalForm:
 
 OTHERS = "or compare models under prior='normal' or 'laplace'"
 MANY_SCALES = (
-    "{} coefficients have scales of their own under {}, which chains would take far "
+    "{:,} coefficients have scales of their own under {}, which chains would take far "
     f"more than a minute to explore: keep fewer features, {OTHERS}"
 )
 MANY_VAGUE = (
