@@ -8,12 +8,13 @@ Every case is one fit in a process that has imported everything.
 Measured 2026-11-22 on one of two cores of an AMD EPYC, beside other work, processor
 seconds before and after: fewer rows than parameters are fitted in the space of the
 rows, covariances of several f are made from pairs of features, mean and precision take
-turns at the start of large fits, and steps of the noise are extrapolated.
+turns at the start of large fits, integrals over several classes have one dimension in
+closed form, and steps of the noise are extrapolated.
 
     case        before   after
     sparse        50.8     2.9    1,000 x 3,000 sparse features
-    digits         5.9     3.2    1,797 x 64, ten classes
-    classes       32.4    10.6    1,500 x 20, fifty classes
+    digits         5.9     2.1    1,797 x 64, ten classes
+    classes       32.4     6.9    1,500 x 20, fifty classes
     separable     35.6     2.9    2,000 x 800
     horseshoe     80.9     9.9    regression, 200 x 1,000; 20 steps, before 100 and more
 

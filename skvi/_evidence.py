@@ -182,7 +182,7 @@ class EvidenceMixin:
         if data.fingerprint != self._fingerprint:
             raise ValueError(
                 f"evidence_bounds needs the X, y{self._row_data} of the fit; these "
-                "differ. For other data  use predict_log_density."
+                "differ. For other data use predict_log_density."
             )
         return self._trained_rows(data)
 

@@ -11,7 +11,12 @@ from skvi._variational import BaseVariational
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
-from skvi.utils._validation import Interval, _check_sample_weight, validate_arguments
+from skvi.utils._validation import (
+    Interval,
+    _check_sample_weight,
+    refuse_dates,
+    validate_arguments,
+)
 
 __all__ = ["BaseSupervised"]
 
@@ -42,6 +47,7 @@ class BaseSupervised(BaseVariational):
     def _make_target(self, X, y, sample_weight=None, exposure=None):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
+        refuse_dates(X)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
         self._resolve_all()

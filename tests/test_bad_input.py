@@ -1,6 +1,9 @@
 """Bad input gets scikit-learn's own kind of error, or a right and finite answer."""
 
+import re
+
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from sklearn.base import clone
@@ -56,6 +59,10 @@ def planted(value, n=8):
     return X
 
 
+_days = np.arange(8).astype("datetime64[D]").astype("datetime64[ns]")
+DAYS = pd.DataFrame({"day": _days, "end": _days})
+
+
 @pytest.mark.parametrize(
     ("X", "y", "weight", "error", "message"),
     [
@@ -63,6 +70,9 @@ def planted(value, n=8):
         (planted(np.inf), None, None, ValueError, "contains infinity"),
         (small()[0] * 1j, None, None, ValueError, "Complex data not supported"),
         (np.full((8, 2), "a"), None, None, ValueError, "could not convert string"),
+        (DAYS, None, None, ValueError, "2 column.* dates or durations .datetime64"),
+        (DAYS.assign(a=0.5), None, None, ValueError, "days since a first day"),
+        (DAYS.to_numpy(), None, None, ValueError, "days since a first day"),
         (small()[0][:, 0], None, None, ValueError, "Expected 2D array"),
         (small()[0][None], None, None, ValueError, "Found array with dim 3"),
         (np.empty((0, 3)), [], None, ValueError, "0 sample"),
@@ -229,13 +239,18 @@ NAN = float("nan")
     ],
 )  # fmt: skip
 def test_wrong_parameters(params):
-    """Named as scikit-learn names them, with what is allowed and what was given."""
+    """Named as scikit-learn names them, with what is allowed and what was given.
+
+    Wrong variant: choices in the order of a set, another one in every process.
+    """
     (name,) = params
     message = rf"(?s)The '({name}|scale|weight|beta|alpha|gradient)' parameter of \w+ "
     model = BayesianLogisticRegression(**params)
     assert clone(model).get_params(deep=False).keys() == model.get_params(False).keys()
-    with pytest.raises(ValueError, match=message + "must be .*Got .* instead"):
+    with pytest.raises(ValueError, match=message + "must be .*Got .* instead") as said:
         model.fit(*small())
+    for choices in re.findall(r"among \{(.*?)\}", str(said.value)):
+        assert choices.split(", ") == sorted(choices.split(", "))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
-from skvi.targets._scale_mixture import ScaleMixtureTarget
+from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
 
 __all__ = ["bound_evidence"]
 
@@ -127,6 +127,9 @@ def bound_evidence(
         if found is not None and (found.reliable or run.clock.is_limited):
             return found
         return bound_over_scales(linear, posterior, generator, at_scale)
+    reason = run.why_hopeless() if method == "auto" else ""
+    if reason:
+        return run.nothing(reason)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
     if method == "annealing":
@@ -153,17 +156,24 @@ class _Run:
         self.target, self.generator, self.quantity = target, generator, quantity
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
 
+    def why_hopeless(self) -> str:
+        """What the prior alone says, before a proposal is fitted; else nothing."""
+        mixture = mixture_of(self.target)
+        if mixture is None or not mixture.has_many_spikes:
+            return ""
+        return why_hopeless(mixture, self.target.cost_per_draw, self.clock.is_limited)
+
     def cheapest(self, normal: NormalForm) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
         lifted = self._lift(normal)
-        if lifted is not None and lifted.has_many_spikes:
+        if lifted is not None and lifted.mixture.has_many_spikes:
             return self._mixture(lifted)
         part = self.clock.part(0.5)
         found = self._near_normal(normal, part)
         if found is None and not self.clock.is_limited:
             reason = why_too_long(self.target, normal, self.generator)
             if reason:
-                return self._nothing(reason)
+                return self.nothing(reason)
         if found is None or not self._is_good(found):
             found = self.importance(normal, part)
         if self._is_good(found):
@@ -216,13 +226,14 @@ class _Run:
 
     def _mixture(self, lifted: ScaleMixtureTarget) -> EvidenceBounds:
         """Bounds by chains that move scales of coefficients, or why there are none."""
-        reason = why_hopeless(lifted, self.clock.is_limited)
+        limited = self.clock.is_limited
+        reason = why_hopeless(lifted.mixture, lifted.cost_per_draw, limited)
         if reason:
-            return self._nothing(reason)
+            return self.nothing(reason)
         options = self.generator, *self.asked, self.clock.left(), self.report
         return self._summarize_tempered(mixture_sides(self.target, lifted, *options))
 
-    def _nothing(self, reason: str) -> EvidenceBounds:
+    def nothing(self, reason: str) -> EvidenceBounds:
         return without_bounds(*self.fit, self.generator, self.quantity, reason)
 
     def _sampling(self, normal: NormalForm, clock: Clock) -> tuple:

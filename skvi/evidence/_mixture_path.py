@@ -10,6 +10,7 @@ from skvi.base import NormalForm
 from skvi.evidence._agreement import invariants
 from skvi.evidence._remedies import name_of_mixture
 from skvi.evidence._tempered import TemperedSides, tempered_sides
+from skvi.priors._scale_mixture import ScaleMixture
 from skvi.sampling import (
     Chains,
     LadderDraws,
@@ -41,33 +42,36 @@ MAX_WORK = 1e10
 TYPICAL, OTHER_SWEEPS = 25 * 7, N_EXPLORE + 260
 
 
-def why_hopeless(target: ScaleMixtureTarget, is_limited: bool = False) -> str:
+def why_hopeless(mixture: ScaleMixture, cost: int, is_limited: bool = False) -> str:
     """Say why such a run would take too long, before it begins; else nothing.
 
     Parameters
     ----------
-    target : ScaleMixtureTarget
+    mixture : ScaleMixture
+        The prior.
+    cost : int
+        Elements that one evaluation of the target touches.
     is_limited : bool, default=False
         Whether somebody has said how long it may take.
     """
-    n_scales = len(target.where)
-    n_moves = TYPICAL * N_SYSTEMS * (OTHER_SWEEPS + _least_sweeps(target))
-    work = n_moves * (target.cost_per_draw + 30 * n_scales)
-    prior = name_of_mixture(target.mixture)
+    n_scales = len(mixture.where)
+    n_moves = TYPICAL * N_SYSTEMS * (OTHER_SWEEPS + _least_sweeps(n_scales))
+    work = n_moves * (cost + 30 * n_scales)
+    prior = name_of_mixture(mixture)
     if n_scales > MAX_SCALES:
         return MANY_SCALES.format(n_scales, prior)
     if is_limited:
         return ""
     if work > MAX_WORK:
-        return MANY_ROWS.format(n_scales, target.cost_per_draw, prior)
+        return MANY_ROWS.format(n_scales, cost, prior)
     # With 30 features of breast cancers one of two seeds was reliable, after 32 s.
-    if target.mixture.n_vague > MANY:
-        return MANY_VAGUE.format(target.mixture.n_vague, prior)
+    if mixture.n_vague > MANY:
+        return MANY_VAGUE.format(mixture.n_vague, prior)
     return ""
 
 
-def _least_sweeps(target: ScaleMixtureTarget) -> int:
-    return MIN_SWEEPS if len(target.where) <= MANY else MORE_SWEEPS
+def _least_sweeps(n_scales: int) -> int:
+    return MIN_SWEEPS if n_scales <= MANY else MORE_SWEEPS
 
 
 @torch.no_grad()
@@ -111,7 +115,7 @@ def mixture_sides(
         left,
         report,
         _normal_of(found),
-        _least_sweeps(lifted),
+        _least_sweeps(len(lifted.where)),
         N_SYSTEMS,
     )
     chains = sides.draws.chains

@@ -79,7 +79,7 @@ or Objective, default="elbo"
     learning_rate : float or "auto", default="auto"
         Initial step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01 for
         importance-weighted ones, 0.005 for score gradients; 0.2 for "ivon".
-    max_iter : int, default=1000
+    max_iter : int, default=4000
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. Most fits end earlier, see `early_stopping`.
     tol : float, default=1e-3
@@ -90,17 +90,19 @@ or Objective, default="elbo"
     early_stopping : bool, default=False
         False keeps the step size until the bound is level: until it rose by no more
         than its noise, or 1 % of the total rise, in the last third since the warm-up.
-        Then the step size decreases linearly, over as many iterations as so far, and
-        the fit has converged. After half of `max_iter` the step size decreases in any
-        case. In the first fifth of a first fit, up to 1,000 gradient steps, the
-        divergence has a tenth of its weight, so that the data shape the units before
-        the prior can switch them off. True stops when the bound no longer increases:
-        the step size is halved after `n_iter_no_change` iterations without progress
-        beyond the noise, five times; bounds often increase again after long plateaus,
-        which this misses. No data need be held out: the bound itself guards against
-        overfitting. With `validation_fraction` True stops, as scikit-learn's networks
-        do, when the score has not increased by `tol` for `n_iter_no_change` epochs; the
-        bound may then still be far from its optimum.
+        Then the step size decreases linearly, over as many iterations as so far. Each
+        further round takes as many iterations as all before, with steps that decrease
+        from half of those before; when one of them gains no more than that, the fit has
+        converged. After half of `max_iter` the step size decreases in any case. In the
+        first fifth of a first fit, up to 1,000 gradient steps, the divergence has a
+        tenth of its weight, so that the data shape the units before the prior can
+        switch them off. True stops when the bound no longer increases: the step size is
+        halved after `n_iter_no_change` iterations without progress beyond the noise,
+        five times; bounds often increase again after long plateaus, which this misses.
+        No data need be held out: the bound itself guards against overfitting. With
+        `validation_fraction` True stops, as scikit-learn's networks do, when the score
+        has not increased by `tol` for `n_iter_no_change` epochs; the bound may then
+        still be far from its optimum.
     validation_fraction : float, default=None
         Fraction of the rows, and of every class, that is held out of the fit, drawn by
         `random_state`. The state after every epoch is scored by its mean log predictive
@@ -227,7 +229,7 @@ or Objective, default="elbo"
         n_draws=10,
         batch_size="auto",
         learning_rate="auto",
-        max_iter=1000,
+        max_iter=4000,
         tol=1e-3,
         early_stopping=False,
         validation_fraction=None,

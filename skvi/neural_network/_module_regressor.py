@@ -107,14 +107,15 @@ Prior, Posterior or dict, default="normal"
         `learning_rate` this can reach much better bounds.
     early_stopping : bool, default=False
         False keeps the step size until the bound is level, or half of `max_iter` is
-        over, and then decreases it linearly, over as many iterations as so far. True
-        stops when the bound no longer increases: the step size is halved after
-        `n_iter_no_change` iterations without progress beyond the noise, five times;
-        bounds often increase again after long plateaus, which this misses. No data need
-        be held out: the bound itself guards against overfitting. With
-        `validation_fraction` True stops, as scikit-learn's networks do, when the score
-        has not increased by `tol` for `n_iter_no_change` epochs; the bound may then
-        still be far from its optimum.
+        over, and then decreases it linearly, over as many iterations as so far; as long
+        as that gains, it makes further rounds, each as long as all before, with steps
+        that decrease from half of those before. True stops when the bound no longer
+        increases: the step size is halved after `n_iter_no_change` iterations without
+        progress beyond the noise, five times; bounds often increase again after long
+        plateaus, which this misses. No data need be held out: the bound itself guards
+        against overfitting. With `validation_fraction` True stops, as scikit-learn's
+        networks do, when the score has not increased by `tol` for `n_iter_no_change`
+        epochs; the bound may then still be far from its optimum.
     validation_fraction : float, default=None
         Fraction of the rows that is held out of the fit, drawn by `random_state`. The
         state after every epoch is scored by its mean log predictive density of these

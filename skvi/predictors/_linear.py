@@ -10,6 +10,7 @@ from skvi.base import Layout, NormalForm
 from skvi.predictors._moments import FactorMoments, FullMoments
 from skvi.predictors.base import Predictor
 from skvi.utils._arrays import row_chunks
+from skvi.utils._congruence import times_transpose
 from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
 from skvi.utils._sparse import (
     Features,
@@ -296,7 +297,7 @@ class LinearPredictor(Predictor):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
         if is_full and isinstance(X, torch.Tensor) and self._pays(len(X)):
-            return mean, self._all_covariances(X, normal.covariance())
+            return mean, self._all_covariances(X, times_transpose(normal.scale))
         second_moment = self._covariance if is_full else self._variance
         width = self.n_outputs * (self.layout.size if is_full else 1)
         parts = [second_moment(chunk, normal) for _, chunk in _chunks(X, width)]

@@ -18,6 +18,8 @@ WIDEST = 4.0
 SPIKE_SHAPE = 0.5
 # Of Gamma precisions: below it a density of their logarithms is flat for decades.
 VAGUE_SHAPE = 0.1
+# Coefficients with a spike at 0 whose combinations mixtures can enumerate.
+MANY = 3
 
 
 class ScaleTerms(NamedTuple):
@@ -136,6 +138,12 @@ class ScaleMixture:
     def has_spike(self) -> bool:
         """Whether the density of any coefficient has one at 0."""
         return any(part.has_spike for part in self.parts)
+
+    @property
+    def has_many_spikes(self) -> bool:
+        """Whether more coefficients have one than mixtures can enumerate."""
+        pairs = zip(self.parts, self.sizes, strict=True)
+        return sum(size for part, size in pairs if part.has_spike) > MANY
 
     @property
     def n_vague(self) -> int:

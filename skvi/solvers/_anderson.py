@@ -28,18 +28,29 @@ def combined(
     Tensor of shape (k,) or None
         None if there are less than two, or if they cannot be told apart.
     """
+    stacked = torch.stack(list(residuals))
+    return _combine(images, stacked @ stacked.T)
+
+
+def _combine(
+    images: Sequence[torch.Tensor], products: torch.Tensor
+) -> torch.Tensor | None:
+    """`combined`, by the products of all residuals with each other, (m, m)."""
     if len(images) < 2:
         return None
-    *earlier, last = residuals
-    differences = last - torch.stack(earlier)
-    gram = differences @ differences.T
+    # Of the differences of the last residual to the earlier ones.
+    lead = products[-1, -1] - products[-1, :-1]
+    gram = products[:-1, :-1] - products[-1, -1] + lead + lead[:, None]
     gram.diagonal().mul_(1 + 1e-13)
     factor, info = torch.linalg.cholesky_ex(gram)
     if int(info):
         return None
-    weights = torch.cholesky_solve((differences @ last)[:, None], factor)[:, 0]
-    *earlier, image = images
-    return image - weights @ (image - torch.stack(earlier))
+    weights = torch.cholesky_solve(lead[:, None], factor)[:, 0].tolist()
+    *earlier, last = images
+    found = (1 - sum(weights)) * last
+    for weight, image in zip(weights, earlier, strict=True):
+        found.add_(image, alpha=weight)
+    return found
 
 
 class Anderson:
@@ -63,11 +74,15 @@ class Anderson:
         self.scale = scale
         self.images: list[torch.Tensor] = []
         self.residuals: list[torch.Tensor] = []
+        self.products = scale.new_zeros(0, 0)
 
     def forget(self) -> None:
         """Drop the older half of the history."""
-        half = len(self.images) // 2
-        self.images, self.residuals = self.images[half:], self.residuals[half:]
+        self._drop(len(self.images) // 2)
+
+    def _drop(self, oldest: int) -> None:
+        self.images, self.residuals = self.images[oldest:], self.residuals[oldest:]
+        self.products = self.products[oldest:, oldest:]
 
     def observe(
         self,
@@ -79,15 +94,17 @@ class Anderson:
     ) -> None:
         """Record a point and its plain step, with a fraction of the precision's."""
         if self.depth:
-            residual = self._whiten(step, move)
-            keep = -self.depth
-            image = _flat(mean + step, precision + share * move)
-            self.images = [*self.images[keep:], image]
-            self.residuals = [*self.residuals[keep:], residual]
+            self._drop(max(len(self.images) - self.depth, 0))
+            self.images.append(_flat(mean + step, precision + share * move))
+            self.residuals.append(self._whiten(step, move))
+            last = torch.stack([r @ self.residuals[-1] for r in self.residuals])
+            products = torch.nn.functional.pad(self.products, (0, 1, 0, 1))
+            products[-1] = products[:, -1] = last
+            self.products = products
 
     def propose(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the accelerated next point, or None without a history."""
-        point = combined(self.images, self.residuals)
+        point = _combine(self.images, self.products)
         if point is None:
             return None
         size = len(self.scale)

@@ -12,6 +12,8 @@ from skvi.utils._covariance_split import pairwise_split
 MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 # At least this many nats away, losses that flatten merit longer steps than Newton's.
 FAR, LONG_STEP = 5.0, 1.5
+# Twice the nats of a step of the mean after which it is the precision's turn.
+CLOSE = 0.1
 # Full steps of the precision alternate around the solution.
 AVERAGE_SHARE = 0.7
 
@@ -127,12 +129,12 @@ def alternate(
     prior: NormalForm,
     mean: torch.Tensor,
     precision: torch.Tensor,
-    n_rounds: int = 3,
+    n_rounds: int = 5,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Move from a mode that is far from the best normal, mean and precision in turn.
 
-    Steps of both at once overshoot where f is wide or several f meet in a loss. Two of
-    the mean need the variances of f only once; covariances are left out.
+    Steps of both at once overshoot where f is wide or several f meet in a loss. Steps
+    of the mean need the variances of f only once; covariances are left out.
 
     Parameters
     ----------
@@ -142,7 +144,8 @@ def alternate(
         Diagonal.
     mean : Tensor of shape (P,)
     precision : Tensor of shape (P, P)
-    n_rounds : int, default=3
+    n_rounds : int, default=5
+        Fewer if the first step of the mean in one is short.
 
     Returns
     -------
@@ -157,17 +160,21 @@ def alternate(
         f, variance = predictor.moments(X, NormalForm(mean, scale))
         if f.ndim > 1:
             variance = torch.diag_embed(pairwise_split(f, variance)[0])
-        for last in (False, False, True):
+        for n_steps in range(3):
             _, slope, curvature = target.loss_terms_at(f, variance)
             gram = predictor.gram(X, convex_part(target, curvature))
             aim = add(gram, 1 / prior.variance)
-            if last:  # of the mean that was reached
-                precision = precision.lerp(aim, AVERAGE_SHARE)
+            if n_steps == 2:  # more of them overshoot at this precision
                 break
             gradient = predictor.pull_back(X, slope)
             gradient += (mean - prior.mean) / prior.variance
             step = torch.cholesky_solve(gradient[:, None], factorize(aim))
             mean, f = mean - step[:, 0], f - predictor.project(X, step)[..., 0]
+            if float(gradient @ step[:, 0]) < CLOSE:
+                break
+        precision = precision.lerp(aim, AVERAGE_SHARE)
+        if n_steps == 0:
+            break
     return mean, precision
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from skvi.solvers._anderson import Anderson
-from skvi.solvers._mode import SINGULAR, add, alternate, average_curvature
+from skvi.solvers._mode import SINGULAR, add, average_curvature
 from skvi.solvers._normal_point import (
     NormalPoint,
     point_at,
@@ -20,7 +20,7 @@ from skvi.solvers._row_mixtures import MixturePoint, MixtureSpace, suits_mixture
 from skvi.solvers._row_space import RowPoint, RowSpace, suits_rows
 from skvi.solvers._run import Run
 from skvi.solvers._solution import Solution, State, remaining_gain
-from skvi.solvers._unknown_scale import find_start
+from skvi.solvers._unknown_scale import alternate_with_scale, find_start
 from skvi.solvers._verdict import (
     judge_quadrature,
     missing_for_quadrature,
@@ -44,6 +44,8 @@ FAR, FAR_SHARE = 1.0, 0.8
 NEGLIGIBLE = 0.1
 # Above so many steps of mean and precision at once overshoot.
 LARGE = 30.0
+# Gap to reach as a share of the error of the quadrature.
+RESOLVED = 0.25
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
 # of the acceleration is that of the present point.
 BLOCK, RENEWED = 6, 15
@@ -155,7 +157,7 @@ class _Iteration(Run):
         precision = add(gram, 1 / prior.variance)
         skewness = target.layout.size**2 / target.n_rows
         if precision.ndim == 2 and (curvature.ndim == 3 or skewness > LARGE):
-            mean, precision = alternate(target, prior, mean, precision)
+            mean, precision = alternate_with_scale(target, prior, mean, precision)
         elif precision.ndim == 2 and skewness > NEGLIGIBLE:
             mean, precision = average_curvature(target, prior, mean, precision)
         point = point_at(self.problem, mean, precision)
@@ -246,7 +248,7 @@ class _Iteration(Run):
     @property
     def _tolerance(self) -> float:
         """Gap to reach: the requested one, or what the quadrature can resolve."""
-        return max(self.options.tol, 0.05 * self._resolution)
+        return max(self.options.tol, RESOLVED * self._resolution)
 
     @cached_property
     def _resolution(self) -> float:

@@ -1,4 +1,4 @@
-"""Step sizes that are constant until they make no progress, and then decrease."""
+"""Step sizes that decrease in rounds, until a round makes no progress."""
 
 import math
 
@@ -11,14 +11,26 @@ __all__ = ["StableDecay"]
 
 # Maximum number of observations of the warm-up, and minimum without progress.
 MAX_WARM_UP, MIN_HOLD = 10, 12
+# Step size at the start of a round, as a fraction of that of the round before.
+ROUND_SHARE = 0.5
+# Fraction of the observations so far that are made with the smallest steps of a round.
+END_SHARE = 1 / 32
 
 
 class StableDecay(Schedule):
-    """Keep the step size until the objective is level, then decrease it linearly.
+    """Rounds of decreasing step sizes, until a round makes no progress.
 
-    The decrease takes as long as the constant phase, so that steps average over details
-    that they were too long for. It begins after half of the observations at the latest,
-    and with the first one if there are fewer than 44.
+    The first round keeps the step size until the objective is level, then decreases it
+    linearly for as long, so that steps average over details that they were too long
+    for. A level objective says little about the distance from the optimum: much of it
+    is noise of the steps. Therefore each further round is as long as all before, and
+    decreases the step size from half of what the round before began with. The first one
+    that ends where the round before did, up to noise, is the last: twice as many steps
+    gained nothing. (One that ends higher had steps that were too long.)
+
+    If the objective is not level after half of the observations, the step size
+    decreases over the others, and with the first observation if there are fewer than
+    44.
 
     Parameters
     ----------
@@ -38,7 +50,8 @@ class StableDecay(Schedule):
     References
     ----------
     Hägele et al. (2024), *Scaling laws and compute-optimal training beyond fixed
-    training durations*.
+    training durations*. Loshchilov and Hutter (2017), *SGDR: stochastic gradient
+    descent with warm restarts*.
     """
 
     def __init__(
@@ -60,7 +73,8 @@ class StableDecay(Schedule):
         # there are too few to detect a level objective, it decreases from the start.
         is_short = n_observations < 2 * (MAX_WARM_UP + MIN_HOLD)
         self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
-        self.is_level = False
+        # The last round ended: its observations, and whether the last gained nothing.
+        self.n_before, self.is_level = 0, False
 
     @property
     def share(self) -> float:  # type: ignore[override]
@@ -73,7 +87,7 @@ class StableDecay(Schedule):
 
     @property
     def converged(self) -> bool:
-        """Whether the objective was level, before steps decreased or at the end."""
+        """Whether the last round gained nothing, or the objective was level."""
         if not self.done or self.drifted:
             return False
         return self.is_level or self._fell_little(len(self.seen) // 4)
@@ -85,20 +99,56 @@ class StableDecay(Schedule):
         if count < self.n_held:
             n_after = count - self.warm_up
             is_due = self.tol > 0 and n_after >= MIN_HOLD
-            self.is_level = is_due and self._fell_little(n_after // 3)
-            if self.is_level or 2 * count >= self.n_observations:
-                self.n_held = count
-                self.n_all = min(2 * count, self.n_observations)
+            is_level = is_due and self._fell_little(n_after // 3)
+            if is_level or 2 * count >= self.n_observations:
+                self._decrease(is_level)
+        elif count == self.n_all:
+            self._end_round()
         if count > self.n_held:
             left = (self.n_all - count) / (self.n_all - self.n_held)
             self.optimizer.rate = self.start * max(left, SMALLEST_SHARE)
+
+    def _decrease(self, is_level: bool) -> None:
+        """Begin to decrease the step size of the first round."""
+        self.is_level, self.n_held = is_level, len(self.seen)
+        self.n_all = self._end(self.n_held) if is_level else self.n_observations
+
+    def _end(self, n_held: int) -> int:
+        """End of a round that is as long as what was before it.
+
+        It takes all observations that are left if they are too few for another one.
+        """
+        end = 2 * n_held
+        return end if 3 * n_held <= self.n_observations else self.n_observations
+
+    def _end_round(self) -> None:
+        """Begin another round, unless this one gained nothing, or it was the last."""
+        count = len(self.seen)
+        if self.n_before:
+            pair = self._result(self.n_before), self._result()
+            self.is_level = self._is_small(*pair) and self._is_small(*pair[::-1])
+        is_last = count == self.n_observations
+        if is_last or (self.n_before and self.is_level):
+            return
+        self.n_before = self.n_held = count
+        self.n_all = self._end(count)
+        self.start *= ROUND_SHARE
+        self.optimizer.rate = self.start
+
+    def _result(self, end: int | None = None) -> torch.Tensor:
+        """Values at the end of a round, made with its smallest steps."""
+        count = len(self.seen) if end is None else end
+        return torch.cat(self.seen[count - max(2, int(END_SHARE * count)) : count])
 
     def _fell_little(self, window: int) -> bool:
         """Whether the last observations are hardly below as many before them."""
         if window == 0:
             return False
-        last = torch.cat(self.seen[-window:])
         before = torch.cat(self.seen[-2 * window : -window])
+        return self._is_small(before, torch.cat(self.seen[-window:]))
+
+    def _is_small(self, before: torch.Tensor, last: torch.Tensor) -> bool:
+        """Whether values fell by no more than their noise, or what counts as none."""
         noise = float((last.var() / len(last) + before.var() / len(before)).sqrt())
         fall = float(before.mean() - last.mean())
         total = float(self.seen[0].mean() - last.mean())

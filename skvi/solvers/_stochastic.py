@@ -24,7 +24,8 @@ class Stochastic(Solver):
     if its average over three windows (`n_iter_no_change` iterations, if given) is not
     lower than before by more than its noise, the step size is halved; at 1/32 of its
     start the fit has converged. Without, the step size is constant until the objective
-    is level, or half of `max_iter` is over, and then decreases linearly, see
+    is level, or half of `max_iter` is over, and then decreases linearly; rounds of
+    smaller steps follow, each as long as all before, until one gains nothing, see
     `StableDecay`; with `warm_up`, gradients contain little of the divergence in the
     first iterations. The result is the average of the parameters over the last window,
     which removes most of the remaining noise, or the last state while the objective

@@ -6,7 +6,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.priors import BuiltPrior
-from skvi.solvers._mode import DENSE_LIMIT, add, find_mode, scale_of
+from skvi.solvers._mode import DENSE_LIMIT, add, alternate, find_mode, scale_of
 from skvi.targets import SupervisedTarget
 
 __all__ = ["UnknownScale", "find_start", "implied_scale"]
@@ -15,6 +15,8 @@ __all__ = ["UnknownScale", "find_start", "implied_scale"]
 LONGEST, STEEPEST = 3.0, 0.9999
 # Modes from which the scale is guessed, until its log moves by less than this.
 N_MODES, NEAR = 10, 0.1
+# The same where mean and precision alternate, and how much longer steps may become.
+N_ROUNDS, NEARER, LARGEST_RATIO = 6, 0.01, 4.0
 
 
 def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
@@ -144,6 +146,51 @@ def find_start(
     return prior, mean, curvature
 
 
+def alternate_with_scale(
+    target: SupervisedTarget,
+    prior: NormalForm,
+    mean: torch.Tensor,
+    precision: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`alternate` mean, precision and an unknown scale: modes give a wrong one.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        See `alternate`.
+    prior : NormalForm
+        That of `find_start`.
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+
+    Returns
+    -------
+    mean : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    """
+    if target.prior.n_unknown_scales != 1:
+        return alternate(target, prior, mean, precision)
+    weights = target.prior.scale_weights()
+    log_scale = 0.5 * math.log(float((weights * prior.variance).max()))
+    lack = step = 0.0
+    for _ in range(N_ROUNDS):
+        mean, precision = alternate(target, prior, mean, precision, n_rounds=3)
+        root = scale_of(precision)
+        if root is None:
+            break
+        before, lack = lack, _step(target, NormalForm(mean, root), log_scale)
+        # A secant: curvatures of the losses follow the scale, too.
+        ratio = step / (before - lack) if before != lack else 1.0
+        step = lack * min(max(ratio, 1.0), LARGEST_RATIO)
+        log_scale += step
+        given = target.prior.given_scale(math.exp(log_scale)).as_normal()
+        precision = add(precision, 1 / given.variance - 1 / prior.variance)
+        prior = given
+        if abs(step) < NEARER:
+            break
+    return mean, precision
+
+
 def _step_at_mode(
     target: SupervisedTarget,
     prior: NormalForm,
@@ -152,17 +199,20 @@ def _step_at_mode(
     log_scale: float,
     is_diagonal: bool,
 ) -> float:
-    """Newton step of the log scale, by the normal with the curvature at the mode."""
+    """`_step` at the normal with the curvature at the mode."""
     if is_diagonal or target.layout.size > DENSE_LIMIT:
         gram = target.predictor.gram_diagonal(target.X, curvature)
     else:
         gram = target.predictor.gram(target.X, curvature)
     root = scale_of(add(gram, 1 / prior.variance))
-    if root is None:
-        return 0.0
-    normal = NormalForm(mean, root)
-    scale = UnknownScale(target.prior, mean, normal.variance)
-    gradient = scale.weights * mean
+    return 0.0 if root is None else _step(target, NormalForm(mean, root), log_scale)
+
+
+def _step(target: SupervisedTarget, normal: NormalForm, log_scale: float) -> float:
+    """Newton step of the log scale, by the best normal at this one."""
+    scale = UnknownScale(target.prior, normal.mean, normal.variance)
+    root = normal.scale
+    gradient = scale.weights * normal.mean
     half = scale.weights.sqrt()
     if normal.is_diagonal:
         moved = 2 * (gradient * root).square().sum() + (half * root).pow(4).sum()

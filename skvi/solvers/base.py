@@ -129,8 +129,8 @@ class SolverOptions:
         Gradient steps of one iteration of the stochastic solver without minibatches.
     early_stopping : bool, default=True
         Whether the stochastic solver stops when the objective no longer decreases;
-        otherwise it keeps the step size until then, and decreases it linearly
-        afterwards.
+        otherwise it keeps the step size until then, decreases it linearly afterwards,
+        and stops when another such round gains nothing.
     warm_up : float, default=0.0
         Without early stopping, the fraction of `max_iter`, but at most 1,000 steps, in
         which the stochastic solver gives the divergence a tenth of its weight, so that

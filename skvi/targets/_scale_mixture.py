@@ -14,13 +14,26 @@ from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 from skvi.utils._log_space import LOG_2PI
 
-__all__ = ["ScaleMixtureTarget"]
+__all__ = ["ScaleMixtureTarget", "mixture_of"]
 
 # Logs of squared scales times what the data know: beyond, nothing changes any more.
 MAX_LOG = 600.0
 # Standard deviations of what has no scale of its own, in units of those near the fit.
 WIDER = 2.0
-MANY = 3
+
+
+def mixture_of(target: Target) -> ScaleMixture | None:
+    """Scale mixture that the prior of a linear model or network is, if it is one.
+
+    Parameters
+    ----------
+    target : Target
+    """
+    if not isinstance(target, SupervisedTarget) or target.learned:
+        return None
+    is_linear = isinstance(target, HierarchicalTarget)
+    prior = target.base_prior if is_linear else target.prior
+    return None if prior is None else prior.scale_mixture()
 
 
 class ScaleMixtureTarget(Target):
@@ -69,23 +82,14 @@ class ScaleMixtureTarget(Target):
         near : NormalForm
         likelihood : NormalForm or None
         """
-        if not isinstance(target, SupervisedTarget) or target.learned:
+        mixture = mixture_of(target)
+        if mixture is None or not isinstance(target, SupervisedTarget):
             return None
         is_linear = isinstance(target, HierarchicalTarget)
-        prior = target.base_prior if is_linear else target.prior
-        mixture = None if prior is None else prior.scale_mixture()
-        if mixture is None:
-            return None
         change = target.marginal if is_linear else target.with_prior
         return ScaleMixtureTarget(
             change(mixture.rest), mixture, near, likelihood or near
         )
-
-    @property
-    def has_many_spikes(self) -> bool:
-        """Whether more coefficients have a spike at 0 than mixtures can enumerate."""
-        pairs = zip(self.mixture.parts, self.mixture.sizes, strict=True)
-        return sum(size for part, size in pairs if part.has_spike) > MANY
 
     @property
     def cost_per_draw(self) -> int:

@@ -1,11 +1,11 @@
-"""Symmetric matrices in the coordinates of a triangular one."""
+"""Products of a triangular matrix, in half of the time where BLAS can."""
 
 import torch
 from scipy.linalg.blas import dtrmm
 
 
 def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return ``scale' @ matrix @ scale``, in half of the time where BLAS can.
+    """Return ``scale' @ matrix @ scale``.
 
     Parameters
     ----------
@@ -24,3 +24,21 @@ def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     upper = scale.numpy().T
     left = dtrmm(1.0, upper, matrix.numpy().T)
     return torch.from_numpy(dtrmm(1.0, upper, left, side=1, trans_a=1, overwrite_b=1))
+
+
+def times_transpose(scale: torch.Tensor) -> torch.Tensor:
+    """Return ``scale @ scale'``.
+
+    Parameters
+    ----------
+    scale : Tensor of shape (P, P)
+        Lower triangular, in double precision.
+
+    Returns
+    -------
+    Tensor of shape (P, P)
+    """
+    if not scale.is_cpu or scale.requires_grad:
+        return scale @ scale.T
+    upper = scale.numpy().T
+    return torch.from_numpy(dtrmm(1.0, upper, upper, trans_a=1))

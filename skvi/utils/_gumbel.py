@@ -168,6 +168,15 @@ def _integrate(
     return value, first / first.sum(1, keepdim=True), second, last
 
 
+def _triangles(rest: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Sum of ``c_j c_k c_l R_jk R_kl R_lj``, (m, T): small, so in single precision."""
+    rest, c, total = rest.float(), c.float(), torch.zeros_like(c[:, 0])
+    for j, row in enumerate(rest.unbind(1)):
+        near = row[..., None] * c
+        total += c[:, j] * (near * (rest @ near)).sum(1)
+    return total
+
+
 def _weighted_products(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return (rows * weights[:, None]) @ rows.mT
 
@@ -190,8 +199,6 @@ def _series(rest: torch.Tensor, logs: list[torch.Tensor]) -> list[torch.Tensor]:
     slope = 0.5 * d * (mixed.square() + turn) + c * back
     third = 2 * (d * mixed * turn).sum(1) + 0.5 * (d * ((rest * squared) @ d)).sum(1)
     third = third + 2 * (mixed * slope).sum(1) + (curved * back).sum(1)
-    for j, row in enumerate(rest.unbind(1)):
-        near = row[..., None] * c
-        third = third + c[:, j] * (near * (rest @ near)).sum(1)
+    third = third + _triangles(rest, c)
     # Far in the left tail, where the integrand is negligible, terms may grow.
     return [first, second, torch.clamp(third / 6, -second.abs(), second.abs())]

@@ -97,7 +97,7 @@ def test_intervals_hold_the_quadrature(prior, monkeypatch):
 
     Wrong variant: chains of the lifted target without the density of the scales.
     """
-    monkeypatch.setattr("skvi.targets._scale_mixture.MANY", 0)
+    monkeypatch.setattr("skvi.priors._scale_mixture.MANY", 0)
     monkeypatch.setattr("skvi.evidence._mixture_path.MIN_SWEEPS", 200)
     rng = np.random.default_rng(1)
     x = rng.normal(size=40)
@@ -153,14 +153,18 @@ def test_many_vague_scales_are_refused_at_once():
         (Horseshoe(), False, ""),
     ):
         lifted, _ = lifted_logistic(prior, 20)
-        found = why_hopeless(lifted, limited)
+        found = why_hopeless(lifted.mixture, 20, limited)
         assert (names in found) if names else not found
-    assert "ARD(shape=1.0" in why_hopeless(lifted_logistic(ARD(), 20)[0])
-    assert not why_hopeless(lifted_logistic(ARD(), 10)[0])
+    assert "ARD(shape=1.0" in why_hopeless(lifted_logistic(ARD(), 20)[0].mixture, 20)
+    assert not why_hopeless(lifted_logistic(ARD(), 10)[0].mixture, 20)
 
 
-def test_too_many_scales_are_refused_at_once():
-    """The reason names the prior and what to do; nothing is printed as a bound."""
+def test_too_many_scales_are_refused_at_once(monkeypatch):
+    """The reason names the prior and what to do; nothing is printed as a bound.
+
+    Wrong variant: a proposal is fitted first.
+    """
+    monkeypatch.setattr("skvi.evidence._bounds.fit_proposal_normal", None)
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 150)), np.arange(30) % 2
     model = BayesianLogisticRegression(prior="horseshoe", posterior="mean_field")

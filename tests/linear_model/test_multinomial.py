@@ -606,6 +606,20 @@ def test_odd_shapes(n, d, n_classes, scale):
     assert model.predict_proba(X).sum(1) == pytest.approx(1)
 
 
+def test_an_unknown_scale_of_separable_classes(recwarn):
+    """Converges quickly, and warns of nothing, where f is wide.
+
+    Wrong variant: the fit starts at the scale that modes imply (9 instead of 20).
+    """
+    X = np.random.default_rng(0).standard_normal((150, 4))
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    model = BayesianLogisticRegression(prior="auto").fit(X, y)
+    assert model.converged_
+    assert not recwarn.list
+    assert model.n_iter_ <= 10
+    assert 17 < model.prior_scale_ < 24
+
+
 @pytest.mark.slow
 def test_stochastic_solver_agrees():
     X, y = data("iris")

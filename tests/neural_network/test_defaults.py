@@ -32,18 +32,55 @@ def observe(means, n_observations, warm_up=0.0, noise=0.01):
 
 
 def test_a_level_objective_ends_early():
-    """The step size falls after it was level, as long as it took so far.
+    """The step size falls after it was level, as long as it took so far; then once more
+    from half of it, for twice as long, which gains nothing.
 
-    Wrong variants: all observations are made; the fall ends half-way; the end of a
-    fall by less is that of convergence.
+    Wrong variants: all observations are made; the fall ends half-way; the first round
+    is the last; steps of the second are as long as those of the first.
     """
     means = [100 * 0.5**k for k in range(200)]
     rates, schedule = observe(means, 200)
     held = int((rates == 1.0).sum())
-    assert 12 <= held < 40
-    assert len(rates) == 2 * held
-    np.testing.assert_allclose(rates[held:-1], 1 - np.arange(1, held) / held)
+    assert 12 <= held < 33
+    assert len(rates) == 4 * held
+    first, second = rates[held : 2 * held - 1], rates[2 * held - 1 : -1]
+    np.testing.assert_allclose(first, 1 - np.arange(1, held) / held)
+    np.testing.assert_allclose(second, 0.5 - np.arange(2 * held) / (4 * held))
     assert schedule.converged
+
+
+def run_rounds(n_observations):
+    """Starts of the rounds, and their first steps, of an objective that falls slowly
+    below the noise of its steps."""
+    optimizer = Adam(torch.zeros(1), 1.0)
+    schedule, starts = StableDecay(optimizer, n_observations, 1e-5, 100), {}
+    while not schedule.done:
+        count = len(schedule.seen) + 1
+        mean = 100 * optimizer.rate + 500 / (20 + count)
+        noise = 300 * optimizer.rate * torch.tensor([-1.0, 1.0])
+        schedule.observe(mean + noise.repeat(50))
+        if schedule.n_before == count:
+            starts[count] = optimizer.rate
+    return starts, schedule
+
+
+def test_rounds_go_on_while_twice_as_many_steps_gain():
+    """Wrong variants: the second round is the last; whatever the last one gained, it
+    has converged; a short rest of the observations is a round of its own."""
+    starts, schedule = run_rounds(1600)
+    ends, first = [*starts, len(schedule.seen)], min(starts)
+    assert ends == [first * 2**k for k in range(len(ends))]
+    assert len(ends) > 3
+    assert list(starts.values()) == [0.5**k for k in range(1, len(ends))]
+    # A nat for all rows and parameters counts as nothing.
+    assert 300 < ends[-1] < 1000
+    assert schedule.converged
+
+    n_observations = int(1.3 * ends[2])
+    starts, schedule = run_rounds(n_observations)
+    assert list(starts) == ends[:2]
+    assert len(schedule.seen) == n_observations
+    assert not schedule.converged
 
 
 def test_a_falling_objective_has_not_converged():
@@ -156,3 +193,18 @@ def test_saturating_units_find_a_wave():
     error = model.predict(X) - np.sin(2 * X[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.05
     assert model.noise_scale_ == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_round_that_ends_higher_is_not_the_last():
+    """Its steps were too long: the next one has shorter ones.
+
+    Wrong variant: it gained nothing, and ends the fit.
+    """
+    schedule, ends = StableDecay(Adam(torch.zeros(1), 1.0), 1000, 1e-5, 100), set()
+    while not schedule.done:
+        level = 60.0 if schedule.n_before == 24 else 50.0
+        schedule.observe(level + torch.tensor([-0.01, 0.01]).repeat(50))
+        ends.add(schedule.n_before)
+    assert ends == {0, 24, 48, 96}
+    assert len(schedule.seen) == 192
+    assert schedule.converged

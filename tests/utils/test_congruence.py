@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from skvi.utils._congruence import congruence
+from skvi.utils._congruence import congruence, times_transpose
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_congruence(requires_grad):
-    """Wrong variants: the scale is not transposed on one side, or on both."""
+    """Wrong variants: a scale that is not transposed on one side, or on both."""
     generator = torch.Generator().manual_seed(0)
     scale, matrix = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
     scale, matrix = scale.tril(), matrix + matrix.T
@@ -18,4 +18,5 @@ def test_congruence(requires_grad):
     found = congruence(scale, matrix)
     assert found.requires_grad is requires_grad
     torch.testing.assert_close(found.detach(), expected)
+    torch.testing.assert_close(times_transpose(scale), scale @ scale.T)
     assert torch.equal(matrix, before)

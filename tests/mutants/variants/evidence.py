@@ -48,6 +48,13 @@ VARIANTS = [
         "the smaller of two uncertain errors of the same systems",
     ),
     _v(
+        "a-proposal-before-the-refusal",
+        "_bounds.py",
+        'reason = run.why_hopeless() if method == "auto" else ""',
+        'reason = ""',
+        "a proposal is fitted where the prior alone says that nothing helps",
+    ),
+    _v(
         "few-chains-like-many",
         "_estimates.py",
         "    if 1 < n_chains < N_GROUPS:",
@@ -57,7 +64,7 @@ VARIANTS = [
     _v(
         "every-scale-is-vague",
         "_mixture_path.py",
-        "    if target.mixture.n_vague > MANY:",
+        "    if mixture.n_vague > MANY:",
         "    if n_scales > MANY:",
         "horseshoes are refused where only vague precisions are hopeless",
     ),

@@ -104,6 +104,13 @@ VARIANTS = [
         "half of the series' first term",
     ),
     _v(
+        "covariance-of-the-transpose",
+        "_congruence.py",
+        "dtrmm(1.0, upper, upper, trans_a=1)",
+        "dtrmm(1.0, upper, upper.T)",
+        "L'L for LL'",
+    ),
+    _v(
         "logistic-scales",
         "_logistic_mixture.py",
         "squares, weights = 4 * np.exp(2 * nodes), vectors[0] ** 2",
