@@ -137,16 +137,20 @@ def _proposal_and_chains(
     """
     n_pilot = N_PILOT // 4 if is_short else N_PILOT
     if isinstance(modes, ScaleModes):
+        starts = modes.starts(N_CHAINS, generator)
         found = modes.proposal, modes.pilot
-        return _jumping_chains(target, normal, *found, generator, report, deadline)
+        return _jumping_chains(
+            target, normal, starts, *found, generator, report, deadline
+        )
     proposal, pilot = adapt_proposal(
         target, normal, generator, n_pilot, deadline=deadline
     )
     if modes is not None:
         mixture, pilot = modes.proposal(target, proposal, generator)
         first = proposal.normal
+        starts = dispersed_starts(target, first, generator, N_CHAINS)
         return _jumping_chains(
-            target, first, mixture, pilot, generator, report, deadline
+            target, first, starts, mixture, pilot, generator, report, deadline
         )
     starts = dispersed_starts(target, proposal.normal, generator, N_CHAINS)
     # Chains take long to return from starts in heavy tails.
@@ -185,6 +189,7 @@ def _proposal_and_chains(
 def _jumping_chains(
     target: Target,
     normal: NormalForm,
+    starts: torch.Tensor,
     proposal: Mixture,
     pilot: WeightedDraws,
     generator: torch.Generator,
@@ -192,7 +197,6 @@ def _jumping_chains(
     deadline: float,
 ) -> tuple[Proposal, WeightedDraws, HamiltonianChains]:
     """Chains that use a proposal for several modes, or scales, to jump between them."""
-    starts = dispersed_starts(target, normal, generator, N_CHAINS)
     near = pilot.moments() or normal
     sampler = HamiltonianChains(
         target, starts, near, generator, report=report, jump=proposal

@@ -133,7 +133,10 @@ def near_normal_sides(
     if scales is not None and n_draws is None:
         n_below = max(n_below, scales.least_draws)
     n_iter = max(math.ceil(2 * n_below / effort.chains), effort.iterations)
-    starts = dispersed_starts(target, normal, generator, effort.chains)
+    if scales is None:
+        starts = dispersed_starts(target, normal, generator, effort.chains)
+    else:
+        starts = scales.starts(effort.chains, generator)
     sampler = IndependenceChains(target, proposal, starts, generator, report)
     choose = sampler.run(_n_forget(ratio) + effort.choose).last(effort.choose)
     above, variance_above = _narrower(choose, proposal, scales)

@@ -33,7 +33,7 @@ TOL, MAX_ITER = 0.01, 30
 # of so many at least.
 LEAST_BLOCK = 64
 # Draws behind the weights, and what they must be like for the mixture to be near.
-N_PILOT, LEAST_ESS, MOST_KHAT = 4096, 0.05, 0.7
+N_PILOT, LEAST_ESS, GOOD_ESS, MOST_KHAT = 4096, 0.05, 0.5, 0.7
 
 
 def center_of(target: SupervisedTarget, posterior: Posterior) -> float:
@@ -95,11 +95,19 @@ class ScaleModes:
         components.append(StudentT(found[0][-1], df=1))
         n_draws = N_PILOT // 4 if is_loose(precision) else N_PILOT
         mixture, pilot = adapt_mixture(target, components, generator, n_draws)
-        is_near = pilot.ess > LEAST_ESS * n_draws and pilot.khat <= MOST_KHAT
+        share = pilot.ess / n_draws
+        is_near = share > GOOD_ESS or (share > LEAST_ESS and pilot.khat <= MOST_KHAT)
         return ScaleModes(*found, mixture, pilot) if is_near else None
 
     #: Draws for a lower bound, at least.
     least_draws = N_PILOT
+
+    def starts(self, n_chains: int, generator: torch.Generator) -> torch.Tensor:
+        """Starts of chains, (n_chains, P), at all scales, also at unlikely ones.
+
+        No chain leaves the peak at 0 that draws of the prior are in.
+        """
+        return self.proposal.sample(n_chains, generator)
 
     def least_block(self, n_draws: int) -> int:
         """Draws per estimate: in each of them some are not far out."""

@@ -126,6 +126,7 @@ FROM_CONCAVE = (
     "and in a normal three times as wide, and at a given scale of the prior there is "
     "only one mode"
 )
+FROM_SCALES = "and in wider distributions at all likely scales of the prior"
 FROM_FIT = "and in a normal three times as wide, which need not reach other modes"
 
 
@@ -133,6 +134,8 @@ def _say_valid(target: Target) -> str:
     """What the upper side rests on: where the chains started."""
     if target.is_log_concave:
         return IF_MIXED + FROM_CONCAVE
+    if target.has_design and target.reference.n_unknown_scales == 1:
+        return IF_MIXED + FROM_SCALES
     return IF_MIXED + (FROM_FIT if target.starts_near_fit else FROM_PRIOR)
 
 
