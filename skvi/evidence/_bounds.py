@@ -13,6 +13,7 @@ from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
+from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._scale_modes import ScaleModes, center_of
 from skvi.evidence._sides import Sides
@@ -33,6 +34,7 @@ WIDE = 0.1
 # Where no mixture is near: nats that are aimed for at each scale of an unknown one, and
 # the share of the seconds that are left which it may take: there are some fifteen.
 TERM_PRECISION, TERM_SHARE = 0.1, 0.1
+UNFINISHED = with_remedy(["the integral over the scale of the prior is open"], BUDGET)
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -126,7 +128,8 @@ def bound_evidence(
         found = None if method == "annealing" else run.over_scales()
         if found is not None and (found.reliable or run.clock.is_limited):
             return found
-        return bound_over_scales(linear, posterior, generator, at_scale)
+        options = linear, posterior, generator, at_scale, run.clock
+        return bound_over_scales(*options) or run.nothing(UNFINISHED)
     reason = run.why_hopeless() if method == "auto" else ""
     if reason:
         return run.nothing(reason)

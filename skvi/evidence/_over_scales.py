@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NamedBound
 from skvi.evidence._result import EvidenceBounds
@@ -39,7 +40,8 @@ def bound_over_scales(
     posterior: Posterior,
     generator: torch.Generator,
     bound: Bound,
-) -> EvidenceBounds:
+    clock: Clock = UNLIMITED,
+) -> EvidenceBounds | None:
     """Integrate lower and upper bounds over the one unknown scale of a prior.
 
     ``p(D) = integral p(log s) p(D | log s) d log s``: a sum of positive terms, so that
@@ -54,10 +56,12 @@ def bound_over_scales(
     generator : torch.Generator
     bound : callable
         Bounds of a target under a prior of a known scale.
+    clock : Clock, default=UNLIMITED
 
     Returns
     -------
-    EvidenceBounds
+    EvidenceBounds or None
+        None if the seconds were over before all terms were known.
     """
     normal = posterior.components[0].as_normal()
     center = 0.0 if normal is None else math.log(implied_scale(target.prior, normal))
@@ -78,6 +82,8 @@ def bound_over_scales(
     found = {0: nodes[0.0]}
     for sign in (-1, 1):
         for i in range(sign, sign * MAX_NODES, sign):
+            if clock.left() == 0.0:
+                return None
             found[i] = at(center + i * step)
             if not found[i].estimate >= _log_sum(found.values()) + math.log(REST):
                 break

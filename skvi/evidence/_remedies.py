@@ -7,7 +7,7 @@ from skvi.priors._scale_mixture import ScaleMixture
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._hierarchical import HierarchicalTarget
 
-__all__ = ["name_of_mixture", "remedy", "with_remedy"]
+__all__ = ["BUDGET", "name_of_mixture", "remedy", "with_remedy"]
 
 BUDGET = (
     "max_seconds ended the run before the planned draws: allow more seconds, or ask "

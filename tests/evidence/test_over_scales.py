@@ -89,3 +89,21 @@ def test_a_mixture_over_scales_holds_the_integral(case, monkeypatch):
     assert found.reliable
     assert low < exact < high
     assert high - low < 0.15
+
+
+def test_seconds_end_the_sum_over_scales(monkeypatch):
+    """Nothing is said then but why. Wrong variant: the clock not read between terms."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    model = BayesianLogisticRegression(prior="auto").fit(X, X[:, 0] > 0)
+    terms, known = [], _bounds.bound_evidence
+
+    def count(*args):
+        terms.append(args)
+        return known(*args)
+
+    monkeypatch.setattr(_bounds, "bound_evidence", count)
+    found = model.evidence_bounds(X, X[:, 0] > 0, random_state=0, max_seconds=0.01)
+    assert not found.reliable
+    assert "the scale of the prior is open; what helps: max_seconds" in found.reason
+    assert len(terms) <= 4  # the first three are there to choose the step

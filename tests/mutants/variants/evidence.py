@@ -6,6 +6,13 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "sum-over-scales-without-a-clock",
+        "_over_scales.py",
+        "            if clock.left() == 0.0:",
+        "            if False:",
+        "terms are bounded long after the seconds are over",
+    ),
+    _v(
         "steps-of-scales-not-below",
         "_over_scales.py",
         "LONGEST = 0.3, 0.7, 1e-3, 0.7",
