@@ -1,7 +1,7 @@
 """Evidence of networks: against truths that skvi has no part in, and on real data.
 
     python benchmarks/evidence_networks.py small    # 1 to 3 units, 20 seeds each
-    python benchmarks/evidence_networks.py search   # the number of units, 30 seeds
+    python benchmarks/evidence_networks.py search   # the number of units, 40 seeds
     SKVI_DATA=folder python benchmarks/evidence_networks.py ten
 
 small
@@ -12,7 +12,8 @@ small
 search
     `EvidenceSearch` over 1 to 3 units, on 40 rows drawn from a network of 1, 2 or 3 of
     them in turn, with wide weights: where units hardly bend, any number of them gives
-    the same functions, and nothing can be decided.
+    the same functions, and nothing can be decided. Of 40 runs 17 decide, 16 of them for
+    the true number; all bounds are reliable (2026-11-22, 2 cores, x86_64).
 ten
     10 tanh units on yacht, Boston (200 rows) and two moons: two fits that differ in
     their seed, each with other chains. Intervals, all of them reliable, and processor
@@ -304,7 +305,7 @@ def main():
     parser.add_argument("--max-seconds", type=float, default=None)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    seeds = options.seeds or range({"small": 20, "search": 30, "ten": 2}[options.what])
+    seeds = options.seeds or range({"small": 20, "search": 40, "ten": 2}[options.what])
     if options.what == "small":
         run_small(seeds)
     elif options.what == "search":
