@@ -35,6 +35,9 @@ is better than .123 on four folds (mode .110). Standardized pixels that are hard
 set reach 80 on test rows; the mode leaves their coefficients near 0 (root mean square
 .02), but a posterior under independent priors of one scale keeps half of that scale
 (.45). Without the twelve rarest pixels the second fold has .140, and the mode .131.
+These figures on why digits lose are of single runs that this script does not make.
+Integrals over several classes became faster and more accurate since the table was made:
+alone on the machine iris takes 0.09 s now, wine 0.11, digits 6.0.
 """
 
 import csv

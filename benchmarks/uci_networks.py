@@ -40,8 +40,9 @@ splits of five sets, so far. Seconds were measured beside other work: wall time 
 first, later processor time of one thread.
 
 "ours" in RMSE and negative log density, and minus Markov chains ("bde, short": about
-the seconds of "ours", five splits, paired; protein not run), with standard errors (20
-splits, 5 of protein; 2026-11-22, 2 cores, x86_64):
+the seconds of "ours", of which compilation takes the larger part on small sets; five
+splits, paired; not tuned; protein not run), with standard errors (20 splits, 5 of
+protein; 2026-11-22, 2 cores, x86_64):
 
                       ours                    minus Markov chains          seconds
                RMSE          nll           RMSE            nll          ours chains
