@@ -65,7 +65,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],
         "solver": [StrOptions({"auto", *SOLVERS})],
-        "n_draws": [Interval(Integral, 2, None, closed="left")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
