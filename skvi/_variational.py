@@ -168,6 +168,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         solver : Solver
         """
         self.objective_.check(self.divergence_, target)
+        self.objective_.check_draws(self.n_draws)
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)

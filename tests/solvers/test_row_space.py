@@ -32,7 +32,7 @@ def _data(n_rows=40, n_features=60):
 
 
 def _fit_both(make, monkeypatch, X, y, n_points=8, **more):
-    """The fit in the space of the rows, at `n_points` of them or more, and the other."""
+    """The fit in the space of the rows, at `n_points` or more, and the other."""
     points = [0]
     for kind in (RowPoint, MixturePoint):
 
