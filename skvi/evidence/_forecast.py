@@ -6,7 +6,7 @@ from skvi.base import NormalForm
 from skvi.sampling import draw_weighted
 from skvi.targets import Target
 
-__all__ = ["why_too_long"]
+__all__ = ["TOO_LONG", "why_too_long"]
 
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.
