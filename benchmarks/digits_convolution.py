@@ -202,8 +202,8 @@ MODELS = {
     "Bayesian, 4 members, KL 0.1": lambda seed: Bayesian(
         seed, divergence=KL(weight=0.1), posterior=Ensemble(n_members=4)
     ),
-    "Bayesian, 4 members, KL 0.3": lambda seed: Bayesian(
-        seed, divergence=KL(weight=0.3), posterior=Ensemble(n_members=4)
+    "Bayesian, 4 members, KL 0.03": lambda seed: Bayesian(
+        seed, divergence=KL(weight=0.03), posterior=Ensemble(n_members=4)
     ),
     "Bayesian, IVON, KL 0.3": lambda seed: Bayesian(
         seed,
