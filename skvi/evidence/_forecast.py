@@ -17,7 +17,9 @@ FAR, N_DRAWS = 1.0, 256
 
 
 @torch.no_grad()
-def why_too_long(target: Target, normal: NormalForm, generator: torch.Generator) -> str:
+def why_too_long(
+    target: Target, normal: NormalForm, generator: torch.Generator, n_runs: int = 1
+) -> str:
     """Say why bounds of a linear model would take minutes, if so; else nothing.
 
     Parameters
@@ -26,6 +28,8 @@ def why_too_long(target: Target, normal: NormalForm, generator: torch.Generator)
     normal : NormalForm
         Near the posterior.
     generator : torch.Generator
+    n_runs : int, default=1
+        How often it would be done.
 
     Returns
     -------
@@ -33,7 +37,7 @@ def why_too_long(target: Target, normal: NormalForm, generator: torch.Generator)
         It names the prior, and what to do.
     """
     size, n_rows = target.layout.size, target.cost_per_draw
-    if not target.has_design or size * n_rows <= MAX_WORK:
+    if not target.has_design or n_runs * size * n_rows <= MAX_WORK:
         return ""
     log_weights = draw_weighted(target, normal, N_DRAWS, generator).log_weights
     if float(log_weights.var()) <= FAR:
