@@ -11,8 +11,11 @@ from skvi.evidence._clock import Clock
 from skvi.evidence._forecast import why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
+from skvi.evidence._modes import Modes
 from skvi.evidence._near_normal import near_normal_sides
+from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
+from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._scale_modes import ScaleModes, center_of
@@ -138,7 +141,7 @@ def bound_evidence(
     if method == "annealing":
         return run.annealing(normal)
     if method == "importance":
-        return run.importance(normal, run.clock)
+        return run.importance(proposals_near(target, normal), run.clock)
     return run.cheapest(normal)
 
 
@@ -171,14 +174,14 @@ class _Run:
         lifted = self._lift(normal)
         if lifted is not None and lifted.mixture.has_many_spikes:
             return self._mixture(lifted)
-        part = self.clock.part(0.5)
-        found = self._near_normal(normal, part)
+        part, family = self.clock.part(0.5), proposals_near(self.target, normal)
+        found = self._near_normal(family, part)
         if found is None and not self.clock.is_limited:
             reason = why_too_long(self.target, normal, self.generator)
             if reason:
                 return self.nothing(reason)
         if found is None or not self._is_good(found):
-            found = self.importance(normal, part)
+            found = self.importance(family, part)
         if self._is_good(found):
             return found
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
@@ -186,9 +189,8 @@ class _Run:
             return _better(found, self._mixture(lifted))
         return _better(found, self.annealing(normal))
 
-    def importance(self, normal: NormalForm, clock: Clock) -> EvidenceBounds:
-        sides = importance_sides(*self._sampling(normal, clock))
-        return self._summarize(sides)
+    def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
+        return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def over_scales(self) -> EvidenceBounds | None:
         """By a mixture of normals at known scales, if there is one near."""
@@ -198,14 +200,13 @@ class _Run:
         scales = ScaleModes.find(target, center, *options)
         if scales is None:
             return None
-        sampling = *self._sampling(scales.normal, clock.part(1.0)), scales
-        sides = near_normal_sides(*sampling)
-        found = None if sides is None else self._summarize(sides)
+        part = clock.part(1.0)
+        found = self._near_normal(scales, part)
         if found is not None and (found.reliable or clock.is_limited):
             return found
         if why_too_long(target, scales.normal, self.generator):
             return found
-        return self._summarize(importance_sides(*sampling))
+        return self.importance(scales, part)
 
     def annealing(self, normal: NormalForm) -> EvidenceBounds:
         left = self.clock.part(1.0)
@@ -217,8 +218,10 @@ class _Run:
         options = self.generator, *self.asked, self.clock.left(), self.report
         return self._summarize_tempered(tempered_sides(target, fitted, *options))
 
-    def _near_normal(self, normal: NormalForm, clock: Clock) -> EvidenceBounds | None:
-        sides = near_normal_sides(*self._sampling(normal, clock))
+    def _near_normal(
+        self, family: ProposalFamily, clock: Clock
+    ) -> EvidenceBounds | None:
+        sides = near_normal_sides(*self._sampling(family, clock))
         return None if sides is None else self._summarize(sides)
 
     def _lift(self, normal: NormalForm) -> ScaleMixtureTarget | None:
@@ -239,8 +242,8 @@ class _Run:
     def nothing(self, reason: str) -> EvidenceBounds:
         return without_bounds(*self.fit, self.generator, self.quantity, reason)
 
-    def _sampling(self, normal: NormalForm, clock: Clock) -> tuple:
-        return self.target, normal, self.generator, *self.asked, self.report, clock
+    def _sampling(self, start: NormalForm | ProposalFamily, clock: Clock) -> tuple:
+        return self.target, start, self.generator, *self.asked, self.report, clock
 
     def _summarize(self, sides: Sides) -> EvidenceBounds:
         target, posterior = self.fit
@@ -252,6 +255,11 @@ class _Run:
     def _is_good(self, bounds: EvidenceBounds) -> bool:
         wide = max(WIDE, 3 * (self.asked[1] or 0.0))
         return bounds.reliable and _width(bounds) < wide
+
+
+def proposals_near(target: Target, normal: NormalForm) -> ProposalFamily:
+    """Of the modes that the prior may hide, or of the only one."""
+    return Modes.find(target, normal) or OneMode(normal)
 
 
 def _width(bounds: EvidenceBounds) -> float:

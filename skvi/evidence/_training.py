@@ -15,8 +15,8 @@ from sklearn.utils import check_random_state
 
 from skvi.evidence._estimates import forward_bound, reverse_bound
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._importance import N_CHAINS, N_WARMUP
 from skvi.evidence._named import NamedBound
+from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
 from skvi.exceptions import SkviWarning

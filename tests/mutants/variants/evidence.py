@@ -218,8 +218,8 @@ VARIANTS = [
     _v(
         "bridge-of-another-density",
         "_importance.py",
-        "bridge=reverse_weights(proposal.log_prob(theta))",
-        "bridge=reverse_weights(above.log_prob(theta))",
+        "bridge=weights_of_chains(chains, proposal)",
+        "bridge=weights_of_chains(chains, above.density)",
         "reverse weights of another density than the proposal's",
     ),
     _v(
