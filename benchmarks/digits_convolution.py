@@ -54,6 +54,7 @@ from torch.nn.functional import cross_entropy
 
 from skvi.divergences import KL
 from skvi.neural_network import BayesianModuleClassifier
+from skvi.posteriors import Ensemble
 
 RESULT = Path(__file__).parent / "results" / "digits_convolution.csv"
 MEASURES = ("accuracy", "log_prob", "calibration", "at_30", "at_45", "seconds")
@@ -120,6 +121,28 @@ class Deterministic:
         return log_softmax(self.network(torch.from_numpy(X)))
 
 
+class DeterministicEnsemble(Deterministic):
+    """Four networks with the tuned decay and epochs of the first, averaged."""
+
+    def fit(self, X, y):
+        self.networks = []  # the tuning scores single networks
+        super().fit(X, y)
+        self.networks.append(self.network)
+        first = self.seed
+        for self.seed in range(first + 100, first + 103):
+            self._train(self.decay, X, None, y, None, self.n_epochs)
+            self.networks.append(self.network)
+        return self
+
+    @torch.no_grad()
+    def log_proba(self, X):
+        if not self.networks:
+            return super().log_proba(X)
+        X = torch.from_numpy(X)
+        log_proba = [log_softmax(network(X)) for network in self.networks]
+        return np.logaddexp.reduce(log_proba, 0) - math.log(len(log_proba))
+
+
 class Bayesian:
     """Ours."""
 
@@ -172,9 +195,16 @@ class IvonPackage:
 
 MODELS = {
     "deterministic": Deterministic,
+    "deterministic, 4 members": DeterministicEnsemble,
     "Bayesian, defaults": Bayesian,
     "Bayesian, KL 0.3": lambda seed: Bayesian(seed, divergence=KL(weight=0.3)),
     "Bayesian, KL 0.1": lambda seed: Bayesian(seed, divergence=KL(weight=0.1)),
+    "Bayesian, 4 members, KL 0.1": lambda seed: Bayesian(
+        seed, divergence=KL(weight=0.1), posterior=Ensemble(n_members=4)
+    ),
+    "Bayesian, 4 members, KL 0.3": lambda seed: Bayesian(
+        seed, divergence=KL(weight=0.3), posterior=Ensemble(n_members=4)
+    ),
     "Bayesian, IVON, KL 0.3": lambda seed: Bayesian(
         seed,
         divergence=KL(weight=0.3),

@@ -65,7 +65,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "intercept_prior": [None, StrOptions(set(SHORTHANDS["prior"])), Prior],
         "fit_intercept": ["boolean"],
         "solver": [StrOptions({"auto", *SOLVERS})],
-        "n_draws": [Interval(Integral, 2, None, closed="left")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [
             StrOptions({"auto"}),
             Interval(Real, 0, None, closed="neither"),
@@ -168,6 +168,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         solver : Solver
         """
         self.objective_.check(self.divergence_, target)
+        self.objective_.check_draws(self.n_draws)
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)

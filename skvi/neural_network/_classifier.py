@@ -71,7 +71,8 @@ or Objective, default="elbo"
         Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
         fixed prior scales it performs equally well, with learned scales worse.
     n_draws : int, default=10
-        Draws per gradient step: with hidden layers antithetic pairs of weights.
+        Draws per gradient step: with hidden layers antithetic pairs of weights. One is
+        the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches

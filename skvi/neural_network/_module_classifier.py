@@ -73,7 +73,8 @@ Prior, Posterior or dict, default="normal"
         Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
         fixed prior scales it performs equally well, with learned scales worse.
     n_draws : int, default=4
-        Draws of the weights per gradient step.
+        Draws of the weights per gradient step. One is the cheapest, for "elbo" only;
+        more of them make steps less noisy.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches

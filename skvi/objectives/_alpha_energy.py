@@ -86,6 +86,8 @@ class AlphaEnergy(Objective):
     }
     kind, direction = "rows", "estimate"
 
+    min_draws = 2
+
     def __init__(
         self, alpha: float = 0.5, form: str = "large_n", gradient: str = "auto"
     ) -> None:

@@ -265,6 +265,8 @@ class IWELBO(_PowerBound):
     }
     _order = 0.0
 
+    min_draws = 1  # of `n_importance` values each
+
     def __init__(self, n_importance: int = 10, gradient: str = "auto") -> None:
         self.n_importance = n_importance
         self.gradient = gradient

@@ -36,6 +36,7 @@ class WeightsObjective(Objective):
     """
 
     kind = "weights"
+    min_draws = 2
     #: Fits start at the ELBO's solution; steps of the usual size would lead away from
     #: it, to where draws can hardly distinguish a wide q from a good one.
     rate_share = 0.2

@@ -39,6 +39,8 @@ class Objective(Component):
     gradient: str
     #: Sides of log q, of `Draw`, for which the objective is valid.
     sides: frozenset[str] = frozenset({"exact"})
+    #: Fewest draws of a gradient step: two where draws are compared with one another.
+    min_draws = 1
     #: Fraction of a solver's usual step size that the noise of the gradient allows.
     rate_share = 1.0
 
@@ -56,6 +58,25 @@ class Objective(Component):
             The message says which part to change, and to what.
         """
         self.validate()
+
+    def check_draws(self, n_draws: int) -> None:
+        """Raise if a gradient step has too few draws.
+
+        Parameters
+        ----------
+        n_draws : int
+
+        Raises
+        ------
+        IncompatibleComponentsError
+            One draw, where draws are compared with one another.
+        """
+        if n_draws < self.min_draws:
+            raise IncompatibleComponentsError(
+                f"n_draws={n_draws} is too few for objective={type(self).__name__}, "
+                f"which compares draws with one another: give {self.min_draws} or "
+                "more, or objective='elbo', for which one draw per step is enough."
+            )
 
     def check_posterior(self, posterior: Any, divergence: Any, target: Any) -> None:
         """Raise if this objective cannot train a posterior.

@@ -103,12 +103,12 @@ def batches_of(member, has_batches):
     return list(order.tensor_split(3))
 
 
-def compare(members, has_batches=True, rtol=1e-11, shares=None):
+def compare(members, has_batches=True, rtol=1e-11, shares=None, n_draws=S):
     """Three steps from different places."""
     params = params_of(members)
     rows = [batches_of(member, has_batches) for member in members]
     most = max(len(r[0]) for r in rows) if has_batches else None
-    steps = AnalyticSteps(members, params, S, most)
+    steps = AnalyticSteps(members, params, n_draws, most)
     if shares is None:
         shares = [1.0] * len(members)
     else:
@@ -228,6 +228,12 @@ def test_a_prior_with_a_mean():
     compare([second], rtol=1e-9, shares=[0.3])
 
 
+@pytest.mark.parametrize("n_draws", [1, 2])
+def test_few_draws(n_draws):
+    """Wrong variant: sums over draws divided by two at least."""
+    compare([make_member(seed) for seed in range(2)], n_draws=n_draws)
+
+
 def test_offsets_and_rows_without_weights():
     """Wrong variants: the offset added in every call; an average over draws with
     the rows of a full batch."""
@@ -321,8 +327,8 @@ def test_noise_is_a_pair_of_draws_and_their_mirror_images():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("family", [FullRankNormal(), LowRankNormal(2)], ids=repr)
-@pytest.mark.parametrize("share", [1.0, 0.2])
-def test_normals_with_correlations(family, dtype, share):
+@pytest.mark.parametrize(("share", "n_draws"), [(1.0, S), (0.2, 1)])
+def test_normals_with_correlations(family, dtype, share, n_draws):
     """The network through buffers, the rest by automatic differentiation.
 
     Wrong variants: the divergence left out; the slopes of the noise of the step before
@@ -338,7 +344,7 @@ def test_normals_with_correlations(family, dtype, share):
     )
     member = replace(member, posterior=posterior.at(params))
     params, rows = params_of([member]), batches_of(member, True)
-    steps = ELBO().steps([member], params, S, max(len(r) for r in rows))
+    steps = ELBO().steps([member], params, n_draws, max(len(r) for r in rows))
     assert isinstance(steps, NormalSteps)
     if share < 1:
         steps.weigh_divergence([share])

@@ -31,8 +31,8 @@ def _data(n_rows=40, n_features=60):
     return X, X[:, :5].sum(1), rng
 
 
-def _fit_both(make, monkeypatch, X, y, n_points=2, **more):
-    """The fit in the space of the rows, and that of the parameters."""
+def _fit_both(make, monkeypatch, X, y, n_points=8, **more):
+    """The fit in the space of the rows, at `n_points` or more, and the other."""
     points = [0]
     for kind in (RowPoint, MixturePoint):
 

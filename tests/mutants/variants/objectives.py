@@ -6,6 +6,13 @@ _v = variants_of("objectives/")
 
 VARIANTS = [
     _v(
+        "weights-of-one-draw",
+        "_weights.py",
+        "min_draws = 2",
+        "min_draws = 1",
+        "an upper bound from a single draw is the ELBO",
+    ),
+    _v(
         "eubo-path-sign",
         "_eubo.py",
         "return -weights",
