@@ -8,7 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import why_too_long
+from skvi.evidence._forecast import why_certainly_too_long, why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
@@ -163,11 +163,11 @@ class _Run:
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
 
     def why_hopeless(self) -> str:
-        """What the prior alone says, before a proposal is fitted; else nothing."""
-        mixture = mixture_of(self.target)
-        if mixture is None or not mixture.has_many_spikes:
-            return ""
-        return why_hopeless(mixture, self.target.cost_per_draw, self.clock.is_limited)
+        """What is known before a proposal is fitted; else nothing."""
+        mixture, limited = mixture_of(self.target), self.clock.is_limited
+        if mixture is not None and mixture.has_many_spikes:
+            return why_hopeless(mixture, self.target.cost_per_draw, limited)
+        return "" if limited else why_certainly_too_long(*self.fit, self.generator)
 
     def cheapest(self, normal: NormalForm) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
