@@ -62,11 +62,6 @@ class Predictor(Movable):
         return None
 
     @property
-    def log_copies(self) -> float:
-        """Log of the number of known networks that compute the same function."""
-        return 0.0 if self.symmetry is None else self.symmetry.log_order
-
-    @property
     def row_width(self) -> int:
         """Elements that one row and one draw keep in memory; K by default."""
         return self.n_outputs

@@ -100,10 +100,3 @@ def test_function_for_pipelines_and_other_data():
     assert bounds == model.evidence_bounds(X, y, **options)
     with pytest.raises(ValueError, match="of the fit"):
         model.evidence_bounds(X, y + 1)
-
-
-def test_number_of_equivalent_copies():
-    assert MLPPredictor(2, 1, (), "relu").log_copies == 0
-    assert MLPPredictor(2, 1, (3, 2)).log_copies == pytest.approx(np.log(12))
-    tanh = MLPPredictor(2, 1, (3,), "tanh")
-    assert tanh.log_copies == pytest.approx(np.log(6 * 8))

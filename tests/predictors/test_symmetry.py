@@ -24,7 +24,7 @@ def test_functions_stay(hidden, activation, generator):
     is_odd = activation in ("tanh", "identity")
     assert predictor.symmetry.flips == is_odd
     expected = sum(math.lgamma(h + 1) + is_odd * h * math.log(2) for h in hidden)
-    assert predictor.log_copies == pytest.approx(expected)
+    assert predictor.symmetry.log_order == pytest.approx(expected)
 
 
 def test_orbits_of_two_layers():
