@@ -9,14 +9,22 @@ from typing import cast
 import torch
 
 from skvi.base import NormalForm
+from skvi.base._protocols import Density, Proposal
 from skvi.divergences import KL
+from skvi.evidence._proposals import (
+    N_CHAINS,
+    Explored,
+    ProposalFamily,
+    Setting,
+    relative_variance,
+)
 from skvi.evidence._sides import is_loose
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Posterior
 from skvi.sampling import Chains, StudentT, WeightedDraws
-from skvi.sampling._mixture import Mixture, adapt_mixture, fit_weights
+from skvi.sampling._mixture import Mixture, adapt_mixture, fitted_mixture
 from skvi.solvers import NaturalGradient, Problem, SolverOptions, implied_scale
-from skvi.targets import SupervisedTarget
+from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["ScaleFits", "ScaleModes", "center_of"]
 
@@ -89,7 +97,7 @@ class ScaleFits:
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleModes:
+class ScaleModes(ProposalFamily):
     """Normals at known scales, whose mixture is near the posterior.
 
     Parameters
@@ -138,31 +146,43 @@ class ScaleModes:
         found = fits.normals, fits.likeliest, mixture, pilot
         return ScaleModes(*found) if is_near else None
 
-    #: Draws for a lower bound, at least.
     least_draws = N_PILOT
+    #: In each block of so many some draws are not far out.
+    least_block = LEAST_BLOCK
 
-    def starts(self, n_chains: int, generator: torch.Generator) -> torch.Tensor:
+    def variance(self, pilot: WeightedDraws) -> float:
+        """Relative variance alone: blocks are large."""
+        return relative_variance(pilot)
+
+    def nearly_constant(
+        self, target: Target, generator: torch.Generator, n_draws: int
+    ) -> list[tuple[Proposal, WeightedDraws]]:
+        """The mixture, and the draws that it was fitted with."""
+        return [(self.proposal, self.pilot)]
+
+    def starts(
+        self, target: Target, n_chains: int, generator: torch.Generator
+    ) -> torch.Tensor:
         """Starts of chains, (n_chains, P), at all scales, also at unlikely ones.
 
         No chain leaves the peak at 0 that draws of the prior are in.
         """
         return self.proposal.sample(n_chains, generator)
 
-    def least_block(self, n_draws: int) -> int:
-        """Draws per estimate: in each of them some are not far out."""
-        return min(LEAST_BLOCK, max(n_draws // 16, 1))
+    def explore(self, setting: Setting, n_pilot: int) -> Explored:
+        """Chains that use the mixture to jump between scales."""
+        starts = self.starts(setting.target, N_CHAINS, setting.generator)
+        return setting.jumping(self.proposal, self.pilot, starts, self.normal)
 
-    def reverse(
-        self, pilot: Chains, normals: Sequence[NormalForm], factor: float
-    ) -> Mixture:
-        """Mixture of lighter tails than the posterior's, fitted to its draws."""
-        components = [
-            NormalForm(n.mean, factor * n.scale) for n in (*normals, *self.normals)
+    def lighter(
+        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
+    ) -> list[Density]:
+        """Mixtures fitted to the draws, one of each width."""
+        theta, normals = chains.theta.flatten(0, 1), (*more, *self.normals)
+        narrower = [
+            [NormalForm(n.mean, width * n.scale) for n in normals] for width in widths
         ]
-        theta = pilot.theta.flatten(0, 1)
-        equal = theta.new_ones(len(components), dtype=torch.float64)
-        terms = Mixture(components, equal).log_terms(theta)
-        return Mixture(components, fit_weights(terms))
+        return [fitted_mixture(components, theta) for components in narrower]
 
 
 class _Fits:

@@ -15,9 +15,9 @@ from sklearn.utils import check_random_state
 
 from skvi.evidence._estimates import forward_bound, reverse_bound
 from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._importance import N_CHAINS, N_WARMUP
 from skvi.evidence._named import NamedBound
 from skvi.evidence._over_scales import has_unknown_scale
+from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._scale_modes import ScaleFits, ScaleModes, center_of
 from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
@@ -193,7 +193,7 @@ def _posterior_draws(
         fits = ScaleFits.around(target, center_of(target, posterior))
         scales = None if fits is None else ScaleModes.of(target, fits, generator)
         if scales is not None:
-            starts = scales.starts(N_CHAINS, generator)
+            starts = scales.starts(target, N_CHAINS, generator)
             near = scales.pilot.moments() or scales.normal
             sampler = HamiltonianChains(
                 target, starts, near, generator, jump=scales.proposal
