@@ -8,15 +8,10 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.evidence._estimates import block_size
-from skvi.evidence._importance import (
-    HOPELESS_RHAT,
-    MIN_ITER,
-    N_CHAINS,
-    N_FORGET,
-    N_WARMUP,
-    chain_moments,
-)
+from skvi.evidence._importance import HOPELESS_RHAT, MIN_ITER, N_FORGET
 from skvi.evidence._modes import Modes
+from skvi.evidence._one_mode import chain_moments
+from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.evidence._sides import Sides, error_of, n_draws_for
 from skvi.sampling import (
     AnnealedPath,

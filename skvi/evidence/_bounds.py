@@ -8,14 +8,18 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import why_too_long
+from skvi.evidence._forecast import TOO_LONG, why_certainly_too_long, why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
+from skvi.evidence._modes import Modes
 from skvi.evidence._near_normal import near_normal_sides
+from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
+from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._scale_modes import ScaleModes, center_of
+from skvi.evidence._scale_modes import ScaleFits, ScaleModes, center_of
+from skvi.evidence._scale_path import is_affordable, scale_sides
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
@@ -126,7 +130,7 @@ def bound_evidence(
 
         linear = cast(SupervisedTarget, target)
         found = None if method == "annealing" else run.over_scales()
-        if found is not None and (found.reliable or run.clock.is_limited):
+        if found is not None:
             return found
         options = linear, posterior, generator, at_scale, run.clock
         return bound_over_scales(*options) or run.nothing(UNFINISHED)
@@ -138,7 +142,7 @@ def bound_evidence(
     if method == "annealing":
         return run.annealing(normal)
     if method == "importance":
-        return run.importance(normal, run.clock)
+        return run.importance(proposals_near(target, normal), run.clock)
     return run.cheapest(normal)
 
 
@@ -160,25 +164,25 @@ class _Run:
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
 
     def why_hopeless(self) -> str:
-        """What the prior alone says, before a proposal is fitted; else nothing."""
-        mixture = mixture_of(self.target)
-        if mixture is None or not mixture.has_many_spikes:
-            return ""
-        return why_hopeless(mixture, self.target.cost_per_draw, self.clock.is_limited)
+        """What is known before a proposal is fitted; else nothing."""
+        mixture, limited = mixture_of(self.target), self.clock.is_limited
+        if mixture is not None and mixture.has_many_spikes:
+            return why_hopeless(mixture, self.target.cost_per_draw, limited)
+        return "" if limited else why_certainly_too_long(*self.fit, self.generator)
 
     def cheapest(self, normal: NormalForm) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
         lifted = self._lift(normal)
         if lifted is not None and lifted.mixture.has_many_spikes:
             return self._mixture(lifted)
-        part = self.clock.part(0.5)
-        found = self._near_normal(normal, part)
+        part, family = self.clock.part(0.5), proposals_near(self.target, normal)
+        found = self._near_normal(family, part)
         if found is None and not self.clock.is_limited:
             reason = why_too_long(self.target, normal, self.generator)
             if reason:
                 return self.nothing(reason)
         if found is None or not self._is_good(found):
-            found = self.importance(normal, part)
+            found = self.importance(family, part)
         if self._is_good(found):
             return found
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
@@ -186,26 +190,42 @@ class _Run:
             return _better(found, self._mixture(lifted))
         return _better(found, self.annealing(normal))
 
-    def importance(self, normal: NormalForm, clock: Clock) -> EvidenceBounds:
-        sides = importance_sides(*self._sampling(normal, clock))
-        return self._summarize(sides)
+    def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
+        return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def over_scales(self) -> EvidenceBounds | None:
-        """By a mixture of normals at known scales, if there is one near."""
+        """Without a sum, where normals at known scales can be fitted."""
         target, clock = cast(SupervisedTarget, self.target), self.clock.part(0.5)
         center = center_of(target, self.fit[1])
-        options = self.generator, self.asked[1], clock.until(0.5)
-        scales = ScaleModes.find(target, center, *options)
+        fits = ScaleFits.around(target, center, clock.until(0.5))
+        if fits is None:
+            return None
+        found = self._modes_of_scales(target, fits, clock)
+        if found is not None and found.reliable:
+            return found
+        size, n_rows = target.layout.size, target.cost_per_draw
+        if not (clock.is_limited or is_affordable(target)):
+            return found or self.nothing(TOO_LONG.format(size, n_rows, "this prior"))
+        if len(fits.normals) < 2:
+            return found or self.nothing(UNFINISHED)
+        options = self.generator, *self.asked, self.report, self.clock
+        path = self._summarize_tempered(scale_sides(target, fits, *options))
+        return path if found is None else _better(path, found)
+
+    def _modes_of_scales(
+        self, target: SupervisedTarget, fits: ScaleFits, clock: Clock
+    ) -> EvidenceBounds | None:
+        """By a mixture of the normals, if it is near."""
+        scales = ScaleModes.of(target, fits, self.generator, self.asked[1])
         if scales is None:
             return None
-        sampling = *self._sampling(scales.normal, clock.part(1.0)), scales
-        sides = near_normal_sides(*sampling)
-        found = None if sides is None else self._summarize(sides)
+        part = clock.part(1.0)
+        found = self._near_normal(scales, part)
         if found is not None and (found.reliable or clock.is_limited):
             return found
         if why_too_long(target, scales.normal, self.generator):
             return found
-        return self._summarize(importance_sides(*sampling))
+        return self.importance(scales, part)
 
     def annealing(self, normal: NormalForm) -> EvidenceBounds:
         left = self.clock.part(1.0)
@@ -217,8 +237,10 @@ class _Run:
         options = self.generator, *self.asked, self.clock.left(), self.report
         return self._summarize_tempered(tempered_sides(target, fitted, *options))
 
-    def _near_normal(self, normal: NormalForm, clock: Clock) -> EvidenceBounds | None:
-        sides = near_normal_sides(*self._sampling(normal, clock))
+    def _near_normal(
+        self, family: ProposalFamily, clock: Clock
+    ) -> EvidenceBounds | None:
+        sides = near_normal_sides(*self._sampling(family, clock))
         return None if sides is None else self._summarize(sides)
 
     def _lift(self, normal: NormalForm) -> ScaleMixtureTarget | None:
@@ -239,8 +261,8 @@ class _Run:
     def nothing(self, reason: str) -> EvidenceBounds:
         return without_bounds(*self.fit, self.generator, self.quantity, reason)
 
-    def _sampling(self, normal: NormalForm, clock: Clock) -> tuple:
-        return self.target, normal, self.generator, *self.asked, self.report, clock
+    def _sampling(self, start: NormalForm | ProposalFamily, clock: Clock) -> tuple:
+        return self.target, start, self.generator, *self.asked, self.report, clock
 
     def _summarize(self, sides: Sides) -> EvidenceBounds:
         target, posterior = self.fit
@@ -252,6 +274,11 @@ class _Run:
     def _is_good(self, bounds: EvidenceBounds) -> bool:
         wide = max(WIDE, 3 * (self.asked[1] or 0.0))
         return bounds.reliable and _width(bounds) < wide
+
+
+def proposals_near(target: Target, normal: NormalForm) -> ProposalFamily:
+    """Of the modes that the prior may hide, or of the only one."""
+    return Modes.find(target, normal) or OneMode(normal)
 
 
 def _width(bounds: EvidenceBounds) -> float:

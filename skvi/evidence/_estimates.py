@@ -28,8 +28,8 @@ def block_size(relative_variance: float, n_draws: int) -> int:
     that the average is a valid bound of log Z with about 97.7 % probability, and no
     wider than necessary.
     """
-    best = math.sqrt(max(relative_variance, 0.0) * n_draws) / 4
-    return max(1, min(int(best), n_draws // 64))
+    best, most = math.sqrt(max(relative_variance, 0.0) * n_draws) / 4, n_draws // 64
+    return max(1, int(best) if best < most else most)
 
 
 def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
@@ -151,10 +151,15 @@ def bridge_estimate(
     return estimate, float(variance.sqrt())
 
 
+def weights_of_chains(chains: Chains, density: Density) -> torch.Tensor:
+    """Log weights of a density at posterior draws, (n_chains, n_iterations)."""
+    log_density = density.log_prob(chains.theta.flatten(0, 1))
+    return chains.log_joint - log_density.reshape(chains.log_joint.shape)
+
+
 def width_so_far(forward: torch.Tensor, chains: Chains, above: Density) -> str:
     """Say how far apart the sides are, roughly, for a line of progress."""
-    theta = chains.theta.flatten(0, 1)
-    reverse = chains.log_joint.flatten() - above.log_prob(theta)
+    reverse = weights_of_chains(chains, above).flatten()
     width = -log_mean_exp(-reverse) - log_mean_exp(forward)
     return f"draws of chains, the sides {abs(float(width)):.2g} nats apart so far"
 

@@ -3,10 +3,12 @@
 import torch
 
 from skvi.base import NormalForm
+from skvi.posteriors import Posterior
 from skvi.sampling import draw_weighted
+from skvi.solvers import fit_proposal_normal
 from skvi.targets import Target
 
-__all__ = ["why_too_long"]
+__all__ = ["TOO_LONG", "why_certainly_too_long", "why_too_long"]
 
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.
@@ -14,10 +16,46 @@ MAX_WORK = 1.2e6
 # Variance of the logs of weights beyond which no proposal is near, and draws behind it:
 # 1,000 sparse rows of 1,300 features under N(0, 1) have 3.7, and take minutes.
 FAR, N_DRAWS = 1.0, 256
+# Steps from a fit, of any quality, to that variance within a factor of 2, and the
+# variance that is then beyond doubt.
+N_ROUGH, DOUBTLESS = 3, 10.0
 
 
 @torch.no_grad()
-def why_too_long(target: Target, normal: NormalForm, generator: torch.Generator) -> str:
+def why_certainly_too_long(
+    target: Target, posterior: Posterior, generator: torch.Generator
+) -> str:
+    """`why_too_long` after few steps, where a proposal takes long to fit, too.
+
+    That starts twice where a prior may hide a mode. A few steps from the fit show that
+    no normal comes near, if none does by far.
+
+    Parameters
+    ----------
+    target : Target
+    posterior : Posterior
+        The fitted one.
+    generator : torch.Generator
+
+    Returns
+    -------
+    str
+    """
+    if not _is_large(target) or target.reference.is_log_concave:
+        return ""
+    start = posterior.components[0].as_normal()
+    if start is None:
+        return ""
+    rough = fit_proposal_normal(target, N_ROUGH, start)
+    if rough is None:
+        return ""
+    return why_too_long(target, rough, generator, DOUBTLESS)
+
+
+@torch.no_grad()
+def why_too_long(
+    target: Target, normal: NormalForm, generator: torch.Generator, far: float = FAR
+) -> str:
     """Say why bounds of a linear model would take minutes, if so; else nothing.
 
     Parameters
@@ -26,21 +64,27 @@ def why_too_long(target: Target, normal: NormalForm, generator: torch.Generator)
     normal : NormalForm
         Near the posterior.
     generator : torch.Generator
+    far : float, default=1.0
+        Variance of the logs of weights from which no normal is near.
 
     Returns
     -------
     str
         It names the prior, and what to do.
     """
-    size, n_rows = target.layout.size, target.cost_per_draw
-    if not target.has_design or size * n_rows <= MAX_WORK:
+    if not _is_large(target):
         return ""
     log_weights = draw_weighted(target, normal, N_DRAWS, generator).log_weights
-    if float(log_weights.var()) <= FAR:
+    if float(log_weights.var()) <= far:
         return ""
     is_normal = target.reference.as_normal() is not None
     prior = "a normal prior" if is_normal else "this prior"
-    return TOO_LONG.format(size, n_rows, prior)
+    return TOO_LONG.format(target.layout.size, target.cost_per_draw, prior)
+
+
+def _is_large(target: Target) -> bool:
+    work = target.layout.size * target.cost_per_draw
+    return target.has_design and work > MAX_WORK
 
 
 TOO_LONG = (

@@ -1,35 +1,44 @@
 """Proposals that cover the peak of the prior and the mode of the likelihood."""
 
+from collections.abc import Sequence
 from itertools import combinations
-from typing import TypeGuard
 
 import torch
 
 from skvi.base import NormalForm
-from skvi.base._protocols import Proposal
+from skvi.base._protocols import Density, Proposal
+from skvi.evidence._one_mode import is_heavy_tailed
+from skvi.evidence._proposals import N_CHAINS, Explored, ProposalFamily, Setting
 from skvi.priors import BuiltPrior
-from skvi.sampling import Chains, StudentT, WeightedDraws
-from skvi.sampling._mixture import Mixture, SpikeAndNormal, adapt_mixture, fit_weights
-from skvi.solvers import likelihood_normal
+from skvi.sampling import Chains, StudentT, WeightedDraws, adapt_proposal
+from skvi.sampling._mixture import (
+    Mixture,
+    SpikeAndNormal,
+    adapt_mixture,
+    fitted_mixture,
+)
+from skvi.solvers import dispersed_starts, likelihood_normal
 from skvi.solvers._mode import convex_part, factorize
 from skvi.targets import SupervisedTarget, Target
 
-__all__ = ["Modes", "is_heavy_tailed"]
+__all__ = ["Modes"]
 
-# Mixtures are tried up to this number of parameters, and up to the second number of
-# parameters that a peak can hide get a component for each of their subsets.
-MAX_PARAMS, MAX_SUBSETS = 30, 3
+# Up to so many parameters that a peak can hide get a component for each of their
+# subsets.
+MAX_SUBSETS = 3
 # A prior wider than this many standard deviations of the likelihood has no peak there.
 SPIKE = 3.0
 DF, NARROWER, FLATTEST = 5, 0.9, 1e-3
 
 
-class Modes:
+class Modes(ProposalFamily):
     """Modes hidden by a prior that is not log-concave, and proposals for them.
 
     Parameters
     ----------
     normal : NormalForm
+        Near the posterior, or one of its modes.
+    likelihood : NormalForm
         Normal approximation of the likelihood alone.
     prior : BuiltPrior
     spikes : list of pairs of Tensor of int and NormalForm
@@ -39,10 +48,12 @@ class Modes:
     def __init__(
         self,
         normal: NormalForm,
+        likelihood: NormalForm,
         prior: BuiltPrior,
         spikes: list[tuple[torch.Tensor, NormalForm]],
     ) -> None:
-        self.normal, self.prior, self.spikes = normal, prior, spikes
+        self.normal, self.likelihood = normal, likelihood
+        self.prior, self.spikes = prior, spikes
 
     @property
     def is_complete(self) -> bool:
@@ -73,7 +84,7 @@ class Modes:
             return None
         subsets = _subsets(hidden, normal, fit)
         spikes = [(where, _seen_from(target, normal, where)) for where in subsets]
-        return Modes(normal, prior, spikes)
+        return Modes(fit, normal, prior, spikes)
 
     def proposal(
         self, target: Target, first: StudentT, generator: torch.Generator
@@ -83,30 +94,41 @@ class Modes:
             SpikeAndNormal(self.prior, seen, where, DF, NARROWER)
             for where, seen in self.spikes
         ]
-        components: list[Proposal] = [first, StudentT(self.normal, DF), *spikes]
+        components: list[Proposal] = [first, StudentT(self.likelihood, DF), *spikes]
         return adapt_mixture(target, components, generator)
 
-    def reverse(
-        self, pilot: Chains, normals: list[NormalForm], factor: float
+    def starts(
+        self, target: Target, n_chains: int, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Starts of chains, also where the likelihood is large."""
+        return dispersed_starts(target, self.normal, generator, n_chains)
+
+    def explore(self, setting: Setting, n_pilot: int) -> Explored:
+        """Fit the mixture; chains use it to jump between modes."""
+        target, generator = setting.target, setting.generator
+        first, _ = adapt_proposal(
+            target, self.normal, generator, n_pilot, deadline=setting.deadline
+        )
+        mixture, pilot = self.proposal(target, first, generator)
+        starts = dispersed_starts(target, first.normal, generator, N_CHAINS)
+        return setting.jumping(mixture, pilot, starts, first.normal)
+
+    def lighter(
+        self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()
+    ) -> list[Density]:
+        """Mixtures fitted to the draws, one of each width."""
+        normals = self.normal, *more, self.likelihood
+        return [self._lighter(chains, normals, width) for width in widths]
+
+    def _lighter(
+        self, chains: Chains, normals: Sequence[NormalForm], factor: float
     ) -> Mixture:
-        """Mixture of lighter tails than the posterior's, fitted to its draws."""
         spikes = [
             SpikeAndNormal(self.prior, seen, where, width=factor)
             for where, seen in self.spikes
         ]
-        normals = [NormalForm(n.mean, factor * n.scale) for n in normals]
-        components: list[Proposal] = [*normals, *spikes]
-        theta = pilot.theta.flatten(0, 1)
-        equal = theta.new_ones(len(components), dtype=torch.float64)
-        terms = Mixture(components, equal).log_terms(theta)
-        weights = fit_weights(terms)
-        return Mixture(components, weights)
-
-
-def is_heavy_tailed(target: Target) -> TypeGuard[SupervisedTarget]:
-    """Whether a linear model of few parameters has a prior that is not log-concave."""
-    is_small = target.has_design and target.layout.size <= MAX_PARAMS
-    return is_small and not target.reference.is_log_concave
+        narrower = [NormalForm(n.mean, factor * n.scale) for n in normals]
+        return fitted_mixture([*narrower, *spikes], chains.theta.flatten(0, 1))
 
 
 def _seen_from(

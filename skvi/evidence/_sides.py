@@ -6,7 +6,14 @@ import torch
 
 from skvi.sampling import Chains
 
-__all__ = ["NEARLY_CONSTANT", "Sides", "error_of", "is_loose", "n_draws_for"]
+__all__ = [
+    "MIN_DRAWS",
+    "NEARLY_CONSTANT",
+    "Sides",
+    "error_of",
+    "is_loose",
+    "n_draws_for",
+]
 
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12

@@ -2,12 +2,16 @@
 
 import torch
 
-from skvi.evidence._estimates import forward_bound, jackknife, reverse_bound
+from skvi.evidence._estimates import (
+    forward_bound,
+    jackknife,
+    reverse_bound,
+    weights_of_chains,
+)
 from skvi.evidence._named import ALWAYS, NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._sides import Sides
 from skvi.objectives import ChiBound, RenyiBound
 from skvi.posteriors import Posterior
-from skvi.sampling import Chains
 from skvi.targets import Target
 
 __all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
@@ -104,7 +108,7 @@ def build_table(
     table[f"{prefix}IW-EUBO"] = upper_row(both[1], exists, k)
     if prefix:
         table["annealed EUBO"] = upper_row(reverse_bound(sides.reverse, 1), exists)
-    of_q = _weights_of_chains(posterior, sides.chains)
+    of_q = weights_of_chains(sides.chains, posterior)
     exists = exists if posterior.as_normal() is not None else None
     k = min(K_OF_Q, of_q.shape[1])
     table["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
@@ -124,12 +128,6 @@ def upper_row(
     """Row of a bound from posterior draws."""
     says = IF_EXACT if exists else f"{IF_EXACT}; perhaps +inf"
     return NamedBound(*estimate, "upper", says, exists=exists, k=k)
-
-
-def _weights_of_chains(posterior: Posterior, chains: Chains) -> torch.Tensor:
-    """Log weights of q at the posterior draws, (n_chains, n_iterations)."""
-    log_q = posterior.log_prob(chains.theta.flatten(0, 1))
-    return chains.log_joint - log_q.reshape(chains.log_joint.shape)
 
 
 def upper_exists(target: Target) -> bool | None:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from skvi.evidence._estimates import reverse_bound
+from skvi.evidence._estimates import reverse_bound, weights_of_chains
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._remedies import remedy, with_remedy
@@ -189,19 +189,10 @@ def _table(
         *bridge, "estimate", "consistent, not a bound", holds=NEVER
     )
     rows["tempered chains, upper"] = NamedBound(*both[1], "upper", IF_EXACT)
-    of_q = _weights_of_q(posterior, sides)
-    if of_q is not None:
+    if posterior.side == "exact":
+        of_q = weights_of_chains(draws.chains, posterior)
         k = min(K_OF_Q, of_q.shape[1])
         rows["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
         rows["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
     rows |= {k: row for k, row in symmetrized.items() if row.direction == "upper"}
     return BoundsTable(rows)
-
-
-def _weights_of_q(posterior: Posterior, sides: TemperedSides) -> torch.Tensor | None:
-    """Log weights of q at the draws of the chains, (M, T)."""
-    if posterior.side != "exact":
-        return None
-    chains = sides.draws.chains
-    log_q = posterior.log_prob(chains.theta.flatten(0, 1))
-    return chains.log_joint - log_q.reshape(chains.log_joint.shape)

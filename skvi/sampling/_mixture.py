@@ -19,7 +19,7 @@ __all__ = [
     "Mixture",
     "SpikeAndNormal",
     "adapt_mixture",
-    "fit_weights",
+    "fitted_mixture",
 ]
 
 # Minimum (defensive) fraction of draws from each component.
@@ -276,6 +276,13 @@ def fit_weights(
         if float((weights - last).abs().max()) < EM_TOL:
             break
     return weights
+
+
+def fitted_mixture(components: Sequence[Proposal], theta: torch.Tensor) -> Mixture:
+    """Mixture with the weights of maximum likelihood at draws, (S, P)."""
+    equal = theta.new_ones(len(components), dtype=torch.float64)
+    terms = Mixture(components, equal).log_terms(theta)
+    return Mixture(components, fit_weights(terms))
 
 
 def adapt_mixture(

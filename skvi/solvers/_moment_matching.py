@@ -44,6 +44,8 @@ N_CHAINS = 64
 # Above this number of parameters proposals are factorized: a covariance is too
 # expensive.
 MAX_FULL_RANK = 2000
+# Nats from the ELBO's optimum at which a proposal is good enough.
+PROPOSAL_TOL = 1e-3
 TINY_VARIANCE = 1e-300
 MAX_RHAT = 1.05
 
@@ -223,7 +225,7 @@ def _solve(problem: Problem, max_iter: int) -> Solution:
     """ELBO solution that is close enough, from the better of two starts."""
     solver = NaturalGradient if EmpiricalBayes.missing(problem) else EmpiricalBayes
     return solve_from_best(
-        solver(), problem, SolverOptions(max_iter=max_iter, tol=1e-3)
+        solver(), problem, SolverOptions(max_iter=max_iter, tol=PROPOSAL_TOL)
     )
 
 
@@ -244,7 +246,9 @@ def _ess_goal(problem: Problem) -> int:
     return max(MIN_ESS, 10 * problem.target.layout.size**2)
 
 
-def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | None:
+def fit_proposal_normal(
+    target: Target, max_iter: int = 100, start: NormalForm | None = None
+) -> NormalForm | None:
     """ELBO solution of a linear model, as the center of a proposal.
 
     Full-rank up to 2000 parameters, factorized above.
@@ -255,6 +259,8 @@ def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | Non
         A target with a predictor that is linear in theta.
     max_iter : int, default=100
         Iterations of the natural gradient, which stop 0.001 nats from the optimum.
+    start : NormalForm, default=None
+        Where they begin. None is the better of two starts where there may be two modes.
 
     Returns
     -------
@@ -285,7 +291,12 @@ def fit_proposal_normal(target: Target, max_iter: int = 100) -> NormalForm | Non
     problem = _proposal_problem(target)
     if NaturalGradient.missing(problem):
         return None
-    found = _solve(problem, max_iter)
+    if start is None:
+        found = _solve(problem, max_iter)
+    else:
+        problem = replace(problem, posterior=problem.posterior.near(start))
+        options = SolverOptions(max_iter=max_iter, tol=PROPOSAL_TOL, warm_start=True)
+        found = NaturalGradient().solve(problem, options)
     if found.interrupted:
         raise KeyboardInterrupt
     return found.posterior.as_normal()

@@ -12,6 +12,7 @@ from skvi.base import Layout, NormalForm
 from skvi.evidence import _near_normal, bound_evidence
 from skvi.evidence._estimates import reverse_bound
 from skvi.evidence._near_normal import near_normal_sides
+from skvi.evidence._one_mode import OneMode
 from skvi.evidence._summarize import summarize
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
@@ -91,7 +92,7 @@ def test_single_draws_are_as_far_from_the_truth_as_blocks():
     away = []
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
-        sides = near_normal_sides(Bell(), normal, generator, None, 0.5)
+        sides = near_normal_sides(Bell(), OneMode(normal), generator, None, 0.5)
         posterior = FullRankNormal().build(Bell.layout)
         found = summarize(Bell(), posterior, sides, generator, "")
         away.append((3.0 - found.lower, found.upper - 3.0))
@@ -129,7 +130,7 @@ def test_independence_chains_draw_from_the_posterior():
 def test_sides_of_a_known_integral():
     shifted = NormalForm(torch.full((2,), 0.1).double(), torch.full((2,), 1.1).double())
     generator = torch.Generator().manual_seed(1)
-    sides = near_normal_sides(Bell(), shifted, generator, None, 0.05)
+    sides = near_normal_sides(Bell(), OneMode(shifted), generator, None, 0.05)
     assert float(sides.forward.exp().mean().log()) == pytest.approx(3.0, abs=0.05)
     assert float(-(-sides.reverse).exp().mean().log()) == pytest.approx(3.0, abs=0.05)
 
@@ -137,7 +138,7 @@ def test_sides_of_a_known_integral():
 def test_other_posteriors_are_left_to_gradients():
     far = NormalForm(torch.full((2,), 3.0).double(), torch.ones(2).double())
     generator = torch.Generator().manual_seed(0)
-    assert near_normal_sides(Bell(), far, generator, None, None) is None
+    assert near_normal_sides(Bell(), OneMode(far), generator, None, None) is None
 
 
 def logistic_target(n=40, d=8, width=30.0):

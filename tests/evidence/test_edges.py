@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from skvi.base import Layout, NormalForm
 from skvi.evidence import _importance, record_training
 from skvi.evidence._importance import importance_sides
+from skvi.evidence._one_mode import OneMode
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import HierarchicalNormal, Normal
 from skvi.sampling import HamiltonianChains
@@ -110,6 +111,6 @@ def test_the_default_keeps_so_many_states_of_chains(precision, monkeypatch):
     monkeypatch.setattr(_importance, "draw_limit", lambda n_params: 8192)
     target, generator = Rate(0.7), torch.Generator().manual_seed(0)
     wide = NormalForm(torch.zeros(1).double(), torch.full((1,), 1.2).double())
-    sides = importance_sides(target, wide, generator, None, precision)
+    sides = importance_sides(target, OneMode(wide), generator, None, precision)
     kept = sides.chains.log_joint.numel()
     assert kept > 8192 if precision else kept <= 8192

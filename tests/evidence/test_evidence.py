@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
-from skvi.evidence import _importance, bound_evidence
+from skvi.evidence import _importance, _one_mode, bound_evidence
 from skvi.evidence._estimates import (
     block_size,
     bridge_estimate,
@@ -253,7 +253,7 @@ def test_chains_that_do_not_mix(monkeypatch):
 def test_heavy_tails_below(monkeypatch):
     """A proposal ten times too narrow. Wrong variant: khat of the upper side only."""
     target, posterior, _ = conjugate()
-    adapt = _importance.adapt_proposal
+    adapt = _one_mode.adapt_proposal
 
     def narrow(*args, **options):
         proposal, pilot = adapt(*args, **options)
@@ -261,7 +261,7 @@ def test_heavy_tails_below(monkeypatch):
         normal = type(normal)(normal.mean, 0.1 * normal.scale)
         return type(proposal)(normal, 40), pilot
 
-    monkeypatch.setattr(_importance, "adapt_proposal", narrow)
+    monkeypatch.setattr(_one_mode, "adapt_proposal", narrow)
     assert_unreliable(
         bounds_of(target, posterior, 0, method="importance"),
         "lower bound are too heavy-tailed (Pareto k",

@@ -91,9 +91,10 @@ def test_reverse_mixtures_have_lighter_tails():
     normal = likelihood_normal(target)
     eps = torch.randn(200, 3, generator=torch.Generator().manual_seed(1)).double()
     pilot = Chains(normal.transform(eps).reshape(4, 50, 3), torch.zeros(4, 50), 0.8)
-    modes = Modes(normal, target.prior, [(where, _seen_from(target, normal, where))])
-    mixture = modes.reverse(pilot, [normal], 0.5)
-    likely, spike = mixture.components
+    spikes = [(where, _seen_from(target, normal, where))]
+    modes = Modes(normal, normal, target.prior, spikes)
+    (mixture,) = modes.lighter(pilot, [0.5])
+    _, likely, spike = mixture.components
     torch.testing.assert_close(likely.variance, 0.25 * normal.variance)
     precision = torch.linalg.inv(modes.spikes[0][1].covariance())[1:, 1:]
     conditional = torch.linalg.inv(precision).diagonal()

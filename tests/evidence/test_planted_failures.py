@@ -12,7 +12,7 @@ from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence import _importance, bound_evidence
+from skvi.evidence import _one_mode, bound_evidence
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Normal
@@ -90,17 +90,17 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
         *data
     )
-    adapt = _importance.adapt_proposal
+    adapt = _one_mode.adapt_proposal
 
     def plain(target, normal, generator, n_draws, deadline):
         q = model.posterior_.as_normal()
         proposal, _ = adapt(target, q, generator)
         proposal = type(proposal)(q, 200)  # nearly q
-        draws = _importance.draw_weighted(target, proposal, 4096, generator)
+        draws = _one_mode.draw_weighted(target, proposal, 4096, generator)
         return proposal, draws
 
-    monkeypatch.setattr(_importance, "adapt_proposal", plain)
-    monkeypatch.setattr(_importance, "MAX_RESCUES", 0)
+    monkeypatch.setattr(_one_mode, "adapt_proposal", plain)
+    monkeypatch.setattr(_one_mode, "MAX_RESCUES", 0)
     bounds = model.evidence_bounds(*data, method="importance", random_state=0)
     assert not bounds.reliable
     assert "lower bound are too heavy-tailed (Pareto k" in bounds.reason

@@ -13,7 +13,7 @@ from skvi.evidence._remedies import remedy
 from skvi.likelihoods import BernoulliLikelihood
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.losses import LogLoss
-from skvi.posteriors import FullRankNormal
+from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import ARD, Horseshoe, Normal, StudentT
 from skvi.solvers import fit_proposal_normal
@@ -73,6 +73,30 @@ def test_seconds_that_ended_a_run_are_named(method, monkeypatch):
         assert not bounds.reliable
         assert "R-hat" in bounds.reason
         assert ("max_seconds ended the run" in bounds.reason) == (seconds is not None)
+
+
+def test_what_certainly_takes_minutes_is_said_before_a_proposal_is_fitted(monkeypatch):
+    """From a poor fit, under a prior for which proposals are fitted from two starts.
+
+    Wrong variants: no rough fit, so that a proposal is fitted; nearly normal posteriors
+    are refused, too.
+    """
+
+    class Fitted(Exception):
+        pass
+
+    def fit(*args):
+        raise Fitted
+
+    monkeypatch.setattr("skvi.evidence._bounds.fit_proposal_normal", fit)
+    far, near = target_with(StudentT(), n=300, d=500), target_with(StudentT(), n=5000)
+    monkeypatch.setattr("skvi.evidence._forecast.MAX_WORK", 1e4)
+    options = torch.Generator().manual_seed(0), None, None, "log evidence", None
+    posterior = MeanFieldNormal().build(far.layout)
+    bounds = bound_evidence(far, posterior, *options)
+    assert "and under this prior" in bounds.reason
+    with pytest.raises(Fitted):
+        bound_evidence(near, MeanFieldNormal().build(near.layout), *options)
 
 
 def test_what_takes_minutes_is_said_at_once():

@@ -85,14 +85,21 @@ VARIANTS = [
     _v(
         "minutes-not-foreseen",
         "_forecast.py",
-        "    if float(log_weights.var()) <= FAR:",
+        "    if float(log_weights.var()) <= far:",
         "    if True:",
         "chains begin although they would take minutes",
     ),
     _v(
+        "two-fits-before-a-certain-refusal",
+        "_forecast.py",
+        "    rough = fit_proposal_normal(target, N_ROUGH, start)",
+        "    rough = None",
+        "a proposal is fitted from two starts where no normal can be near",
+    ),
+    _v(
         "nearly-normal-is-too-long",
         "_forecast.py",
-        "    if float(log_weights.var()) <= FAR:",
+        "    if float(log_weights.var()) <= far:",
         "    if False:",
         "many coefficients are refused where weights are nearly constant",
     ),
@@ -218,8 +225,8 @@ VARIANTS = [
     _v(
         "bridge-of-another-density",
         "_importance.py",
-        "bridge=reverse_weights(proposal.log_prob(theta))",
-        "bridge=reverse_weights(above.log_prob(theta))",
+        "bridge=weights_of_chains(chains, proposal)",
+        "bridge=weights_of_chains(chains, above.density)",
         "reverse weights of another density than the proposal's",
     ),
     _v(
