@@ -72,7 +72,10 @@ class _BuiltBlocks(BuiltPrior):
 
     @property
     def n_unknown_scales(self) -> int:  # type: ignore[override]
-        return sum(p.n_unknown_scales for p in self.priors)
+        found = [p.n_unknown_scales for p in self.priors]
+        # A known scale makes the whole prior normal only if all others are.
+        pairs = zip(found, self.priors, strict=True)
+        return sum(found) if all(n or p.as_normal() for n, p in pairs) else 0
 
     def given_scale(self, scale: float) -> BuiltPrior:
         parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]

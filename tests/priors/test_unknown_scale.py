@@ -183,3 +183,15 @@ def test_other_divergences_keep_the_scale():
     assert model.prior_["coef"].scale == 1.0
     model = BayesianPoissonRegressor(prior="auto", likelihood="negative_binomial")
     assert model.fit(X, y).prior_["coef"].scale == 1.0
+
+
+def test_beside_an_intercept_that_is_not_normal():
+    """The scale stays integrated out, as one of the coefficients' own.
+
+    Wrong variant: a known scale is taken to make the whole prior normal.
+    """
+    X, y = data()
+    model = BayesianLogisticRegression(intercept_prior="laplace").fit(X, y)
+    plain = BayesianLogisticRegression().fit(X, y)
+    np.testing.assert_allclose(model.coef_, plain.coef_, atol=0.03)
+    assert not hasattr(model, "prior_scale_")

@@ -20,6 +20,13 @@ VARIANTS = [
         "blocks with different numbers of rows share their scales",
     ),
     _v(
+        "unknown-scale-beside-any-prior",
+        "_blocks.py",
+        "return sum(found) if all(n or p.as_normal() for n, p in pairs) else 0",
+        "return sum(found) if all(n or p for n, p in pairs) else 0",
+        "a known scale is taken to make the whole prior normal",
+    ),
+    _v(
         "scale-of-the-other-tail",
         "_half_cauchy.py",
         "scale = torch.where(score > 0, 1 / tangent, tangent)",
