@@ -146,7 +146,7 @@ def report_memory(label):
 
 
 CANDIDATES = {
-    "full_rank": BayesianLogisticRegression,
+    "full_rank": lambda: BayesianLogisticRegression(prior="normal"),
     "mean_field": lambda: BayesianLogisticRegression(
         posterior="mean_field", prior="normal"
     ),

@@ -14,9 +14,9 @@ def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Make objects for nested names in `set_params`.
 
     A shorthand becomes its object, so that ``divergence__alpha`` can be set on
-    "renyi"; ``intercept_prior__scale`` makes None a `Normal`; and
-    ``prior__coef__scale`` sets a parameter of one entry of a mapping of priors, of
-    which a changed copy is made.
+    "renyi"; ``intercept_prior__scale`` makes None a `Normal`, and ``prior__scale``
+    makes "auto" one; and ``prior__coef__scale`` sets a parameter of one entry of a
+    mapping of priors, of which a changed copy is made.
 
     Parameters
     ----------
@@ -45,6 +45,8 @@ def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_shorthand(estimator: Any, name: str, value: str, table: dict) -> Any:
+    if name == "prior" and value == "auto":
+        return Normal()
     if value not in table:
         raise ValueError(
             f"The {name!r} parameter of {type(estimator).__name__} must be one of "

@@ -98,7 +98,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         ``set_params(divergence="renyi", divergence__alpha=0.3)`` works, and so
         does a grid over ``divergence__alpha`` if the divergence is a string.
         ``prior__coef__scale`` changes one entry of a mapping of priors, and
-        ``intercept_prior__scale`` makes None a `Normal`.
+        ``intercept_prior__scale`` makes None a `Normal`, as ``prior__scale`` does
+        "auto".
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import why_certainly_too_long, why_too_long
+from skvi.evidence._forecast import TOO_LONG, why_certainly_too_long, why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
@@ -18,7 +18,8 @@ from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
 from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._scale_modes import ScaleModes, center_of
+from skvi.evidence._scale_modes import ScaleFits, ScaleModes, center_of
+from skvi.evidence._scale_path import is_affordable, scale_sides
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
@@ -129,7 +130,7 @@ def bound_evidence(
 
         linear = cast(SupervisedTarget, target)
         found = None if method == "annealing" else run.over_scales()
-        if found is not None and (found.reliable or run.clock.is_limited):
+        if found is not None:
             return found
         options = linear, posterior, generator, at_scale, run.clock
         return bound_over_scales(*options) or run.nothing(UNFINISHED)
@@ -193,11 +194,29 @@ class _Run:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def over_scales(self) -> EvidenceBounds | None:
-        """By a mixture of normals at known scales, if there is one near."""
+        """Without a sum, where normals at known scales can be fitted."""
         target, clock = cast(SupervisedTarget, self.target), self.clock.part(0.5)
         center = center_of(target, self.fit[1])
-        options = self.generator, self.asked[1], clock.until(0.5)
-        scales = ScaleModes.find(target, center, *options)
+        fits = ScaleFits.around(target, center, clock.until(0.5))
+        if fits is None:
+            return None
+        found = self._modes_of_scales(target, fits, clock)
+        if found is not None and found.reliable:
+            return found
+        size, n_rows = target.layout.size, target.cost_per_draw
+        if not (clock.is_limited or is_affordable(target)):
+            return found or self.nothing(TOO_LONG.format(size, n_rows, "this prior"))
+        if len(fits.normals) < 2:
+            return found or self.nothing(UNFINISHED)
+        options = self.generator, *self.asked, self.report, self.clock
+        path = self._summarize_tempered(scale_sides(target, fits, *options))
+        return path if found is None else _better(path, found)
+
+    def _modes_of_scales(
+        self, target: SupervisedTarget, fits: ScaleFits, clock: Clock
+    ) -> EvidenceBounds | None:
+        """By a mixture of the normals, if it is near."""
+        scales = ScaleModes.of(target, fits, self.generator, self.asked[1])
         if scales is None:
             return None
         part = clock.part(1.0)

@@ -8,7 +8,7 @@ from skvi.sampling import draw_weighted
 from skvi.solvers import fit_proposal_normal
 from skvi.targets import Target
 
-__all__ = ["why_certainly_too_long", "why_too_long"]
+__all__ = ["TOO_LONG", "why_certainly_too_long", "why_too_long"]
 
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.

@@ -22,8 +22,9 @@ from skvi.sampling import (
 from skvi.sampling._state import Report
 from skvi.targets import Target
 from skvi.targets._scale_mixture import ScaleMixtureTarget
+from skvi.targets._unknown_scale import UnknownScaleTarget
 
-__all__ = ["mixture_sides", "why_hopeless"]
+__all__ = ["in_parameters", "mixture_sides", "why_hopeless"]
 
 # Sweeps of chains from which the second path gets its start, half of them warm-up, and
 # fewest of the run: with many of them, correlated coefficients change places slowly.
@@ -118,6 +119,30 @@ def mixture_sides(
         _least_sweeps(len(lifted.where)),
         N_SYSTEMS,
     )
+    return in_parameters(target, lifted, sides)
+
+
+@torch.no_grad()
+def in_parameters(
+    target: Target,
+    lifted: ScaleMixtureTarget | UnknownScaleTarget,
+    sides: TemperedSides,
+) -> TemperedSides:
+    """Chains of a target's own parameters, without the scales beside which they ran.
+
+    Parameters
+    ----------
+    target : Target
+    lifted : ScaleMixtureTarget or UnknownScaleTarget
+        The same evidence.
+    sides : TemperedSides
+        Of the second.
+
+    Returns
+    -------
+    TemperedSides
+        R-hat is that of parameters and fitted values.
+    """
     chains = sides.draws.chains
     theta = lifted.theta(chains.theta.flatten(0, 1))
     log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)

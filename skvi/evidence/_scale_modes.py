@@ -26,7 +26,7 @@ from skvi.sampling._mixture import Mixture, adapt_mixture, fitted_mixture
 from skvi.solvers import NaturalGradient, Problem, SolverOptions, implied_scale
 from skvi.targets import SupervisedTarget, Target
 
-__all__ = ["ScaleModes", "center_of"]
+__all__ = ["ScaleFits", "ScaleModes", "center_of"]
 
 # Normals at neighboring scales are about CLOSE nats apart, and at most LONGEST in the
 # log scale, from the best one to where the integrand has fallen by so many nats below
@@ -51,6 +51,52 @@ def center_of(target: SupervisedTarget, posterior: Posterior) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class ScaleFits:
+    """Normals near the posterior at known scales, in ascending order of these.
+
+    Parameters
+    ----------
+    log_scales : list of float
+    normals : list of NormalForm
+    values : list of float
+        ELBOs, with the log density of the logarithm of the scale.
+    is_dense : bool
+        Whether neighbors are close, from where there is hardly any mass to where there
+        is hardly any again.
+    """
+
+    log_scales: list[float]
+    normals: list[NormalForm]
+    values: list[float]
+    is_dense: bool
+
+    @staticmethod
+    def around(
+        target: SupervisedTarget, center: float, deadline: float = math.inf
+    ) -> "ScaleFits | None":
+        """Fit normals at scales around one; None where none can be fitted.
+
+        Parameters
+        ----------
+        target : SupervisedTarget
+            With one unknown scale.
+        center : float
+            A likely log scale.
+        deadline : float, default=inf
+            Reading of `time.monotonic` after which no further normal is fitted.
+        """
+        if target.layout.size > MAX_PARAMS:
+            return None
+        fits = _Fits(target)
+        return fits.around(center, deadline) if fits.are_possible else None
+
+    @property
+    def likeliest(self) -> NormalForm:
+        """The normal at the scale with the most mass."""
+        return self.normals[self.values.index(max(self.values))]
+
+
+@dataclass(frozen=True, eq=False)
 class ScaleModes(ProposalFamily):
     """Normals at known scales, whose mixture is near the posterior.
 
@@ -72,40 +118,33 @@ class ScaleModes(ProposalFamily):
     pilot: WeightedDraws
 
     @staticmethod
-    def find(
+    def of(
         target: SupervisedTarget,
-        center: float,
+        fits: ScaleFits,
         generator: torch.Generator,
         precision: float | None = None,
-        deadline: float = math.inf,
     ) -> "ScaleModes | None":
-        """Fit normals at scales around one; None where their mixture is not near.
+        """Mix normals at known scales; None where that is not near the posterior.
 
         Parameters
         ----------
         target : SupervisedTarget
             With one unknown scale.
-        center : float
-            A likely log scale.
+        fits : ScaleFits
         generator : torch.Generator
         precision : float, default=None
             See `bound_evidence`.
-        deadline : float, default=inf
-            Reading of `time.monotonic` after which no further normal is fitted.
         """
-        fits = _Fits(target, deadline)
-        if target.layout.size > MAX_PARAMS or not fits.are_possible:
+        if not fits.is_dense:
             return None
-        found = fits.around(center)
-        if found is None:
-            return None
-        components = [StudentT(n) for n in found[0]]
-        components.append(StudentT(found[0][-1], df=1))
+        components = [StudentT(n) for n in fits.normals]
+        components.append(StudentT(fits.normals[-1], df=1))
         n_draws = N_PILOT // 4 if is_loose(precision) else N_PILOT
         mixture, pilot = adapt_mixture(target, components, generator, n_draws)
         share = pilot.ess / n_draws
         is_near = share > GOOD_ESS or (share > LEAST_ESS and pilot.khat <= MOST_KHAT)
-        return ScaleModes(*found, mixture, pilot) if is_near else None
+        found = fits.normals, fits.likeliest, mixture, pilot
+        return ScaleModes(*found) if is_near else None
 
     least_draws = N_PILOT
     #: In each block of so many some draws are not far out.
@@ -149,8 +188,8 @@ class ScaleModes(ProposalFamily):
 class _Fits:
     """ELBO solutions at known scales, each from the one beside it."""
 
-    def __init__(self, target: SupervisedTarget, deadline: float) -> None:
-        self.target, self.deadline = target, deadline
+    def __init__(self, target: SupervisedTarget) -> None:
+        self.target = target
         shape = FullRankNormal().build(target.layout).to(target.hyper.device)
         self.problem = Problem(target, ELBO(), KL(), shape, None)
 
@@ -158,26 +197,27 @@ class _Fits:
     def are_possible(self) -> bool:
         return not NaturalGradient.missing(self.problem)
 
-    def around(self, center: float) -> tuple[list[NormalForm], NormalForm] | None:
-        """Normals at scales around one, ascending at the end, and the likeliest one."""
-        middle = self.at(center, None)
-        normals, top = [middle[0]], middle
+    def around(self, center: float, deadline: float) -> ScaleFits:
+        middle = (center, *self.at(center, None))
+        found, top, is_dense = [middle], middle[2], True
         for sign, fall in FALLS.items():
-            log_scale, step, (normal, value) = center, FIRST, middle
-            while value > top[1] - fall:
-                if len(normals) == MAX_SCALES or time.monotonic() > self.deadline:
-                    return None
-                found = self.at(log_scale + sign * step, normal)
-                apart = _divergence(normal, found[0])
+            step, last = FIRST, middle
+            while last[2] > top - fall:
+                if len(found) == MAX_SCALES or time.monotonic() > deadline:
+                    is_dense = False
+                    break
+                log_scale = last[0] + sign * step
+                trial = (log_scale, *self.at(log_scale, last[1]))
+                apart = _divergence(last[1], trial[1])
                 if apart > 2 * CLOSE and step > SHORTEST:
                     step *= 0.5
                     continue
-                log_scale += sign * step
                 step = min(step * min((CLOSE / max(apart, 1e-9)) ** 0.5, 2), LONGEST)
-                normal, value = found
-                normals.append(normal)
-                top = max(top, found, key=lambda pair: pair[1])
-        return normals, top[0]
+                found.append(trial)
+                top, last = max(top, trial[2]), trial
+        found.sort(key=lambda fit: fit[0])
+        log_scales, normals, values = zip(*found, strict=True)
+        return ScaleFits(list(log_scales), list(normals), list(values), is_dense)
 
     def at(
         self, log_scale: float, start: NormalForm | None

@@ -70,14 +70,14 @@ default="auto"
         their ten strongest directions; "mean_field" ignores them, needs less memory,
         and is for thousands of features.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
-"log_uniform"}, Prior, Posterior or dict, default="normal"
-        Distribution of the coefficients before the data. "normal" has the scale 1,
-        which suits standardized features. "auto" is ``Normal(scale=HalfCauchy())``:
-        normal, with one scale for all coefficients that the data find, so that weak
-        effects are shrunk much and strong ones little. The half-Cauchy hyperprior is
-        weak and proper; the evidence integrates over the scale, and plugs nothing in,
-        but ``coef_std_`` and predictions are those at one scale: with few rows the
-        deviations of strong effects are up to a quarter too small.
+"log_uniform"}, Prior, Posterior or dict, default="auto"
+        Distribution of the coefficients before the data. "auto" is
+        ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients that
+        the data find, so that weak effects are shrunk much and strong ones little. The
+        half-Cauchy hyperprior is weak and proper; the evidence integrates over the
+        scale, and plugs nothing in, but ``coef_std_`` and predictions are those at one
+        scale: with few rows the deviations of strong effects are up to a quarter too
+        small. "normal" has the scale 1, which suits standardized features.
         ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
         has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
         coefficients without effect to 0 and leave large ones alone. A dict gives one
@@ -219,7 +219,7 @@ default="auto"
         divergence="kl",
         loss="log",
         posterior="auto",
-        prior="normal",
+        prior="auto",
         intercept_prior=None,
         fit_intercept=True,
         likelihood="poisson",

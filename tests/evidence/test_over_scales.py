@@ -52,14 +52,14 @@ CASES = {  # rows, effects
 }
 
 
-def grid_of(model, X, y, n_nodes):
+def grid_of(model, X, y, n_nodes, reach=12.5):
     """Log evidence without an intercept, by the trapezoidal rule over coefficients.
 
     An even number of nodes leaves out 0, where the density may be infinite.
     """
     size = X.shape[1]
     # Equal steps of asinh are dense near 0, where the density has a peak.
-    reach = 20 if size == 1 else 12.5
+    reach = 20 if size == 1 else reach
     line = torch.linspace(-reach, reach, n_nodes, dtype=torch.float64)
     axis, log_width = 1e-4 * torch.sinh(line), (1e-4 * torch.cosh(line)).log()
     theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
@@ -89,6 +89,29 @@ def test_a_mixture_over_scales_holds_the_integral(case, monkeypatch):
     assert found.reliable
     assert low < exact < high
     assert high - low < 0.15
+
+
+@pytest.mark.parametrize("case", ["one", "separated"])
+def test_chains_over_scales_hold_the_integral(case, monkeypatch):
+    """Classes that two coefficients separate leave their scale a tail to infinity.
+
+    Wrong variant: a scale that does not end at the last one, where chains then stay.
+    """
+    monkeypatch.setattr(_bounds.ScaleModes, "of", lambda *_: None)
+    n, effects = (14, [1.0, -0.5]) if case == "separated" else CASES[case]
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, len(effects)))
+    noise = 0.0 if case == "separated" else rng.logistic(size=n)
+    y = X @ np.array(effects) > noise
+    model = BayesianLogisticRegression(fit_intercept=False).fit(X, y)
+    found = model.evidence_bounds(X, y, random_state=1, n_draws=4000)
+    exact = grid_of(model, X, y, 6000 if len(effects) == 1 else 500, reach=22)
+    low, high = found.interval()
+    assert found.method == "tempering"
+    assert found.reliable
+    assert low < exact < high
+    assert abs(found.estimate - exact) < 0.05
+    assert high - low < 0.3
 
 
 def test_seconds_end_the_sum_over_scales(monkeypatch):

@@ -6,6 +6,13 @@ _v = variants_of("priors/")
 
 VARIANTS = [
     _v(
+        "scale-of-the-other-tail",
+        "_half_cauchy.py",
+        "scale = torch.where(score > 0, 1 / tangent, tangent)",
+        "scale = torch.where(score > 0, tangent, 1 / tangent)",
+        "large scales for small scores",
+    ),
+    _v(
         "gradient-at-the-median-scale",
         "_normal.py",
         "        return -expected * theta / self.scale.square()",

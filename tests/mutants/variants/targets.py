@@ -6,6 +6,20 @@ _v = variants_of("targets/")
 
 VARIANTS = [
     _v(
+        "score-without-determinant",
+        "_unknown_scale.py",
+        "return diagonal.log().sum(1) - 0.5 * squares - constant",
+        "return 0.0 * diagonal.log().sum(1) - 0.5 * squares - constant",
+        "whitened parameters beside a scale without their determinant",
+    ),
+    _v(
+        "score-slope-without-nodes",
+        "_unknown_scale.py",
+        "+ (by_z * self._mix(slopes, nodes)).sum(1)",
+        "+ 0.0 * (by_z * self._mix(slopes, nodes)).sum(1)",
+        "the slope of a scale as if the normals were the same at each",
+    ),
+    _v(
         "scales-without-jacobian",
         "_scale_mixture.py",
         "0.5 * (ratio.square() + LOG_2PI - free.log())",
