@@ -6,6 +6,7 @@ posterior draws: ``lw = log p(D, theta) - log r(theta)`` in both cases.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from scipy.special import stdtrit
@@ -20,6 +21,13 @@ N_GROUPS = 64
 RARE = 0.99
 
 
+class Estimate(NamedTuple):
+    """A value and its standard error."""
+
+    value: float
+    se: float
+
+
 def block_size(relative_variance: float, n_draws: int) -> int:
     """Draws per importance-weighted estimate, K.
 
@@ -32,11 +40,12 @@ def block_size(relative_variance: float, n_draws: int) -> int:
     return max(1, int(best) if best < most else most)
 
 
-def forward_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
+def forward_bound(log_weights: torch.Tensor, k: int) -> Estimate:
     """IW-ELBO: mean over blocks of K draws, and its standard error."""
     blocks = log_weights[: len(log_weights) // k * k].reshape(-1, k)
     values = log_mean_exp(blocks)
-    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+    error = float(values.std()) / math.sqrt(len(values))
+    return Estimate(float(values.mean()), error)
 
 
 def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
@@ -55,7 +64,7 @@ def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
     return max(2 * error + unseen - bias, 0.0)
 
 
-def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
+def reverse_bound(log_weights: torch.Tensor, k: int) -> Estimate:
     """IW-EUBO: mean over blocks of K posterior draws, and its standard error.
 
     Parameters
@@ -68,7 +77,7 @@ def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
 
     Returns
     -------
-    value, standard_error : float
+    Estimate
         The error of fewer than 64 chains is so much larger that quantiles for 64 of
         them are valid.
     """
@@ -80,7 +89,7 @@ def reverse_bound(log_weights: torch.Tensor, k: int) -> tuple[float, float]:
     error = float(values.std()) / math.sqrt(n_chains)
     if 1 < n_chains < N_GROUPS:
         error *= float(stdtrit(n_chains - 1, RARE) / stdtrit(N_GROUPS - 1, RARE))
-    return float(values.mean()), error
+    return Estimate(float(values.mean()), error)
 
 
 def finite_sample_bounds(
@@ -112,7 +121,7 @@ def finite_sample_bounds(
 
 def bridge_estimate(
     forward: torch.Tensor, reverse: torch.Tensor, n_effective: float
-) -> tuple[float, float]:
+) -> Estimate:
     """Optimal bridge estimate of log Z (Meng and Wong 1996, eq. 4.1).
 
     Both sets of log weights refer to the same proposal.
@@ -128,7 +137,7 @@ def bridge_estimate(
 
     Returns
     -------
-    value, standard_error : float
+    Estimate
         Consistent, not a bound. The error is asymptotic (delta method).
     """
     n_forward = len(forward)
@@ -148,7 +157,7 @@ def bridge_estimate(
     b = torch.sigmoid(-(flat + shift))
     variance = a.var() / a.mean() ** 2 / n_forward
     variance = variance + b.var() / b.mean() ** 2 / n_effective
-    return estimate, float(variance.sqrt())
+    return Estimate(estimate, float(variance.sqrt()))
 
 
 def weights_of_chains(chains: Chains, density: Density) -> torch.Tensor:
@@ -168,11 +177,11 @@ def jackknife(
     bound: Callable[[torch.Tensor], torch.Tensor],
     log_weights: torch.Tensor,
     n_blocks: int = 32,
-) -> tuple[float, float]:
+) -> Estimate:
     """A function of log weights, and its block jackknife standard error."""
     blocks = log_weights[: len(log_weights) // n_blocks * n_blocks]
     blocks = blocks.reshape(n_blocks, -1)
     kept = [torch.cat([blocks[:i], blocks[i + 1 :]]) for i in range(n_blocks)]
     values = torch.stack([bound(part.reshape(-1)) for part in kept])
     error = math.sqrt(n_blocks - 1) * float(values.std(correction=0))
-    return float(bound(log_weights)), error
+    return Estimate(float(bound(log_weights)), error)

@@ -5,6 +5,7 @@ from typing import cast
 import torch
 
 from skvi.divergences import KL
+from skvi.evidence._estimates import Estimate
 from skvi.objectives import Objective
 from skvi.posteriors import Posterior
 from skvi.sampling import WeightedDraws
@@ -23,7 +24,7 @@ def lower_bound(
     posterior: Posterior,
     generator: torch.Generator,
     n_draws: int = BOUND_DRAWS,
-) -> tuple[float, float]:
+) -> Estimate:
     """ELBO (KL, weight 1) of a fitted posterior, and its standard error.
 
     Parameters
@@ -36,9 +37,10 @@ def lower_bound(
 
     Returns
     -------
-    value, standard_error : float
-        In nats. The error is 0 if the value comes from quadrature and a closed form;
-        otherwise it is that of the mean of `n_draws` log weights.
+    Estimate
+        Named tuple of `value` and standard error `se`, in nats. The error is 0 if the
+        value comes from quadrature and a closed form; otherwise it is that of the mean
+        of `n_draws` log weights.
 
     Examples
     --------
@@ -56,23 +58,24 @@ def lower_bound(
     >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
     >>> posterior = FullRankNormal().build(model.layout)  # mean 0, width 0.1
     >>> lower_bound(target, posterior, torch.Generator())
-    (-8.6555, 0.0)
+    Estimate(value=-8.6555, se=0.0)
     >>> exact = NormalForm(
     ...     torch.ones(1).double() * 4 / 3, torch.ones(1).double() / 3**0.5
     ... )
     >>> posterior = posterior.near(exact)
     >>> lower_bound(target, posterior, torch.Generator())  # log p(D)
-    (-4.7205, 0.0)
+    Estimate(value=-4.7205, se=0.0)
     """
     normal, kl = posterior.as_normal(), KL()
     if target.has_moments and normal is not None:
         if kl.has_closed_form(target.reference):
             linear = cast(SupervisedTarget, target)
             loss = linear.expected_loss_terms(normal)[0]
-            return -float(loss + kl.closed_form(normal, target.reference)), 0.0
+            value = -float(loss + kl.closed_form(normal, target.reference))
+            return Estimate(value, 0.0)
     log_weights = _log_weights(target, posterior, n_draws, generator)
     error = float(log_weights.std()) / n_draws**0.5
-    return float(log_weights.mean()), error
+    return Estimate(float(log_weights.mean()), error)
 
 
 def _log_weights(

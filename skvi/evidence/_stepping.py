@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from skvi.evidence._estimates import bridge_estimate
+from skvi.evidence._estimates import Estimate, bridge_estimate
 from skvi.sampling import effective_sample_size, pareto_khat
 from skvi.sampling._diagnostics import khat_limit
 from skvi.utils._log_space import log_mean_exp
@@ -71,9 +71,7 @@ def _mean_of_blocks(increments: torch.Tensor, n_blocks: int) -> torch.Tensor:
     return log_mean_exp(blocks).mean(2).sum(0)
 
 
-def ladder_bridge(
-    log_weights: torch.Tensor, betas: torch.Tensor
-) -> tuple[float, float]:
+def ladder_bridge(log_weights: torch.Tensor, betas: torch.Tensor) -> Estimate:
     """Bridge estimate of every ratio, and the error of their sum.
 
     Parameters
@@ -83,7 +81,7 @@ def ladder_bridge(
 
     Returns
     -------
-    value, standard_error : float
+    Estimate
         Consistent if the chains have mixed. The error is that of the mean over systems
         of the midpoint between the bounds.
     """
@@ -93,9 +91,9 @@ def ladder_bridge(
         ess = [float(effective_sample_size(w[..., None])[0]) for w in (below, above)]
         # Draws at both ends have the same autocorrelation: only their ratio matters.
         n_above = below.numel() * max(ess[1], 1.0) / max(ess[0], 1.0)
-        total += bridge_estimate(below.flatten(), above, n_above)[0]
+        total += bridge_estimate(below.flatten(), above, n_above).value
     bounds = ladder_upper(log_weights, betas) + ladder_lower(log_weights, betas)
-    return total, float(bounds.std()) / 2 / math.sqrt(len(bounds))
+    return Estimate(total, float(bounds.std()) / 2 / math.sqrt(len(bounds)))
 
 
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:

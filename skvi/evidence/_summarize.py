@@ -5,6 +5,7 @@ import math
 import torch
 
 from skvi.evidence._estimates import (
+    Estimate,
     bridge_estimate,
     finite_sample_bounds,
     forward_bound,
@@ -51,7 +52,7 @@ def summarize(
             lower -= missing_distance(signed[0], sides.k_below, lower_se)
         if sides.k_above == 1:
             upper += missing_distance(signed[1], sides.k_above, upper_se)
-    both = (lower, lower_se), (upper, upper_se)
+    both = Estimate(lower, lower_se), Estimate(upper, upper_se)
     inverse_weights = torch.exp(reverse.min() - reverse)
     ess_chains = float(effective_sample_size(inverse_weights[..., None])[0])
     bridge = bridge_estimate(forward, sides.bridge, max(ess_chains, 2.0))
@@ -76,7 +77,7 @@ def summarize(
         upper=upper,
         lower_se=lower_se,
         upper_se=upper_se,
-        estimate=bridge[0],
+        estimate=bridge.value,
         gap=upper - lower,
         ess=float(1 / weights.square().sum()),
         khat=max(khats),

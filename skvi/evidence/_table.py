@@ -3,6 +3,7 @@
 import torch
 
 from skvi.evidence._estimates import (
+    Estimate,
     forward_bound,
     jackknife,
     reverse_bound,
@@ -15,8 +16,6 @@ from skvi.posteriors import Posterior
 from skvi.targets import Target
 
 __all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
-
-Estimate = tuple[float, float]
 
 # Draws of q behind the rows that are functions of its weights, and in each term of its
 # importance-weighted bounds.
@@ -35,7 +34,7 @@ OF_UPPER = {
 }
 
 
-def elbo_row(elbo: Estimate) -> NamedBound:
+def elbo_row(elbo: tuple[float, float]) -> NamedBound:
     """Row of the ELBO, without standard error if it is in closed form.
 
     Parameters

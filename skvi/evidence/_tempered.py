@@ -16,6 +16,7 @@ from scipy.special import stdtrit
 
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import ladder_lower, ladder_upper
 from skvi.evidence._summarize import MAX_RHAT
 from skvi.exceptions import IncompatibleComponentsError
@@ -231,7 +232,7 @@ def _particles(
     return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)
 
 
-def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+def mean_and_error(values: torch.Tensor) -> Estimate:
     """Mean, and an error such that two of them give a 95 % interval.
 
     The error of few values is uncertain: it is inflated by the ratio of quantiles of
@@ -239,4 +240,5 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
     """
     n = len(values)
     factor = float(stdtrit(n - 1, NORMAL_PROBABILITY)) / 2
-    return float(values.mean()), factor * float(values.std()) / math.sqrt(n)
+    error = factor * float(values.std()) / math.sqrt(n)
+    return Estimate(float(values.mean()), error)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from skvi.evidence._estimates import reverse_bound, weights_of_chains
+from skvi.evidence._estimates import Estimate, reverse_bound, weights_of_chains
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._remedies import remedy, with_remedy
@@ -76,23 +76,23 @@ def summarize_tempered(
     below, above = mean_and_error(sides.below), mean_and_error(sides.above)
     bridge = ladder_bridge(draws.log_weights, betas)
     if len(sides.below) < N_SYSTEMS:
-        below, above = _of_few_systems(below, above, bridge[0])
+        below, above = _of_few_systems(below, above, bridge.value)
     khat = tail_shape(draws.log_weights, betas)
     elbo = elbo_row(lower_bound(target, posterior, generator))
     reasons = _why_not(sides, below, above, khat)
     reason = with_remedy(reasons, remedy(target, sides.is_cut, sides.error))
-    is_coarse = max(below[1], above[1]) > 1.5 * sides.error
+    is_coarse = max(below.se, above.se) > 1.5 * sides.error
     valid = IF_MIXED.format(draws.round_trips, sides.rhat)
-    floor = mean_and_error(sides.particles)[0]
-    valid += UNCONFIRMED.format(floor) if floor < below[0] - FAR else ""
+    floor = mean_and_error(sides.particles).value
+    valid += UNCONFIRMED.format(floor) if floor < below.value - FAR else ""
     ess = effective_sample_size(draws.chains.log_joint[..., None])
     return EvidenceBounds(
-        lower=below[0],
-        upper=above[0],
-        lower_se=below[1],
-        upper_se=above[1],
-        estimate=bridge[0],
-        gap=above[0] - below[0],
+        lower=below.value,
+        upper=above.value,
+        lower_se=below.se,
+        upper_se=above.se,
+        estimate=bridge.value,
+        gap=above.value - below.value,
         ess=float(ess[0]),
         khat=khat,
         reliable=not reason,
@@ -104,22 +104,23 @@ def summarize_tempered(
 
 
 def _of_few_systems(
-    below: tuple[float, float], above: tuple[float, float], estimate: float
-) -> tuple[tuple[float, float], tuple[float, float]]:
+    below: Estimate, above: Estimate, estimate: float
+) -> tuple[Estimate, Estimate]:
     """Both bounds with the larger error, and at least two of it from an estimate.
 
     The same systems are behind both. Their errors differ by chance, and the blocks of
     draws, which have a least length, may not bring the bounds so far apart.
     """
-    error = max(below[1], above[1])
+    error = max(below.se, above.se)
     low, high = estimate - 2 * error, estimate + 2 * error
-    return (min(below[0], low), error), (max(above[0], high), error)
+    low, high = min(below.value, low), max(above.value, high)
+    return Estimate(low, error), Estimate(high, error)
 
 
 def _why_not(
     sides: TemperedSides,
-    below: tuple[float, float],
-    above: tuple[float, float],
+    below: Estimate,
+    above: Estimate,
     khat: float,
 ) -> list[str]:
     """List every failed diagnostic."""
@@ -143,11 +144,11 @@ def _why_not(
             "the weights between neighboring temperatures are too heavy-tailed (Pareto "
             f"k {khat:.2f}, at most {limit:.2f} is allowed)"
         )
-    crossing, error = below[0] - above[0], math.hypot(below[1], above[1])
+    crossing, error = below.value - above.value, math.hypot(below.se, above.se)
     if crossing > REFUTED * error + ROUNDING:
         reasons.append(f"the two bounds cross by {crossing:.3g} nats")
     floor = mean_and_error(sides.particles)
-    excess, error = floor[0] - above[0], math.hypot(floor[1], above[1])
+    excess, error = floor.value - above.value, math.hypot(floor.se, above.se)
     if excess > REFUTED * error + ROUNDING:
         reasons.append(
             f"particles from the prior lie {excess:.3g} nats above the upper bound: "
@@ -168,8 +169,8 @@ def _table(
     target: Target,
     posterior: Posterior,
     sides: TemperedSides,
-    both: tuple[tuple[float, float], tuple[float, float]],
-    bridge: tuple[float, float],
+    both: tuple[Estimate, Estimate],
+    bridge: Estimate,
     elbo: NamedBound,
     generator: torch.Generator,
 ) -> BoundsTable:

@@ -44,7 +44,7 @@ class _BuiltBlocks(BuiltPrior):
         found = [(e, name) for e, p in self._first.items() for name in p.learned]
         if len(found) == 1:
             return (found[0][1],)
-        return tuple(f"{name}[{entry}]" for entry, name in found)
+        return tuple(_name_in(entry, name) for entry, name in found)
 
     def initial_hyper(self) -> torch.Tensor:
         return torch.cat([p.initial_hyper() for p in self._first.values()])
@@ -147,6 +147,25 @@ class _BuiltBlocks(BuiltPrior):
         return torch.cat(values, -1)
 
 
+def _check_shared(entries: list[str], priors: list[BuiltPrior]) -> None:
+    """Raise unless blocks of one entry learn equally many scales."""
+    first: dict[str, int] = {}
+    for entry, prior in zip(entries, priors, strict=True):
+        size = len(prior.learned)
+        if first.setdefault(entry, size) != size:
+            raise IncompatibleComponentsError(
+                f"The prior of {entry!r} learns a scale for each row, and is used for "
+                "blocks with different numbers of rows: give each of them a prior of "
+                'its own, such as {"coef_0": Normal("learn_rows"), ...}.'
+            )
+
+
+def _name_in(entry: str, name: str) -> str:
+    """Name of what the prior of an entry learns: "scale[coef]", or "scale[coef, 0]"."""
+    name, _, row = name.partition("[")
+    return f"{name}[{entry}, {row}" if row else f"{name}[{entry}]"
+
+
 def _scale_weights(prior: BuiltPrior) -> torch.Tensor:
     if prior.n_unknown_scales:
         return prior.scale_weights()
@@ -221,6 +240,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     blocks = [layout[name] for name in layout]
     priors = [spec[names[name]].build(layout.only(name)) for name in layout]
     entries = [names[name] for name in layout]
+    _check_shared(entries, priors)
     return _BuiltBlocks([block.slice for block in blocks], priors, entries)
 
 

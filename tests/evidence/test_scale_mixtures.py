@@ -12,6 +12,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import scale
 
 from skvi.base import Layout, NormalForm
+from skvi.evidence._estimates import Estimate
 from skvi.evidence._mixture_path import why_hopeless
 from skvi.evidence._tempered_result import _of_few_systems
 from skvi.likelihoods import BernoulliLikelihood
@@ -125,7 +126,7 @@ def test_sides_of_few_systems():
     Wrong variants: errors of their own; blocks that are too short bring the bounds no
     further apart.
     """
-    found = _of_few_systems((0.01, 0.003), (0.5, 0.02), 0.0)
+    found = _of_few_systems(Estimate(0.01, 0.003), Estimate(0.5, 0.02), 0.0)
     assert found == ((-0.04, 0.02), (0.5, 0.02))
 
 

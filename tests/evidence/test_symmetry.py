@@ -11,6 +11,7 @@ from benchmarks.evidence_networks import NOISE, small_data, truth
 from skvi.base import NormalForm
 from skvi.evidence import _symmetrized, _tempered
 from skvi.evidence._agreement import invariant_rhat
+from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import (
     ladder_bridge,
     ladder_lower,
@@ -198,7 +199,8 @@ def test_planted_failures(says, generator):
 
     rhat = planted.get("rhat", 1.01)
     sides = TemperedSides(below, above, particles, Draws(), rhat, 0.1)
-    errors = [(float(v.mean()), float(v.std()) / 4) for v in (below, above)]
+    both = below, above
+    errors = [Estimate(float(v.mean()), float(v.std()) / 4) for v in both]
     reason = "; ".join(_why_not(sides, *errors, 0.3))
     assert (says in reason) if says else not reason
     worse = "; ".join(_why_not(sides, *errors, 0.9))

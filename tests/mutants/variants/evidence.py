@@ -50,8 +50,8 @@ VARIANTS = [
     _v(
         "few-systems-with-errors-of-their-own",
         "_tempered_result.py",
-        "    error = max(below[1], above[1])",
-        "    error = min(below[1], above[1])",
+        "    error = max(below.se, above.se)",
+        "    error = min(below.se, above.se)",
         "the smaller of two uncertain errors of the same systems",
     ),
     _v(
