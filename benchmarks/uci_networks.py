@@ -184,7 +184,14 @@ def slowly(steps=64_000, **parameters):
     return build
 
 
-def ensemble(likelihood, weight):
+def scale_of_each_block():
+    """The prior of the results: "auto" at that time, without scales of features."""
+    learned = [f"coef_{k}" for k in range(3)] + ["intercept_0", "intercept_1"]
+    own = {name: Normal("learn") for name in learned}  # one object is one scale
+    return own | {"intercept_2": Normal()}
+
+
+def ensemble(likelihood, weight, prior=None):
     """Eight deep networks with noise of their own, trained for 8,000 steps."""
 
     def build(name, X):
@@ -194,6 +201,7 @@ def ensemble(likelihood, weight):
             noise="heteroscedastic",
             likelihood=likelihood,
             posterior=Ensemble("mean_field", n_members=8),
+            prior=prior or scale_of_each_block(),
             divergence=KL(weight=weight),
             batch_size=100,
             n_draws=2,
@@ -223,6 +231,7 @@ SETTINGS = {
 }
 for likelihood, weight in product(("gaussian", "student_t"), (0.1, 0.3, 1.0)):
     SETTINGS[f"ensemble {likelihood} {weight}"] = ensemble(likelihood, weight)
+SETTINGS["ensemble, scales of features"] = ensemble("student_t", 0.3, "auto")
 #: One setting for all sets: of those six the best mean on validation folds.
 SETTINGS["ours"] = ensemble("student_t", 0.3)
 

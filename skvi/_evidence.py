@@ -8,6 +8,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._model import TrainingData
+from skvi._outcome import without_rows
 from skvi._progress import EvidenceProgress
 from skvi.evidence import bound_evidence
 from skvi.utils._interrupts import raising_interrupts
@@ -158,7 +159,8 @@ class EvidenceMixin:
         if self.loss_function_.is_log_loss and model.likelihood.is_discrete:
             # Also with weights: a power of a probability is at most 1.
             bounds = bounds.of_probability()
-        return replace(bounds, plug_in=target.learned + model.taken_from_y)
+        learned = without_rows(target.learned)
+        return replace(bounds, plug_in=learned + model.taken_from_y)
 
     def _data_of_fit(self, X, y, sample_weight, exposure):
         """Return the training data again; raise if they are different."""

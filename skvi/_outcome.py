@@ -1,6 +1,7 @@
 """The result of a solver, as fitted attributes."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,15 @@ from skvi.solvers import (
 from skvi.solvers._solution import Ending
 from skvi.targets import Target
 
-__all__ = ["better_state", "cut_short", "describe_fit", "judge_fit", "learned_scales"]
+__all__ = [
+    "better_state",
+    "cut_short",
+    "describe_fit",
+    "joined_rows",
+    "judge_fit",
+    "learned_scales",
+    "without_rows",
+]
 
 # Draws for the bound after Ctrl-C, which should be quick.
 FEW_DRAWS = 100
@@ -218,3 +227,30 @@ def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:
     if not prefix:
         return found
     return {name.removeprefix(f"{prefix}[").rstrip("]"): v for name, v in found.items()}
+
+
+def joined_rows(scales: Mapping[str, float]) -> dict[str, float | np.ndarray]:
+    """Scales by block: an array where each row of a block has its own.
+
+    Parameters
+    ----------
+    scales : mapping of str to float
+        "block", or "block, row" with rows in their order.
+
+    Returns
+    -------
+    dict of str to float or ndarray
+    """
+    rows: dict[str, list[float]] = {}
+    for name, value in scales.items():
+        rows.setdefault(name.partition(", ")[0], []).append(value)
+    return {
+        name: values[0] if name in scales else np.array(values)
+        for name, values in rows.items()
+    }
+
+
+def without_rows(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of learned parameters, one for all rows of a block: "scale[block]"."""
+    heads = [name.partition(", ") for name in names]
+    return tuple(dict.fromkeys(f"{head}]" if tail else head for head, _, tail in heads))

@@ -13,6 +13,7 @@ from skvi._outcome import (
     better_state,
     cut_short,
     describe_fit,
+    joined_rows,
     judge_fit,
     learned_scales,
 )
@@ -380,7 +381,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         if scales:
             # A number, or one for each entry of a mapping of priors.
             single = len(scales) == 1
-            found["prior_scale_"] = next(iter(scales.values())) if single else scales
+            value = next(iter(scales.values())) if single else joined_rows(scales)
+            found["prior_scale_"] = value
         return found
 
     def _judge_fit(self, target: Any) -> tuple[dict[str, float | None], str]:

@@ -37,7 +37,7 @@ __all__ = ["bound_evidence"]
 WIDE = 0.1
 # Where no mixture is near: nats that are aimed for at each scale of an unknown one, and
 # the share of the seconds that are left which it may take: there are some fifteen.
-TERM_PRECISION, TERM_SHARE = 0.1, 0.1
+TERM_PRECISION, TERM_SHARE, N_TERMS = 0.1, 0.1, 15
 UNFINISHED = with_remedy(["the integral over the scale of the prior is open"], BUDGET)
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
@@ -120,20 +120,7 @@ def bound_evidence(
     if method == "tempering" or (method == "auto" and target.symmetry is not None):
         return run.tempering()
     if has_unknown_scale(target):
-
-        def at_scale(known: Target) -> EvidenceBounds:
-            # Errors of the terms average out.
-            each = precision if precision or n_draws else TERM_PRECISION
-            options = n_draws, each, quantity, None, method, report
-            seconds = run.clock.part(TERM_SHARE).left()
-            return bound_evidence(known, posterior, generator, *options, seconds)
-
-        linear = cast(SupervisedTarget, target)
-        found = None if method == "annealing" else run.over_scales()
-        if found is not None:
-            return found
-        options = linear, posterior, generator, at_scale, run.clock
-        return bound_over_scales(*options) or run.nothing(UNFINISHED)
+        return run.unknown_scale(method)
     reason = run.why_hopeless() if method == "auto" else ""
     if reason:
         return run.nothing(reason)
@@ -170,6 +157,15 @@ class _Run:
             return why_hopeless(mixture, self.target.cost_per_draw, limited)
         return "" if limited else why_certainly_too_long(*self.fit, self.generator)
 
+    def why_no_sum(self, target: SupervisedTarget) -> str:
+        """What the likeliest scale says of a sum over scales; else nothing."""
+        if self.clock.is_limited:
+            return ""
+        scale = math.exp(center_of(target, self.fit[1]))
+        known = target.with_prior(target.prior.given_scale(scale))
+        normal = _normal_near(known, self.fit[1], self.generator)
+        return why_too_long(known, normal, self.generator, n_runs=N_TERMS)
+
     def cheapest(self, normal: NormalForm) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
         lifted = self._lift(normal)
@@ -192,6 +188,28 @@ class _Run:
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
+
+    def unknown_scale(self, method: str) -> EvidenceBounds:
+        """Without a sum over scales where that works, else by it."""
+        found = None if method == "annealing" else self.over_scales()
+        if found is not None:
+            return found
+        (target, posterior), generator = self.fit, self.generator
+        linear = cast(SupervisedTarget, target)
+        reason = self.why_no_sum(linear)
+        if reason:
+            return self.nothing(reason)
+        n_draws, precision = self.asked
+
+        def at_scale(known: Target) -> EvidenceBounds:
+            # Errors of the terms average out.
+            each = precision if precision or n_draws else TERM_PRECISION
+            options = n_draws, each, self.quantity, None, method, self.report
+            seconds = self.clock.part(TERM_SHARE).left()
+            return bound_evidence(known, posterior, generator, *options, seconds)
+
+        options = linear, posterior, generator, at_scale, self.clock
+        return bound_over_scales(*options) or self.nothing(UNFINISHED)
 
     def over_scales(self) -> EvidenceBounds | None:
         """Without a sum, where normals at known scales can be fitted."""

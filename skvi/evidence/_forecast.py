@@ -54,7 +54,11 @@ def why_certainly_too_long(
 
 @torch.no_grad()
 def why_too_long(
-    target: Target, normal: NormalForm, generator: torch.Generator, far: float = FAR
+    target: Target,
+    normal: NormalForm,
+    generator: torch.Generator,
+    far: float = FAR,
+    n_runs: int = 1,
 ) -> str:
     """Say why bounds of a linear model would take minutes, if so; else nothing.
 
@@ -66,13 +70,15 @@ def why_too_long(
     generator : torch.Generator
     far : float, default=1.0
         Variance of the logs of weights from which no normal is near.
+    n_runs : int, default=1
+        How often it would be done.
 
     Returns
     -------
     str
         It names the prior, and what to do.
     """
-    if not _is_large(target):
+    if not _is_large(target, n_runs):
         return ""
     log_weights = draw_weighted(target, normal, N_DRAWS, generator).log_weights
     if float(log_weights.var()) <= far:
@@ -82,8 +88,8 @@ def why_too_long(
     return TOO_LONG.format(target.layout.size, target.cost_per_draw, prior)
 
 
-def _is_large(target: Target) -> bool:
-    work = target.layout.size * target.cost_per_draw
+def _is_large(target: Target, n_runs: int = 1) -> bool:
+    work = n_runs * target.layout.size * target.cost_per_draw
     return target.has_design and work > MAX_WORK
 
 

@@ -75,11 +75,15 @@ def bound_over_scales(
     first = at(center)
     if first.method == "none":  # it would take too long
         return first
-    nodes = {-TRIAL: at(center - TRIAL), 0.0: first, TRIAL: at(center + TRIAL)}
-    values = [found.estimate for found in nodes.values()]
+    around = []
+    for trial in (-TRIAL, TRIAL):
+        if clock.left() == 0.0:
+            return None
+        around.append(at(center + trial))
+    values = [found.estimate for found in (around[0], first, around[1])]
     curvature = max(2 * values[1] - values[0] - values[2], 1e-9)
     step = min(max(FRACTION * TRIAL * curvature**-0.5, SHORTEST), LONGEST)
-    found = {0: nodes[0.0]}
+    found = {0: first}
     for sign in (-1, 1):
         for i in range(sign, sign * MAX_NODES, sign):
             if clock.left() == 0.0:

@@ -29,9 +29,8 @@ N_SYSTEMS, MIN_SWEEPS, N_STARTS = 8, 400, 2
 # Nats that the mass at scales beyond the fitted ones is worth at most: a density that
 # has fallen by five nats, and falls on at least like that of a Cauchy.
 REST = 0.01
-# Numbers that a run may touch, about a minute: of coefficients times rows, of the
-# moves of a typical ladder.
-MAX_WORK, MOVES = 1e10, 15 * 7 * N_SYSTEMS * 800
+# Multiply-adds that a run may take, about a minute, and moves of a typical ladder.
+MAX_WORK, MOVES = 6e10, 15 * 7 * N_SYSTEMS * 800
 
 
 def is_affordable(target: SupervisedTarget) -> bool:
@@ -41,7 +40,8 @@ def is_affordable(target: SupervisedTarget) -> bool:
     ----------
     target : SupervisedTarget
     """
-    return MOVES * (target.cost_per_draw + N_NODES * target.layout.size) <= MAX_WORK
+    size = target.layout.size
+    return MOVES * size * (target.cost_per_draw + N_NODES * size) <= MAX_WORK
 
 
 @torch.no_grad()

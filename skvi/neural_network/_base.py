@@ -72,6 +72,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         "checkpoint_path": [None, str, PathLike],
         "checkpoint_interval": [Interval(Real, 0, None, closed="left")],
     }
+    #: Block of weights whose rows belong to features, if it is known.
+    _block_of_features = None
     _steps_per_iter = STEPS_PER_EPOCH
     _fits_in_stacks = True
 
@@ -87,7 +89,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     def _build_prior(self, layout):
         """Prior of all parameters, without that of intercepts if there are none."""
         if self._learns_scales:
-            self.prior_ = layerwise_prior(layout, self.prior_)
+            features = self._block_of_features
+            self.prior_ = layerwise_prior(layout, self.prior_, features)
             return build_prior(self.prior_, layout)
         prior, roles = self.prior_, {block.role for block in layout.values()}
         is_own = isinstance(self.prior, Mapping) or self.intercept_prior is not None

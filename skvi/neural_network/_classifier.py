@@ -50,10 +50,11 @@ or Objective, default="elbo"
         and twice as large in the first of several layers. A dict gives one prior for
         "coef" and one for "intercept", or for each layer ("coef_0"). "learn" as the
         scale of a prior finds it by type-II maximum likelihood. "auto" is a normal
-        prior for each block of weights and of intercepts that learns its scale; blocks
-        of fewer than five parameters keep the scale 1. A given scale costs less
-        evidence if it is right, but if it is too narrow the network may explain
-        nothing.
+        prior for each block of weights and of intercepts that learns its scale, in the
+        first layer one for each feature (automatic relevance determination,
+        ``Normal("learn_rows")``); fewer than five parameters keep the scale 1 or that
+        of the layer. A given scale costs less evidence if it is right, but if it is too
+        narrow the network may explain nothing.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is the choice of "auto", or a normal prior with the scale of `prior`, or
         with scale 10 if that has none, or learns it: an intercept is never shrunk by a
@@ -170,9 +171,10 @@ or Objective, default="elbo"
         to 2,000 training rows, relative to the class frequencies. A converged fit with
         almost no reduction warns.
     posterior_ : Posterior
-    prior_scale_ : float or dict of str to float
+    prior_scale_ : float or dict of str to float or ndarray
         The scale that `prior` learned, by block if there are several; only if it learns
-        one.
+        one. With prior="auto" that of "coef_0" has shape (n_features,): features with a
+        scale near 0 hardly matter.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

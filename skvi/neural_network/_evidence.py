@@ -90,9 +90,10 @@ class NetworkEvidenceMixin(EvidenceMixin):
         Notes
         -----
         Values are in nats, summed over the data, with all constants. Quantities taken
-        from y are conditioned on, and listed in ``plug_in``: the learned noise, and
-        location and scale of y with ``normalize_y=True``. Two fits that learn different
-        noise have different evidences: fix `noise_scale` to compare them.
+        from y are conditioned on, and listed in ``plug_in``: the learned noise and
+        scales of the prior, and location and scale of y with ``normalize_y=True``. Two
+        fits that learn different ones have different evidences: fix `noise_scale` and
+        `prior` to compare them.
 
         With tempering both bounds are valid if the chains have mixed. Mixing is
         assessed by fitted values and by the log joint density, which are equal for

@@ -1,4 +1,4 @@
-"""Priors whose scales a network learns, one for each layer."""
+"""Priors whose scales a network learns, for each feature and each layer."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,9 @@ __all__ = ["layerwise_prior"]
 MIN_NUMBERS = 5
 
 
-def layerwise_prior(layout: Layout, given: Mapping[str, Prior]) -> dict[str, Prior]:
+def layerwise_prior(
+    layout: Layout, given: Mapping[str, Prior], features: str | None = None
+) -> dict[str, Prior]:
     """Normal priors by block, which learn their scales.
 
     Parameters
@@ -22,17 +24,22 @@ def layerwise_prior(layout: Layout, given: Mapping[str, Prior]) -> dict[str, Pri
         The layout of a network.
     given : mapping of str to Prior
         The prior of "intercept", if there is one.
+    features : str, default=None
+        Block whose rows belong to features: each learns its own scale, so that
+        irrelevant features cost and disturb little.
 
     Returns
     -------
     dict of str to Prior
         Blocks of fewer than five numbers keep the scale 1: a learned one would be
-        uninformative.
+        uninformative. Rows of fewer share that of their block.
     """
     found: dict[str, Prior] = {}
     for name, block in layout.items():
         size = block.size
         found[name] = Normal("learn" if size >= MIN_NUMBERS else 1.0)
+        if name == features and size >= MIN_NUMBERS * block.shape[0]:
+            found[name] = Normal("learn_rows")
         if block.role == "intercept" and given:
             found[name] = clone(given["intercept"])
     return found

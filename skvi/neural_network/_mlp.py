@@ -23,6 +23,7 @@ class MLPMixin:
     }
     #: Natural sizes at the input and at the output, see `MLPPredictor`.
     _scales = (1.0, 1.0)
+    _block_of_features = "coef_0"
 
     def _network(self, X, likelihood):
         """Predictor with the requested hidden layers."""

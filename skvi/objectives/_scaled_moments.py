@@ -69,10 +69,11 @@ class LearnedScales:
         # The last factor is 1, of all scales that are fixed.
         factors = form.learned_scales.to(params.device)
         self.index = torch.where(factors < 0, form.n_learned, factors)
-        #: Whether a factor scales a coordinate, (P, H).
-        self.members = params.new_zeros(len(factors), form.n_learned + 1)
-        self.members.scatter_(1, self.index[:, None], 1.0)
-        self.members = self.members[:, :-1].contiguous()
+        # Coordinates in the order of their factors, and how many each factor has.
+        self._order = torch.argsort(self.index, stable=True)
+        self._lengths = torch.bincount(self.index, minlength=form.n_learned + 1)
+        #: Number of coordinates of each factor, (H,).
+        self.counts = self._lengths[:-1].to(params.dtype)
         self.for_factors = gradient[:, self.hyper]
 
     def log_factors(self, params: torch.Tensor) -> torch.Tensor:
@@ -81,9 +82,20 @@ class LearnedScales:
         fixed = learned.new_zeros(*learned.shape[:-1], 1)
         return torch.cat([learned, fixed], -1)[..., self.index]
 
+    def sums(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums of values of every coordinate, (M, P), over those of a factor, (M, H).
+
+        Always in the same order, unlike those of `scatter_add_` on GPUs.
+        """
+        ordered = values.T[self._order]
+        found = torch.segment_reduce(
+            ordered, "sum", lengths=self._lengths, axis=0, unsafe=True
+        )
+        return found[:-1].T
+
     def collect(self, slopes: torch.Tensor) -> None:
         """Put the gradient in place, from derivatives of every coordinate, (M, P)."""
-        torch.mm(slopes, self.members, out=self.for_factors)
+        self.for_factors.copy_(self.sums(slopes))
 
 
 class ScaledMoments:
@@ -117,7 +129,7 @@ class ScaledMoments:
         self.weight, self.constant = params.new_tensor(numbers, dtype=torch.float64).T
         self.params, self.scales = params, scales
         self.whole = self.weight[:, None].to(like)
-        self.counts = self.whole * scales.members.sum(0)
+        self.counts = self.whole * scales.counts
         self.share = torch.ones_like(self.whole)
         self.std, self.mean, self.size = std, params[:, :size], size
         self.for_mean, self.for_std = gradient[:, : 2 * size].split(size, 1)
@@ -132,7 +144,7 @@ class ScaledMoments:
         self.for_mean.addcmul_(precision, shift)
         slope.addcmul_(precision, std).mul_(std).sub_(self.whole * share)
         squares = shift.square_().addcmul_(std, std).mul_(precision)
-        moments = squares @ self.scales.members
+        moments = self.scales.sums(squares)
         torch.sub(self.counts * share, moments, out=self.scales.for_factors)
 
     def _precision(self, params: torch.Tensor) -> torch.Tensor:

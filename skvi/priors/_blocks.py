@@ -44,7 +44,7 @@ class _BuiltBlocks(BuiltPrior):
         found = [(e, name) for e, p in self._first.items() for name in p.learned]
         if len(found) == 1:
             return (found[0][1],)
-        return tuple(f"{name}[{entry}]" for entry, name in found)
+        return tuple(_name_in(entry, name) for entry, name in found)
 
     def initial_hyper(self) -> torch.Tensor:
         return torch.cat([p.initial_hyper() for p in self._first.values()])
@@ -72,7 +72,10 @@ class _BuiltBlocks(BuiltPrior):
 
     @property
     def n_unknown_scales(self) -> int:  # type: ignore[override]
-        return sum(p.n_unknown_scales for p in self.priors)
+        found = [p.n_unknown_scales for p in self.priors]
+        # A known scale makes the whole prior normal only if all others are.
+        pairs = zip(found, self.priors, strict=True)
+        return sum(found) if all(n or p.as_normal() for n, p in pairs) else 0
 
     def given_scale(self, scale: float) -> BuiltPrior:
         parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
@@ -142,6 +145,25 @@ class _BuiltBlocks(BuiltPrior):
         parts = zip(self.slices, self.priors, strict=True)
         values = [p.expected_log_prob(mean[..., s], std[..., s]) for s, p in parts]
         return torch.cat(values, -1)
+
+
+def _check_shared(entries: list[str], priors: list[BuiltPrior]) -> None:
+    """Raise unless blocks of one entry learn equally many scales."""
+    first: dict[str, int] = {}
+    for entry, prior in zip(entries, priors, strict=True):
+        size = len(prior.learned)
+        if first.setdefault(entry, size) != size:
+            raise IncompatibleComponentsError(
+                f"The prior of {entry!r} learns a scale for each row, and is used for "
+                "blocks with different numbers of rows: give each of them a prior of "
+                'its own, such as {"coef_0": Normal("learn_rows"), ...}.'
+            )
+
+
+def _name_in(entry: str, name: str) -> str:
+    """Name of what the prior of an entry learns: "scale[coef]", or "scale[coef, 0]"."""
+    name, _, row = name.partition("[")
+    return f"{name}[{entry}, {row}" if row else f"{name}[{entry}]"
 
 
 def _scale_weights(prior: BuiltPrior) -> torch.Tensor:
@@ -218,6 +240,7 @@ def build_prior(spec: Any, layout: Layout) -> BuiltPrior:
     blocks = [layout[name] for name in layout]
     priors = [spec[names[name]].build(layout.only(name)) for name in layout]
     entries = [names[name] for name in layout]
+    _check_shared(entries, priors)
     return _BuiltBlocks([block.slice for block in blocks], priors, entries)
 
 

@@ -6,10 +6,11 @@ import torch
 
 from skvi.base import Layout, NormalForm
 from skvi.priors._half_cauchy import HalfCauchy, scale_nodes
-from skvi.priors._scales import SCALE, scaled
+from skvi.priors._scales import LEARN_ROWS, POSITIVE, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._log_space import LOG_2PI
 from skvi.utils._random import rand, randn
+from skvi.utils._validation import StrOptions
 
 __all__ = ["Normal"]
 
@@ -23,11 +24,14 @@ class Normal(Prior):
 
     Parameters
     ----------
-    scale : float, "learn" or HalfCauchy, default=1.0
+    scale : float, "learn", "learn_rows" or HalfCauchy, default=1.0
         Standard deviation, in units of the block's natural size (`Block.scale`).
         1 suits standardized features. "learn" has the fit find the value with the
         largest ELBO (empirical Bayes; type-II maximum likelihood if q is exact): one
         scale for all coefficients, or one for each entry of a mapping of priors.
+        "learn_rows" learns one for each row of a block: for the first layer of a
+        network one for each feature, so that irrelevant ones are switched off
+        (automatic relevance determination; MacKay, 1996).
         Under a `HalfCauchy` hyperprior it is unknown, and is integrated out: it has a
         distribution of its own beside the posterior of the coefficients, and the
         evidence integrates over it.
@@ -39,7 +43,9 @@ class Normal(Prior):
     Normal(scale=2.5)
     """
 
-    _parameter_constraints: dict = {"scale": [*SCALE, HalfCauchy]}
+    _parameter_constraints: dict = {
+        "scale": [*POSITIVE, StrOptions({"learn", LEARN_ROWS}), HalfCauchy]
+    }
 
     def __init__(self, scale: float | str | HalfCauchy = 1.0) -> None:
         self.scale = scale

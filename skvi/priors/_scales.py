@@ -1,6 +1,7 @@
 """Scales of priors: fixed or learned."""
 
 from collections.abc import Callable
+from itertools import chain
 from numbers import Real
 
 import torch
@@ -10,11 +11,13 @@ from skvi.priors.base import BuiltPrior
 from skvi.utils._device import CPU
 from skvi.utils._validation import Interval, StrOptions
 
-__all__ = ["POSITIVE", "SCALE", "scaled"]
+__all__ = ["LEARN_ROWS", "POSITIVE", "SCALE", "scaled"]
 
 POSITIVE = [Interval(Real, 0, None, closed="neither")]
 #: Constraint of every parameter `scale`.
 SCALE = [*POSITIVE, StrOptions({"learn"})]
+#: Value of `scale` with which every row of a block has a learned scale of its own.
+LEARN_ROWS = "learn_rows"
 
 Make = Callable[[torch.Tensor], BuiltPrior]
 
@@ -25,40 +28,63 @@ def scaled(layout: Layout, scale: float | str, make: Make) -> BuiltPrior:
     Parameters
     ----------
     layout : Layout
-    scale : float or "learn"
+    scale : float, "learn" or "learn_rows"
         In units of the blocks' natural size.
     make : callable
         Scales of shape (P,) -> BuiltPrior.
     """
     natural = layout.natural_scales()
     if isinstance(scale, str):
-        return _LearnedScale(make, natural)
+        sizes = _row_sizes(layout) if scale == LEARN_ROWS else [layout.size]
+        return _LearnedScale(make, natural, sizes)
     return make(float(scale) * natural)
 
 
+def _row_sizes(layout: Layout) -> list[int]:
+    """Number of coordinates of each row of every block."""
+    shapes = [(block.shape or (1,), block.size) for block in layout.values()]
+    return list(chain(*([size // shape[0]] * shape[0] for shape, size in shapes)))
+
+
 class _LearnedScale(BuiltPrior):
-    """A prior whose scale is to be chosen by a fit."""
+    """A prior whose scale, or one for each of some groups, is to be chosen by a fit.
 
-    learned = ("prior_scale",)
+    Parameters
+    ----------
+    make : callable
+    natural : Tensor of shape (P,)
+    sizes : list of int
+        Numbers of successive coordinates that share a scale.
+    """
 
-    def __init__(self, make: Make, natural: torch.Tensor) -> None:
-        self.make, self.natural = make, natural
+    def __init__(self, make: Make, natural: torch.Tensor, sizes: list[int]) -> None:
+        self.make, self.natural, self.n_scales = make, natural, len(sizes)
+        numbers = torch.arange(len(sizes), device=CPU)
+        self.index = numbers.repeat_interleave(torch.tensor(sizes, device=CPU))
+
+    @property
+    def learned(self) -> tuple[str, ...]:  # type: ignore[override]
+        """One name, or one for each row."""
+        if self.n_scales == 1:
+            return ("prior_scale",)
+        return tuple(f"prior_scale[{k}]" for k in range(self.n_scales))
 
     def initial_hyper(self) -> torch.Tensor:
-        """Scale 1."""
-        return torch.zeros(1, dtype=torch.float64, device=CPU)
+        """Scales 1."""
+        return torch.zeros(self.n_scales, dtype=torch.float64, device=CPU)
 
     def learned_scales(self) -> torch.Tensor | None:
         if self.make(self.natural).as_normal() is None:
             return None
-        return torch.zeros(len(self.natural), dtype=torch.int64, device=CPU)
+        return self.index.to(CPU)
 
     @property
     def is_log_concave(self) -> bool:
         return self.make(self.natural).is_log_concave
 
     def bind(self, hyper: torch.Tensor) -> BuiltPrior:
-        return self.make(hyper[0].exp() * self.natural)
+        factors = hyper.exp().to(self.natural.device)
+        return self.make(factors[self.index] * self.natural)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         raise ValueError(UNBOUND)

@@ -1,5 +1,6 @@
 """What networks do without tuning: schedules, priors by layer, and their messages."""
 
+import math
 import warnings
 
 import numpy as np
@@ -12,7 +13,7 @@ from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import remedies
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.predictors import MLPPredictor
-from skvi.priors import Laplace, Normal
+from skvi.priors import Laplace, Normal, build_prior
 from skvi.solvers._adam import Adam
 from skvi.solvers._stable_decay import StableDecay
 
@@ -136,6 +137,39 @@ def test_layers_learn_scales_of_their_own():
         repr(found["intercept_0"]) == repr(found["intercept_1"]) == "Laplace(scale=2.0)"
     )
     assert found["coef_1"].scale == "learn"
+
+
+def test_features_learn_scales_of_their_own():
+    """Wrong variants: one scale for the first layer; rows of few numbers have their
+    own; rows in another order than in theta."""
+    layout = MLPPredictor(3, 1, (6,)).layout
+    found = layerwise_prior(layout, {}, "coef_0")
+    assert [found[name].scale for name in ("coef_0", "coef_1")] == [
+        "learn_rows",
+        "learn",
+    ]
+    few = layerwise_prior(MLPPredictor(3, 1, (4,)).layout, {}, "coef_0")
+    assert few["coef_0"].scale == "learn"
+    built = build_prior(found, layout)
+    assert built.learned[:2] == ("prior_scale[coef_0, 0]", "prior_scale[coef_0, 1]")
+    hyper = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    scale = built.bind(hyper).as_normal().scale / layout.natural_scales()
+    expected = [1.0] * 6 + [math.e] * 6 + [math.e**2] * 6 + [math.e**3] * 6
+    assert scale.tolist() == pytest.approx([*expected, *[math.e**4] * 6, 1.0])
+
+
+def test_irrelevant_features_are_switched_off():
+    """Wrong variant: one scale for the first layer, which has no names of features."""
+    source = np.random.default_rng(0)
+    X = source.standard_normal((120, 4))
+    y = X[:, 1] + 0.1 * source.standard_normal(120)
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=5, tol=1.0, max_iter=600, random_state=0
+    ).fit(X, y)
+    scale = model.prior_scale_["coef_0"]
+    assert scale.shape == (4,)
+    assert np.delete(scale, 1).max() < 0.3 * scale[1]
+    assert "prior_scale[coef_0, 3]" in model.diagnostics_["learned"]
 
 
 def test_estimators_resolve_it():

@@ -173,6 +173,10 @@ REGULARIZERS = {
         "prior": {"coef": Normal("learn"), "intercept_0": Normal(0.7)}
         | {"intercept": Normal("learn")},
     },
+    "learned scales of rows": {
+        "prior": {"coef_0": Normal("learn_rows"), "coef": Normal("learn")}
+        | {"intercept": Normal(0.7)},
+    },
     "learned scales": {
         "prior": {"coef": Normal("learn"), "intercept": Laplace("learn")},
         "divergence": KL(2.0),

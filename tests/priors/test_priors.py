@@ -327,3 +327,20 @@ def test_posterior_of_another_layout():
     inexact.side = "lower"
     with pytest.raises(IncompatibleComponentsError, match="full_rank"):
         build_prior(inexact, LAYOUT)
+
+
+def test_rows_learn_scales():
+    """Wrong variants: scales of columns; unequal numbers of rows share scales."""
+    layout = Layout({"coef_0": (2, 3), "intercept_0": (3,), "coef_1": (3, 1)})
+    rows = Normal("learn_rows")
+    spec = {"coef_0": rows, "intercept_0": Normal(7.0), "coef_1": Normal("learn")}
+    built = build_prior(spec, layout)
+    names = ("prior_scale[coef_0, 0]", "prior_scale[coef_0, 1]", "prior_scale[coef_1]")
+    assert built.learned == names
+    hyper = torch.tensor([2.0, 3.0, 5.0], dtype=torch.float64).log()
+    scale = built.bind(hyper).as_normal().scale
+    expected = [2.0] * 3 + [3.0] * 3 + [7.0] * 3 + [5.0] * 3
+    assert scale.tolist() == pytest.approx(expected)
+    assert built.learned_scales().tolist() == [0] * 3 + [1] * 3 + [-1] * 3 + [2] * 3
+    with pytest.raises(IncompatibleComponentsError, match="numbers of rows"):
+        build_prior({"coef": rows, "intercept_0": Normal()}, layout)

@@ -43,6 +43,20 @@ def test_density_is_the_integral_over_the_scale(size):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.7])
+def test_density_is_that_of_its_parts(scale):
+    """Of the scale, and of normals at known scales. Wrong variant: a factor of pi."""
+    prior, theta = built(2, scale), torch.tensor([[0.3, -1.2]], dtype=torch.float64)
+
+    def integrand(log_scale):
+        normal = prior.given_scale(math.exp(log_scale))
+        of_scale = prior.log_density_of_scale(log_scale)
+        return math.exp(float(normal.log_prob(theta)) + of_scale)
+
+    exact = integrate.quad(integrand, -20, 20, points=[0.0], epsrel=1e-10)[0]
+    assert float(prior.log_prob(theta)) == pytest.approx(math.log(exact), abs=1e-8)
+
+
 @pytest.mark.parametrize("size", [1, 2, 50])
 def test_gradient_is_that_of_the_density(size):
     """Wrong variant: the precision at the median scale."""
@@ -169,3 +183,15 @@ def test_other_divergences_keep_the_scale():
     assert model.prior_["coef"].scale == 1.0
     model = BayesianPoissonRegressor(prior="auto", likelihood="negative_binomial")
     assert model.fit(X, y).prior_["coef"].scale == 1.0
+
+
+def test_beside_an_intercept_that_is_not_normal():
+    """The scale stays integrated out, as one of the coefficients' own.
+
+    Wrong variant: a known scale is taken to make the whole prior normal.
+    """
+    X, y = data()
+    model = BayesianLogisticRegression(intercept_prior="laplace").fit(X, y)
+    plain = BayesianLogisticRegression().fit(X, y)
+    np.testing.assert_allclose(model.coef_, plain.coef_, atol=0.03)
+    assert not hasattr(model, "prior_scale_")

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "sum-over-scales-without-a-clock",
         "_over_scales.py",
-        "            if clock.left() == 0.0:",
-        "            if False:",
+        "for trial in (-TRIAL, TRIAL):\n        if clock.left() == 0.0:",
+        "for trial in (-TRIAL, TRIAL):\n        if False:",
         "terms are bounded long after the seconds are over",
     ),
     _v(

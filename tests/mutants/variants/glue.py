@@ -57,7 +57,7 @@ VARIANTS = [
     _v(
         "plug-in-forgotten",
         "_evidence.py",
-        "plug_in=target.learned + ",
+        "plug_in=learned + ",
         "plug_in=() + ",
         "learned hyperparameters are not named",
     ),
@@ -177,8 +177,8 @@ VARIANTS = [
     _v(
         "units-from-y-not-named",
         "_evidence.py",
-        "target.learned + model.taken_from_y",
-        "target.learned",
+        "learned + model.taken_from_y",
+        "learned",
         "what the prior takes from y is not named",
     ),
     _v(

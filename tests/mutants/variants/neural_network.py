@@ -6,6 +6,20 @@ _v = variants_of("neural_network/")
 
 VARIANTS = [
     _v(
+        "features-share-a-scale",
+        "_mlp.py",
+        '_block_of_features = "coef_0"',
+        "_block_of_features = None",
+        "one scale for the first layer",
+    ),
+    _v(
+        "features-with-few-weights",
+        "_layerwise.py",
+        "size >= MIN_NUMBERS * block.shape[0]",
+        "size >= MIN_NUMBERS",
+        "a scale for each feature that follows few numbers",
+    ),
+    _v(
         "layerwise-few-numbers",
         "_layerwise.py",
         'Normal("learn" if size >= MIN_NUMBERS else 1.0)',

@@ -230,10 +230,17 @@ VARIANTS = [
         "coordinates of fixed scale follow the first learned one",
     ),
     _v(
+        "learned-scales-out-of-order",
+        "_scaled_moments.py",
+        "ordered = values.T[self._order]",
+        "ordered = values.T.contiguous()",
+        "sums over coordinates that a factor does not scale",
+    ),
+    _v(
         "learned-scales-without-their-number",
         "_scaled_moments.py",
-        "self.counts = self.whole * scales.members.sum(0)",
-        "self.counts = self.whole * torch.ones_like(scales.members[0])",
+        "self.counts = self.whole * scales.counts",
+        "self.counts = self.whole * torch.ones_like(scales.counts)",
         "the log of a scale counts once for all of its coordinates",
     ),
     _v(

@@ -6,6 +6,27 @@ _v = variants_of("priors/")
 
 VARIANTS = [
     _v(
+        "rows-share-a-scale",
+        "_scales.py",
+        "[size // shape[0]] * shape[0] for",
+        "[shape[0]] * (size // shape[0]) for",
+        "scales of columns in place of rows",
+    ),
+    _v(
+        "rows-of-other-blocks",
+        "_blocks.py",
+        "        if first.setdefault(entry, size) != size:",
+        "        if False:",
+        "blocks with different numbers of rows share their scales",
+    ),
+    _v(
+        "unknown-scale-beside-any-prior",
+        "_blocks.py",
+        "return sum(found) if all(n or p.as_normal() for n, p in pairs) else 0",
+        "return sum(found) if all(n or p for n, p in pairs) else 0",
+        "a known scale is taken to make the whole prior normal",
+    ),
+    _v(
         "scale-of-the-other-tail",
         "_half_cauchy.py",
         "scale = torch.where(score > 0, 1 / tangent, tangent)",
@@ -148,8 +169,8 @@ VARIANTS = [
     _v(
         "natural-scale-of-learned-prior",
         "_scales.py",
-        "return self.make(hyper[0].exp() * self.natural)",
-        "return self.make(hyper[0].exp() * torch.ones_like(self.natural))",
+        "return self.make(factors[self.index] * self.natural)",
+        "return self.make(factors[self.index] * torch.ones_like(self.natural))",
         "natural sizes forgotten where the scale is learned",
     ),
     _v(
