@@ -39,10 +39,10 @@ y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=200)
 # than the prior.
 
 parts = {
-    "hidden_layer_sizes": (20, 20),
+    "hidden_layer_sizes": (10, 10),
     "divergence": KL(weight=0.1),
     "learning_rate": 0.01,
-    "max_iter": 800,
+    "max_iter": 400,
     "tol": 10.0,
     "random_state": 0,
 }
@@ -57,7 +57,7 @@ fits = {
 # Where they are certain
 # ----------------------
 # In the clouds both have the standard deviation of the noise. In the gap, and outside,
-# the single posterior remains as certain.
+# the single posterior remains nearly as certain.
 
 places = {"in a cloud": -2.0, "in the gap": 0.0, "outside": 5.0}
 for name, fit in fits.items():

@@ -102,25 +102,25 @@ def test_direction_at_any_number_of_draws(n_draws, global_random_seed):
 
 @pytest.mark.slow
 def test_coverage_on_a_conjugate_model():
-    """20 and 200 seeds: both sides with their errors, and the 95 % rows.
+    """100 seeds: both sides with their errors, and the 95 % rows.
 
     Wrong variants: the penalty's sign in `finite_sample_bounds`, without which a
     noiseless lower bound is above log p(D); standard errors divided by n.
     """
     target, posterior, exact = conjugate()
-    found = [bounds_of(target, posterior, seed, n_draws=1024) for seed in range(200)]
+    found = [bounds_of(target, posterior, seed, n_draws=1024) for seed in range(100)]
     for n_se, p in ((0, 0.95), (2, 0.999)):
         intervals = [bounds.interval(n_se) for bounds in found]
         for covered in (
             sum(low <= exact for low, _ in intervals),
             sum(high >= exact - ROUNDING for _, high in intervals),
         ):
-            assert covered >= binom.ppf(1e-4, 200, p)
+            assert covered >= binom.ppf(1e-4, 100, p)
     rows = [(b.table["lower, 95 %"].value, b.table["upper, 95 %"].value) for b in found]
-    assert sum(low <= exact for low, _ in rows) >= binom.ppf(1e-4, 200, 0.95)
-    assert sum(high >= exact for _, high in rows) >= binom.ppf(1e-4, 200, 0.95)
+    assert sum(low <= exact for low, _ in rows) >= binom.ppf(1e-4, 100, 0.95)
+    assert sum(high >= exact for _, high in rows) >= binom.ppf(1e-4, 100, 0.95)
     z = [(b.estimate - exact) / b.table["bridge"].standard_error for b in found]
-    assert abs(np.mean(z)) < 5 / math.sqrt(200)
+    assert abs(np.mean(z)) < 5 / math.sqrt(100)
     assert 0.7 < np.std(z) < 1.3
 
 
@@ -193,7 +193,7 @@ def test_estimates_of_known_weights(sigma):
             lower - 2 * lower_se <= -2,
             upper + 2 * upper_se >= -2,
         ]
-    assert covered.min() >= binom.ppf(1e-4, 200, 0.95)
+    assert covered.min() >= binom.ppf(1e-4, 100, 0.95)
     # Wide apart they would say nothing: the gap is a few errors.
     assert upper - lower < 8 * (lower_se + upper_se) + sigma**2 / k
 

@@ -17,7 +17,7 @@ from benchmarks.evidence_heavy_tails import (
 # A Student-t that is a spike, a wide one, and a horseshoe whose spike is steeper in a
 # logistic regression than it is seen from the mode.
 QUICK = (FIXED, 3, 71)
-N_SLOW = 20
+N_SLOW = 10
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +56,10 @@ def test_the_fixed_problem_by_two_rules():
 
 
 @pytest.mark.slow
-def test_twenty_problems():
-    """At most two are unreliable, and at most one is missed, by less than 0.05 nats."""
+def test_ten_problems():
+    """At most one is unreliable, and at most one is missed, by less than 0.05 nats."""
     rows = [one_run(index) for index in range(100, 100 + N_SLOW)]
     misses = [float(row["miss"]) for row in rows if row["reliable"]]
-    assert sum(not row["reliable"] for row in rows) <= 2
+    assert sum(not row["reliable"] for row in rows) <= 1
     assert sum(miss > 0 for miss in misses) <= 1
     assert max(misses) < 0.05

@@ -655,13 +655,13 @@ def test_threads_change_nothing():
     [pytest.param(name, marks=SLOW.get(name, pytest.mark.walk)) for name in SETS],
 )
 def test_no_worse_than_cross_validation(name):
-    """Test log loss over 20 splits, against LogisticRegressionCV.
+    """Test log loss over 10 splits, against LogisticRegressionCV.
 
     Both choose the strength of the prior by the training data: one by the lower bound
     of the evidence, the other one by cross-validation.
     """
     X, y = LOADERS[name](return_X_y=True)
-    splits = StratifiedShuffleSplit(20, test_size=0.3, random_state=0)
+    splits = StratifiedShuffleSplit(10, test_size=0.3, random_state=0)
     differences = []
     for train, test in splits.split(X, y):
         scaler = StandardScaler().fit(X[train])
@@ -679,5 +679,5 @@ def test_no_worse_than_cross_validation(name):
         model = max(models, key=lambda m: m.lower_bound_)
         scores = [log_loss(y[test], m.predict_proba(B)) for m in (model, reference)]
         differences.append(scores[0] - scores[1])
-    mean, error = np.mean(differences), np.std(differences, ddof=1) / 20**0.5
+    mean, error = np.mean(differences), np.std(differences, ddof=1) / 10**0.5
     assert mean <= 2 * error, f"{name}: {mean:.4f} +- {error:.4f}"
