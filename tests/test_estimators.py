@@ -139,9 +139,9 @@ SLOW = [
     BayesianLogisticRegression(
         divergence="renyi", loss="beta", posterior="mean_field", tol=1e-9
     ),
-    BayesianPoissonRegressor(objective="eubo", posterior="mean_field"),
+    BayesianPoissonRegressor(objective="eubo", posterior="mean_field", prior="normal"),
     EvidenceSearch(
-        BayesianLogisticRegression(posterior="mean_field"),
+        BayesianLogisticRegression(posterior="mean_field", prior="normal"),
         {"fit_intercept": [True, False]},
         error_score="raise",
         precision=0.1,

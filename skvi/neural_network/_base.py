@@ -267,8 +267,9 @@ class SampledFunction:
     >>> from skvi.neural_network import BayesianMLPRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> X = (X / X.std(0))[:100]
-    >>> model = BayesianMLPRegressor(hidden_layer_sizes=(), tol=1.0, random_state=0)
-    >>> model = model.fit(X, y[:100])
+    >>> model = BayesianMLPRegressor(
+    ...     hidden_layer_sizes=(), early_stopping=True, tol=1.0, random_state=0
+    ... ).fit(X, y[:100])
     >>> function = model.sample_function(random_state=0)
     >>> bool((function(X[:3]) == function(X)[:3]).all())
     True

@@ -458,7 +458,11 @@ def test_three_classes():
 def test_network():
     X, y = small_problem()
     model = BayesianMLPClassifier(
-        hidden_layer_sizes=(4,), objective="alpha_energy", tol=1.0, random_state=0
+        hidden_layer_sizes=(4,),
+        objective="alpha_energy",
+        early_stopping=True,
+        tol=0.5,
+        random_state=0,
     ).fit(X, y)
     assert model.converged_
     assert model.lower_bound_ < model.objective_value_
