@@ -189,8 +189,7 @@ def units(repeats):
 def priors(repeats):
     """One learned scale for the first layer, and one for each feature."""
     print("\npriors: set, scales, ELBO, RMSE, negative log density, seconds, converged")
-    # One object for several blocks would be one scale for all of them.
-    learn = {k: Normal("learn") for k in ("coef_0", "intercept_0", "coef_1")}
+    learn = dict.fromkeys(("coef_0", "intercept_0", "coef_1"), Normal("learn"))
     for name in SETS:
         validate(name, "layer", repeats, prior=learn | {"intercept_1": Normal()})
         validate(name, "feature", repeats)

@@ -187,8 +187,7 @@ def slowly(steps=64_000, **parameters):
 def scale_of_each_block():
     """The prior of the results: "auto" at that time, without scales of features."""
     learned = [f"coef_{k}" for k in range(3)] + ["intercept_0", "intercept_1"]
-    own = {name: Normal("learn") for name in learned}  # one object is one scale
-    return own | {"intercept_2": Normal()}
+    return dict.fromkeys(learned, Normal("learn")) | {"intercept_2": Normal()}
 
 
 def ensemble(likelihood, weight, prior=None):
