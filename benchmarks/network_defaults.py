@@ -17,95 +17,60 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 
 `converged` counts fits that ended so, of all.
 
-2026-11-22, x86_64, 2 cores, torch 2.13.0. Training in rounds, each as long as all
-before, until one gains nothing (now), beside a single round; ELBO of a row of four
-fifths of the training rows of split 0, negative log density of the others (for "sine"
-RMSE to the truth), processor seconds beside much other work:
+2026-11-23, x86_64, 2 busy cores, torch 2.13.0, `--repeats 3`:
 
-                    ELBO                          neg. log density   seconds    starts
-                    single          now           single    now      single now
-    sine, 500 rows   0.426 +- .013   0.481 +- .006   0.054   0.053     0.6   2.5   5
-    yacht           -1.910 +- .038  -1.960 +- .080   1.690   1.694     0.6   1.6   5
-    energy          -1.412 +- .044  -1.335 +- .017   0.773   0.723     0.7   3.7   5
-    bostonHousing   -2.962 +- .008  -2.937 +- .014   2.665   2.644     0.7   2.8   3
-    naval            5.211 +- .057   6.092 +- .115  -5.329  -6.221     3.0  28.1   3, 2
-    kin8nm           0.923 +- .007   0.936          -1.050  -1.063     1.7   2.7   3, 1
-    digits          -0.526 +- .002  -0.522           0.133   0.143     4.7   9.3   3, 1
+    sine: RMSE to the truth (least to greatest), noise (0.1), seconds, converged
+    relu   100  0.077 (0.063 to 0.082)  0.113 (0.112 to 0.119)    3.9  3/3
+    relu   500  0.055 (0.053 to 0.057)  0.114 (0.106 to 0.116)    3.2  2/3
+    relu  1000  0.052 (0.046 to 0.052)  0.113 (0.104 to 0.115)    6.2  1/3
+    tanh   100  0.050 (0.044 to 0.104)  0.115 (0.112 to 0.129)    4.6  3/3
+    tanh   500  0.022 (0.020 to 0.026)  0.104 (0.097 to 0.107)    1.2  2/3
+    tanh  1000  0.016 (0.014 to 0.020)  0.104 (0.099 to 0.105)    2.3  3/3
 
-Now fits end converged, but two of five of "sine", which still gain
-after 4,000 epochs, and both of naval. On yacht nothing is gained. If all rounds begin
-with whole steps: 0.486, -1.977 and -1.363 on the first three. Single rounds on energy
-end between -1.56 and -1.33, depending on the start: the best of several starts may be
-worth as much as further rounds. Of "peers" now friedman1 +0.90 +- 0.06 and diabetes
-+0.68 +- 0.01, of "sine" with relu RMSE 0.077 and 0.055 for 100 and 500 rows, as before:
-a higher bound does not lower these errors.
+    units: ELBO of a row, RMSE, negative log density, seconds, converged
+    energy     10  -1.239 +- 0.044  0.497 +- 0.049  0.727 +- 0.093  2.3  3/3
+    energy     20  -1.169 +- 0.033  0.466 +- 0.030  0.662 +- 0.058  4.1  2/3
+    energy     50  -1.305 +- 0.024  0.487 +- 0.027  0.709 +- 0.054  6.5  1/3
+    yacht      10  -1.696 +- 0.073  1.023 +- 0.031  1.455 +- 0.069  2.6  2/3
+    yacht      20  -1.703 +- 0.021  0.936 +- 0.066  1.322 +- 0.103  3.2  2/3
+    yacht      50  -1.904 +- 0.050  0.960 +- 0.048  1.416 +- 0.170  4.5  2/3
+    concrete   10  -3.383 +- 0.010  5.940 +- 0.437  3.196 +- 0.074  1.7  3/3
+    concrete   20  -3.409 +- 0.021  5.902 +- 0.337  3.194 +- 0.070  2.0  3/3
+    concrete   50  -3.478 +- 0.001  5.610 +- 0.269  3.145 +- 0.045  3.3  3/3
+    Boston     10  -2.808 +- 0.020  3.811 +- 0.605  2.731 +- 0.167  1.3  3/3
+    Boston     20  -2.848 +- 0.016  3.355 +- 0.194  2.574 +- 0.041  1.6  3/3
+    Boston     50  -2.982 +- 0.008  3.225 +- 0.129  2.544 +- 0.024  2.3  3/3
 
-The tables above and below are of one learned scale for each layer. Now each feature has
-one in the first layer. 20 units before and now, ELBO of the fit and validation score
-(negative log density or log loss), two seeds, 2026-11-23, 2 cores, beside other work:
+    priors: the same of one scale for the first layer; those of 20 units above are of
+    one for each feature
+    energy     20  -1.347 +- 0.045  0.485 +- 0.019  0.703 +- 0.040  4.0  3/3
+    yacht      20  -1.920 +- 0.034  1.048 +- 0.112  1.602 +- 0.174  1.9  1/3
+    concrete   20  -3.422 +- 0.016  5.658 +- 0.157  3.150 +- 0.036  1.9  3/3
+    Boston     20  -2.948 +- 0.013  3.690 +- 0.315  2.728 +- 0.119  4.9  3/3
 
-    yacht       -420 -378   1.711 1.384
-    energy      -733 -650   0.693 0.633
-    Boston     -1072 -1031  2.820 2.568
-    friedman1   -836 -766   1.729 1.657
-    diabetes   -1959 -1949  5.458 5.468
-    concrete   -2540 -2530  3.119 3.153
-    make_moons  -142 -139   0.162 0.159
-    digits      -720 -570   0.122 0.127
+    peers: log likelihood of ours and theirs, difference, seconds of both, converged
+    friedman1     -1.607   -2.572    0.965 +- 0.063    1.5   0.1  3/3
+    diabetes      -5.449   -6.105    0.656 +- 0.015    1.2   0.1  3/3
+    digits        -0.165   -0.116   -0.050 +- 0.014   12.0   0.5  3/3
+    make_moons    -0.167   -0.283    0.116 +- 0.010    1.8   0.1  3/3
 
-50 units have lower bounds than 20 still (yacht -418 and -378, energy -718 and -650).
-With one scale for each unit, and none for features, idle units cost less (yacht -386
-with 20 units, -411 with 50; Boston -1027 and -1033; with one for the layer -420, -499,
--1072 and -1122), but on a sine with 100 rows all units are switched off for good: -69
-in place of -43, RMSE 0.32 in place of 0.08. Learning them after a fit with one scale
-for the layer did not help: -178 in place of -100 with 50 units.
+What they say:
 
-tanh and relu with a scale for each feature, three seeds:
-
-                       ELBO          score         seconds
-                   tanh   relu    tanh   relu     tanh relu
-    yacht          -390   -376   1.162  1.322      2.2  1.8
-    energy         -650   -645   0.666  0.662      3.3  4.4
-    friedman1      -805   -769   1.644  1.635      3.4  2.0
-    diabetes      -1959  -1949   5.499  5.467      1.9  1.3
-    Boston        -1073  -1036   2.516  2.574      2.6  2.1
-    make_moons     -142   -140   0.168  0.156      1.5  1.4
-    sine, 100       -52    -47   0.066  0.074      4.4  4.1   (RMSE to the truth)
-    sine, 500       251    207   0.022  0.055      2.2  2.6
-    sine, 1,000     655    603   0.017  0.050      3.0  8.0
-    concrete      -2532  -2526   3.058  3.194      1.7  1.7
-    digits         -777   -562   0.195  0.144      5.1  9.2
-
-With the single round, one other process beside; "units" with four repeats:
-
-- sine, 100, 500 and 1,000 rows, median of three: RMSE 0.073, 0.056 and 0.051, noise
-  0.116, 0.114 and 0.115, in 1 to 2 s; all nine fits converged. A Gaussian process has
-  0.034 with 100 rows and 0.015 with 500. With 50 units 500 rows gave 0.032 to 0.044:
-  about ten units are in use, and a wave has one kink at a crest that needs two. A
-  smaller weight of the divergence does not help (0.3: 0.052 with 500 and 1,000 rows),
-  nor do correlations ("full_rank": 0.051 and 0.050) or several starts (an ensemble:
-  0.051 and 0.045).
-- sine with tanh, median of six: RMSE 0.055 (0.050 to 0.106), 0.021 and 0.016, noise
-  0.119, 0.105 and 0.101; 5 or 6 fits of 6 converged. Before units of the first layer
-  bent at random places at the start: 0.14, 0.12 and 0.13.
-- Why tanh is not the default: what it gains over scikit-learn's networks, and what relu
-  gains, in nats of a row (four repeats, errors 0.01 to 0.09): friedman1 0.77 and 0.89,
-  diabetes 0.60 and 0.67, make_moons 0.106 and 0.113, digits -0.06 and -0.04, concrete
-  0.89 and 0.80.
-- Why 50 units are not, instead of 20: friedman1 +0.93 and +0.89, diabetes +0.66 and
-  +0.67, make_moons +0.09 and +0.11, digits -0.038 and -0.036; ELBOs are lower by 20 to
-  80 nats on all sets, and fits take twice as long (four repeats).
-- units, RMSE and negative log density of 10, 20 and 50 units: energy 0.72, 0.51, 0.54
-  and 1.02, 0.75, 0.80 (errors 0.02 to 0.2); yacht 1.09, 0.98, 1.18 and 1.50, 1.38,
-  1.49 (0.04 to 0.13); concrete 5.65, 5.62, 5.52 and 3.15, 3.14, 3.13; bostonHousing
-  3.81, 3.81, 3.57 and 2.73, 2.73, 2.66. 42 of 48 fits ended converged; of the others
-  five are of yacht, whose 1,000 epochs are 4,000 gradient steps.
-- peers, three repeats, log likelihood of ours and of scikit-learn's: friedman1 -1.67
-  and -2.57 (+0.90 +- 0.06), diabetes -5.42 and -6.11 (+0.68 +- 0.01), make_moons -0.17
-  and -0.28 (+0.11 +- 0.01), digits -0.151 and -0.116 (-0.036 +- 0.013: worse, with
-  prior="normal" as well). Seconds: 1.1 and 0.2, 0.7 and 0.1, 0.9 and 0.2, 4.7 and 0.5;
-  the 200 epochs of MLPRegressor on small data are 400 steps that end far from
-  converged.
+- A scale for each feature raises bounds everywhere, and on three of four sets it
+  predicts better. On digits bounds are higher, too (-562 nats; -720 with one for the
+  layer, two seeds), and predictions no better: the only set on which scikit-learn's
+  network has the higher likelihood.
+- 50 units have lower bounds than 20, by 45 to 100 nats, and predict equally well. One
+  scale for each unit would spare idle units (yacht -386 nats with 20 and -411 with 50,
+  in place of -420 and -499 with one for the layer), but on a sine with 100 rows it
+  switches all units off for good (-69 nats in place of -43).
+- A wave suits tanh, to which the bound with 500 and 1,000 rows points as well. relu
+  stays the default: far outside the data, where tanh saturates, it becomes less
+  certain, and bounds are higher on all real sets tried (friedman1 -769 and -805, Boston
+  -1036 and -1073, digits -562 and -777). Neither a smaller weight of the divergence nor
+  correlations nor several starts help relu on the wave.
+- Seconds are more than three times scikit-learn's: the 200 epochs of MLPRegressor on
+  small data are 400 steps that end far from converged.
 """
 
 import argparse
