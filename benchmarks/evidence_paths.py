@@ -6,8 +6,9 @@
 
 Logistic regressions with one or two coefficients and no intercept, each run with data
 of its own: priors with spikes, nearly normal posteriors of many rows at two precisions,
-weights that are integers. The truth is a trapezoidal sum over a grid that is as fine at
-the spike as it is wide in the tails.
+weights that are integers, an unknown scale of the prior, also of classes that two
+coefficients separate. The truth is a trapezoidal sum over a grid that is as fine at the
+spike as it is wide in the tails.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import os
 import time
 import warnings
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from scipy.special import log_expit, logsumexp
 
 from skvi.base import Layout
 from skvi.linear_model import BayesianLogisticRegression
-from skvi.priors import ARD, Horseshoe, Normal, build_prior
+from skvi.priors import ARD, HalfCauchy, Horseshoe, Normal, build_prior
 
 RESULT = Path(__file__).parent / "results" / "evidence_paths.csv"
 # Rows, coefficients, prior, precision, whether rows have weights.
@@ -37,8 +39,17 @@ CASES = {
     "tall": (1200, 2, "normal", None, False),
     "tall-loose": (1200, 2, "normal", 0.5, False),
     "weights": (60, 2, "normal", None, True),
+    "scale": (40, 2, "auto", None, False),
+    "scale-separated": (14, 2, "auto", None, False),
 }
-PRIORS = {"normal": Normal(), "horseshoe": Horseshoe(), "ard": ARD()}
+PRIORS = {
+    "normal": Normal(),
+    "horseshoe": Horseshoe(),
+    "ard": ARD(),
+    "auto": Normal(HalfCauchy()),
+}
+# Smallest coefficient of the grid but 0, largest asinh in its units, points on a line.
+GRIDS = {"normal": (1.0, 2.8, 200), "auto": (1e-6, 28.0, 1400)}
 FIELDS = (
     *("case", "seed", "truth", "low", "high", "lower", "upper", "estimate"),
     *("reliable", "method", "cpu_seconds", "contains"),
@@ -52,28 +63,52 @@ def data(case, seed):
     coef = rng.normal(size=d) * (rng.uniform(size=d) < 0.7)
     y = (rng.uniform(size=n) < 1 / (1 + np.exp(-X @ coef))).astype(int)
     y[:2] = 0, 1
+    if case == "scale-separated":
+        y = (X @ [1.0, -0.5] > 0).astype(int)
     weight = rng.integers(0, 3, size=n) if is_weighted else None
     if is_weighted:
         weight[:2] = 1
     return X, y, weight
 
 
+@cache
+def log_prior_of(name, d):
+    """Log density of d coefficients, (d, n); of "auto", which is slow, by its radius."""
+    built = build_prior(PRIORS[name], Layout({"coef": (d,)}))
+
+    def log_prior(points):
+        return built.log_prob(torch.from_numpy(points.T.copy())).numpy()
+
+    if name != "auto":
+        return log_prior
+    log_radius = np.linspace(-16.0, 18.0, 40_001)
+    points = np.zeros((d, len(log_radius)))
+    points[0] = np.exp(log_radius)
+    known = log_prior(points)
+
+    def by_radius(points):
+        with np.errstate(divide="ignore"):
+            return np.interp(0.5 * np.log((points**2).sum(0)), log_radius, known)
+
+    return by_radius
+
+
 def truth(X, y, weight, prior):
     """Integral over a grid in asinh of the coefficients, relative to their smallest."""
-    d, has_spike = X.shape[1], prior != "normal"
-    unit, reach, size = (1e-7, 20.5, 700) if has_spike else (1.0, 2.8, 200)
+    d = X.shape[1]
+    unit, reach, size = GRIDS.get(prior, (1e-7, 20.5, 700))
     u = np.linspace(-reach, reach, size)
     theta, log_step = unit * np.sinh(u), np.log(unit * np.cosh(u) * (u[1] - u[0]))
-    built = build_prior(PRIORS[prior], Layout({"coef": (1,)}))
-    log_prior = built.log_prob(torch.from_numpy(theta)[:, None]).numpy() + log_step
+    log_prior = log_prior_of(prior, d)
     w = np.ones(len(y)) if weight is None else weight
     signed = (2 * y - 1)[:, None] * X
     rows = [theta] if d == 1 else [np.full(size, t) for t in theta]
     total = []
     for i, first in enumerate(rows):
         points = first[None] if d == 1 else np.stack([first, theta])
-        value = w @ log_expit(signed @ points) + log_prior
-        total.append(logsumexp(value) + (0.0 if d == 1 else log_prior[i]))
+        value = w @ log_expit(signed @ points) + log_step
+        value += log_prior(points)
+        total.append(logsumexp(value) + (0.0 if d == 1 else log_step[i]))
     return float(logsumexp(total))
 
 
