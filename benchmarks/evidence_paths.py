@@ -8,7 +8,8 @@ Logistic regressions with one or two coefficients and no intercept, each run wit
 of its own: priors with spikes, nearly normal posteriors of many rows at two precisions,
 weights that are integers, an unknown scale of the prior, also of classes that two
 coefficients separate. The truth is a trapezoidal sum over a grid that is as fine at the
-spike as it is wide in the tails.
+spike as it is wide in the tails; with separated classes it is accurate to a thousandth
+of a nat.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def data(case, seed):
 
 @cache
 def log_prior_of(name, d):
-    """Log density of d coefficients, (d, n); of "auto", which is slow, by its radius."""
+    """Log density of d coefficients, (d, n); by the radius for "auto", which is slow."""
     built = build_prior(PRIORS[name], Layout({"coef": (d,)}))
 
     def log_prior(points):

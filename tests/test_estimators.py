@@ -98,7 +98,7 @@ WITH_PARTS = [
         tol=1e-9,
     ),
     # The checks' targets are no counts: log loss only.
-    BayesianPoissonRegressor(likelihood="negative_binomial"),
+    BayesianPoissonRegressor(likelihood="negative_binomial", max_iter=3),
     BayesianPoissonRegressor(likelihood=NegativeBinomialLikelihood(0.5)),
     BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
     BayesianPoissonRegressor(

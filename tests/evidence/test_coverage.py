@@ -135,7 +135,7 @@ def test_contains_the_truth_from_a_factorized_proposal(name):
     sampling is not reliable on wdbc and ionosphere, and annealing takes its place.
     """
     data = load(name)
-    model = FromFit(posterior="mean_field").fit(*data)
+    model = FromFit(posterior="mean_field", prior="normal").fit(*data)
     bounds = model.evidence_bounds(*data, random_state=0)
     assert_contains(bounds, TRUTHS[name])
     assert bounds.method == "importance"
