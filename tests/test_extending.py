@@ -187,7 +187,9 @@ def watch():
 threading.Thread(target=watch, daemon=True).start()
 X = np.memmap(path, np.float32, "r").reshape(-1, 100)
 y = np.fromfile(path + ".y", np.int8)
-model = BayesianLogisticRegression(posterior="mean_field", n_jobs=2).fit(X, y)
+model = BayesianLogisticRegression(
+    prior="normal", posterior="mean_field", n_jobs=2
+).fit(X, y)
 np.save(path + ".npy", [model.coef_[0], model.coef_std_[0]])
 print(model.converged_, max(peak) * 1024)
 """
