@@ -74,7 +74,7 @@ def data(case, seed):
 
 @cache
 def log_prior_of(name, d):
-    """Log density of d coefficients, (d, n); by the radius for "auto", which is slow."""
+    """Log density of d coefficients, (d, n), by the radius where it is slow."""
     built = build_prior(PRIORS[name], Layout({"coef": (d,)}))
 
     def log_prior(points):
