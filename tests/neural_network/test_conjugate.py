@@ -23,7 +23,7 @@ PARTS = {
     "posterior": "full_rank",
     "noise_scale": NOISE,
     "n_draws": 50,
-    "max_iter": 300,
+    "max_iter": 200,
     "learning_rate": 0.05,
 }
 
