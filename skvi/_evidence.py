@@ -61,7 +61,10 @@ class EvidenceMixin:
             and MCMC chains for the upper bound. "annealing": paths of densities from a
             normal to the posterior, and back from MCMC chains; it costs more, and works
             if no proposal fits. "auto": the first, and the second if the first is not
-            reliable, or wider than 0.1 nats.
+            reliable, or wider than 0.1 nats. Under an unknown scale, the default prior
+            of some models, "auto" and "importance" take tempered chains over
+            scale and parameters where no mixture over the scale fits, as with classes
+            that are separated; "annealing" is a sum over scales.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.

@@ -174,7 +174,8 @@ or Objective, default="elbo"
     prior_scale_ : float or dict of str to float or ndarray
         The scale that `prior` learned, by block if there are several; only if it learns
         one. With prior="auto" that of "coef_0" has shape (n_features,): features with a
-        scale near 0 hardly matter.
+        scale near 0 hardly matter. It is a float for one feature, or fewer than five
+        units.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

@@ -193,7 +193,7 @@ def test_estimates_of_known_weights(sigma):
             lower - 2 * lower_se <= -2,
             upper + 2 * upper_se >= -2,
         ]
-    assert covered.min() >= binom.ppf(1e-4, 100, 0.95)
+    assert covered.min() >= binom.ppf(1e-4, 200, 0.95)
     # Wide apart they would say nothing: the gap is a few errors.
     assert upper - lower < 8 * (lower_se + upper_se) + sigma**2 / k
 
