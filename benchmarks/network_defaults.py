@@ -57,9 +57,9 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 What they say (bounds in nats that no table has are of two or three fits, by hand):
 
 - A scale for each feature raises bounds everywhere; on three of four sets it predicts
-  better in the mean, beyond the errors of three repeats on none. On digits bounds are higher, too (-562 nats; -720 with one for the
-  layer, two seeds), and predictions no better: the only set on which scikit-learn's
-  network has the higher likelihood.
+  better in the mean, beyond the errors of three repeats on none. On digits bounds are
+  higher, too (-562 nats; -720 with one for the layer, two seeds), and predictions no
+  better: the only set on which scikit-learn's network has the higher likelihood.
 - 50 units have lower bounds than 20, by 45 to 75 nats, and predict equally well. One
   scale for each unit would spare idle units (yacht -386 nats with 20 and -411 with 50,
   in place of -420 and -499 with one for the layer), but on a sine with 100 rows it
