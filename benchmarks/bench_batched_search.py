@@ -89,7 +89,9 @@ def noise_of_seeds(model, X, y, splits):
 
 def measure(name, X, y, n_jobs, has_reference):
     divergence, parameter, values = SEARCHES[name]
-    network = BayesianMLPRegressor(divergence=divergence, random_state=0)
+    network = BayesianMLPRegressor(
+        activation="relu", divergence=divergence, random_state=0
+    )
     model = Pipeline([("scaler", StandardScaler()), ("network", network)])
     grid = {f"network__divergence__{parameter}": list(values)}
     splits = [*KFold(N_FOLDS, shuffle=True, random_state=0).split(X)]

@@ -121,6 +121,7 @@ class Clock:
 def fit(X, y, epochs, seed=0, **params):
     model = BayesianMLPRegressor(
         hidden_layer_sizes=HIDDEN,
+        activation="relu",
         batch_size=BATCH,
         n_draws=DRAWS,
         learning_rate=RATE,

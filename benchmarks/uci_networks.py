@@ -162,7 +162,10 @@ def as_in_the_papers(name, n_features, **parameters):
         "max_iter": 40 if name == HUGE else 500,
     }
     return BayesianMLPRegressor(
-        hidden_layer_sizes=(units,), prior=prior, **defaults | parameters
+        hidden_layer_sizes=(units,),
+        activation="relu",
+        prior=prior,
+        **defaults | parameters,
     )
 
 
@@ -214,6 +217,7 @@ def ensemble(likelihood, weight, prior=None):
         steps = 16_000 if name == HUGE else 8_000
         return BayesianMLPRegressor(
             hidden_layer_sizes=(50, 50),
+            activation="relu",
             noise="heteroscedastic",
             likelihood=likelihood,
             posterior=Ensemble("mean_field", n_members=8),

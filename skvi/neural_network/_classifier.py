@@ -46,8 +46,8 @@ or Objective, default="elbo"
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior distribution of the weights, in units of the layer's natural scale, gain /
         sqrt(inputs), so that one scale suits layers of every width. The gain is 3 (the
-        size of log odds) in the last layer, else sqrt(2) for relu and 1 for the others,
-        and twice as large in the first of several layers. A dict gives one prior for
+        size of log odds) in the last layer, in hidden layers 1, or sqrt(2) with "relu"
+        or "softplus", and twice that in the first one. A dict gives one prior for
         "coef" and one for "intercept", or for each layer ("coef_0"). "learn" as the
         scale of a prior finds it by type-II maximum likelihood. "auto" is a normal
         prior for each block of weights and of intercepts that learns its scale, in the
@@ -63,7 +63,9 @@ or Objective, default="elbo"
         Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
         of rows, since every weight costs evidence; with thousands of rows more
         units raise `lower_bound_`, which is the number to choose them by.
-    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
+    activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
+        "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
+        and takes longer; "tanh" and "logistic" level off far outside the data.
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic", "ivon"}, default="auto"

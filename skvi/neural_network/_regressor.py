@@ -16,7 +16,7 @@ class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     finds a distribution over them, and over the noise of the target it finds the
     standard deviation. Predictions are averages over networks, with standard
     deviations, intervals and quantiles. Outside the data the networks disagree the more
-    the farther out (with relu; with tanh they level off); between clusters of data a
+    the farther out (with "tanh" they level off); between clusters of data a
     factorized posterior is surer than it should be. Standardize the features, as for
     every network; the target is standardized inside.
 
@@ -48,15 +48,15 @@ or Objective, default="elbo"
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior distribution of the weights, in units of the layer's natural scale, gain /
-        sqrt(inputs), so that one scale suits layers of every width. The gain is 1 in
-        the last layer, else sqrt(2) for relu and 1 for the others. A dict gives one
-        prior for "coef" and one for "intercept", or for each layer ("coef_0"). "learn"
-        as the scale of a prior finds it by type-II maximum likelihood. "auto" is a
-        normal prior for each block of weights and of intercepts that learns its scale,
-        in the first layer one for each feature (automatic relevance determination,
-        ``Normal("learn_rows")``); fewer than five parameters keep the scale 1 or that
-        of the layer. A given scale costs less evidence if it is right, but if it is too
-        narrow the network may explain nothing.
+        sqrt(inputs), so that one scale suits layers of every width. The gain is 1, in
+        hidden layers of "softplus" or "relu" sqrt(2). A dict gives one prior for "coef"
+        and one for "intercept", or for each layer ("coef_0"). "learn" as the scale of a
+        prior finds it by type-II maximum likelihood. "auto" is a normal prior for each
+        block of weights and of intercepts that learns its scale, in the first layer one
+        for each feature (automatic relevance determination, ``Normal("learn_rows")``);
+        fewer than five parameters keep the scale 1 or that of the layer. A given scale
+        costs less evidence if it is right, but if it is too narrow the network may
+        explain nothing.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is the choice of "auto", or a normal prior with the scale of `prior`, or
         with scale 10 if that has none, or learns it: an intercept is never shrunk by a
@@ -65,10 +65,12 @@ or Objective, default="elbo"
         Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
         of rows, since every weight costs evidence; with thousands of rows more
         units raise `lower_bound_`, which is the number to choose them by.
-    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
-        "tanh" and "logistic" suit smooth functions of few features: of a noisy wave
-        they miss a half to a third of what "relu" does, which bends sharply. With many
-        features "relu" predicts better.
+    activation : {"softplus", "relu", "tanh", "logistic", "identity"}, \
+default="softplus"
+        "softplus", log(1 + exp(x)), is a smooth "relu", which suits smooth functions:
+        of a noisy wave it misses less than half as much. "relu" is faster, and suits
+        functions with kinks or steps. "tanh" and "logistic" level off: far outside the
+        data they are as certain as inside.
     noise : {"constant", "heteroscedastic"}, default="constant"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
@@ -256,7 +258,7 @@ or Objective, default="elbo"
         prior="auto",
         intercept_prior=None,
         hidden_layer_sizes=(20,),
-        activation="relu",
+        activation="softplus",
         noise="constant",
         likelihood="gaussian",
         noise_scale="learn",

@@ -16,12 +16,14 @@ from skvi.utils._random import randn
 
 __all__ = ["ACTIVATIONS", "MLPPredictor"]
 
-#: Names as in scikit-learn, and the gain that preserves variances from layer to layer
-#: (He et al. 2015 for relu, Glorot and Bengio 2010 for the others).
+#: Names as in scikit-learn or torch, and the gain that preserves variances from layer
+#: to layer (He et al. 2015 for relu, which softplus is far from 0; Glorot and
+#: Bengio 2010 for the others).
 ACTIVATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "identity": (torch.nn.Identity(), 1.0),
     "logistic": (torch.sigmoid, 1.0),
     "relu": (torch.relu, math.sqrt(2)),
+    "softplus": (torch.nn.functional.softplus, math.sqrt(2)),
     "tanh": (torch.tanh, 1.0),
 }
 # Odd activations: the sign of a unit may change, with all of its weights.
@@ -34,7 +36,7 @@ INITIAL_SHARE = 0.01
 LAST_SHARE = 0.2
 # Standard deviation of the means of the first layer's intercepts, in sizes of what its
 # weights make of standardized features: units bend at places all over the data. Those
-# of relu move there by themselves; a saturated unit hardly moves.
+# of relu and softplus move there by themselves; a saturated unit hardly moves.
 FIRST_SPREAD = {"tanh": 2.0, "logistic": 2.0}
 
 
@@ -51,7 +53,7 @@ class MLPPredictor(Predictor):
         d and K.
     hidden_layer_sizes : tuple of int, default=(50,)
         Units of each hidden layer; an empty tuple gives a linear model.
-    activation : {"relu", "tanh", "logistic", "identity"}, default="relu"
+    activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         Applied after every layer except the last.
     input_scale, output_scale : float, default=1.0
         Multiply the gains of the first hidden and of the last layer: 1 for standardized

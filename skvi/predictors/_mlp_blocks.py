@@ -12,8 +12,15 @@ __all__ = ["MLPBlocks"]
 # Elements in the buffer of a layer, which should stay in the cache: this limits the
 # draws that go through the network together.
 CACHE_ELEMENTS = 2**17
+
+
+def _softplus(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.softplus.out(x, out=x)
+
+
 #: Activations, and their in-place versions.
 IN_PLACE: dict[Callable, Callable[[torch.Tensor], torch.Tensor]] = {
+    torch.nn.functional.softplus: _softplus,
     torch.relu: torch.relu_,
     torch.sigmoid: torch.sigmoid_,
     torch.tanh: torch.tanh_,

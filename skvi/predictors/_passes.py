@@ -1,5 +1,6 @@
 """Forward and backward passes of multilayer perceptrons through buffers."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import torch
 
 __all__ = ["MLPPasses"]
 
+_softplus_in_place = torch.ops.aten.softplus.out
 _relu_slope = torch.ops.aten.threshold_backward.grad_input
 _tanh_slope = torch.ops.aten.tanh_backward.grad_input
 _logistic_slope = torch.ops.aten.sigmoid_backward.grad_input
@@ -18,6 +20,10 @@ def _identity(x: torch.Tensor) -> None:
 
 def _relu(x: torch.Tensor) -> None:
     x.clamp_min_(0)
+
+
+def _softplus(x: torch.Tensor) -> None:
+    _softplus_in_place(x, out=x)
 
 
 def _tanh(x: torch.Tensor) -> None:
@@ -38,6 +44,11 @@ def _by_relu(gradient: torch.Tensor, value: torch.Tensor) -> None:
     _relu_slope(gradient, value, 0, grad_input=gradient)
 
 
+def _by_softplus(gradient: torch.Tensor, value: torch.Tensor) -> None:
+    # sigmoid(x) = 1 - exp(-softplus(x)); the value is not needed again.
+    gradient.addcmul_(gradient, value.neg_().exp_(), value=-1)
+
+
 def _by_tanh(gradient: torch.Tensor, value: torch.Tensor) -> None:
     _tanh_slope(gradient, value, grad_input=gradient)
 
@@ -47,11 +58,12 @@ def _by_logistic(gradient: torch.Tensor, value: torch.Tensor) -> None:
 
 
 #: Activation, in place; the product of a gradient with its derivative, given its value,
-#: in place; and an argument at which it is 1 in every precision.
+#: in place, which may overwrite the value; and an argument at which it is 1.
 STEPS = {
     "identity": (_identity, _no_slope, 1.0),
     "logistic": (_logistic, _by_logistic, 40.0),
     "relu": (_relu, _by_relu, 1.0),
+    "softplus": (_softplus, _by_softplus, math.log(math.expm1(1.0))),
     "tanh": (_tanh, _by_tanh, 20.0),
 }
 
@@ -69,7 +81,7 @@ class MLPPasses:
     ----------
     sizes : sequence of int
         Inputs, units of the hidden layers, outputs.
-    activation : {"identity", "logistic", "relu", "tanh"}
+    activation : {"identity", "logistic", "relu", "softplus", "tanh"}
     n_members, n_draws, n_rows : int
         M, S and n.
     like : Tensor

@@ -28,6 +28,7 @@ def network():
     model = BayesianMLPRegressor(
         prior="horseshoe",
         hidden_layer_sizes=8,
+        activation="relu",  # needs the fewest iterations
         learning_rate=0.1,
         n_draws=4,
         max_iter=40,

@@ -23,7 +23,7 @@ from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._normal_steps import NormalSteps
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
-from skvi.predictors import MLPPredictor
+from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
 
@@ -185,7 +185,7 @@ REGULARIZERS = {
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("hidden", [(7,), (6, 4)])
 def test_activations(hidden, activation, count):
     """Wrong variants: an activation's derivative left out, or at its argument; the

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from skvi.predictors import LinearPredictor, MLPPredictor
+from skvi.predictors import ACTIVATIONS, LinearPredictor, MLPPredictor
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "logistic", "identity"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("hidden", [(3,), (3, 2)])
 def test_functions_stay(hidden, activation, generator):
     """Wrong variants: intercepts or outgoing weights stay; signs flipped for relu."""

@@ -125,6 +125,13 @@ VARIANTS = [
         "the derivative of the activation left out",
     ),
     _v(
+        "passes-softplus-slope",
+        "_passes.py",
+        "value.neg_().exp_(), value=-1",
+        "value.neg_().exp_(), value=1",
+        "2 - sigmoid in place of sigmoid",
+    ),
+    _v(
         "passes-tanh-of-half",
         "_passes.py",
         "x.mul_(2).sigmoid_().mul_(2).sub_(1)",
