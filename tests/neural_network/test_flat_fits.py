@@ -47,11 +47,14 @@ def test_a_missed_wave_is_reported():
 def test_a_wave_is_found(seed):
     """From every start, where a prior that counts from the first step ends half-way.
 
-    Wrong variants: no warm-up; the whole divergence in it.
+    Wrong variants: no warm-up; the whole divergence in it; relu by default, of which 6
+    of 6 seeds have an RMSE above 0.04.
     """
     X, y = wave(500)
     model = BayesianMLPRegressor(max_iter=600, random_state=seed).fit(X, y)
-    assert model.score(X, y) > 0.9
+    error = model.predict(X) - np.sin(2 * X[:, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.03
+    assert model.noise_scale_ == pytest.approx(0.1, rel=0.2)
 
 
 @pytest.mark.slow
