@@ -8,8 +8,9 @@ sine     `y = sin(2 x)` with noise of 0.1, x uniform on [-3, 3]: root mean squar
          with tanh
 units    few and many units on UCI sets: ELBO of a row, RMSE and negative log density of
          a fifth of the training rows of the standard splits; the test rows stay unread
-priors   the same of 20 units with one learned scale for the first layer, and with one
-         for each feature, as the default has
+activations  the same of 20 units with other activations
+priors   the same of 20 units with one learned scale for the first layer; the default
+         has one for each feature
 peers    held-out log likelihood of a row beside scikit-learn's networks with all their
          defaults (the noise of MLPRegressor is that of five folds), differences in
          paired standard errors over random splits, and seconds of a fit; features are
@@ -100,6 +101,7 @@ from skvi.neural_network import BayesianMLPClassifier, BayesianMLPRegressor
 from skvi.priors import Normal
 
 SETS = ("energy", "yacht", "concrete", "bostonHousing")
+LARGE = ("kin8nm", "wine-quality-red")
 FRIEDMAN = make_friedman1(n_samples=500, noise=1.0, random_state=0)
 PEERS = {
     "friedman1": FRIEDMAN,
@@ -151,13 +153,19 @@ def units(repeats):
         validate(name, f"{size:7}", repeats, hidden_layer_sizes=size)
 
 
+def activations(repeats):
+    """The default activation and others."""
+    print("\nactivations: set, ELBO, RMSE, negative log density, seconds, converged")
+    for name, activation in product((*SETS, *LARGE), ("softplus", "relu", "tanh")):
+        validate(name, f"{activation:8}", repeats, activation=activation)
+
+
 def priors(repeats):
-    """One learned scale for the first layer, and one for each feature."""
+    """One learned scale for the first layer, in place of one for each feature."""
     print("\npriors: set, scales, ELBO, RMSE, negative log density, seconds, converged")
     learn = dict.fromkeys(("coef_0", "intercept_0", "coef_1"), Normal("learn"))
     for name in SETS:
         validate(name, "layer", repeats, prior=learn | {"intercept_1": Normal()})
-        validate(name, "feature", repeats)
 
 
 def validate(name, label, repeats, **parameters):
@@ -239,17 +247,23 @@ def mean_and_error(values):
     return f"{statistics.fmean(values):7.3f} +- {error:5.3f}"
 
 
-TABLES = {"sine": sine, "units": units, "priors": priors, "peers": peers}
+TABLES = {
+    "sine": sine,
+    "units": units,
+    "activations": activations,
+    "priors": priors,
+    "peers": peers,
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=[*TABLES])
+    parser.add_argument("tables", nargs="*", metavar="table", help=", ".join(TABLES))
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(date.today(), platform.machine(), os.cpu_count(), "cores")
-    for table in options.tables:
+    for table in options.tables or TABLES:
         TABLES[table](options.repeats)
 
 
