@@ -76,11 +76,11 @@ CASES = {f.__name__: f for f in (sparse, digits, classes, separable, horseshoe)}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("cases", nargs="*", metavar="case", help=", ".join(CASES))
     arguments = parser.parse_args()
     print(f"{date.today()} {platform.machine()}")
     print(f"{'case':<12}{'wall s':>8}{'cpu s':>8}{'steps':>7}  converged")
-    for name in arguments.cases:
+    for name in arguments.cases or CASES:
         model, X, y = CASES[name]()
         wall, cpu = time.perf_counter(), time.process_time()
         model.fit(X, y)

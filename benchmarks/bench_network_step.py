@@ -520,7 +520,7 @@ TABLES = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tables", nargs="*", default=list(TABLES), choices=TABLES)
+    parser.add_argument("tables", nargs="*", metavar="table", help=", ".join(TABLES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000, help="in one measurement")
     args = parser.parse_args()
@@ -531,7 +531,7 @@ def main():
         f"{date.today()}, {os.cpu_count()} cores, {platform.machine()}, torch "
         f"{torch.__version__}, load {load:.1f}"
     )
-    for name in args.tables:
+    for name in args.tables or TABLES:
         TABLES[name](args)
 
 
