@@ -4,7 +4,7 @@
     SKVI_DATA=... python benchmarks/bench_batched_search.py --n-jobs 2 orders
     SKVI_DATA=... python benchmarks/bench_batched_search.py --no-reference
 
-The network is the default one (20 relu units, double precision), behind a
+The network has the defaults (20 units, double precision), but relu, behind a
 `StandardScaler`. `orders` searches over orders of the Rényi divergence, `weights` over
 those of KL. For each: processor seconds of a single fit of the pipeline to one fold
 (median of ten, before and after the search) and of both searches without the refit, how
