@@ -1,5 +1,6 @@
 """Half-steps for precisions with Gamma posteriors, given a normal q of the rest."""
 
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -26,6 +27,9 @@ __all__ = ["GammaSteps"]
 MANY_NODES, MANY_ROWS, DEGREE = 128, 20.0, 18
 # Maximum change of log shape and log rate in one step.
 LARGEST_MOVE = 1.5
+# Rows times values of the likelihood's parameter in one call: with fewer, the overhead
+# of calls takes most of the time; with more, tensors leave the cache.
+AT_ONCE = 512
 # Relative tolerance for rounding in the steps.
 TIGHT = {"ftol": 1e-15, "gtol": 1e-10}
 
@@ -129,7 +133,7 @@ class GammaSteps:
 
         def at(log_number: np.ndarray) -> np.ndarray:
             hyper = torch.from_numpy(self.power * log_number)
-            return np.array([float(x) for x in _losses_at(target, hyper, self.normal)])
+            return _losses_at(target, hyper, self.normal).cpu().numpy()
 
         loss = (
             at(t)
@@ -169,9 +173,11 @@ class AveragedLoss(Movable):
     def __init__(
         self, target: HierarchicalTarget, hyper: torch.Tensor, weights: torch.Tensor
     ) -> None:
-        self.loss, self.weights = target.loss, weights
+        device = target.rows.device
+        self.loss, self.likelihood = target.loss, target._likelihood
+        self.hyper, self.weights = hyper.to(device), weights.to(device)
         # Not at the place of use, where tensors may not support derivatives.
-        self.bound = [target._likelihood.bind(number.reshape(1)) for number in hyper]
+        self.bound = [self.likelihood.bind(number.reshape(1)) for number in hyper]
 
     def expected(
         self,
@@ -182,12 +188,33 @@ class AveragedLoss(Movable):
         refine: int = 1,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Expected loss and its derivatives, averaged; see `Loss.expected`."""
-        parts = []
-        for bound, weight in zip(self.bound, self.weights, strict=True):
-            found = self.loss.expected(bound, mean, std_or_cov, y, refine)
-            parts.append([weight * value for value in found])
+        weights = self.weights.split(self._width(len(mean)))
+        each = self.each(mean, std_or_cov, y, refine)
+        parts = [[w @ x for x in found] for w, found in zip(weights, each, strict=True)]
         value, first, second = (torch.stack(p).sum(0) for p in zip(*parts, strict=True))
         return value, first, second
+
+    def each(
+        self, mean: torch.Tensor, std: torch.Tensor, y: torch.Tensor, refine: int = 1
+    ) -> Iterator[list[torch.Tensor]]:
+        """Expected loss and its derivatives at the next m values, each (m, n)."""
+        n, width = len(mean), self._width(len(mean))
+        if width == 1:
+            for bound in self.bound:
+                yield [x[None] for x in self.loss.expected(bound, mean, std, y, refine)]
+            return
+        for some in self.hyper.split(width):
+            m = len(some)
+            bound = self.likelihood.bind(some.repeat_interleave(n)[None])
+            rows = mean.repeat(m), std.repeat(m), y.repeat(m)
+            found = self.loss.expected(bound, *rows, refine)
+            yield [x.reshape(m, n) for x in found]
+
+    def _width(self, n_rows: int) -> int:
+        """Return the number of values in one call."""
+        if not (self.loss.is_log_loss and self.likelihood.binds_rows):
+            return 1
+        return max(1, AT_ONCE // max(n_rows, 1))
 
     def is_convex(self, likelihood: Likelihood) -> bool:
         """Whether it is at every parameter; see `Loss.is_convex`."""
@@ -203,16 +230,14 @@ def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:
 
 def _losses_at(
     target: HierarchicalTarget, hyper: torch.Tensor, normal: NormalForm
-) -> list[torch.Tensor]:
+) -> torch.Tensor:
     """Expected loss of all rows at every value that `Likelihood.bind` takes."""
     mean, variance = target.predictor.moments(target.X, normal)
     mean = shift_mean(mean, target.rows)
-    w, found = target.sample_weight, []
-    for number in hyper:
-        bound = target._likelihood.bind(number.reshape(1))
-        value = target.loss.expected(bound, mean, variance.sqrt(), target.y)[0]
-        found.append(value.sum() if w is None else w @ value)
-    return found
+    each = AveragedLoss(target, hyper, torch.ones_like(hyper)).each
+    found = each(mean, variance.sqrt(), target.y)
+    losses, w = torch.cat([value for value, _, _ in found]), target.sample_weight
+    return losses.sum(1) if w is None else losses @ w
 
 
 def _divergence(shape: np.ndarray, rate: np.ndarray, gamma: GammaHyperprior) -> float:

@@ -524,6 +524,13 @@ VARIANTS = [
         "free energies are not convex",
     ),
     _v(
+        "averaged-values-of-other-rows",
+        "_gamma_steps.py",
+        "some.repeat_interleave(n)[None]",
+        "some.repeat(n)[None]",
+        "values of the likelihood's parameter in the order of the rows",
+    ),
+    _v(
         "averaged-losses-not-convex",
         "_gamma_steps.py",
         "return all(self.loss.is_convex(bound) for bound in self.bound)",
