@@ -1,12 +1,13 @@
 """Linear models with posteriors that are not normal: predictions average over draws."""
 
 from copy import copy
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
-from sklearn.base import is_classifier
+from sklearn.base import clone, is_classifier
 
 from skvi._draws import NormalDraws
 from skvi.base import Units
@@ -104,12 +105,17 @@ def test_counts_of_draws_see_the_exposure():
 FITS = {"max_iter": 25, "tol": 0.1, "random_state": 0}
 
 
+@cache
+def fit_of_a_users_family(model):
+    parts = model.get_params(deep=False) | FITS | {"posterior": LogisticFamily()}
+    return type(model)(**parts).fit(*data_for(model))
+
+
 @pytest.mark.parametrize("model", [ESTIMATORS[i] for i in (0, 2, 3)], ids=repr)
 def test_a_family_of_the_user(model):
     """It is fitted, and predicts alike for single rows and for sparse ones."""
-    (X, y), given = data_for(model), model.get_params(deep=False)
-    normal = type(model)(**given).fit(X, y)
-    fitted = type(model)(**given | FITS | {"posterior": LogisticFamily()}).fit(X, y)
+    X, y = data_for(model)
+    normal, fitted = clone(model).fit(X, y), fit_of_a_users_family(model)
     far = 3 * normal.coef_std_.max()
     np.testing.assert_allclose(fitted.coef_, normal.coef_, atol=far)
     error = 3 * fitted.lower_bound_se_
@@ -122,9 +128,7 @@ def test_a_family_of_the_user(model):
 def test_the_evidence_beside_such_a_family():
     """Which does not depend on it. Wrong variant: weights from the other family."""
     X, y = data_for(ESTIMATORS[2])
-    model = BayesianLogisticRegression(
-        posterior=LogisticFamily(), **{"prior": "normal", **FITS}
-    ).fit(X, y)
+    model = fit_of_a_users_family(ESTIMATORS[2])
     bounds = model.evidence_bounds(X, y, n_draws=2000, random_state=0)
     exact = BayesianLogisticRegression(prior="normal").fit(X, y)
     expected = exact.evidence_bounds(X, y, n_draws=2000, random_state=1)
