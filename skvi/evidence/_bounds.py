@@ -1,6 +1,7 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
+import time
 from typing import cast
 
 import torch
@@ -8,7 +9,12 @@ import torch
 from skvi.base import NormalForm
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import TOO_LONG, why_certainly_too_long, why_too_long
+from skvi.evidence._forecast import (
+    TOO_LONG,
+    why_certainly_too_long,
+    why_no_time,
+    why_too_long,
+)
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
@@ -38,7 +44,10 @@ WIDE = 0.1
 # Where no mixture is near: nats that are aimed for at each scale of an unknown one, and
 # the share of the seconds that are left which it may take: there are some fifteen.
 TERM_PRECISION, TERM_SHARE, N_TERMS = 0.1, 0.1, 15
-UNFINISHED = with_remedy(["the integral over the scale of the prior is open"], BUDGET)
+UNFINISHED = with_remedy(
+    ["the integral over the scale of the prior is open"],
+    f"{BUDGET}, or a known scale, such as prior=Normal(scale=1.0)",
+)
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -159,12 +168,14 @@ class _Run:
 
     def why_no_sum(self, target: SupervisedTarget) -> str:
         """What the likeliest scale says of a sum over scales; else nothing."""
-        if self.clock.is_limited:
-            return ""
         scale = math.exp(center_of(target, self.fit[1]))
         known = target.with_prior(target.prior.given_scale(scale))
+        begin = time.monotonic()
         normal = _normal_near(known, self.fit[1], self.generator)
-        return why_too_long(known, normal, self.generator, n_runs=N_TERMS)
+        if not self.clock.is_limited:
+            return why_too_long(known, normal, self.generator, n_runs=N_TERMS)
+        options = self.generator, self.clock, time.monotonic() - begin, N_TERMS
+        return why_no_time(known, normal, *options)
 
     def cheapest(self, normal: NormalForm) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
@@ -180,6 +191,8 @@ class _Run:
         if found is None or not self._is_good(found):
             found = self.importance(family, part)
         if self._is_good(found):
+            return found
+        if self.clock.left() == 0.0:  # a path is tuned in one piece
             return found
         self.report(f"importance sampling ended {_width(found):.2g} nats wide", 1.0)
         if lifted is not None:

@@ -1,6 +1,8 @@
 """The integral over one unknown scale, between exact values at known ones."""
 
 import math
+import time
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import torch
 from scipy.special import logsumexp
 
-from skvi.evidence import EvidenceBounds, _bounds, _over_scales
+from skvi.evidence import EvidenceBounds, _bounds, _forecast, _over_scales
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import build_prior
 
@@ -132,3 +134,27 @@ def test_seconds_end_the_sum_over_scales(monkeypatch):
     assert not found.reliable
     assert "the scale of the prior is open; what helps: max_seconds" in found.reason
     assert len(terms) == 1
+
+
+@pytest.mark.parametrize(
+    ("tick", "is_near", "is_begun"),
+    [(3.0, True, False), (0.05, True, True), (0.05, False, False), (1e-6, False, True)],
+)
+def test_a_large_sum_is_not_begun_in_vain(tick, is_near, is_begun, monkeypatch):
+    """On a clock that says a tick more at every look.
+
+    Wrong variants: any sum is begun; none is; moves of chains take no time.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 600))
+    y = X[:, 0] > 0
+    model = BayesianLogisticRegression(posterior="mean_field").fit(X, y)
+    ticks, begun = count(), []
+    monkeypatch.setattr(time, "monotonic", lambda: tick * next(ticks))
+    monkeypatch.setattr(_forecast, "_is_near", lambda *_: is_near)
+    monkeypatch.setattr(_bounds, "bound_over_scales", lambda *_: begun.append(1))
+    found = model.evidence_bounds(X, y, random_state=0, max_seconds=30)
+    assert found.method == "none"
+    assert "prior=Normal(scale=1.0)" in found.reason
+    assert len(begun) == is_begun
+    assert ("601 coefficients and 200 rows" in found.reason) != is_begun

@@ -6,6 +6,27 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "a-sum-begun-in-vain",
+        "_forecast.py",
+        "    if n_runs * seconds <= left:",
+        "    if True:",
+        "a sum over scales is begun that cannot end in time",
+    ),
+    _v(
+        "no-sum-begun",
+        "_forecast.py",
+        "    if n_runs * seconds <= left:",
+        "    if False:",
+        "a sum over scales is refused for which there is time",
+    ),
+    _v(
+        "a-sum-without-moves",
+        "_forecast.py",
+        "    if not _is_near(target, normal, generator, FAR):",
+        "    if False:",
+        "chains at each scale of a sum are forecast to take no time",
+    ),
+    _v(
         "sum-over-scales-without-a-clock",
         "_over_scales.py",
         "for trial in (-TRIAL, TRIAL):\n        if clock.left() == 0.0:",
@@ -85,8 +106,8 @@ VARIANTS = [
     _v(
         "minutes-not-foreseen",
         "_forecast.py",
-        "    if float(log_weights.var()) <= far:",
-        "    if True:",
+        "    return float(log_weights.var()) <= far",
+        "    return True",
         "chains begin although they would take minutes",
     ),
     _v(
@@ -99,8 +120,8 @@ VARIANTS = [
     _v(
         "nearly-normal-is-too-long",
         "_forecast.py",
-        "    if float(log_weights.var()) <= far:",
-        "    if False:",
+        "    return float(log_weights.var()) <= far",
+        "    return False",
         "many coefficients are refused where weights are nearly constant",
     ),
     _v(
