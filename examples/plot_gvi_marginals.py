@@ -139,7 +139,8 @@ left.set_xticks((0.25, 0.5, 1, 2, 4), ("0.25", "0.5", "1", "2", "4"))
 left.minorticks_off()
 left.set(ylabel="standard deviation (units of y per unit of x)")
 left.set_title("Width of a marginal")
-left.legend(fontsize="small")
+left.set_ylim(top=1.05)  # room for the legend
+left.legend(fontsize="small", loc="upper right")
 for size, mark in zip((2, 4, 6, 10), "os^D", strict=True):
     for joint, color in ((True, "k"), (False, "C1")):
         at = [r[0] for r in ratios[joint] if r[3] == size]

@@ -88,10 +88,10 @@ def divergence(q, p):
     return float(0.5 * (spread + distance) + p.half_log_det - q.half_log_det)
 
 
-distances = np.linspace(0, 10, 41)
+distances = np.linspace(0, 10, 81)
 influence = {}
 for name, loss in losses.items():
-    # Without centring the features: both fits have the same coordinates.
+    # Without centering the features: both fits have the same coordinates.
     ones = np.c_[X, np.ones(n)]
     params = {"fit_intercept": False, "noise_scale": 1.0}
     without = fit(loss, clean, ones, **params).posterior_.as_normal()
@@ -109,7 +109,7 @@ print("\nInfluence of one row, nats")
 print("{:<12}{:>10}{:>10}{:>16}".format("loss", "at 3 std", "at 10 std", "largest at"))
 for name, curve in influence.items():
     at = distances[int(np.argmax(curve))]
-    print(f"{name:<12}{curve[12]:10.4f}{curve[-1]:10.4f}{at:12.2f} std")
+    print(f"{name:<12}{curve[24]:10.4f}{curve[-1]:10.4f}{at:12.2f} std")
 
 # %%
 # The picture
@@ -130,8 +130,8 @@ for name, style, hatch, color in (
     left.fill_between(line[:, 0], *band, alpha=0.25, hatch=hatch, color=color)
 left.set(xlabel="x", ylabel="y (noise standard deviations)")
 left.set_title("Predictions, mean ± 2 std")
-left.legend(fontsize="small", loc="lower right")
-styles = ("k--", "C0-", "C0:", "C1-.", "C1-")
+left.legend(fontsize="small", loc="upper center")
+styles = ("k--", "C0-", "C0:", "C1-", "C1:")
 for (name, curve), style in zip(influence.items(), styles, strict=True):
     right.plot(distances, curve, style, label=f"{name} loss")
 right.set(xlabel="distance of the row from the line (noise standard deviations)")

@@ -106,7 +106,7 @@ drawn = [name for name in fits if name != "KL, weight 0.5"]
 figure, axes = plt.subplots(
     2, 3, figsize=(12, 6), sharex=True, sharey=True, layout="constrained"
 )
-at = np.linspace(-5, 6, 600)
+at = np.linspace(-5, 6, 2400)
 styles = ("-", "--", "-.", ":")
 for axis, name in zip(axes.flat, drawn, strict=True):
     axis.axvline(TRUTH[0], color="C1", lw=1, label="truth")

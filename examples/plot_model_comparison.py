@@ -128,7 +128,7 @@ for solver in ("natural_gradient", "stochastic"):
     LossCurveDisplay.from_estimator(model, name=solver, ax=axes["loss"])
     ends[solver] = model[-1].loss_curve_[-1]
 axes["loss"].legend(loc="upper right", fontsize="small")
-axes["loss"].set_title("Its fit, by two solvers")
+axes["loss"].set(title="Its fit, by two solvers", xlabel="iteration")
 print("\nNegative ELBO at the end: ", end="")
 print(", ".join(f"{name} {value:.3f}" for name, value in ends.items()))
 

@@ -53,18 +53,18 @@ class EvidenceMixin:
         y : array-like of shape (n_samples,)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights. Integers are rows that are repeated so often;
-            with others the evidence is a generalized one.
-            Class weights are added by the estimator.
+            Needed if the fit had weights. Integer weights count repeated rows; with
+            others the evidence is a generalized one. Class weights are added by the
+            estimator.
         method : {"auto", "importance", "annealing"}, default="auto"
             "importance": importance sampling from a Student-t fitted to the posterior,
             and MCMC chains for the upper bound. "annealing": paths of densities from a
             normal to the posterior, and back from MCMC chains; it costs more, and works
             if no proposal fits. "auto": the first, and the second if the first is not
             reliable, or wider than 0.1 nats. Under an unknown scale, the default prior
-            of some models, "auto" and "importance" take tempered chains over
-            scale and parameters where no mixture over the scale fits, as with classes
-            that are separated; "annealing" is a sum over scales.
+            of some models, "auto" and "importance" use tempered chains over scale and
+            parameters if no mixture over the scale fits, as with separable classes;
+            "annealing" is a sum over scales.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.
@@ -73,9 +73,9 @@ class EvidenceMixin:
             to about 130,000 (correlated) draws on each side. Not together with
             `n_draws`.
         max_seconds : float, default=None
-            What it may take, roughly: looked at between batches of draws, never at
-            their values. What it cuts short is wider, and otherwise as valid; where too
-            little time is left for a verdict the result is not reliable, and says so.
+            Approximate time limit, checked between batches of draws and independently
+            of their values. Bounds that it cuts short are wider, and otherwise as
+            valid; if too little time is left to assess them, ``reliable`` is False.
         random_state : int, RandomState instance or None, default=None
 
         Returns

@@ -31,7 +31,8 @@ class Jeffreys(Divergence):
     For a narrow q it grows like 1/width^2, not like a log, so that posteriors are much
     wider than with KL: if the data are informative, of the order of the geometric mean
     of the widths of posterior and prior. It needs a prior with a finite variance.
-    Networks start narrow, where it is huge: give them more iterations than KL needs.
+    Networks start with a narrow q, for which it is huge: they need more iterations than
+    with KL.
 
     In a fit with a prior that is not normal, draws of q give the first direction and
     draws of the prior the second: unbiased. From log densities at draws of q alone,

@@ -91,7 +91,7 @@ def bound_evidence(
     report : callable, default=silent
         Called with a description and the completed fraction.
     max_seconds : float, default=None
-        What it may take, roughly: looked at between batches. None takes as long as
+        Approximate time limit, checked between batches. None takes as long as
         `precision` needs.
 
     Returns

@@ -82,7 +82,7 @@ def record_training(
     random_state: RandomState = None,
     **options: Any,
 ) -> TrainingRecord:
-    """Fit a copy of an estimator and bound the evidence by the posteriors on the way.
+    """Fit a copy of an estimator, and bound the evidence by its posteriors on the way.
 
     Parameters
     ----------

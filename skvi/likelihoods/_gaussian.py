@@ -21,8 +21,8 @@ class GaussianLikelihood(NoiseLikelihood):
     Parameters
     ----------
     noise_scale : float or "learn", default=1.0
-        Standard deviation of the noise, in units of y. "learn" has the fit find
-        the value with the largest ELBO (type-II maximum likelihood where q is exact).
+        Standard deviation of the noise, in units of y. "learn" finds the value with the
+        largest ELBO (type-II maximum likelihood where q is exact).
 
     Examples
     --------

@@ -32,8 +32,8 @@ class HeteroscedasticLikelihood(Likelihood):
 
     Notes
     -----
-    The scale lies within a factor of 400 of its level, so that densities of rows that
-    are fitted exactly have a bound.
+    The scale lies within a factor of 400 of its level, so that the densities of exactly
+    fitted rows are bounded.
 
     References
     ----------

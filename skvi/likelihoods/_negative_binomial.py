@@ -34,12 +34,12 @@ class NegativeBinomialLikelihood(CountLikelihood):
     Parameters
     ----------
     dispersion : float, "learn" or "hyperprior", default=1.0
-        alpha, the squared coefficient of variation of the Gamma-distributed rates
-        of which this is a mixture of Poisson distributions; 0 would be Poisson, 1
-        is geometric. "learn" has the fit find the value with the largest ELBO
-        (type-II maximum likelihood where q is exact). "hyperprior" gives it an
-        exponential prior of mean 1, a posterior, and an evidence that integrates it:
-        for `BayesianPoissonRegressor`.
+        alpha, the squared coefficient of variation of the Gamma-distributed rates of
+        which this is a mixture of Poisson distributions; 0 would be Poisson, 1 is
+        geometric. "learn" finds the value with the largest ELBO (type-II maximum
+        likelihood where q is exact). "hyperprior" gives it an exponential prior of mean
+        1, a posterior, and an evidence that integrates it: for
+        `BayesianPoissonRegressor`.
 
     Notes
     -----

@@ -26,9 +26,8 @@ class StudentTLikelihood(NoiseLikelihood):
         variance, `df` / (`df` - 2) times the squared scale, and gives the largest
         residuals little influence; infinity would be normal noise.
     noise_scale : float or "learn", default=1.0
-        Scale of the noise, in units of y; not its standard deviation. "learn" has
-        the fit find the value with the largest ELBO (type-II maximum likelihood where
-        q is exact).
+        Scale of the noise, in units of y; not its standard deviation. "learn" finds the
+        value with the largest ELBO (type-II maximum likelihood where q is exact).
 
     Notes
     -----

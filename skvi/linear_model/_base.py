@@ -62,7 +62,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     Examples
     --------
-    See the page on adding parts of your own.
+    See the page "Adding your own components".
     """
 
     #: Defaults of parameters that the constructor of a subclass omits.

@@ -72,8 +72,8 @@ class ColumnsMixin:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             The training target.
         sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights. Integers are rows that are repeated so often;
-            with others the evidence is a generalized one.
+            Needed if the fit had weights. Integer weights count repeated rows; with
+            others the evidence is a generalized one.
         method : {"auto", "exact", "importance", "annealing"}, default="auto"
             "exact": closed forms, with quadrature over at most two precisions with
             hyperpriors. "importance": importance sampling, and MCMC chains for the

@@ -36,8 +36,8 @@ class CountEvidenceMixin:
         y : array-like of shape (n_samples,)
             The training counts.
         sample_weight : array-like of shape (n_samples,), default=None
-            Needed if the fit had weights. Integers are rows that are repeated so often;
-            with others the evidence is a generalized one.
+            Needed if the fit had weights. Integer weights count repeated rows; with
+            others the evidence is a generalized one.
         exposure : array-like of shape (n_samples,), default=None
             Needed if the fit had it.
         method : {"auto", "importance", "annealing"}, default="auto"

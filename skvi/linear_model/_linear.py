@@ -29,9 +29,9 @@ class BayesianLinearRegression(
 
     By default the model of `sklearn.linear_model.BayesianRidge`: normal noise and
     normal coefficients, each with an unknown precision, inferred in milliseconds by
-    coordinate ascent. Beyond it: the precisions are integrated, so that intervals of
-    new targets hold what they promise for six rows, too; the evidence of the model,
-    noise with heavy tails, priors and losses of every kind, and several targets.
+    coordinate ascent. In addition, the precisions are integrated out, so that intervals
+    of new targets have their nominal coverage even for six rows; there are the evidence
+    of the model, noise with heavy tails, other priors and losses, and several targets.
 
     Parameters
     ----------
@@ -87,10 +87,10 @@ default="hyperprior"
         Scale of the noise, in units of y; for normal noise its standard deviation. A
         float fixes it, "learn" finds the value of largest ELBO (type-II maximum
         likelihood where q is exact: an evidence is then conditioned on it, and
-        optimistic), and "hyperprior" gives the precision, 1 / scale ** 2, a
-        Gamma(1e-6, 1e-6) prior and a posterior, which predictions average over and the
-        evidence integrates. ``GammaHyperprior(2.0, 1.0)`` is a prior of the precision
-        that says something, for the target in the units of the fit.
+        optimistic), and "hyperprior" gives the precision, 1 / scale ** 2, a Gamma(1e-6,
+        1e-6) prior and a posterior, which predictions average over and the evidence
+        integrates. ``GammaHyperprior(2.0, 1.0)`` is an informative prior of the
+        precision, for the target in the units of the fit.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit: by mean and standard deviation,
         for losses other than the log loss by median and median absolute deviation.
@@ -149,12 +149,13 @@ default="hyperprior"
     noise_scale_ : float or ndarray of shape (n_outputs,)
         Scale of the noise, in units of y; for normal noise its standard deviation. With
         a hyperprior ``1 / sqrt(alpha_)``.
-    alpha_ : float or ndarray of shape (K,)
+    alpha_ : float or ndarray of shape (n_outputs,)
         (Mean) precision of the noise in the fitted ``posterior_``.
-    lambda_ : float or ndarray of shape (d,), (K,) or (K, d)
-        (Mean) precision of the coefficients in ``posterior_``, where their prior is
-        normal.
-    sigma_ : ndarray of shape (d, d) or (K, d, d)
+    lambda_ : float or ndarray
+        (Mean) precision of the coefficients in ``posterior_``, if their prior is
+        normal; of shape (n_features,) or (n_outputs, n_features) with one for each
+        coefficient, (n_outputs,) with one for each target.
+    sigma_ : ndarray of shape (n_features, n_features), or with a first axis n_outputs
         Covariance of the coefficients, with a full-rank posterior.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over data
@@ -173,12 +174,12 @@ default="hyperprior"
     n_iter_ : int
     converged_ : bool
     diagnostics_ : dict
-    posterior_ : Posterior, or tuple of K
+    posterior_ : Posterior, or tuple of n_outputs of them
         The fitted one, in the units of the fit, with logarithms of the precisions.
     exact_posterior_ : ConjugatePosterior or None
         The mixture of normals over the precisions that coefficients, predictions and
         draws come from where the model allows it; see Notes. None where they come from
-        ``posterior_``. For K targets each of ``outputs_`` has its own.
+        ``posterior_``. For several targets each of ``outputs_`` has its own.
     outputs_ : list of BayesianLinearRegression
         Only for a target of shape (n_samples, n_outputs): the fit of each column.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
@@ -202,21 +203,21 @@ default="hyperprior"
     precisions. Coefficients, their deviations, intervals and draws, and all
     predictions, are then those of the exact posterior, by quadrature over the
     precisions (probabilities to a few thousandths, moments to about 1e-6), however many
-    rows there are; but not if the hyperprior is vague and the data say something of
-    fewer than three directions of the coefficients, and nothing of the others, whose
-    exact variance is infinite. With few rows the default hyperpriors leave coefficients
-    a spike at 0, and their 90 % intervals hold 77 % of coefficients that have another
-    prior (six rows, three features); ``HierarchicalNormal(shape, rate)`` and
-    ``noise_scale=GammaHyperprior(shape, rate)`` say more. ``posterior_`` and
-    ``lower_bound_`` stay those of the fit, in which coefficients and precisions are
-    independent: with six rows and three features, its 90 % intervals hold 70 to 80 % of
-    the truth. Other models predict from ``posterior_``.
+    rows there are; but not if the hyperprior is vague and the data inform fewer than
+    three directions of the coefficients: the exact variance of the others is infinite.
+    With few rows the default hyperpriors leave a spike at 0, and 90 % intervals contain
+    77 % of coefficients that were drawn from another prior (six rows, three features);
+    ``HierarchicalNormal(shape, rate)`` and ``noise_scale=GammaHyperprior(shape, rate)``
+    are more informative. ``posterior_`` and ``lower_bound_`` stay those of the fit, in
+    which coefficients and precisions are independent: with six rows and three features,
+    its 90 % intervals contain 70 to 80 % of the true values. Other models predict from
+    ``posterior_``.
 
     Evidence: in closed form with normal noise, log loss, normal coefficients and given
     (or learned) precisions, by quadrature with a hyperprior on the noise, on one
     precision shared by all coefficients, or both; otherwise from draws, which integrate
-    out everything with a hyperprior. Vague hyperpriors cost about 14 nats each, which
-    the result says.
+    out everything with a hyperprior. Vague hyperpriors cost about 14 nats each, as the
+    result says.
 
     References
     ----------

@@ -69,11 +69,11 @@ default="auto"
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Distribution of the coefficients before the data. "auto" is
-        ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients that
-        the data find, so that weak effects are shrunk much and strong ones little. The
-        half-Cauchy hyperprior is weak and proper; the evidence integrates over the
-        scale, and plugs nothing in, but ``coef_std_`` and predictions are those at one
-        scale: with few rows the deviations of strong effects are up to a quarter too
+        ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients,
+        which the data determine: they are shrunk much if effects are weak, and little
+        if they are strong. The half-Cauchy hyperprior is weak and proper. The evidence
+        integrates over the scale, but ``coef_std_`` and predictions use a single one:
+        with few rows the standard deviations of strong effects are up to a quarter too
         small. "normal" has the scale 1, which suits standardized features.
         ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
         has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
@@ -82,8 +82,8 @@ default="auto"
         learned from other data the prior. "auto" is "normal" with other divergences
         than KL.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with 10 where that has
-        none, finds or learns it: an intercept is never shrunk by a sparse prior.
+        None is a normal prior with the scale of `prior`, or with scale 10 if that has
+        none, or infers or learns it: an intercept is never shrunk by a sparse prior.
     fit_intercept : bool, default=True
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by label; they multiply the sample weights. "balanced"
@@ -167,8 +167,9 @@ default="auto"
     posterior_ : Posterior
         The fitted posterior.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` found: the posterior is that under a normal prior of this
-        scale; or those that it learned, by block. Only where it does.
+        The scale that `prior` inferred ("auto"): the posterior is that under a normal
+        prior of this scale; or the learned scales, by block. Only if `prior` infers or
+        learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

@@ -64,9 +64,8 @@ class NetworkEvidenceMixin(EvidenceMixin):
             tempering, limited to 3,000 sweeps of 16 systems of chains. Not together
             with `n_draws`.
         max_seconds : float, default=None
-            What it may take, roughly; bounds are then wider, and more often not
-            reliable. With it the result depends on how fast the machine is. None has no
-            limit.
+            Approximate time limit. Bounds are then wider, more often not reliable, and
+            depend on how fast the machine is. None has no limit.
         random_state : int, RandomState instance or None, default=None
 
         Returns

@@ -76,16 +76,15 @@ class NetworkRegressorMixin(
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, sample_weight=None):
-        """Learn from a batch: the posterior so far is the prior of what follows.
+        """Learn from a batch: the current posterior is the prior for the next batch.
 
-        The first call is a `fit`; after a `fit` the next one goes on with it. Every
-        call trains for `max_iter` epochs of its batch, and starts where the last one
-        ended.
+        The first call is a `fit`; after a `fit` the next call continues it. Every call
+        trains for `max_iter` epochs of its batch, and starts where the last one ended.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), default=None
 
         Returns
@@ -102,15 +101,15 @@ class NetworkRegressorMixin(
 
         Notes
         -----
-        The units of `normalize_y`, and noise that is learned, stay what the first batch
-        made of them: they have no posterior that could go on. Let it be a large one, or
-        give `noise_scale`.
+        The units of `normalize_y`, and a learned noise, remain those of the first
+        batch, since they have no posterior: start with a large batch, or give
+        `noise_scale`.
 
-        `lower_bound_` and `evidence_bounds` are those of the last batch given the ones
-        before: of log p(batch) under the posterior that was its prior. Summed over the
-        batches they estimate the evidence of all rows, but bound it in neither
-        direction, since that posterior is an approximation. A factorized one forgets:
-        let every batch look like all the rows.
+        `lower_bound_` and `evidence_bounds` are those of the last batch given the
+        previous ones: of log p(batch) under the posterior that was its prior. Summed
+        over the batches they estimate the evidence of all rows, but are not a bound,
+        since that posterior is an approximation. A factorized one forgets: every batch
+        should be representative of all rows.
         """
         return self._partial_fit(X, y, sample_weight)
 

@@ -13,12 +13,11 @@ class BayesianMLPRegressor(NetworkRegressorMixin, MLPMixin, BayesianNetwork):
     """Neural network regression with predictive uncertainty.
 
     While `sklearn.neural_network.MLPRegressor` finds one set of weights, this estimator
-    finds a distribution over them, and over the noise of the target it finds the
-    standard deviation. Predictions are averages over networks, with standard
-    deviations, intervals and quantiles. Outside the data the networks disagree the more
-    the farther out (with "tanh" they level off); between clusters of data a
-    factorized posterior is surer than it should be. Standardize the features, as for
-    every network; the target is standardized inside.
+    finds a distribution over them, and the standard deviation of the noise. Predictions
+    are averages over networks, with standard deviations, intervals and quantiles. Far
+    from the data the networks disagree more and more (with "tanh" they level off);
+    between clusters of data a factorized posterior is overconfident. Standardize the
+    features, as for every network; the target is standardized inside.
 
     Parameters
     ----------

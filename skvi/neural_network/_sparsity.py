@@ -81,14 +81,14 @@ class SparsityMixin:
     _kept = None
 
     def sparsity_report(self, threshold=1.0):
-        """Count the weights that the posterior tells from 0.
+        """Count the weights whose posterior is clearly different from 0.
 
-        A weight of which the data say nothing has the posterior of the prior: a mean
-        near 0 and a large standard deviation. Its signal-to-noise ratio is small, and
+        The posterior of a weight that the data do not inform is its prior: a mean near
+        0 and a large standard deviation. Its signal-to-noise ratio is small, and
         `prune` can remove it: weights of units that the network does not use, and those
         of irrelevant features, above all with a sparsity prior (``prior="horseshoe"``,
         "ard" or "log_uniform"). With ``posterior="dropout"`` the ratio is nearly the
-        same for all weights of a layer, and says nothing about a single one.
+        same for all weights of a layer, and does not tell them apart.
 
         Parameters
         ----------

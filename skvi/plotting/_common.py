@@ -38,6 +38,15 @@ def merge_style(defaults: dict, given: dict | None) -> dict:
     return normalize_kwargs(defaults, Line2D) | normalize_kwargs(given or {}, Line2D)
 
 
+def thin_ticks(ax: "Axes") -> None:
+    """Have plain numbers on the x axis, few enough that long ones do not overlap."""
+    ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+    ax.locator_params(axis="x", nbins=6)
+    labels = ax.xaxis.get_major_formatter().format_ticks(list(ax.get_xticks()))
+    if max(map(len, labels), default=0) > 8:
+        ax.locator_params(axis="x", nbins=3)
+
+
 def final_estimator(estimator: Any) -> Any:
     """Return what a pipeline or a fitted search ends in."""
     while True:

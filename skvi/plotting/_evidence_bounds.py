@@ -157,8 +157,7 @@ class EvidenceBoundsDisplay:
         ax.margins(x=MARGIN)
         ax.set(xlabel=f"{quantity} [nats]", ylim=(n - 0.4, -0.6))
         ax.set_yticks(range(n), [row_label(*item) for item in self.bounds.items()])
-        ax.locator_params(axis="x", nbins=6)
-        ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+        common.thin_ticks(ax)
         ax.grid(axis="y", color="0.92")
         ax.set_axisbelow(True)
         self.values_ = self._print_values() if values else None

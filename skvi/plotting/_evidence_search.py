@@ -58,9 +58,9 @@ class EvidenceSearchDisplay:
     estimates_ : dict of str to matplotlib Line2D
         Those of the best model, of those that are not excluded, and so on.
     arrows_ : matplotlib Line2D or None
-        Models that are further to the left than the axis.
+        Models that are farther to the left than the axis.
     threshold_ : matplotlib Line2D or None
-        None where there is nothing to be excluded by: no model is reliable.
+        None if no model is reliable, and so none can exclude another.
     values_ : matplotlib SecondaryAxis or None
         The printed numbers.
     ax_ : matplotlib Axes
@@ -155,8 +155,7 @@ class EvidenceSearchDisplay:
         names = self._names()
         ax.set(xlabel=f"{self._quantity()} [nats]", ylim=(n - 0.4, -0.6))
         ax.set_yticks(range(n), [names[row] for row in self.rows_])
-        ax.locator_params(axis="x", nbins=6)
-        ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+        common.thin_ticks(ax)
         ax.grid(axis="y", color="0.92")
         ax.set_axisbelow(True)
         self.values_ = self._print_values() if values else None
@@ -275,7 +274,7 @@ class EvidenceSearchDisplay:
         if not len(beyond):
             return None
         style: dict = {"color": COLORS["excluded"], "marker": "<", "linestyle": "none"}
-        style |= {"clip_on": False, "label": "further to the left"}
+        style |= {"clip_on": False, "label": "farther to the left"}
         return self.ax_.plot([cut - pad / 2] * len(beyond), beyond, **style)[0]
 
     def _print_values(self) -> "SecondaryAxis":

@@ -1,5 +1,6 @@
 """The minimized quantity over the iterations of a fit."""
 
+import math
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
@@ -251,8 +252,11 @@ def _style(index: int) -> dict:
 def _label(name: str | None, values: np.ndarray) -> str:
     """Name a curve, with its first and last value: the axis may hide the first."""
     prefix = "" if name is None else f"{name}: "
-    first = f"from {values[0]:,.2f} to " if len(values) > 1 else ""
-    text = f"{first}{values[-1]:,.2f}".replace("-", "\N{MINUS SIGN}")
+    # As many decimals as it takes to tell both values apart.
+    change = abs(values[0] - values[-1])
+    digits = 2 if not 1e-6 < change < 0.05 else math.ceil(1 - math.log10(change))
+    first = f"from {values[0]:,.{digits}f} to " if len(values) > 1 else ""
+    text = f"{first}{values[-1]:,.{digits}f}".replace("-", "\N{MINUS SIGN}")
     return prefix + text
 
 

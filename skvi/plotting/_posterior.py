@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
+    from matplotlib.path import Path
 
 __all__ = ["PosteriorDisplay"]
 
@@ -26,8 +27,9 @@ MOST_SHOWN, MOST_CLASSES, N_POINTS = 12, 6, 401
 COLORS = [common.BLUE, common.VERMILION, common.GREEN, common.PURPLE, common.ORANGE]
 COLORS.append(common.BLACK)
 VEIL = 0.25
-# Height of the highest posterior in rows, and standard deviations that are in view.
-HEIGHT, REACH = 0.85, 4.5
+# Height of the highest posterior in rows, where higher priors leave their row, and
+# standard deviations that are in view.
+HEIGHT, TOP, REACH = 0.85, 0.96, 4.5
 
 
 class PosteriorDisplay:
@@ -75,7 +77,9 @@ class PosteriorDisplay:
     with ``posterior="mean_field"`` most of all). If the precision of the coefficients
     is inferred, the prior is shown at the inferred precisions: the marginal prior is
     almost flat. In every row all densities have the same scale, by which the highest
-    fills the row: heights of different rows cannot be compared, widths can.
+    fills the row: heights of different rows cannot be compared, widths can. A prior
+    with a pole at 0, such as the default one of classifiers and counts, leaves its row
+    at the top.
 
     Examples
     --------
@@ -152,10 +156,12 @@ class PosteriorDisplay:
             scale = HEIGHT / _peak(after[:, row], before)
             for k, density in enumerate(after[:, row]):
                 self._fill(row, k, scale * density, posterior_kwargs or {})
-            # An infinite density must not leave its row.
-            shown = row - np.minimum(scale * before, HEIGHT)
+            # A pole leaves its row at the top, and does not enter the next one.
+            shown = row - np.minimum(scale * before, 2.0)
             label = None if row else self.prior_name
-            self.priors_ += ax.plot(self.grid, shown, label=label, **style)
+            (line,) = ax.plot(self.grid, shown, label=label, **style)
+            line.set_clip_path(_row_path(self.grid, row), ax.transData)
+            self.priors_.append(line)
         ax.set_yticks(range(n), self.names)
         label = f"coefficient\n({self.note})" if self.note else "coefficient"
         ax.set(xlabel=label, ylim=(n - 0.8, -1.0))
@@ -199,7 +205,7 @@ class PosteriorDisplay:
             those of the transformed features.
         coefficients : sequence of int or str, default=None
             Which ones, by feature number or name. None shows all, or, where there are
-            more than 12, those 12 whose mean is the largest in standard deviations;
+            more than 12, those 12 with the largest ratio of mean to standard deviation;
             the picture then says so.
         classes : sequence, default=None
             Which ones of several classes. None shows the first six.
@@ -244,7 +250,7 @@ class PosteriorDisplay:
         chosen = _choose(list(names), strength, coefficients)
         mean, std = mean[np.ix_(shown, chosen)], std[np.ix_(shown, chosen)]
         low, high = (mean - REACH * std).min(), (mean + REACH * std).max()
-        grid = np.linspace(min(low, -0.2 * high), max(high, -0.2 * low), N_POINTS)
+        grid = _grid_around_zero(min(low, -0.2 * high), max(high, -0.2 * low))
         posterior = np.stack(
             [[found._density_of(int(k), int(i), grid) for i in chosen] for k in shown]
         )
@@ -267,7 +273,7 @@ def _note(
     """Say how many of the coefficients and classes are shown."""
     parts = []
     if len(chosen) < len(names):
-        how = "" if given is not None else ", the farthest from 0 in deviations"
+        how = "" if given is not None else ", largest |mean| / std"
         parts.append(f"{len(chosen)} of {len(names)} coefficients{how}")
     if labels and len(labels) < len(fitted.classes_):
         parts.append(f"{len(labels)} of {len(fitted.classes_)} classes")
@@ -352,9 +358,24 @@ def _prior_name(fitted: Any) -> str:
     return "prior at the inferred precision" if inferred else "prior"
 
 
+def _grid_around_zero(low: float, high: float) -> np.ndarray:
+    """Equally spaced points, and three more where a prior may have a pole."""
+    grid, step = np.linspace(low, high, N_POINTS, retstep=True)
+    return np.union1d(grid, [-0.1 * step, 0.0, 0.1 * step])
+
+
+def _row_path(grid: np.ndarray, row: int) -> "Path":
+    """Rectangle in which the prior of a row is drawn."""
+    from matplotlib.path import Path
+
+    left, right, bottom, top = grid[0], grid[-1], row + 0.1, row - TOP
+    corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
+    return Path(corners + corners[:1], closed=True)
+
+
 def _peak(posterior: np.ndarray, prior: np.ndarray) -> float:
     """What fills a row: the posterior; the prior where it is higher, but finite."""
     finite = prior[np.isfinite(prior)]
-    # Spikes of sparse priors are cut, or the posterior would not be seen.
+    # Poles of priors leave the row, or the posterior would not be seen.
     typical = float(np.quantile(finite, 0.95)) if len(finite) else 0.0
     return max(float(posterior.max()), typical, 1e-300)

@@ -29,7 +29,7 @@ EARLY_FRACTION, MIN_RANGE = 0.25, 0.2
 
 
 class TrainingSandwichDisplay:
-    """Evidence sandwich over training: bounds by the posteriors on the way of a fit.
+    """Evidence sandwich over training: bounds by the posteriors during a fit.
 
     ELBO and importance-weighted ELBO from below, EUBO and importance-weighted EUBO from
     above, with bands of two standard errors; across the picture the interval for the
@@ -62,9 +62,9 @@ class TrainingSandwichDisplay:
     Notes
     -----
     In nats, summed over the data. The upper bounds need posterior draws, from chains
-    that are the same for all iterations, and hold against the modes that these reach.
-    Where noise or prior scales are learned, all bounds are on the evidence at their
-    *last* values. Axes leave out early iterations that would make them too wide.
+    that are the same for all iterations, and are valid for the modes that these reach.
+    If noise or prior scales are learned, all bounds are on the evidence at their
+    *final* values. The axes leave out early iterations that would make them too wide.
 
     References
     ----------
@@ -218,7 +218,7 @@ class TrainingSandwichDisplay:
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of rows in the fit.
         n_points : int, default=25
-            Iterations to record at most, ever farther apart.
+            Maximum number of iterations to record, with increasing distances.
         random_state : int, RandomState instance or None, default=None
             Seeds the draws behind the bounds.
         allow_supervised_transformers : bool, default=False
@@ -241,7 +241,7 @@ class TrainingSandwichDisplay:
         TypeError
             There is no method ``evidence_bounds``.
         ValueError
-            A transformer of a pipeline looks at y.
+            A transformer of a pipeline uses y.
         """
         common.check_matplotlib(f"{cls.__name__}.from_estimator")
         if not allow_supervised_transformers:

@@ -25,12 +25,12 @@ SIDES = {
 class WeightsDisplay:
     """Importance weights: whether few draws carry the evidence bounds.
 
-    Two kinds of pictures. "tail": the largest weights of each side by rank, divided
-    by their sum, on logarithmic axes. Points below the dotted line of their color are
-    fine: that is how heavy the tail may be if errors are to be trusted (the line
-    through the points is the Pareto tail, of shape k, that is fitted to them). Where
-    the first point stands far above the others, one draw decides. The legend says what
-    share of all weight the largest draw has.
+    Two kinds of pictures. "tail": the largest weights of each side by rank, divided by
+    their sum, on logarithmic axes. Points below the dotted line of their color are
+    fine: it is the heaviest tail for which errors can be trusted (the line through the
+    points is the fitted Pareto tail, of shape k). If the first point lies far above the
+    others, one draw decides. The legend gives the fraction of the total weight that the
+    largest draw has.
 
     "histogram": the log weights ``log p(D, theta) - log r(theta)`` of draws of the
     proposal r and of posterior draws. The two densities differ by the factor exp(log
@@ -149,6 +149,8 @@ class WeightsDisplay:
         return self
 
     def _draw_tails(self, given: dict) -> None:
+        from matplotlib.ticker import LogLocator
+
         for side, (label, color, marker) in SIDES.items():
             found = self.weights[side]
             style: dict = {"color": color, "marker": marker, "linestyle": "none"}
@@ -165,7 +167,9 @@ class WeightsDisplay:
         label = "points below this line of their color: errors can be trusted"
         self.ax_.plot([], [], color="0.4", linestyle=":", label=label)
         self.ax_.set(xscale="log", yscale="log")
-        self.ax_.set(xlabel="rank of the weight", ylabel="share of all weight [%]")
+        # Labels of all minor ticks would overlap.
+        self.ax_.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+        self.ax_.set(xlabel="rank of the weight", ylabel="fraction of total weight [%]")
         for axis in (
             self.ax_.yaxis.set_major_formatter,
             self.ax_.yaxis.set_minor_formatter,

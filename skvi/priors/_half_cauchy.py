@@ -17,15 +17,15 @@ MAX_SCORE = 7.5
 
 
 class HalfCauchy(Component):
-    r"""Hyperprior of one scale for all coefficients, which the data are to find.
+    r"""Hyperprior of one scale for all coefficients, which the data determine.
 
     .. math:: p(s) = \frac{2}{\pi \, c \, (1 + s^2 / c^2)}, \qquad s > 0
 
-    with the median c. It is weak: a scale a thousand times larger or smaller than c
-    costs about seven nats, so that data that say anything of the size of the
-    coefficients are heard, in every unit of the features. And it is proper: data that
-    set no limit to it, such as classes that can be separated, leave it finite, and
-    there is an evidence.
+    with median c. It is weak: a scale a thousand times larger or smaller than c costs
+    about seven nats, so that even a little information about the size of the
+    coefficients outweighs it, whatever the units of the features. And it is proper:
+    there is an evidence, and the scale remains finite if the data do not limit it, as
+    with separable classes.
 
     Parameters
     ----------

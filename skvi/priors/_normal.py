@@ -25,16 +25,15 @@ class Normal(Prior):
     Parameters
     ----------
     scale : float, "learn", "learn_rows" or HalfCauchy, default=1.0
-        Standard deviation, in units of the block's natural size (`Block.scale`).
-        1 suits standardized features. "learn" has the fit find the value with the
-        largest ELBO (empirical Bayes; type-II maximum likelihood if q is exact): one
-        scale for all coefficients, or one for each entry of a mapping of priors.
-        "learn_rows" learns one for each row of a block: for the first layer of a
-        network one for each feature, so that irrelevant ones are switched off
-        (automatic relevance determination; MacKay, 1996).
-        Under a `HalfCauchy` hyperprior it is unknown, and is integrated out: it has a
-        distribution of its own beside the posterior of the coefficients, and the
-        evidence integrates over it.
+        Standard deviation, in units of the block's natural size (`Block.scale`). 1
+        suits standardized features. "learn" finds the value with the largest ELBO
+        (empirical Bayes; type-II maximum likelihood if q is exact): one scale for all
+        coefficients, or one for each entry of a mapping of priors. "learn_rows" learns
+        one for each row of a block: for the first layer of a network one for each
+        feature, so that irrelevant ones are switched off (automatic relevance
+        determination; MacKay, 1996). Under a `HalfCauchy` hyperprior it is unknown, and
+        is integrated out: it has a distribution of its own beside the posterior of the
+        coefficients, and the evidence integrates over it.
 
     Examples
     --------

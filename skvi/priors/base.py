@@ -104,12 +104,13 @@ class BuiltPrior(Movable):
         raise NotImplementedError
 
     def scale_weights(self) -> torch.Tensor:
-        """What the squares of the parameters count in the sum that tells the scale.
+        """Weights of the squared parameters in the sum that determines the scale.
 
         Returns
         -------
         Tensor of shape (P,)
-            Inverse variances where the unknown scale is 1; 0 where it does not enter.
+            Inverse variances at an unknown scale of 1; 0 for parameters that do not
+            have it.
         """
         raise NotImplementedError
 

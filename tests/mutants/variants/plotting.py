@@ -20,6 +20,20 @@ VARIANTS = [
         "the precision for the variance",
     ),
     _v(
+        "prior-with-a-flat-top",
+        "_posterior.py",
+        "np.minimum(scale * before, 2.0)",
+        "np.minimum(scale * before, HEIGHT)",
+        "a pole of the prior that looks like a plateau",
+    ),
+    _v(
+        "prior-in-the-next-row",
+        "_posterior.py",
+        "row + 0.1, row - TOP",
+        "row + 0.1, row - 2 * TOP",
+        "a pole of the prior that enters the next row",
+    ),
+    _v(
         "posterior-display-prior-units",
         "_posterior.py",
         "return built.log_prob(theta[:, None]).exp().numpy() / unit",
