@@ -20,6 +20,13 @@ VARIANTS = [
         "the precision for the variance",
     ),
     _v(
+        "loss-curve-of-two-decimals",
+        "_loss_curve.py",
+        "math.ceil(1 - math.log10(change))",
+        "2",
+        "a first and a last value that look the same",
+    ),
+    _v(
         "prior-with-a-flat-top",
         "_posterior.py",
         "np.minimum(scale * before, 2.0)",
