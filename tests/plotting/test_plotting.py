@@ -89,10 +89,9 @@ def test_loss_curve_shows_the_estimators_values(fitted):
     assert display.figure_ is display.ax_.figure
     (text,) = legend_texts(display.ax_)
     assert text.startswith("BayesianLogisticRegression: from ")
-    # Wrong variant: two decimals, which are the same at both ends.
-    first, last = text.split("from ")[1].split(" to ")
-    assert first != last
-    assert float(last) == pytest.approx(-fitted.lower_bound_, abs=0.005)
+    assert float(text.split(" to ")[1]) == pytest.approx(
+        -fitted.lower_bound_, abs=0.005
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,6 +117,12 @@ def test_loss_curve_inside_pipeline_and_search(data, fitted):
     expected = search.best_estimator_[-1].loss_curve_
     np.testing.assert_array_equal(display.loss_curve, expected)
     assert legend_texts(display.ax_)[0].startswith("best: ")
+
+
+def test_legend_tells_the_ends_of_a_curve_apart():
+    """Wrong variant: two decimals, which are the same at both ends."""
+    display = LossCurveDisplay([89.40716, 89.40705, 89.40702]).plot()
+    assert legend_texts(display.ax_) == ["from 89.40716 to 89.40702"]
 
 
 def test_several_loss_curves_share_axes():
