@@ -259,7 +259,7 @@ for axis, (name, values) in zip(axes[0], found.items(), strict=True):
             fmt="o",
             color="tab:blue",
             mfc="white" if infinite else "tab:blue",
-            label="skvi" if i == 1 else None,
+            label={1: "skvi", 2: "skvi, infinite"}.get(i),
         )
         mean, deviation = of_paper(TABLE_1, row, name)
         axis.errorbar(
@@ -275,7 +275,8 @@ for axis, (name, values) in zip(axes[0], found.items(), strict=True):
     axis.set_xlabel("nats above log p(D)")
 axes[0, 0].set_yticks(range(len(names)), names)
 axes[0, 0].invert_yaxis()
-axes[0, -1].legend(fontsize="small")
-figure.tight_layout()
+handles, labels = axes[0, 0].get_legend_handles_labels()
+figure.legend(handles, labels, loc="upper center", ncols=4, fontsize="small")
+figure.tight_layout(rect=(0, 0, 1, 0.93))
 figure.savefig(options.picture, dpi=120)
 print(f"\nThe picture is in {options.picture}")
