@@ -109,14 +109,16 @@ def _grid(low: int, high: int, law: Law, device: torch.device) -> _Grid:
     whole = _transform(law)
     steps = torch.arange(low, high + 1, dtype=torch.float64, device=CPU)
     tau = torch.exp(STEP * steps)
-    transform = whole[low - FIRST : high + 1 - FIRST]
+    decay = torch.exp(-tau)
+    # The same numbers, so that they cancel: numpy rounds otherwise on some processors.
+    transform = decay if law.decays else whole[low - FIRST : high + 1 - FIRST]
     rest = whole[high + 1 - FIRST :]
     j = torch.arange(1, len(rest) + 1, dtype=torch.float64, device=CPU)
     first = float(tau[0])
     return _Grid(
         tau.to(device),
         transform.to(device),
-        STEP * float((torch.exp(-tau) - transform).sum()),
+        STEP * float((decay - transform).sum()),
         tuple(STEP * first**p / math.expm1(p * STEP) for p in (1, 2)),
         tuple(STEP * float(rest @ torch.exp(-(p + 0.5) * STEP * j)) for p in (0, 1, 2)),
     )
