@@ -94,9 +94,10 @@ What they say (bounds in nats that no table has are of two or three fits, by han
   (with relu .709 +- .054 beside .662 +- .058). One scale for each unit would spare idle
   units, but on a sine with 100 rows it switches all units off for good.
 - A scale for each feature raises bounds everywhere; on two of four sets it predicts
-  better in the mean (with relu on three), beyond the errors of three repeats on none. On digits bounds are
-  higher, too (-562 nats; -720 with one for the layer, two seeds), and predictions no
-  better: the only set on which scikit-learn's network has the higher likelihood.
+  better in the mean (with relu on three), beyond the errors of three repeats on none.
+  On digits bounds are higher, too (-562 nats; -720 with one for the layer, two seeds),
+  and predictions no better: the only set on which scikit-learn's network has the higher
+  likelihood.
 - Seconds are more than three times scikit-learn's: the 200 epochs of MLPRegressor on
   small data are 400 steps that end far from converged.
 - Closed-form expectations over one hidden layer, without draws, do not help: L-BFGS on
