@@ -4,8 +4,8 @@
     SKVI_DATA=folder python benchmarks/network_defaults.py sine peers --repeats 3
 
 sine     `y = sin(2 x)` with noise of 0.1, x uniform on [-3, 3]: root mean square error
-         to the truth on a grid, and the learned noise; with the default activation and
-         with tanh
+         to the truth on a grid, and the learned noise; with the default activation,
+         relu and tanh
 units    few and many units on UCI sets: ELBO of a row, RMSE and negative log density of
          a fifth of the training rows of the standard splits; the test rows stay unread
 activations  the same of 20 units with other activations
@@ -19,8 +19,8 @@ peers    held-out log likelihood of a row beside scikit-learn's networks with al
 `converged` counts fits that ended so, of all.
 
 2026-11-23, x86_64, 2 busy cores, torch 2.13.0, `--repeats 3`. Seconds are of the clock
-beside up to ten other processes, except in the last table, and compare only roughly;
-those of digits and make_moons are of another run of the same day.
+beside up to ten other processes, and compare only roughly; the rows of digits and
+make_moons are of an earlier run.
 
     sine: RMSE to the truth (least to greatest), noise (0.1), seconds, converged
     softplus   100  0.038 (0.031 to 0.047)  0.103 (0.101 to 0.109)   29.3  3/3
@@ -100,9 +100,6 @@ What they say (bounds in nats that no table has are of two or three fits, by han
   likelihood.
 - Seconds are more than three times scikit-learn's: the 200 epochs of MLPRegressor on
   small data are 400 steps that end far from converged.
-- Closed-form expectations over one hidden layer, without draws, do not help: L-BFGS on
-  them is switched off by the prior unless the divergence is raised in steps, and then
-  ends at bounds no higher (energy -1.34 and -1.17, Boston -2.79 and -2.92, with relu).
 """
 
 import argparse
