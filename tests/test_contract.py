@@ -253,7 +253,8 @@ def test_fitted_attributes(name):
 @every_case
 def test_predictions_agree_with_each_other(name):
     """Probabilities and their logarithms, intervals and quantiles, mean and draws."""
-    model, (X, y) = fitted(name), data(name)
+    X, y = data(name)
+    model = fit(name, n_predict_draws=2000) if "mlp" in name else fitted(name)
     found = predictions(model, X)
     if is_classifier(model):
         p = found["predict_proba"]
@@ -270,12 +271,14 @@ def test_predictions_agree_with_each_other(name):
     inside = (ends[:, 0] < found["predict"]) & (found["predict"] < ends[:, 1])
     assert inside.all()
     draws = model.sample_y(X, 2000, random_state=0)
-    error = found["std"] / 2000**0.5
-    # The networks' predictions average over 50 draws of the weights only.
-    extra = 5 * found["std"] / 50**0.5 * ("mlp" in name)
-    assert np.all(np.abs(draws.mean(1) - found["predict"]) < 5 * error + extra)
+    # Networks' predictions average over as many draws of the weights again. The draws
+    # of a row move all rows alike, so that the share below counts as one of 2000.
+    error = (2 if "mlp" in name else 1) ** 0.5 / 2000**0.5
+    assert np.all(np.abs(draws.mean(1) - found["predict"]) < 5 * error * found["std"])
     below = (draws <= found["quantiles"][:, [2]]).mean()
-    assert below > 0.77 if name in COUNTS else 0.77 < below < 0.83
+    margin = 4 * 0.4 * error
+    assert below > 0.8 - margin
+    assert below < 0.8 + margin or name in COUNTS
 
 
 @every_case
