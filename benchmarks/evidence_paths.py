@@ -10,6 +10,22 @@ weights that are integers, an unknown scale of the prior, also of classes that t
 coefficients separate. The truth is a trapezoidal sum over a grid that is as fine at the
 spike as it is wide in the tails; with separated classes it is accurate to a thousandth
 of a nat.
+
+200 runs each, 2026-11-22 and 2026-11-23, x86_64, torch 2.13.0: all 1,800 intervals
+contain the truth (asked 95 %). Percentages that are called reliable, and of a single
+side without its error on the wrong side of the truth; medians of the widths in nats,
+and of seconds of processor time beside other work (rows of several days and machines):
+
+                     reliable  lower side  upper side   width  seconds
+    horseshoe-1          100          0.5         2.0    .037       .5
+    horseshoe-2          100          3.0         1.5    .034       .8
+    ard-1                 98.5        2.0         3.0    .048      1.3
+    ard-2                 98          0.5         3.0    .052      2.6
+    weights              100          0.0         0.0    .020       .1
+    tall                 100          0.5         0.0    .009      .05
+    tall-loose           100          0.0         0.0    .009      .04
+    scale                100          2.5         2.0    .044      2.5
+    scale-separated       94          1.0         2.0    .051     25.2
 """
 
 import argparse

@@ -27,13 +27,15 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure():
+def pytest_configure(config):
     # A job that a shell put into the background ignores Ctrl-C; tests of it do not.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Two workers with two threads each on two cores wait for each other.
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        torch.set_num_threads(1)
+    # Two workers with two threads each on two cores wait for each other. The workers,
+    # and what they start, read the variables before libraries make their threads.
+    if config.getoption("numprocesses", None):
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
 
 
 @pytest.fixture(autouse=True)

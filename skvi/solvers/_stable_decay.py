@@ -9,8 +9,11 @@ from skvi.solvers._optimizer import Optimizer
 
 __all__ = ["StableDecay"]
 
-# Maximum number of observations of the warm-up, and minimum without progress.
-MAX_WARM_UP, MIN_HOLD = 10, 12
+# Maximum number of observations of the warm-up: wide layers of smooth units need as
+# many before the divergence switches units off. Minimum without progress.
+MAX_WARM_UP, MIN_HOLD = 30, 12
+# With fewer observations the step size decreases from the start.
+FEWEST = 44
 # Step size at the start of a round, as a fraction of that of the round before.
 ROUND_SHARE = 0.5
 # Fraction of the observations so far that are made with the smallest steps of a round.
@@ -23,10 +26,11 @@ class StableDecay(Schedule):
     The first round keeps the step size until the objective is level, then decreases it
     linearly for as long, so that steps average over details that they were too long
     for. A level objective says little about the distance from the optimum: much of it
-    is noise of the steps. Therefore each further round is as long as all before, and
-    decreases the step size from half of what the round before began with. The first one
-    that ends where the round before did, up to noise, is the last: twice as many steps
-    gained nothing. (One that ends higher had steps that were too long.)
+    is noise of the steps. Therefore each further round is as long as all before, the
+    warm-up aside, and decreases the step size from half of what the round before began
+    with. The first one that ends where the round before did, up to noise, is the last:
+    twice as many steps gained nothing. (One that ends higher had steps that were too
+    long.)
 
     If the objective is not level after half of the observations, the step size
     decreases over the others, and with the first observation if there are fewer than
@@ -71,7 +75,7 @@ class StableDecay(Schedule):
         self.seen: list[torch.Tensor] = []
         # Observations before the step size decreases, and until it is at its end. If
         # there are too few to detect a level objective, it decreases from the start.
-        is_short = n_observations < 2 * (MAX_WARM_UP + MIN_HOLD)
+        is_short = n_observations < FEWEST
         self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
         # The last round ended: its observations, and whether the last gained nothing.
         self.n_before, self.is_level = 0, False
@@ -114,12 +118,13 @@ class StableDecay(Schedule):
         self.n_all = self._end(self.n_held) if is_level else self.n_observations
 
     def _end(self, n_held: int) -> int:
-        """End of a round that is as long as what was before it.
+        """End of a round that is as long as what was before it, the warm-up aside.
 
         It takes all observations that are left if they are too few for another one.
         """
-        end = 2 * n_held
-        return end if 3 * n_held <= self.n_observations else self.n_observations
+        length = n_held - self.warm_up
+        is_last = n_held + 2 * length > self.n_observations
+        return self.n_observations if is_last else n_held + length
 
     def _end_round(self) -> None:
         """Begin another round, unless this one gained nothing, or it was the last."""

@@ -239,7 +239,7 @@ def strike(make, X, y, n):
 def test_fits_at_random_moments(name):
     """Wrong variants: those of the tests above."""
     model, data = MODELS[name]
-    strike(lambda: clone(model), *data(), 10)
+    strike(lambda: clone(model), *data(), 5)
 
 
 @quick
@@ -250,7 +250,7 @@ def test_warm_fits_at_random_moments(name):
     model, data = MODELS[name]
     X, y = data()
     model = clone(model).set_params(warm_start=True).fit(X, y)
-    strike(lambda: deepcopy(model), X, y, 10)
+    strike(lambda: deepcopy(model), X, y, 5)
 
 
 @quick
@@ -260,4 +260,4 @@ def test_warm_fits_at_random_moments(name):
 def test_fits_at_many_moments(name):
     """Wrong variants: those of the tests above."""
     model, data = MODELS[name]
-    strike(lambda: clone(model), *data(), 50)
+    strike(lambda: clone(model), *data(), 25)

@@ -64,9 +64,16 @@ VARIANTS = [
     _v(
         "stable-decay-half",
         "_stable_decay.py",
-        "end = 2 * n_held",
-        "end = 3 * n_held // 2",
+        "else n_held + length",
+        "else n_held + length // 2",
         "the step size falls in half of the time",
+    ),
+    _v(
+        "stable-decay-warm-up-in-rounds",
+        "_stable_decay.py",
+        "length = n_held - self.warm_up",
+        "length = n_held",
+        "rounds as long as the warm-up, too",
     ),
     _v(
         "stable-decay-one-round",
@@ -92,8 +99,8 @@ VARIANTS = [
     _v(
         "stable-decay-short-rest",
         "_stable_decay.py",
-        "return end if 3 * n_held <= self.n_observations else self.n_observations",
-        "return min(end, self.n_observations)",
+        "return self.n_observations if is_last else n_held + length",
+        "return min(n_held + length, self.n_observations)",
         "the last round may be a few observations, which gain nothing",
     ),
     _v(
