@@ -52,7 +52,7 @@ DEFAULTS = [
 # The same code as that of the networks above, but for the module.
 MODULES = [
     BayesianModuleRegressor(**MODULE),
-    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05}),
+    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05, "tol": 100.0}),
 ]
 
 WITH_PARTS = [

@@ -197,7 +197,7 @@ def regression(seed):
     return target, posterior, conjugate_evidence(A, y, width, noise)
 
 
-N_RUNS, LEVELS = {"importance": 200, "annealing": 100}, (0.95, 0.99)
+N_RUNS, LEVELS = {"importance": 120, "annealing": 80}, (0.95, 0.99)
 
 
 @pytest.mark.slow
