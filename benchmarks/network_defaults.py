@@ -82,8 +82,8 @@ compare only roughly.
 
 What they say (bounds in nats that no table has are of two or three fits, by hand):
 
-- A wave needs smooth units. softplus, the default of regression, has less than half of
-  the error of relu, and unlike tanh it becomes less certain far outside the data. Its
+- A wave needs smooth units. softplus, the default of regression, has about half of the
+  error of relu, and unlike tanh it becomes less certain far outside the data. Its
   negative log density is that of relu on real data, within errors (energy +.03, Boston
   -.14, yacht -.12; friedman1 -.10 beside an earlier run of relu); its bounds are higher
   on yacht, and lower on energy. It takes one to four times the time: an iteration costs

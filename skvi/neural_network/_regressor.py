@@ -67,7 +67,7 @@ or Objective, default="elbo"
     activation : {"softplus", "relu", "tanh", "logistic", "identity"}, \
 default="softplus"
         "softplus", log(1 + exp(x)), is a smooth "relu", which suits smooth functions:
-        of a noisy wave it misses less than half as much. "relu" is faster, and suits
+        of a noisy wave it misses about half as much. "relu" is faster, and suits
         functions with kinks or steps. "tanh" and "logistic" level off: far outside the
         data they are as certain as inside.
     noise : {"constant", "heteroscedastic"}, default="constant"
