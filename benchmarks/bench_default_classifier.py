@@ -162,11 +162,12 @@ def posterior_draws(X, y, scale, seed, n_draws=500, n_warm_up=150, n_steps=16):
             new_value, new_slope = log_posterior(new)
             speed = half + length * new_slope / 2
         gain = new_value - value + ((before**2).sum() - (speed**2).sum()) / 2
-        if rng.random() < np.exp(min(0.0, gain)):
+        if np.log(rng.random()) < gain:  # never if it is not a number
             w, value, slope = new, new_value, new_slope
         chain.append(w)
         if i < n_warm_up:  # four of five steps accepted
-            step *= np.exp(0.2 * (np.exp(min(0.0, gain)) - 0.8))
+            rate = np.exp(np.minimum(0.0, np.nan_to_num(gain, nan=-np.inf)))
+            step *= np.exp(0.2 * (rate - 0.8))
         if i in (60, 100):
             widths = np.maximum(np.std(chain[-40:], axis=0), 0.05 * scale)
     return np.array(chain[n_warm_up:])

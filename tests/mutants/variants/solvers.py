@@ -76,6 +76,13 @@ VARIANTS = [
         "rounds as long as the warm-up, too",
     ),
     _v(
+        "stable-decay-long-warm-up-for-all",
+        "_training.py",
+        "most = MAX_WARM_UP if is_kl else SHORT_WARM_UP",
+        "most = MAX_WARM_UP",
+        "divergences that can be infinite have little weight for long",
+    ),
+    _v(
         "stable-decay-one-round",
         "_stable_decay.py",
         "if is_last or (self.n_before and self.is_level):",
