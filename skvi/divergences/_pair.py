@@ -89,8 +89,8 @@ def order_form(prior: HasNormal, order: float, rate: float = 0.0) -> OrderForm |
 
 
 def infinite(pair: Pair) -> torch.Tensor:
-    """Value outside the range of an order."""
-    return torch.full_like(pair.reduce(pair.shift.detach()), math.inf)
+    """Value outside the range of an order: its gradients are 0, not missing."""
+    return pair.reduce(0.0 * pair.shift) + math.inf
 
 
 def renyi(pair: Pair, a: float) -> torch.Tensor:

@@ -1,5 +1,7 @@
 """Base class of the β- and the γ-divergence."""
 
+import math
+
 import torch
 
 from skvi.base._protocols import PosteriorDensity, PriorDensity
@@ -20,6 +22,11 @@ class PowerDivergence(Divergence):
     @property
     def _b(self) -> float:
         return self._order - 1
+
+    @property
+    def max_variance_ratio(self) -> float:
+        """For orders below 1; see `Divergence.max_variance_ratio`."""
+        return 1 / (1 - self._order) if self._order < 1 else math.inf
 
     def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""

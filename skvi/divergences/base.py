@@ -1,5 +1,6 @@
 """What a divergence must implement, and the derivatives that Newton steps need."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -177,6 +178,21 @@ class Divergence(Component):
         >>> Renyi(0.5).evidence_power  # at most KL / alpha: no bound
         """
         return None
+
+    @property
+    def max_variance_ratio(self) -> float:
+        """Ratio of the variances of q and a normal prior from which D is infinite.
+
+        ``inf`` if D is finite for all normals, or if nothing is known. With dependent
+        coordinates the largest eigenvalue of ``cov(prior)^-1 cov(q)`` counts.
+
+        Examples
+        --------
+        >>> from skvi.divergences import KL, Renyi
+        >>> KL().max_variance_ratio, Renyi(1.5).max_variance_ratio
+        (inf, 3.0)
+        """
+        return math.inf
 
     def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether D between a normal q and this prior has a closed form.

@@ -8,6 +8,7 @@ import torch
 from skvi.objectives._analytic_divergence import divergence_part, form_of
 from skvi.objectives._network_steps import NetworkSteps, can_train
 from skvi.objectives._steps import Member
+from skvi.objectives._variance_limits import VarianceLimits
 from skvi.utils._random import NoiseStream
 
 __all__ = ["AnalyticSteps", "structure_of"]
@@ -92,6 +93,7 @@ class AnalyticSteps(NetworkSteps):
         self._layers, blocks = self._views(), self.passes.blocks
         self._noise = [blocks(noise) for noise in self.noise.steps]
         self.divergence = divergence_part(members, params, self._std, self.gradient)
+        self.limits = VarianceLimits(members, params)
 
     def _views(self) -> list[_Layer]:
         passes, shape = self.passes, (2, self._std.shape[1])
@@ -120,6 +122,13 @@ class AnalyticSteps(NetworkSteps):
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         self.divergence.weigh(shares)
+
+    @property
+    def confines(self) -> bool:  # type: ignore[override]
+        return bool(self.limits.are_finite)
+
+    def confine(self) -> None:
+        self.limits.confine()
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
         return self._losses(trail) + self.divergence.values(trail)

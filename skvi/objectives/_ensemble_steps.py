@@ -189,6 +189,16 @@ class _EnsembleSteps(Steps):
             [s for s in shares for _ in range(self.n_components)]
         )
 
+    @property
+    def confines(self) -> bool:  # type: ignore[override]
+        return self.inner.confines
+
+    def confine(self) -> None:
+        self._rows.copy_(self._repeat(self.params))
+        self.inner.confine()
+        own = self._rows[:, : self.n_own].unflatten(0, (-1, self.n_components))
+        self.params[:, : self.n_own * self.n_components] = own.flatten(1)
+
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         """All components of a member see the same rows."""
         self.inner.prepare([own for own in rows for _ in range(self.n_components)])
@@ -249,6 +259,14 @@ class _Separate(Steps):
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         for steps, share in zip(self.each, shares, strict=True):
             steps.weigh_divergence([share])
+
+    @property
+    def confines(self) -> bool:  # type: ignore[override]
+        return any(steps.confines for steps in self.each)
+
+    def confine(self) -> None:
+        for steps in self.each:
+            steps.confine()
 
     def prepare(self, rows: Sequence[Sequence[Rows]]) -> None:
         for steps, own in zip(self.each, rows, strict=True):

@@ -67,6 +67,9 @@ class Steps:
     #: `weigh_divergence`.
     weighs_divergence = False
 
+    #: Whether `confine` changes anything.
+    confines = False
+
     def __init__(self, params: torch.Tensor) -> None:
         self.params, self.gradient = params, torch.zeros_like(params)
 
@@ -81,6 +84,9 @@ class Steps:
         raise NotImplementedError(
             f"{type(self).__name__} do not support a fraction of the divergence."
         )
+
+    def confine(self) -> None:
+        """Move `params`, in place, to where the divergence is finite."""
 
     @property
     def sources(self) -> list[Source]:

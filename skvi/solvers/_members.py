@@ -106,6 +106,8 @@ class _Stack:
                     update()
                 if is_near_end:
                     self._hyper.clamp_(self._floor, self._ceiling)
+                if steps.confines:
+                    steps.confine()
                 states[k + 1].copy_(params)
             values = steps.values(trail[:-1])
         return values.clone(), trail

@@ -7,12 +7,11 @@ import torch
 from skvi.solvers._adam import SMALL_FALL, SMALLEST_SHARE, WARM_UP_SHARE, Schedule
 from skvi.solvers._optimizer import Optimizer
 
-__all__ = ["MAX_WARM_UP", "SHORT_WARM_UP", "StableDecay"]
+__all__ = ["StableDecay"]
 
 # Maximum number of observations of the warm-up: wide layers of smooth units need as
-# many before KL switches units off. Under a tenth of another divergence q can drift to
-# where that is infinite. Minimum without progress.
-MAX_WARM_UP, SHORT_WARM_UP, MIN_HOLD = 30, 10, 12
+# many before KL switches units off. Minimum without progress.
+MAX_WARM_UP, MIN_HOLD = 30, 12
 # With fewer observations the step size decreases from the start.
 FEWEST = 44
 # Step size at the start of a round, as a fraction of that of the round before.
@@ -50,9 +49,7 @@ class StableDecay(Schedule):
         decrease.
     warm_up : float, default=0.0
         Maximum fraction of the observations in which gradients contain a tenth of the
-        divergence.
-    max_warm_up : int, default=30
-        Maximum number of them.
+        divergence, of at most 30.
 
     References
     ----------
@@ -68,14 +65,13 @@ class StableDecay(Schedule):
         tol: float,
         n_terms: float = math.inf,
         warm_up: float = 0.0,
-        max_warm_up: int = MAX_WARM_UP,
     ) -> None:
         self.optimizer, self.start, self.tol = optimizer, optimizer.rate, tol
         # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
         # too: never more than 0.01 nats for each row and parameter.
         self.largest_fall = SMALL_FALL * n_terms
         self.n_observations = n_observations
-        self.warm_up = min(int(warm_up * n_observations), max_warm_up)
+        self.warm_up = min(int(warm_up * n_observations), MAX_WARM_UP)
         self.seen: list[torch.Tensor] = []
         # Observations before the step size decreases, and until it is at its end. If
         # there are too few to detect a level objective, it decreases from the start.

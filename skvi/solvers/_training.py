@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 
-from skvi.divergences import KL
 from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._adam import Plateau
 from skvi.solvers._epochs import EpochEnd, mean_and_error
@@ -14,7 +13,7 @@ from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
-from skvi.solvers._stable_decay import MAX_WARM_UP, SHORT_WARM_UP, StableDecay
+from skvi.solvers._stable_decay import StableDecay
 from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -108,10 +107,8 @@ class Training(Resumable):
         if not options.early_stopping:
             n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
             n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            is_kl = isinstance(self.problem.divergence, KL)
-            most = MAX_WARM_UP if is_kl else SHORT_WARM_UP
             return StableDecay(
-                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up, most
+                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
             )
         patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
         if self.validation is not None:

@@ -172,8 +172,9 @@ EDGES += [(BetaDivergence(0.5), 2, 1), (GammaDivergence(0.5), 2, 1)]
 def test_infinite_outside_the_range(spec, edge, side, joint, low):
     """var(q) / var(pi) at the edge, beyond it, and far beyond: inf, never NaN.
 
-    Wrong variant: the log of a negative number.
+    Wrong variants: the log of a negative number; the ratio of another order.
     """
+    assert spec.max_variance_ratio == pytest.approx(edge if side == 1 else math.inf)
     if "joint" in spec.get_params():
         spec = clone(spec).set_params(joint=joint)
     prior = Normal(2.0).build(Layout({"coef": (3,)}))
@@ -190,6 +191,21 @@ def test_infinite_outside_the_range(spec, edge, side, joint, low):
         value = spec.closed_form(q, prior)
         assert torch.isfinite(value) if is_finite else value == math.inf
         assert spec.terms(q, prior).value == pytest.approx(float(value), rel=1e-9)
+
+
+def test_infinity_has_a_gradient():
+    """A step of training ends there with a message.
+
+    Wrong variant: a constant, on which automatic differentiation raises.
+    """
+    params = tensor(0.0, 0.0, 2.0, 0.0).requires_grad_()
+    q = NormalForm(params[:2], params[2:].exp())
+    prior = Normal().build(Layout({"coef": (2,)}))
+    for spec, edge, side in [(Renyi(1.5), 3, 1), *EDGES]:
+        if edge > 1 and side == 1:
+            value = spec.closed_form(q, prior)
+            assert value == math.inf
+            torch.autograd.grad(value, params)
 
 
 @pytest.mark.parametrize("spec", [AlphaDivergence(0), AlphaDivergence(-2.0)], ids=repr)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from skvi.base import NormalForm
-from skvi.divergences import KL, AlphaDivergence, Jeffreys, Renyi
+from skvi.divergences import KL, AlphaDivergence, GammaDivergence, Jeffreys, Renyi
 from skvi.likelihoods import (
     BernoulliLikelihood,
     CategoricalLikelihood,
@@ -21,8 +21,9 @@ from skvi.likelihoods import (
 from skvi.losses import BetaLoss, CallableLoss, GammaLoss, LogLoss
 from skvi.objectives import ELBO, EUBO
 from skvi.objectives._analytic import AnalyticSteps, structure_of
+from skvi.objectives._ensemble_steps import make_steps
 from skvi.objectives._normal_steps import NormalSteps
-from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal
+from skvi.posteriors import Ensemble, FullRankNormal, LowRankNormal, MeanFieldNormal
 from skvi.predictors import ACTIVATIONS, MLPPredictor
 from skvi.priors import Laplace, Normal, StudentT, build_prior
 from skvi.targets import SupervisedTarget
@@ -285,6 +286,56 @@ def test_orders_of_their_own(make, learns):
     part = AnalyticSteps(members, params_of(members), S, None).divergence
     assert type(part).__name__ == "Orders"
     compare(members)
+
+
+@pytest.mark.parametrize("prior", [Normal(0.3), Normal("learn")], ids=repr)
+@pytest.mark.parametrize("make", [Renyi, AlphaDivergence, GammaDivergence])
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_steps_end_where_the_divergence_is_finite(n_components, make, prior):
+    """Each coordinate is moved to just below its limit, and only if it is beyond.
+
+    Wrong variants: no limits; limits at a factor 1 of a learned scale; those of the
+    first member for all; only the first component.
+    """
+    orders = (0.5, 0.7) if make is GammaDivergence else (1.5, 2.5)
+    members = [
+        make_member(seed, divergence=make(order), prior=prior)
+        for seed, order in enumerate(orders)
+    ]
+    size = members[0].target.layout.size
+    if n_components > 1:
+        family = Ensemble(n_members=n_components).build(members[0].target.layout)
+        members = [replace(member, posterior=family) for member in members]
+    params = params_of(members)
+    if prior.scale == "learn":
+        params[:, -1] = torch.tensor([0.4, -0.6])
+    own = params[:, : 2 * n_components * size].unflatten(1, (-1, 2, size))
+    own[:, :, 0] *= 0.1  # squares of means count more and more next to a limit
+    own[:, :, 1, : size // 2] = 3.0
+    own[:, :, 1, size // 2 :] = -3.0
+    before = params.clone()
+    steps = make_steps(ELBO(), members, params, S, None)
+    assert steps.confines
+    steps.confine()
+    for member, row, start in zip(members, params, before, strict=True):
+        split = 2 * n_components * size
+        pi = member.target.at(row[split:]).prior
+        for mean, log_std in row[:split].unflatten(0, (-1, 2, size)):
+            for shift, is_finite in ((0.0, True), (0.02, False)):
+                q = NormalForm(mean, (log_std + shift).exp())
+                found = member.divergence.closed_form(q, pi)
+                assert bool(found.isfinite()) == is_finite
+        moved = (row != start)[:split].unflatten(0, (-1, 2, size))
+        assert moved[:, 1, : size // 2].all()
+        assert not moved[:, 0].any()
+        assert not moved[:, 1, size // 2 :].any()
+        assert torch.equal(row[split:], start[split:])
+
+
+def test_nothing_confines_kl():
+    """Wrong variant: limits of infinity, which cost time."""
+    members = [make_member(seed, prior=Normal("learn")) for seed in range(2)]
+    assert not make_steps(ELBO(), members, params_of(members), S, None).confines
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,20 @@ _v = variants_of("divergences/")
 
 VARIANTS = [
     _v(
+        "power-variance-ratio",
+        "_powers.py",
+        "return 1 / (1 - self._order) if",
+        "return 1 / self._order if",
+        "limit of the variance at another order",
+    ),
+    _v(
+        "infinity-without-gradient",
+        "_pair.py",
+        "return pair.reduce(0.0 * pair.shift) + math.inf",
+        "return torch.full_like(pair.reduce(pair.shift.detach()), math.inf)",
+        "automatic differentiation raises where a divergence is infinite",
+    ),
+    _v(
         "renyi-log-determinants-swapped",
         "_pair.py",
         "(b * own + a * prior - log_det) / (a * b)",

@@ -6,6 +6,34 @@ _v = variants_of("objectives/")
 
 VARIANTS = [
     _v(
+        "variance-limits-of-a-factor-one",
+        "_variance_limits.py",
+        "        if len(self.scaled):\n",
+        "        if False:\n",
+        "limits of the prior before its scale is learned",
+    ),
+    _v(
+        "variance-limits-of-the-first",
+        "_variance_limits.py",
+        "limit = torch.tensor(ratios, dtype=variance.dtype)[:, None] * variance",
+        "limit = ratios[0] * variance",
+        "the order of the first member for all",
+    ),
+    _v(
+        "variance-limits-beyond",
+        "_variance_limits.py",
+        "- MARGIN)",
+        "+ MARGIN)",
+        "just beyond the limit, where the divergence is infinite",
+    ),
+    _v(
+        "ensemble-confines-nothing",
+        "_ensemble_steps.py",
+        "        self.inner.confine()\n",
+        "",
+        "components of a mixture leave where their divergence is finite",
+    ),
+    _v(
         "weights-of-one-draw",
         "_weights.py",
         "min_draws = 2",

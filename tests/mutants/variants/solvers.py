@@ -76,11 +76,11 @@ VARIANTS = [
         "rounds as long as the warm-up, too",
     ),
     _v(
-        "stable-decay-long-warm-up-for-all",
-        "_training.py",
-        "most = MAX_WARM_UP if is_kl else SHORT_WARM_UP",
-        "most = MAX_WARM_UP",
-        "divergences that can be infinite have little weight for long",
+        "members-unconfined",
+        "_members.py",
+        "                if steps.confines:\n",
+        "                if False:\n",
+        "steps leave where the divergence is finite",
     ),
     _v(
         "stable-decay-one-round",
