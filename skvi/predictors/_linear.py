@@ -30,8 +30,8 @@ __all__ = ["LinearPredictor"]
 CACHE_ELEMENTS, CHUNK_ELEMENTS = 2**18, 2**21
 # Elements per row if several columns weight its products.
 GRAM_WIDTH = 512
-# Products of two features that are formed at once.
-PAIRS_AT_ONCE = 512
+# Sums of the rows of singular weights, as fractions of their largest element.
+SINGULAR = 1e-13
 ALL_ROWS = slice(None)
 
 
@@ -216,18 +216,23 @@ class LinearPredictor(Predictor):
             chunks = _chunks(X, 1, self.layout.size**2)
             parts = (weighted_gram(x, h[i], self.fit_intercept) for i, x in chunks)
             return reduce(torch.Tensor.add_, parts)
-        pairs, position = _pairs(self.n_outputs, h.device)
-        weights = h[:, pairs[0], pairs[1]]
-        blocks = (
-            weighted_grams(x, weights[rows], self.fit_intercept)
+        is_singular = _rows_sum_to_zero(h)
+        pairs, position = _pairs(self.n_outputs, h.device, is_singular)
+        weights = h[:, pairs[0], pairs[1]].T.contiguous()
+        grams = (
+            weighted_grams(x, weights[:, rows], self.fit_intercept)
             for rows, x in _chunks(X, GRAM_WIDTH, CHUNK_ELEMENTS)
         )
-        return self._assemble(reduce(torch.Tensor.add_, blocks), position)
+        blocks = reduce(torch.Tensor.add_, grams)[:, position]
+        if is_singular:
+            own = blocks.diagonal(dim1=1, dim2=2).zero_()
+            own.copy_(-blocks.sum(2).mT)
+        return self._assemble(blocks)
 
-    def _assemble(self, blocks: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Symmetric matrix from a block, (D, D, pairs), for each pair of columns."""
+    def _assemble(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Symmetric matrix from blocks, (D, K, K, D), of pairs of columns."""
         k, d = self.n_outputs, self.n_features
-        full = blocks[:, :, position].permute(2, 0, 3, 1)
+        full = blocks.transpose(0, 1)
         out = blocks.new_empty(self.layout.size, self.layout.size)
         out[: k * d, : k * d] = full[:, :d, :, :d].reshape(k * d, k * d)
         if self.fit_intercept:
@@ -319,13 +324,12 @@ class LinearPredictor(Predictor):
         blocks = blocks[pairs[0], :, pairs[1]]
         blocks = blocks + blocks.mT  # products of two features count twice
         blocks.diagonal(dim1=1, dim2=2).mul_(0.5)
-        i, j = torch.tril_indices(*blocks.shape[1:], device=X.device)
-        weights, out = blocks[:, i, j], blocks.new_empty(len(X), k, k)
-        for rows, chunk in _chunks(X, GRAM_WIDTH):
+        out = blocks.new_empty(len(X), k, k)
+        for rows, chunk in _chunks(X, 2 * blocks.shape[1]):
             columns = self.design(cast(torch.Tensor, chunk)).T.contiguous()
-            found = columns.new_zeros(len(weights), len(chunk))
-            for some in row_chunks(len(i), 1, PAIRS_AT_ONCE):
-                found.addmm_(weights[:, some], columns[i[some]] * columns[j[some]])
+            found = columns.new_zeros(len(blocks), len(chunk))
+            for i, column in enumerate(columns):
+                found.addmm_(blocks[:, i, : i + 1], columns[: i + 1] * column)
             out[rows] = found.T[:, position.reshape(-1)].reshape(-1, k, k)
         return out
 
@@ -347,10 +351,20 @@ class LinearPredictor(Predictor):
         return root.square().sum(1) if self.n_outputs == 1 else root @ root.mT
 
 
-def _pairs(n: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of columns, (2, pairs), and where each entry of a matrix is, (n, n)."""
-    pairs = torch.tril_indices(n, n, device=device)
-    position, order = pairs.new_empty(n, n), torch.arange(pairs.shape[1], device=device)
+def _rows_sum_to_zero(h: torch.Tensor) -> bool:
+    """Whether matrices, (n, K, K), are Hessians of what only depends on contrasts."""
+    return bool(h.sum(2).abs().amax() <= SINGULAR * h.abs().amax())
+
+
+def _pairs(
+    n: int, device: torch.device, distinct: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of columns, (2, pairs), and where each entry of a matrix is, (n, n).
+
+    Without pairs of equal columns the diagonal has the number of any other one.
+    """
+    pairs = torch.tril_indices(n, n, -int(distinct), device=device)
+    position, order = pairs.new_zeros(n, n), torch.arange(pairs.shape[1], device=device)
     position[pairs[0], pairs[1]] = position[pairs[1], pairs[0]] = order
     return pairs, position
 

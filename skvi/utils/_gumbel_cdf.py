@@ -32,9 +32,8 @@ class LogCdf:
     def __init__(self, std: torch.Tensor) -> None:
         total = (std.square() + _GUMBEL_STD**2).sqrt()
         shape = (2 * _GUMBEL_STD / total - 1).clamp_(-1, 1)
-        degrees = torch.arange(_SHAPE_DEGREE + 1, device=std.device)
-        angles = torch.arccos(shape)[..., None] * degrees
-        self.coefficients = torch.cos(angles) @ _coefficients(std.device)
+        powers = _coefficients(std.device) @ _chebyshev(shape.reshape(-1))
+        self.coefficients = powers.reshape(-1, *shape.shape)
         middle, half = _range(_GUMBEL_STD / total)
         self.middle, self.half = EULER + total * middle, total * half
 
@@ -42,7 +41,7 @@ class LogCdf:
         """Log distribution function at x, (m, K, T), and its first derivatives."""
         scale = 1 / self.half[..., None]
         v = ((x - self.middle[..., None]) * scale).clamp_(-1, 1)
-        columns = self.coefficients[..., None].unbind(2)
+        columns = self.coefficients[..., None].unbind()
         # Horner's rule, for Taylor coefficients at v.
         taylor = [columns[-1].expand_as(v).clone()]
         taylor += [torch.zeros_like(v) for _ in range(order)]
@@ -71,11 +70,20 @@ def _range(shape: Any) -> tuple[Any, Any]:
 
 @table(maxsize=4)
 def _coefficients(device: torch.device) -> torch.Tensor:
-    """Chebyshev coefficients in the shape, (Q, P), of powers of v."""
+    """Chebyshev coefficients in the shape, (P, Q), of powers of v."""
     nodes = chebyshev.chebpts1(_SHAPE_DEGREE + 1)
     rows = np.array([_fit((node + 1) / 2) for node in nodes])
     found = chebyshev.chebfit(nodes, rows, _SHAPE_DEGREE)
-    return torch.from_numpy(found).to(device)
+    return torch.from_numpy(found).T.contiguous().to(device)
+
+
+def _chebyshev(x: torch.Tensor) -> torch.Tensor:
+    """Chebyshev polynomials at x, (Q, N), by their recurrence."""
+    out = x.new_ones(_SHAPE_DEGREE + 1, len(x))
+    out[1], double = x, 2 * x
+    for k in range(2, len(out)):
+        torch.mul(double, out[k - 1], out=out[k]).sub_(out[k - 2])
+    return out
 
 
 def _fit(shape: float) -> np.ndarray:

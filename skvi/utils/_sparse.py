@@ -164,14 +164,13 @@ def weighted_gram(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor
 
 
 def weighted_grams(X: Features, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
-    """`weighted_gram` for every column of h, (n, m): of shape (D, D, m)."""
-    if isinstance(X, SparseRows) or h.shape[1] < MANY_WEIGHTS:
-        grams = [weighted_gram(X, column, with_ones) for column in h.T.contiguous()]
-        return torch.stack(grams, 2)
+    """`weighted_gram` for every row of h, (m, n): of shape (D, m, D)."""
+    if isinstance(X, SparseRows) or len(h) < MANY_WEIGHTS:
+        return torch.stack([weighted_gram(X, row, with_ones) for row in h], 1)
     columns = torch.nn.functional.pad(X.T, (0, 0, 0, int(with_ones)), value=1.0)
-    out = h.new_empty(len(columns), len(columns), h.shape[1])
+    out = h.new_empty(len(columns), len(h), len(columns))
     # Products of two features do not depend on the weights.
     for i, column in enumerate(columns):
-        torch.mm(columns[: i + 1] * column, h, out=out[i, : i + 1])
-        out[:i, i] = out[i, :i]
+        torch.mm(h, (columns[: i + 1] * column).T, out=out[i, :, : i + 1])
+        out[:i, :, i] = out[i, :, :i].T
     return out

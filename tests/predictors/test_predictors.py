@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+import scipy.sparse as sp
 import torch
 from torch.nn.functional import linear, softplus
 
@@ -10,6 +11,7 @@ from skvi import predictors
 from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.utils._arrays import row_chunks
+from skvi.utils._sparse import SparseRows
 
 N, D = 13, 3
 intercepts = pytest.mark.parametrize("fit_intercept", [True, False])
@@ -117,6 +119,41 @@ class TestLinearPredictor:
             assert_close(f[s], linear(X.double(), coef, bias), dtype)
         assert predictor.has_moments
         assert predictor.has_design
+
+
+@intercepts
+@dtypes
+@pytest.mark.parametrize("n_outputs", [3, 8])
+@pytest.mark.parametrize("is_singular", [True, False])
+@pytest.mark.parametrize("is_sparse", [True, False])
+@pytest.mark.usefixtures("_chunks")
+def test_gram_of_several_outputs(
+    fit_intercept, dtype, n_outputs, is_singular, is_sparse
+):
+    """The sum of Kronecker products of each row's weights and features.
+
+    Weights whose rows sum to 0 need products of distinct outputs only. Wrong variants:
+    diagonal blocks are left 0; they are made so for all weights; a triangle is missing.
+    """
+    X, k = randn(N, D).to(dtype), n_outputs
+    h = randn(N, k, k, seed=1)
+    h = h + h.mT
+    if is_singular:
+        h.diagonal(dim1=1, dim2=2).zero_()
+        h.diagonal(dim1=1, dim2=2).copy_(-h.sum(2))
+    predictor = LinearPredictor(D, k, fit_intercept)
+    rows = SparseRows(sp.csr_matrix(X.numpy())) if is_sparse else X
+    expected = randn(k * D, k * D).zero_()
+    for x, weight in zip(X.double(), h, strict=True):
+        expected += torch.kron(weight, torch.outer(x, x))
+    gram = predictor.gram(rows, h)
+    assert_close(gram[: k * D, : k * D], expected, dtype)
+    assert_close(gram, gram.T, dtype)
+    if fit_intercept:
+        edge = torch.einsum("nij,nd->ijd", h, X.double()).reshape(k, k * D)
+        assert_close(gram[k * D :, : k * D], edge, dtype)
+        assert_close(gram[k * D :, k * D :], h.sum(0), dtype)
+    assert_close(predictor.gram_diagonal(rows, h), gram.diagonal(), dtype)
 
 
 @intercepts

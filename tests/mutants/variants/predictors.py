@@ -230,6 +230,20 @@ VARIANTS = [
         "positions on the device of the fit, and the start on that of its generator",
     ),
     _v(
+        "singular-weights-always",
+        "_linear.py",
+        "is_singular = _rows_sum_to_zero(h)",
+        "is_singular = True",
+        "diagonal blocks from others, whatever the weights",
+    ),
+    _v(
+        "singular-weights-without-diagonal",
+        "_linear.py",
+        "            own.copy_(-blocks.sum(2).mT)\n",
+        "",
+        "diagonal blocks of singular weights are 0",
+    ),
+    _v(
         "pairs-count-once",
         "_linear.py",
         "blocks = blocks + blocks.mT  # products of two features count twice",

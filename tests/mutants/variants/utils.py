@@ -90,6 +90,20 @@ VARIANTS = [
         "the Jacobian of log tau left out",
     ),
     _v(
+        "gumbel-cdf-recurrence",
+        "_gumbel_cdf.py",
+        "out[1], double = x, 2 * x",
+        "out[1], double = x, x",
+        "polynomials of half of the argument",
+    ),
+    _v(
+        "grams-of-one-triangle",
+        "_sparse.py",
+        "        out[:i, :, i] = out[i, :, :i].T\n",
+        "",
+        "half of a symmetric matrix",
+    ),
+    _v(
         "gumbel-mean",
         "_gumbel.py",
         "value = high - value - EULER",
