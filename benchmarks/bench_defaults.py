@@ -19,8 +19,8 @@ closed form, and steps of the noise are extrapolated.
     horseshoe     80.9     9.9    regression, 200 x 1,000; 20 steps, before 100 and more
 
 Since 2026-11-23 weights whose rows sum to 0 need products of distinct classes only, and
-covariances no copies of pairs of features: `digits` takes 0.75 of that (2.9 for 3.9 on a
-slower machine, best of ten fits each, in turns), `classes` 0.9.
+covariances no copies of pairs of features: `digits` takes 0.75 of that (2.9 for 3.9 on
+a slower machine, medians of ten fits each, in turns), `classes` 0.9.
 
 All are full-rank posteriors. By default (``posterior="auto"``) the last one and other
 sizes above 1,000 parameters are factorized: 2.2 s.

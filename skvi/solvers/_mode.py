@@ -14,6 +14,8 @@ MODE_TOLERANCE, NEXT_TOLERANCE = 0.5, 0.03
 FAR, LONG_STEP = 5.0, 1.5
 # Twice the nats of a step of the mean after which it is the precision's turn.
 CLOSE = 0.1
+# How often a step of the mean is halved until it gains.
+MAX_HALVINGS = 8
 # Full steps of the precision alternate around the solution.
 AVERAGE_SHARE = 0.7
 
@@ -160,17 +162,25 @@ def alternate(
         f, variance = predictor.moments(X, NormalForm(mean, scale))
         if f.ndim > 1:
             variance = torch.diag_embed(pairwise_split(f, variance)[0])
+        last, step = math.inf, torch.zeros_like(mean)
         for n_steps in range(3):
-            _, slope, curvature = target.loss_terms_at(f, variance)
+            for _ in range(MAX_HALVINGS):
+                loss, slope, curvature = target.loss_terms_at(f, variance)
+                by_prior = (mean - prior.mean) / prior.variance
+                value = float(loss + 0.5 * (by_prior @ (mean - prior.mean)))
+                if value <= last:
+                    break
+                step = 0.5 * step
+                mean, f = mean + step, f + predictor.project(X, step[:, None])[..., 0]
+            last = value
             gram = predictor.gram(X, convex_part(target, curvature))
             aim = add(gram, 1 / prior.variance)
             if n_steps == 2:  # more of them overshoot at this precision
                 break
-            gradient = predictor.pull_back(X, slope)
-            gradient += (mean - prior.mean) / prior.variance
-            step = torch.cholesky_solve(gradient[:, None], factorize(aim))
-            mean, f = mean - step[:, 0], f - predictor.project(X, step)[..., 0]
-            if float(gradient @ step[:, 0]) < CLOSE:
+            gradient = predictor.pull_back(X, slope) + by_prior
+            step = torch.cholesky_solve(gradient[:, None], factorize(aim))[:, 0]
+            mean, f = mean - step, f - predictor.project(X, step[:, None])[..., 0]
+            if float(gradient @ step) < CLOSE:
                 break
         precision = precision.lerp(aim, AVERAGE_SHARE)
         if n_steps == 0:

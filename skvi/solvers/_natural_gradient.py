@@ -42,8 +42,8 @@ LEAST_SHARE, GROWTH = 0.3, 1.1
 FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
-# Above so many steps of mean and precision at once overshoot.
-LARGE = 30.0
+# Above so many steps of mean and precision at once overshoot; with an unknown scale.
+LARGE, LARGE_WITH_SCALE = 30.0, 1.0
 # Gap to reach as a share of the error of the quadrature.
 RESOLVED = 0.25
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
@@ -156,7 +156,9 @@ class _Iteration(Run):
             gram = target.predictor.gram(target.X, curvature)
         precision = add(gram, 1 / prior.variance)
         skewness = target.layout.size**2 / target.n_rows
-        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > LARGE):
+        has_scale = target.prior.n_unknown_scales == 1
+        large = LARGE_WITH_SCALE if has_scale else LARGE
+        if precision.ndim == 2 and (curvature.ndim == 3 or skewness > large):
             mean, precision = alternate_with_scale(target, prior, mean, precision)
         elif precision.ndim == 2 and skewness > NEGLIGIBLE:
             mean, precision = average_curvature(target, prior, mean, precision)

@@ -16,7 +16,7 @@ LONGEST, STEEPEST = 3.0, 0.9999
 # Modes from which the scale is guessed, until its log moves by less than this.
 N_MODES, NEAR = 10, 0.1
 # The same where mean and precision alternate, and how much longer steps may become.
-N_ROUNDS, NEARER, LARGEST_RATIO = 6, 0.01, 4.0
+N_ROUNDS, NEARER, LARGEST_RATIO = 8, 0.05, 4.0
 
 
 def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:

@@ -1,6 +1,7 @@
 """The search for the mode, where fits without draws start."""
 
 import numpy as np
+import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.preprocessing import scale
@@ -78,15 +79,19 @@ def _search(kind):
     assert float(gradient @ step) / 2 < 0.03
 
 
-def test_a_start_for_several_classes():
+@pytest.mark.parametrize(
+    ("width", "at_mode", "after_two"), [(1.0, 30, 1), (10.0, 500, 10)]
+)
+def test_a_start_for_several_classes(width, at_mode, after_two):
     """Nats of the mode's own curvature, and of two rounds from there.
 
-    Wrong variant: the precision stays that of the mode.
+    Wrong variants: the precision stays that of the mode; whole steps of the mean, after
+    which 45 nats are left beside a wide prior.
     """
     X, y = load_digits(return_X_y=True)
     X, y = torch.from_numpy(scale(X[:300, 18:30])), torch.from_numpy(y[:300]).double()
     predictor = LinearPredictor(12, 10)
-    prior = Normal().build(predictor.layout)
+    prior = Normal(width).build(predictor.layout)
     likelihood = CategoricalLikelihood(10)
     target = SupervisedTarget(predictor, likelihood, LogLoss(), prior, X, y)
     posterior = FullRankNormal().build(predictor.layout)
@@ -100,8 +105,21 @@ def test_a_start_for_several_classes():
             for n in (0, 2)
         ]
         best = NaturalGradient().solve(problem, SolverOptions(tol=1e-2)).value
-    assert values[0] - best > 30
-    assert values[1] - best < 1
+    assert values[0] - best > at_mode
+    assert values[1] - best < after_two
+
+
+def test_separable_fits_with_an_unknown_scale_need_few_steps():
+    """Ten of them, and nineteen from a start that moves mean and precision at once.
+
+    Wrong variant: that start, as where the scale is known.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 20))
+    y = X[:, :3].sum(1) > 0
+    model = BayesianLogisticRegression().fit(X, y)
+    assert model.converged_
+    assert model.n_iter_ <= 12
 
 
 def test_large_separable_fits_need_few_steps():

@@ -482,6 +482,20 @@ VARIANTS = [
         "buffers for the batches of the first member of a stack",
     ),
     _v(
+        "alternate-whole-steps",
+        "_mode.py",
+        "                if value <= last:\n",
+        "                if True:\n",
+        "steps of the mean that overshoot beside a wide prior",
+    ),
+    _v(
+        "start-of-a-known-scale",
+        "_natural_gradient.py",
+        "large = LARGE_WITH_SCALE if has_scale else LARGE",
+        "large = LARGE",
+        "mean and precision of separable classes move at once under an unknown scale",
+    ),
+    _v(
         "alternate-precision-of-the-mode",
         "_mode.py",
         "precision = precision.lerp(aim, AVERAGE_SHARE)",
@@ -491,7 +505,7 @@ VARIANTS = [
     _v(
         "large-fits-move-at-once",
         "_natural_gradient.py",
-        "(curvature.ndim == 3 or skewness > LARGE)",
+        "(curvature.ndim == 3 or skewness > large)",
         "curvature.ndim == 3",
         "a start for large separable fits",
     ),
