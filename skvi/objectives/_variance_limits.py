@@ -41,7 +41,7 @@ class VarianceLimits:
         if factors is None or not self.are_finite:
             return
         variance = torch.stack([_variance(member) for member in members])
-        limit = torch.tensor(ratios, dtype=variance.dtype)[:, None] * variance
+        limit = variance.new_tensor(ratios)[:, None] * variance
         self.highest = (0.5 * limit.log() - MARGIN).to(params)
         size = target.layout.size
         start = 2 * size + len(target.likelihood_spec.learned)

@@ -15,7 +15,7 @@ VARIANTS = [
     _v(
         "variance-limits-of-the-first",
         "_variance_limits.py",
-        "limit = torch.tensor(ratios, dtype=variance.dtype)[:, None] * variance",
+        "limit = variance.new_tensor(ratios)[:, None] * variance",
         "limit = ratios[0] * variance",
         "the order of the first member for all",
     ),
