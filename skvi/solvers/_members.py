@@ -53,6 +53,8 @@ class _Stack:
             self._stack_optimizers()
             for training in self.trainings:
                 training.go_on(self.steps)
+            if self.steps.confines:  # a start, too, that is wide beside the prior
+                self.steps.confine()
 
     def _stack_optimizers(self) -> None:
         optimizers = [training.optimizer for training in self.trainings]

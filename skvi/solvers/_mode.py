@@ -164,11 +164,11 @@ def alternate(
             variance = torch.diag_embed(pairwise_split(f, variance)[0])
         last, step = math.inf, torch.zeros_like(mean)
         for n_steps in range(3):
-            for _ in range(MAX_HALVINGS):
+            for n_halved in range(MAX_HALVINGS + 1):
                 loss, slope, curvature = target.loss_terms_at(f, variance)
                 by_prior = (mean - prior.mean) / prior.variance
                 value = float(loss + 0.5 * (by_prior @ (mean - prior.mean)))
-                if value <= last:
+                if value <= last or n_halved == MAX_HALVINGS:
                     break
                 step = 0.5 * step
                 mean, f = mean + step, f + predictor.project(X, step[:, None])[..., 0]

@@ -237,6 +237,25 @@ def test_steps_do_not_leave_where_the_divergence_is_finite():
     assert model.n_iter_ == 60
 
 
+def test_a_start_that_is_wide_beside_the_prior():
+    """Wrong variant: limits after steps only, so that the first one ends the fit."""
+    source = np.random.default_rng(0)
+    X = source.standard_normal((40, 2))
+    model = BayesianMLPRegressor(
+        hidden_layer_sizes=(5,),
+        divergence=Renyi(1.5),
+        prior=Normal(1.0),
+        max_iter=10,
+        warm_start=True,
+        random_state=0,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, X[:, 0]).set_params(prior=Normal(0.02)).fit(X, X[:, 0])
+    assert model.n_iter_ == 10
+    assert np.isfinite(model.lower_bound_)
+
+
 def test_saturating_units_find_a_wave():
     """Units that bend all over the data at the start: `y = sin(2 x)`, RMSE 0.02.
 

@@ -76,6 +76,13 @@ VARIANTS = [
         "rounds as long as the warm-up, too",
     ),
     _v(
+        "start-unconfined",
+        "_members.py",
+        "if self.steps.confines:  # a start, too, that is wide beside the prior",
+        "if False:",
+        "a start where the divergence is infinite",
+    ),
+    _v(
         "members-unconfined",
         "_members.py",
         "                if steps.confines:\n",
@@ -484,7 +491,7 @@ VARIANTS = [
     _v(
         "alternate-whole-steps",
         "_mode.py",
-        "                if value <= last:\n",
+        "                if value <= last or n_halved == MAX_HALVINGS:\n",
         "                if True:\n",
         "steps of the mean that overshoot beside a wide prior",
     ),
