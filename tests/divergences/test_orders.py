@@ -163,7 +163,7 @@ def test_alpha_zero_is_the_other_kl(make_normal):
 
 
 EDGES = [(AlphaDivergence(1.5), 3, 1), (AlphaDivergence(-0.5), 1 / 3, -1)]
-EDGES += [(BetaDivergence(0.5), 2, 1), (GammaDivergence(0.5), 2, 1)]
+EDGES += [(BetaDivergence(0.75), 4, 1), (GammaDivergence(0.5), 2, 1)]
 
 
 @pytest.mark.parametrize(("spec", "edge", "side"), EDGES, ids=repr)
