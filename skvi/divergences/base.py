@@ -184,7 +184,9 @@ class Divergence(Component):
         """Ratio of the variances of q and a normal prior from which D is infinite.
 
         ``inf`` if D is finite for all normals, or if nothing is known. With dependent
-        coordinates the largest eigenvalue of ``cov(prior)^-1 cov(q)`` counts.
+        coordinates the largest eigenvalue of ``cov(prior)^-1 cov(q)`` counts. It is
+        where ``a / cov(q) + b / cov(prior)`` stops being positive definite, for the
+        integral of ``q^a prior^b`` in D; see `log_power_integral`.
 
         Examples
         --------

@@ -98,9 +98,9 @@ or Objective, default="elbo"
         further round takes as many iterations as all before, with steps that decrease
         from half of those before; when one of them gains no more than that, the fit has
         converged. After half of `max_iter` the step size decreases in any case. In the
-        first fifth of a first fit, up to 1,000 gradient steps, the divergence has a
-        tenth of its weight, so that the data shape the units before the prior can
-        switch them off. True stops when the bound no longer increases: the step size is
+        first fifth of a first fit, up to about 3,000 gradient steps (30 epochs, if they
+        are more), the divergence has a tenth of its weight, so that the data shape the
+        units before the prior can switch them off. True stops when the bound no longer increases: the step size is
         halved after `n_iter_no_change` iterations without progress beyond the noise,
         five times; bounds often increase again after long plateaus, which this misses.
         No data need be held out: the bound itself guards against overfitting. With

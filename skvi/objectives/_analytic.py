@@ -93,7 +93,7 @@ class AnalyticSteps(NetworkSteps):
         self._layers, blocks = self._views(), self.passes.blocks
         self._noise = [blocks(noise) for noise in self.noise.steps]
         self.divergence = divergence_part(members, params, self._std, self.gradient)
-        self.limits = VarianceLimits(members, params)
+        self.limits = VarianceLimits(members, params, self.gradient)
 
     def _views(self) -> list[_Layer]:
         passes, shape = self.passes, (2, self._std.shape[1])

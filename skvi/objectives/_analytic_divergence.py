@@ -60,8 +60,7 @@ def divergence_part(
         return Orders(orders, params, std, gradient)
     scaled = [form for form in forms if isinstance(form, ScaledForm)]
     if len(scaled) == len(members):
-        start = 2 * std.shape[1] + len(members[0].target.likelihood_spec.learned)
-        scales = LearnedScales(scaled[0], start, params, gradient)
+        scales = LearnedScales(members[0], params, gradient)
         moments = [f.at_one for f in scaled if isinstance(f.at_one, MomentForm)]
         if moments:
             return ScaledMoments(moments, params, std, gradient, scales)

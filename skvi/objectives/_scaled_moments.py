@@ -2,14 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from skvi.divergences import MomentForm, OrderForm
 from skvi.objectives._steps import Member
 
-__all__ = ["LearnedScales", "ScaledForm", "ScaledMoments"]
+__all__ = ["LearnedScales", "ScaledForm", "ScaledMoments", "prior_at_one"]
+
+
+def prior_at_one(member: Member) -> Any:
+    """Prior at factors 1 of the scales that are learned.
+
+    Parameters
+    ----------
+    member : Member
+
+    Returns
+    -------
+    BuiltPrior
+    """
+    spec = member.target.prior_spec
+    return spec.bind(torch.zeros_like(spec.initial_hyper()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,12 +36,10 @@ class ScaledForm:
     at_one : MomentForm or OrderForm
     learned_scales : Tensor of int of shape (P,)
         See `BuiltPrior.learned_scales`.
-    n_learned : int
     """
 
     at_one: MomentForm | OrderForm
     learned_scales: torch.Tensor
-    n_learned: int
 
     @classmethod
     def of(cls, member: Member) -> Self | None:
@@ -35,10 +48,10 @@ class ScaledForm:
         factors = spec.learned_scales()
         if factors is None:
             return None
-        prior = spec.bind(torch.zeros_like(spec.initial_hyper()))
+        prior = prior_at_one(member)
         moments = member.divergence.moment_form(prior)
         form = member.divergence.order_form(prior) if moments is None else moments
-        return None if form is None else cls(form, factors, len(spec.learned))
+        return None if form is None else cls(form, factors)
 
     @property
     def name(self) -> str:
@@ -51,27 +64,24 @@ class LearnedScales:
 
     Parameters
     ----------
-    form : ScaledForm
-        Of any member.
-    start : int
-        Of the prior's hyperparameters in `params`.
+    member : Member
+        Any of those of one structure.
     params, gradient : Tensor of shape (M, V)
     """
 
     def __init__(
-        self,
-        form: ScaledForm,
-        start: int,
-        params: torch.Tensor,
-        gradient: torch.Tensor,
+        self, member: Member, params: torch.Tensor, gradient: torch.Tensor
     ) -> None:
-        self.hyper = slice(start, start + form.n_learned)
+        target = member.target
+        n_learned = len(target.prior_spec.learned)
+        start = 2 * target.layout.size + len(target.likelihood_spec.learned)
+        self.hyper = slice(start, start + n_learned)
         # The last factor is 1, of all scales that are fixed.
-        factors = form.learned_scales.to(params.device)
-        self.index = torch.where(factors < 0, form.n_learned, factors)
+        factors = target.prior_spec.learned_scales().to(params.device)
+        self.index = torch.where(factors < 0, n_learned, factors)
         # Coordinates in the order of their factors, and how many each factor has.
         self._order = torch.argsort(self.index, stable=True)
-        self._lengths = torch.bincount(self.index, minlength=form.n_learned + 1)
+        self._lengths = torch.bincount(self.index, minlength=n_learned + 1)
         #: Number of coordinates of each factor, (H,).
         self.counts = self._lengths[:-1].to(params.dtype)
         self.for_factors = gradient[:, self.hyper]

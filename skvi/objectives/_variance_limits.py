@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from skvi.objectives._scaled_moments import LearnedScales, prior_at_one
 from skvi.objectives._steps import Member
 
 __all__ = ["VarianceLimits"]
@@ -24,7 +25,7 @@ class VarianceLimits:
     ----------
     members : sequence of Member
         With equal divergences but for numbers.
-    params : Tensor of shape (M, V)
+    params, gradient : Tensor of shape (M, V)
         Means, log standard deviations and hyperparameters of each.
 
     Attributes
@@ -33,34 +34,25 @@ class VarianceLimits:
         Whether there are any.
     """
 
-    def __init__(self, members: Sequence[Member], params: torch.Tensor) -> None:
-        ratios = [member.divergence.max_variance_ratio for member in members]
+    def __init__(
+        self, members: Sequence[Member], params: torch.Tensor, gradient: torch.Tensor
+    ) -> None:
         target = members[0].target
-        factors = target.prior_spec.learned_scales()
-        self.are_finite = min(ratios) < math.inf and factors is not None
-        if factors is None or not self.are_finite:
+        ratios = [member.divergence.max_variance_ratio for member in members]
+        self.are_finite = (
+            min(ratios) < math.inf and target.prior_spec.learned_scales() is not None
+        )
+        if not self.are_finite:
             return
-        variance = torch.stack([_variance(member) for member in members])
+        normals = [prior_at_one(member).as_normal() for member in members]
+        variance = torch.stack([normal.variance for normal in normals])
         limit = variance.new_tensor(ratios)[:, None] * variance
         self.highest = (0.5 * limit.log() - MARGIN).to(params)
+        self.scales = LearnedScales(members[0], params, gradient)
         size = target.layout.size
-        start = 2 * size + len(target.likelihood_spec.learned)
-        self.scaled = (factors >= 0).nonzero().ravel().to(params.device)
-        self.index = start + factors.to(params.device)[self.scaled]
         self.params, self.log_std = params, params[:, size : 2 * size]
 
     def confine(self) -> None:
         """Reduce, in place, standard deviations beyond their limits."""
-        highest = self.highest
-        if len(self.scaled):
-            highest = highest.clone()
-            highest[:, self.scaled] += self.params[:, self.index]
+        highest = self.highest + self.scales.log_factors(self.params)
         torch.minimum(self.log_std, highest, out=self.log_std)
-
-
-def _variance(member: Member) -> torch.Tensor:
-    """Variances of the prior at factors 1 of the scales that are learned, (P,)."""
-    spec = member.target.prior_spec
-    prior = spec.bind(torch.zeros_like(spec.initial_hyper()))
-    found: torch.Tensor = prior.as_normal().variance
-    return found

@@ -42,7 +42,8 @@ LEAST_SHARE, GROWTH = 0.3, 1.1
 FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
-# Above so many steps of mean and precision at once overshoot; with an unknown scale.
+# Above so many, steps of mean and precision at once overshoot: with a known scale, and
+# with an unknown one.
 LARGE, LARGE_WITH_SCALE = 30.0, 1.0
 # Gap to reach as a share of the error of the quadrature.
 RESOLVED = 0.25

@@ -8,8 +8,8 @@ VARIANTS = [
     _v(
         "variance-limits-of-a-factor-one",
         "_variance_limits.py",
-        "        if len(self.scaled):\n",
-        "        if False:\n",
+        "self.highest + self.scales.log_factors(self.params)",
+        "self.highest",
         "limits of the prior before its scale is learned",
     ),
     _v(
@@ -253,7 +253,7 @@ VARIANTS = [
     _v(
         "learned-scales-fixed-ones-follow",
         "_scaled_moments.py",
-        "torch.where(factors < 0, form.n_learned, factors)",
+        "torch.where(factors < 0, n_learned, factors)",
         "torch.where(factors < 0, 0, factors)",
         "coordinates of fixed scale follow the first learned one",
     ),
