@@ -100,9 +100,10 @@ or Objective, default="elbo"
         converged. After half of `max_iter` the step size decreases in any case. In the
         first fifth of a first fit, up to about 3,000 gradient steps (30 epochs, if they
         are more), the divergence has a tenth of its weight, so that the data shape the
-        units before the prior can switch them off. True stops when the bound no longer increases: the step size is
-        halved after `n_iter_no_change` iterations without progress beyond the noise,
-        five times; bounds often increase again after long plateaus, which this misses.
+        units before the prior can switch them off. True stops when the bound no longer
+        increases: the step size is halved after `n_iter_no_change` iterations without
+        progress beyond the noise, five times; bounds often increase again after long
+        plateaus, which this misses.
         No data need be held out: the bound itself guards against overfitting. With
         `validation_fraction` True stops, as scikit-learn's networks do, when the score
         has not increased by `tol` for `n_iter_no_change` epochs; the bound may then
