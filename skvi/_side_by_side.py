@@ -69,7 +69,7 @@ class PosedFit:
         estimator = self.estimator
         solution = estimator._refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
-        n_draws = estimator.n_draws
+        n_draws = self.options.n_draws
         found |= describe_fit(self.problem, solution, n_draws, BOUND_DRAWS)
         vars(estimator).update(found)
         self.seconds += time.perf_counter() - start

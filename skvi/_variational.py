@@ -170,7 +170,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         solver : Solver
         """
         self.objective_.check(self.divergence_, target)
-        self.objective_.check_draws(self.n_draws)
+        self.objective_.check_draws(self._draws_per_step(target.n_rows))
         self.posterior_family_.check_size(target.layout.size)
         generator = make_generator(self.random_state)
         posterior = self.posterior_family_.build(target.layout, generator)
@@ -262,7 +262,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             if start is None:
                 raise
             state = start
-        return cut_short(problem.at(state), solver.name, self.n_draws), progress
+        return cut_short(problem.at(state), solver.name, options.n_draws), progress
 
     def _refine(self, problem: Problem, solution: Solution) -> Solution:
         """Refine the posterior with the data; after Ctrl-C it is unchanged."""
@@ -281,17 +281,18 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         self, problem: Problem, solution: Solution
     ) -> tuple[Solution, dict[str, Any]]:
         """Fitted attributes, after Ctrl-C without slow ones; and how it ended."""
+        n_draws = self._draws_per_step(problem.target.n_rows)
         if not solution.interrupted:
             try:
                 found = self._posterior_attributes(solution.state)
-                found |= judge_fit(problem, solution, self.n_draws)
+                found |= judge_fit(problem, solution, n_draws)
                 category = self._compare_with_constant_fit(found, solution.target)
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found
             except KeyboardInterrupt:
                 solution = solution.cut_short()
         found = self._posterior_attributes(solution.state)
-        return solution, found | describe_fit(problem, solution, self.n_draws)
+        return solution, found | describe_fit(problem, solution, n_draws)
 
     def _compare_with_constant_fit(
         self, found: dict[str, Any], target: Any
@@ -359,12 +360,16 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             return None
         return int(self.batch_size)
 
+    def _draws_per_step(self, n_rows: int) -> int:
+        """Draws of a gradient step."""
+        return int(self.n_draws)
+
     def _solver_options(self, target: Any) -> SolverOptions:
         rate = None if self.learning_rate == "auto" else self.learning_rate
         return SolverOptions(
             max_iter=self.max_iter,
             tol=self.tol,
-            n_draws=self.n_draws,
+            n_draws=self._draws_per_step(target.n_rows),
             learning_rate=rate,
             batch_size=self._batch_size(target.n_rows),
             steps_per_iter=self._steps_per_iter,

@@ -80,7 +80,8 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     def _work(self, target):
         """Multiply-adds of one gradient step."""
         n_rows = self._batch_size(target.n_rows) or target.n_rows
-        return self.n_draws * n_rows * target.layout.size
+        n_draws = self._draws_per_step(target.n_rows)
+        return n_draws * n_rows * target.layout.size
 
     def _device_work(self, target):
         """Any number of epochs justifies a copy of the data."""

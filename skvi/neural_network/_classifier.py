@@ -59,10 +59,10 @@ or Objective, default="elbo"
         None is the choice of "auto", or a normal prior with the scale of `prior`, or
         with scale 10 if that has none, or learns it: an intercept is never shrunk by a
         sparse prior.
-    hidden_layer_sizes : int or array-like of int, default=(20,)
-        Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
-        of rows, since every weight costs evidence; with thousands of rows more
-        units raise `lower_bound_`, which is the number to choose them by.
+    hidden_layer_sizes : "auto", int or array-like of int, default="auto"
+        Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
+        units, with more than 2,000 rows 50: every weight costs evidence, which few rows
+        do not repay. `lower_bound_` is the number to choose other sizes by.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
         and takes longer; "tanh" and "logistic" level off far outside the data.
@@ -73,9 +73,10 @@ or Objective, default="elbo"
         "mean_field" posteriors and ensembles of them: natural gradients at the cost of
         Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
         fixed prior scales it performs equally well, with learned scales worse.
-    n_draws : int, default=10
-        Draws per gradient step: with hidden layers antithetic pairs of weights. One is
-        the cheapest, for "elbo" only.
+    n_draws : "auto" or int, default="auto"
+        Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
+        is 10, and 4 for the ELBO of more than 2,000 rows in minibatches, which are
+        noisier than that. One is the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -181,6 +182,9 @@ or Objective, default="elbo"
         units.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
+    hidden_layer_sizes_ : tuple of int
+    activation_ : str
+        What `hidden_layer_sizes` and `activation` resolve to.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
 
@@ -229,11 +233,11 @@ or Objective, default="elbo"
         posterior="mean_field",
         prior="auto",
         intercept_prior=None,
-        hidden_layer_sizes=(20,),
+        hidden_layer_sizes="auto",
         activation="relu",
         class_weight=None,
         solver="auto",
-        n_draws=10,
+        n_draws="auto",
         batch_size="auto",
         learning_rate="auto",
         max_iter=4000,

@@ -3,8 +3,9 @@
 from skvi.neural_network._base import BayesianNetwork
 from skvi.neural_network._mlp import MLPMixin
 from skvi.neural_network._regression import NetworkRegressorMixin
+from skvi.predictors import ACTIVATIONS
 from skvi.utils._callbacks import with_callbacks
-from skvi.utils._validation import _fit_context
+from skvi.utils._validation import StrOptions, _fit_context
 
 __all__ = ["BayesianMLPRegressor"]
 
@@ -60,16 +61,18 @@ or Objective, default="elbo"
         None is the choice of "auto", or a normal prior with the scale of `prior`, or
         with scale 10 if that has none, or learns it: an intercept is never shrunk by a
         sparse prior.
-    hidden_layer_sizes : int or array-like of int, default=(20,)
-        Units of each hidden layer; ``()`` is a linear model. Few units suit hundreds
-        of rows, since every weight costs evidence; with thousands of rows more
-        units raise `lower_bound_`, which is the number to choose them by.
-    activation : {"softplus", "relu", "tanh", "logistic", "identity"}, \
-default="softplus"
+    hidden_layer_sizes : "auto", int or array-like of int, default="auto"
+        Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
+        units, with more than 2,000 rows 50: every weight costs evidence, which few rows
+        do not repay. `lower_bound_` is the number to choose other sizes by.
+    activation : {"auto", "softplus", "relu", "tanh", "logistic", "identity"}, \
+default="auto"
         "softplus", log(1 + exp(x)), is a smooth "relu", which suits smooth functions:
-        of a noisy wave it misses about half as much. "relu" is faster, and suits
-        functions with kinks or steps. "tanh" and "logistic" level off: far outside the
-        data they are as certain as inside.
+        of a noisy wave in few rows it misses about half as much. "relu" is faster,
+        suits functions with kinks or steps, and fits many rows better. "auto" is
+        "softplus", with more than 2,000 rows "relu". "tanh" often fits many rows best,
+        but levels off, as "logistic" does: far outside the data they are as certain as
+        inside.
     noise : {"constant", "heteroscedastic"}, default="constant"
         Whether the scale of the noise is the same for all rows. "heteroscedastic" gives
         the network a second output, the log of the scale over `noise_scale`, which
@@ -96,9 +99,10 @@ default="softplus"
         "mean_field" posteriors and ensembles of them: natural gradients at the cost of
         Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
         fixed prior scales it performs equally well, with learned scales worse.
-    n_draws : int, default=10
-        Draws per gradient step: with hidden layers antithetic pairs of weights. One is
-        the cheapest, for "elbo" only.
+    n_draws : "auto" or int, default="auto"
+        Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
+        is 10, and 4 for the ELBO of more than 2,000 rows in minibatches, which are
+        noisier than that. One is the cheapest, for "elbo" only.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is all of up to 200 rows, then a sixteenth of
         them, at least 64 and at most 512; all rows for objectives that minibatches
@@ -207,6 +211,9 @@ default="softplus"
         units.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
+    hidden_layer_sizes_ : tuple of int
+    activation_ : str
+        What `hidden_layer_sizes` and `activation` resolve to.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
 
@@ -246,6 +253,7 @@ default="softplus"
     _parameter_constraints: dict = {
         **BayesianNetwork._parameter_constraints,
         **MLPMixin._parameter_constraints,
+        "activation": [StrOptions({"auto", *ACTIVATIONS})],
         **NetworkRegressorMixin._parameter_constraints,
     }
 
@@ -257,14 +265,14 @@ default="softplus"
         posterior="mean_field",
         prior="auto",
         intercept_prior=None,
-        hidden_layer_sizes=(20,),
-        activation="softplus",
+        hidden_layer_sizes="auto",
+        activation="auto",
         noise="constant",
         likelihood="gaussian",
         noise_scale="learn",
         normalize_y=True,
         solver="auto",
-        n_draws=10,
+        n_draws="auto",
         batch_size="auto",
         learning_rate="auto",
         max_iter=4000,
