@@ -189,7 +189,8 @@ def activations(repeats):
     """The default activation and others."""
     print("\nactivations: set, ELBO, RMSE, negative log density, seconds, converged")
     for name, activation in product((*SETS, *LARGE), ("softplus", "relu", "tanh")):
-        validate(name, f"{activation:8}", repeats, activation=activation)
+        few = {"hidden_layer_sizes": 20, "n_draws": 10}
+        validate(name, f"{activation:8}", repeats, activation=activation, **few)
 
 
 def priors(repeats):

@@ -76,6 +76,8 @@ class KL(Divergence):
             return self.weight * (-q.entropy() - log_prior)
         if q.batch_shape:
             return self.weight * _kl_of_normals(q, pi)
+        if pi.is_diagonal and q.factor is not None:
+            return self.weight * _kl_with_factor(q, pi)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
@@ -126,6 +128,14 @@ def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
     trace = (precision_of(pi) * q.covariance()).sum((-2, -1))
     distance = pi.squared_distance(q.mean - pi.mean)
     return determinants + 0.5 * (trace + distance - q.size)
+
+
+def _kl_with_factor(q: NormalForm, pi: NormalForm) -> torch.Tensor:
+    """KL(N(m, D + F F') || pi): that of N(m, D), and what the factor F adds to it."""
+    own = renyi(Pair(NormalForm(q.mean, q.scale), pi), 1.0)
+    variance = pi.variance[q.start :, None]
+    trace = (q.loadings.square() / variance).sum()
+    return own + (0.5 * trace - q.half_log_det_capacity).to(own.dtype)
 
 
 def _separable_derivatives(

@@ -261,17 +261,20 @@ def test_make_generator_follows_random_state():
     assert math.isfinite(first(None))
 
 
-def test_low_rank_normal():
+@pytest.mark.parametrize("start", [0, 2])
+def test_low_rank_normal(start):
     """All of a normal with a factor against its covariance matrix.
 
-    Wrong variant: the capacity matrix left out of the determinant.
+    Wrong variants: the capacity matrix left out of the determinant; loadings of the
+    first parameters where those of the last are meant.
     """
     generator = torch.Generator().manual_seed(0)
     mean, scale, factor, theta = (
         torch.randn(*shape, generator=generator, dtype=torch.float64)
         for shape in ((5,), (5,), (5, 2), (7, 5))
     )
-    normal = NormalForm(mean, scale.abs() + 0.1, factor)
+    factor[:start] = 0
+    normal = NormalForm(mean, scale.abs() + 0.1, factor, start)
     covariance = torch.diag(normal.scale.square()) + factor @ factor.T
     full = NormalForm(mean, torch.linalg.cholesky(covariance))
     torch.testing.assert_close(normal.log_prob(theta), full.log_prob(theta))

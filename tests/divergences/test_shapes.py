@@ -36,18 +36,20 @@ def make(make_normal):
         own = make_normal(size, "diag", seed, 0.7 * width)
         generator = torch.Generator().manual_seed(seed)
         factor = torch.randn(
-            size, 2 if shape == "low" else size + 1, generator=generator
+            size, size + 1 if shape == "low_wide" else 2, generator=generator
         )
         factor = 0.7 * width * factor.double() / factor.shape[1] ** 0.5
         factor = factor / factor.norm(dim=1, keepdim=True) * 0.6 * width
-        return NormalForm(own.mean, own.scale, factor)
+        start = size // 2 if shape == "low_last" else 0
+        factor[:start] = 0
+        return NormalForm(own.mean, own.scale, factor, start)
 
     return build
 
 
 #: Not both without a factor: other tests have those.
 PAIRS = [("low", "diag"), ("diag", "low"), ("low", "full"), ("full", "low_wide")]
-PAIRS += [("low", "low_wide"), ("low_wide", "low")]
+PAIRS += [("low", "low_wide"), ("low_wide", "low"), ("low_last", "diag")]
 
 
 PRIORS = [Normal(0.7), StudentT(), {"coef": Laplace(), "rest": Horseshoe()}, "full"]
@@ -113,13 +115,17 @@ def test_closed_forms_are_what_draws_give(make, q_shape, pi_shape, generator, z_
 
 
 @every_spec
-def test_low_rank_gradients(spec, make):
+@pytest.mark.parametrize("shape", ["low", "low_last"])
+def test_low_rank_gradients(spec, shape, make):
     """Autograd in mean, scale and factor against finite differences."""
-    q, pi = make("low", 3, 1, 0.9), Prior(make("diag", 3, 2, 1.4))
-    tensors = [t.clone().requires_grad_() for t in (q.mean, q.scale, q.factor)]
-    assert torch.autograd.gradcheck(
-        lambda *t: spec.closed_form(NormalForm(*t), pi), tensors
-    )
+    q, pi = make(shape, 3, 1, 0.9), Prior(make("diag", 3, 2, 1.4))
+    tensors = [t.clone().requires_grad_() for t in (q.mean, q.scale, q.loadings)]
+
+    def value(mean, scale, loadings):
+        factor = torch.nn.functional.pad(loadings, (0, 0, q.start, 0))
+        return spec.closed_form(NormalForm(mean, scale, factor, q.start), pi)
+
+    assert torch.autograd.gradcheck(value, tensors)
 
 
 @pytest.mark.parametrize(

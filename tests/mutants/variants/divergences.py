@@ -6,6 +6,20 @@ _v = variants_of("divergences/")
 
 VARIANTS = [
     _v(
+        "kl-trace-of-the-first",
+        "_kl.py",
+        "variance = pi.variance[q.start :, None]",
+        "variance = pi.variance[: q.size - q.start, None]",
+        "loadings of the last parameters over variances of the first",
+    ),
+    _v(
+        "kl-factor-without-its-determinant",
+        "_kl.py",
+        "(0.5 * trace - q.half_log_det_capacity)",
+        "(0.5 * trace)",
+        "a factor that only widens",
+    ),
+    _v(
         "power-variance-ratio",
         "_powers.py",
         "return 1 / (1 - self._order) if",

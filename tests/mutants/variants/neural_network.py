@@ -6,6 +6,29 @@ _v = variants_of("neural_network/")
 
 VARIANTS = [
     _v(
+        "auto-counts-many-rows-late",
+        "_mlp.py",
+        'getattr(self, f"{name}_", CHOICES[name][n_rows > MANY_ROWS])\n'
+        "        return CHOICES[name][n_rows > MANY_ROWS]",
+        'getattr(self, f"{name}_", CHOICES[name][n_rows > MANY_ROWS])\n'
+        "        return CHOICES[name][n_rows > MANY_ROWS + 1]",
+        "units and activation of few rows for one row more",
+    ),
+    _v(
+        "auto-draws-few-without-minibatches",
+        "_mlp.py",
+        "[bool(has_noise) and n_rows > MANY_ROWS]",
+        "[n_rows > MANY_ROWS]",
+        "four draws where they are the only noise, or are weighed",
+    ),
+    _v(
+        "auto-chooses-again",
+        "_mlp.py",
+        "if self.warm_start or self._continues:",
+        "if self.warm_start:",
+        "batches of a stream of which each has other sizes",
+    ),
+    _v(
         "features-share-a-scale",
         "_mlp.py",
         '_block_of_features = "coef_0"',
