@@ -1,7 +1,7 @@
 """Normal distributions over theta: diagonal, of full or of low rank."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -50,7 +50,7 @@ class NormalForm(Movable):
     mean: torch.Tensor
     scale: torch.Tensor
     factor: torch.Tensor | None = None
-    start: int = 0
+    start: int = field(default=0, kw_only=True)
 
     @property
     def size(self) -> int:

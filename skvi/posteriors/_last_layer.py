@@ -87,7 +87,7 @@ class _LastLayerPosterior(NormalPosterior):
         scale = log_scale.exp()
         block = scale[self.start :, None] * loadings.reshape(self.rank, self.rank)
         factor = torch.nn.functional.pad(block, (0, 0, self.start, 0))
-        return NormalForm(mean, scale, factor, self.start)
+        return NormalForm(mean, scale, factor, start=self.start)
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:
         """The normal with the same covariance of the last layer, and variances."""

@@ -274,7 +274,7 @@ def test_low_rank_normal(start):
         for shape in ((5,), (5,), (5, 2), (7, 5))
     )
     factor[:start] = 0
-    normal = NormalForm(mean, scale.abs() + 0.1, factor, start)
+    normal = NormalForm(mean, scale.abs() + 0.1, factor, start=start)
     covariance = torch.diag(normal.scale.square()) + factor @ factor.T
     full = NormalForm(mean, torch.linalg.cholesky(covariance))
     torch.testing.assert_close(normal.log_prob(theta), full.log_prob(theta))

@@ -42,7 +42,7 @@ def make(make_normal):
         factor = factor / factor.norm(dim=1, keepdim=True) * 0.6 * width
         start = size // 2 if shape == "low_last" else 0
         factor[:start] = 0
-        return NormalForm(own.mean, own.scale, factor, start)
+        return NormalForm(own.mean, own.scale, factor, start=start)
 
     return build
 
@@ -123,7 +123,7 @@ def test_low_rank_gradients(spec, shape, make):
 
     def value(mean, scale, loadings):
         factor = torch.nn.functional.pad(loadings, (0, 0, q.start, 0))
-        return spec.closed_form(NormalForm(mean, scale, factor, q.start), pi)
+        return spec.closed_form(NormalForm(mean, scale, factor, start=q.start), pi)
 
     assert torch.autograd.gradcheck(value, tensors)
 
