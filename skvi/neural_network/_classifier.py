@@ -62,7 +62,8 @@ or Objective, default="elbo"
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
         units, with more than 2,000 rows 50: every weight costs evidence, which few rows
-        do not repay. `lower_bound_` is the number to choose other sizes by.
+        do not repay. `lower_bound_` is the number to choose other sizes by. The folds
+        of a search may have fewer rows than its refit: near 2,000 give a number.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
         and takes longer; "tanh" and "logistic" level off far outside the data.

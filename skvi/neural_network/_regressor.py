@@ -64,7 +64,8 @@ or Objective, default="elbo"
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
         units, with more than 2,000 rows 50: every weight costs evidence, which few rows
-        do not repay. `lower_bound_` is the number to choose other sizes by.
+        do not repay. `lower_bound_` is the number to choose other sizes by. The folds
+        of a search may have fewer rows than its refit: near 2,000 give a number.
     activation : {"auto", "softplus", "relu", "tanh", "logistic", "identity"}, \
 default="auto"
         "softplus", log(1 + exp(x)), is a smooth "relu", which suits smooth functions:
