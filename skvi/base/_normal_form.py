@@ -99,7 +99,7 @@ class NormalForm(Movable):
     def loadings(self) -> torch.Tensor:
         """Rows of `factor` from `start`, of shape (..., P - start, r)."""
         if self.factor is None:
-            raise ValueError(f"There is no factor in {self!r}: see is_diagonal.")
+            raise ValueError("A normal without a factor has no loadings.")
         return self.factor[..., self.start :, :]
 
     @property

@@ -285,6 +285,9 @@ def test_low_rank_normal(start):
     torch.testing.assert_close(
         whitened.square().sum(1), full.squared_distance(theta - mean)
     )
+    torch.testing.assert_close(normal.loadings, factor[start:])
+    with pytest.raises(ValueError, match="without a factor"):
+        _ = full.loadings
     # The map from noise is linear: its matrix is a root of the covariance.
     root = normal.transform(torch.eye(normal.n_noise, dtype=torch.float64)) - mean
     torch.testing.assert_close(root.T @ root, covariance)
