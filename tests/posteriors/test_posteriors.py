@@ -4,11 +4,13 @@ import inspect
 import pickle
 import pickletools
 
+import numpy as np
 import pytest
 import torch
 
 import skvi.posteriors
 from skvi.base import Layout, NormalForm
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.posteriors import (
     Family,
     FullRankNormal,
@@ -253,3 +255,20 @@ def test_the_same_kind_of_posterior_reads_the_same():
     layout = Layout({"coef": (1, 2), "intercept": (1,)})
     first, second = (FullRankNormal().build(layout) for _ in range(2))
     assert repr(first) == repr(second) == "<FullPosterior of coef(1, 2), intercept(1,)>"
+
+
+def test_the_bound_is_that_of_a_refined_posterior(monkeypatch):
+    # Fails if the value of an exact solver, before the refinement, is taken for it.
+    X, y = np.eye(3)[[0, 0, 1, 1, 2]], [0, 1, 0, 1, 1]
+    model = BayesianLogisticRegression(posterior="full_rank", prior="normal")
+    plain = model.fit(X, y)
+    best, family = plain.lower_bound_, type(plain.posterior_)
+
+    def refine(posterior, target, generator):
+        shift = torch.zeros_like(posterior.params)
+        shift[0] = 2.0  # one mean, by two prior standard deviations: about two nats
+        return posterior.at(posterior.params + shift)
+
+    monkeypatch.setattr(family, "refine", refine)
+    moved = model.fit(X, y)
+    assert moved.lower_bound_ < best - 1.0
