@@ -84,8 +84,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
     _steps_per_iter = 100
-    #: Whether the next fit continues from the posterior of the last, regardless of
-    #: `warm_start`.
+    #: Whether the next fit continues the last one, regardless of `warm_start`.
     _continues = False
 
     @classmethod
@@ -365,12 +364,11 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return int(self.n_draws)
 
     def _solver_options(self, target: Any) -> SolverOptions:
-        rate = None if self.learning_rate == "auto" else self.learning_rate
         return SolverOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             n_draws=self._draws_per_step(target.n_rows),
-            learning_rate=rate,
+            learning_rate=None if self.learning_rate == "auto" else self.learning_rate,
             batch_size=self._batch_size(target.n_rows),
             steps_per_iter=self._steps_per_iter,
             early_stopping=getattr(self, "early_stopping", True),

@@ -91,13 +91,16 @@ class NormalForm(Movable):
 
     @property
     def half_log_det_capacity(self) -> torch.Tensor:
-        """Half log det of ``I + F' D^-1 F``, by which the factor adds to that of D."""
+        """Half log det of ``I + F' D^-1 F``, of shape (...).
+
+        The factor F adds it to that of the diagonal D; `ValueError` without one.
+        """
         capacity = _capacity_factor(self._unit_loadings)
         return capacity.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @property
     def loadings(self) -> torch.Tensor:
-        """Rows of `factor` from `start`, of shape (..., P - start, r)."""
+        """Rows of `factor` from `start`, (..., P - start, r); `ValueError` without."""
         if self.factor is None:
             raise ValueError("A normal without a factor has no loadings.")
         return self.factor[..., self.start :, :]

@@ -132,10 +132,11 @@ def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
 
 def _kl_with_factor(q: NormalForm, pi: NormalForm) -> torch.Tensor:
     """KL(N(m, D + F F') || pi): that of N(m, D), and what the factor F adds to it."""
-    own = renyi(Pair(NormalForm(q.mean, q.scale), pi), 1.0)
+    pair = Pair(q, pi)
+    q, pi = pair.q, pair.pi  # in double precision, as their determinants need
     variance = pi.variance[q.start :, None]
-    trace = (q.loadings.square() / variance).sum()
-    return own + (0.5 * trace - q.half_log_det_capacity).to(own.dtype)
+    added = 0.5 * (q.loadings.square() / variance).sum() - q.half_log_det_capacity
+    return renyi(Pair(NormalForm(q.mean, q.scale), pi), 1.0) + added
 
 
 def _separable_derivatives(

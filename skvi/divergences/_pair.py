@@ -142,4 +142,5 @@ def power_parts(
 
 def _double(normal: NormalForm) -> NormalForm:
     factor = None if normal.factor is None else normal.factor.double()
-    return NormalForm(normal.mean.double(), normal.scale.double(), factor)
+    mean, scale = normal.mean.double(), normal.scale.double()
+    return NormalForm(mean, scale, factor, start=normal.start)

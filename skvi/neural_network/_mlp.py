@@ -65,9 +65,10 @@ class MLPMixin:
         given = getattr(self, name)
         if not isinstance(given, str) or given != "auto":
             return given
+        chosen = CHOICES[name][n_rows > MANY_ROWS]
         if self.warm_start or self._continues:
-            return getattr(self, f"{name}_", CHOICES[name][n_rows > MANY_ROWS])
-        return CHOICES[name][n_rows > MANY_ROWS]
+            return getattr(self, f"{name}_", chosen)
+        return chosen
 
     def _draws_per_step(self, n_rows):
         """Few for the ELBO of minibatches of many rows."""

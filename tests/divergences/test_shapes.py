@@ -128,6 +128,22 @@ def test_low_rank_gradients(spec, shape, make):
     assert torch.autograd.gradcheck(value, tensors)
 
 
+@pytest.mark.parametrize("start", [0, 2])
+def test_kl_of_nearly_equal_loadings_in_single_precision(start):
+    # Fails where the capacity matrix, of condition 1e8, is factorized in float32.
+    factor = 1e4 * torch.tensor([[1.0, 1.0], [1.0, 1.0001], [1.0, 1.0]])
+    factor = torch.nn.functional.pad(factor, (0, 0, start, 0))
+    mean, scale = torch.zeros(len(factor)), torch.ones(len(factor))
+    values = [
+        KL().closed_form(
+            NormalForm(mean.to(d), scale.to(d), factor.to(d), start=start),
+            Prior(NormalForm(mean.to(d), scale.to(d))),
+        )
+        for d in (torch.float32, torch.float64)
+    ]
+    torch.testing.assert_close(*values, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     "spec", [s for s in SPECS if getattr(s, "alpha", 1) > 0], ids=repr
 )

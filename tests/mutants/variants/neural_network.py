@@ -8,10 +8,8 @@ VARIANTS = [
     _v(
         "auto-counts-many-rows-late",
         "_mlp.py",
-        'getattr(self, f"{name}_", CHOICES[name][n_rows > MANY_ROWS])\n'
-        "        return CHOICES[name][n_rows > MANY_ROWS]",
-        'getattr(self, f"{name}_", CHOICES[name][n_rows > MANY_ROWS])\n'
-        "        return CHOICES[name][n_rows > MANY_ROWS + 1]",
+        "CHOICES[name][n_rows > MANY_ROWS]",
+        "CHOICES[name][n_rows > MANY_ROWS + 1]",
         "units and activation of few rows for one row more",
     ),
     _v(
