@@ -99,13 +99,13 @@ compare only roughly.
 What they say (bounds in nats that no table has are of two or three fits, by hand):
 
 - A wave needs smooth units. softplus, the default of regression with up to 2,000 rows,
-  has about half of the error of relu, and unlike tanh it becomes less certain far outside the data. Its
-  negative log density is that of relu on real data, within errors (energy +.03, Boston
-  -.14, yacht -.12; friedman1 -.10 beside an earlier run of relu); its bounds are higher
-  on yacht, and lower on energy. It takes one to four times the time: an iteration costs
-  more, and early ones gain less. Sharper or shifted softplus, and squareplus, were no
-  better. tanh predicts better than both on kin8nm and concrete. For classes softplus
-  performs as relu does, which remains the default there.
+  has about half of the error of relu, and unlike tanh it becomes less certain far
+  outside the data. Its negative log density is that of relu on real data, within errors
+  (energy +.03, Boston -.14, yacht -.12; friedman1 -.10 beside an earlier run of relu);
+  its bounds are higher on yacht, and lower on energy. It takes one to four times the
+  time: an iteration costs more, and early ones gain less. Sharper or shifted softplus,
+  and squareplus, were no better. tanh predicts better than both on kin8nm and concrete.
+  For classes softplus performs as relu does, which remains the default there.
 - 50 units have lower bounds than 20, and predict equally well within errors. (On energy
   they did not, with .877 +- .067, when the divergence had its full weight after ten
   observations and not 30.) One scale for each unit would spare idle units, but on a
