@@ -94,20 +94,23 @@ class LikelihoodMixture(ABC):
 
 @dataclass(frozen=True, eq=False)
 class NormalMixture(LikelihoodMixture):
-    """The mixture over a normal f, by quadrature.
+    """The mixture over f, a normal or a mixture of M of them, by quadrature.
 
     Parameters
     ----------
-    mean, std : Tensor of shape (n_samples,)
-        Mean and standard deviation of f.
+    mean, std : Tensor of shape (M, n_samples)
+        Means and standard deviations of f.
+    log_shares : Tensor of shape (M,)
+        Log weights of the normals.
     """
 
     mean: torch.Tensor
     std: torch.Tensor
+    log_shares: torch.Tensor
 
     @torch.no_grad()
     def _by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
-        width, result = self.std / self._resolution(), None
+        width, result = (self.std / self._resolution()).amax(0), None
         tensors = [torch.from_numpy(np.asarray(column)) for column in columns]
         lower = -1.0
         for upper in (*WIDTHS, math.inf):
@@ -117,11 +120,13 @@ class NormalMixture(LikelihoodMixture):
                 continue
             finest = upper if upper < math.inf else float(width[index].max())
             nodes, weights = normal_rule(finest)
-            bound = self._bound(len(nodes))
-            log_w = (self.log_weights[:, None] + weights.log()).flatten()
+            log_f = (self.log_shares[:, None] + weights.log()).flatten()
+            bound = self._bound(len(log_f))
+            log_w = (self.log_weights[:, None] + log_f).flatten()
             for batch in gen_batches(len(index), self._n_rows(len(log_w))):
                 rows = index[batch]
-                f = self.mean[rows] + nodes[:, None] * self.std[rows]
+                mean, std = self.mean[:, None, rows], self.std[:, None, rows]
+                f = (mean + nodes[:, None] * std).flatten(0, 1)
                 f = f.repeat(len(self.log_weights), 1)[..., None]
                 part = function(bound, log_w, f, *(t[rows] for t in tensors))
                 if result is None:
@@ -141,13 +146,13 @@ class NormalMixture(LikelihoodMixture):
         return max(1, CHUNK_ELEMENTS // n_components)
 
     def _resolution(self) -> torch.Tensor:
-        """Smallest distance in f over which predictions change slope, (n_samples,)."""
-        f = (self.mean + 2 * self.std)[None, :, None]
+        """Smallest distance in f over which predictions bend, (M, n_samples)."""
+        f = (self.mean + 2 * self.std)[..., None]
         if self.hyper is None:
-            return self.likelihood.resolution(f)[0]
+            return self.likelihood.resolution(f)
         relevant = self.log_weights > math.log(NEGLIGIBLE)
         found = [
-            self.likelihood.bind(number.reshape(1)).resolution(f)[0]
+            self.likelihood.bind(number.reshape(1)).resolution(f)
             for number in self.hyper[relevant]
         ]
         return torch.stack(found).amin(0)

@@ -47,7 +47,7 @@ def continued_state(
             "same features, classes and sizes, or warm_start=False."
         )
     # Components of a mixture continue those of the last fit, in turn.
-    ends = before["posterior_"].components
+    ends = [_single(end) for end in before["posterior_"].components]
     pairs = zip(posterior.components, cycle(ends))
     posterior = posterior.with_components([_continued(*pair) for pair in pairs])
     return State(posterior, at_last_scales(target, before))
@@ -61,6 +61,11 @@ def _continued(posterior: Posterior, last: Posterior) -> Posterior:
     if len(last.params) != len(posterior.params):
         return posterior
     return posterior.at(last.params.clone().to(posterior.params.device))
+
+
+def _single(posterior: Posterior) -> Posterior:
+    """The likeliest part of a mixture over scales, near which a fit ends."""
+    return getattr(posterior, "likeliest", posterior)
 
 
 def at_last_scales(target: Target, before: dict[str, Any]) -> Target:

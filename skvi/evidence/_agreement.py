@@ -1,16 +1,38 @@
 """Agreement of chains, in quantities that are invariant under symmetries."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from skvi.sampling import Chains, disagreement
 from skvi.targets import SupervisedTarget, Target
 
-__all__ = ["invariant_rhat", "invariants"]
+__all__ = ["in_parameters", "invariant_rhat", "invariants"]
 
 # Number of rows whose fitted values are compared, and of iterations of each chain.
 N_ROWS, N_ITER = 16, 400
+
+
+@torch.no_grad()
+def in_parameters(target: Target, lifted: Any, chains: Chains) -> Chains:
+    """Chains of a target's own parameters, without the scales beside which they ran.
+
+    Parameters
+    ----------
+    target : Target
+    lifted : ScaleMixtureTarget or UnknownScaleTarget
+        The same evidence, over parameters and scales.
+    chains : Chains
+        Of the second.
+
+    Returns
+    -------
+    Chains
+    """
+    theta = lifted.theta(chains.theta.flatten(0, 1))
+    log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)
+    theta = theta.reshape(*log_joint.shape, -1)
+    return Chains(theta, log_joint, chains.acceptance)
 
 
 def invariant_rhat(target: Target, chains: Chains) -> float:

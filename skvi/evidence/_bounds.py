@@ -1,31 +1,24 @@
 """The evidence sandwich: the cheapest method whose diagnostics allow it."""
 
 import math
-import time
+from dataclasses import replace
 from typing import cast
 
 import torch
 
 from skvi.base import NormalForm
+from skvi.evidence._agreement import in_parameters
 from skvi.evidence._annealed import annealed_sides
 from skvi.evidence._clock import Clock
-from skvi.evidence._forecast import (
-    TOO_LONG,
-    why_certainly_too_long,
-    why_no_time,
-    why_too_long,
-)
+from skvi.evidence._forecast import TOO_LONG, why_certainly_too_long, why_too_long
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
-from skvi.evidence._over_scales import bound_over_scales, has_unknown_scale
+from skvi.evidence._over_scales import NearLifted, has_unknown_scale, lift, unit
 from skvi.evidence._proposals import ProposalFamily
-from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._scale_modes import ScaleFits, ScaleModes, center_of
-from skvi.evidence._scale_path import is_affordable, scale_sides
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
@@ -36,18 +29,12 @@ from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
+from skvi.targets._unknown_scale import UnknownScaleTarget
 
 __all__ = ["bound_evidence"]
 
 # If importance sampling gives wider bounds than this, annealing is tried.
 WIDE = 0.1
-# Where no mixture is near: nats that are aimed for at each scale of an unknown one, and
-# the share of the seconds that are left which it may take: there are some fifteen.
-TERM_PRECISION, TERM_SHARE, N_TERMS = 0.1, 0.1, 15
-UNFINISHED = with_remedy(
-    ["the integral over the scale of the prior is open"],
-    f"{BUDGET}, or a known scale, such as prior=Normal(scale=1.0)",
-)
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -135,11 +122,7 @@ def bound_evidence(
         return run.nothing(reason)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
-    if method == "annealing":
-        return run.annealing(normal)
-    if method == "importance":
-        return run.importance(proposals_near(target, normal), run.clock)
-    return run.cheapest(normal)
+    return run.by(method, proposals_near(target, normal))
 
 
 class _Run:
@@ -156,7 +139,9 @@ class _Run:
         max_seconds: float | None,
     ) -> None:
         self.fit = target, posterior
-        self.target, self.generator, self.quantity = target, generator, quantity
+        #: What is sampled: the target, or the same evidence in other coordinates.
+        self.target: Target = target
+        self.generator, self.quantity = generator, quantity
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
 
     def why_hopeless(self) -> str:
@@ -166,23 +151,21 @@ class _Run:
             return why_hopeless(mixture, self.target.cost_per_draw, limited)
         return "" if limited else why_certainly_too_long(*self.fit, self.generator)
 
-    def why_no_sum(self, target: SupervisedTarget) -> str:
-        """What the likeliest scale says of a sum over scales; else nothing."""
-        scale = math.exp(center_of(target, self.fit[1]))
-        known = target.with_prior(target.prior.given_scale(scale))
-        begin = time.monotonic()
-        normal = _normal_near(known, self.fit[1], self.generator)
-        if not self.clock.is_limited:
-            return why_too_long(known, normal, self.generator, n_runs=N_TERMS)
-        options = self.generator, self.clock, time.monotonic() - begin, N_TERMS
-        return why_no_time(known, normal, *options)
+    def by(self, method: str, family: ProposalFamily) -> EvidenceBounds:
+        """Bounds by one method, from proposals near the posterior."""
+        if method == "annealing":
+            return self.annealing(family.normal)
+        if method == "importance":
+            return self.importance(family, self.clock)
+        return self.cheapest(family)
 
-    def cheapest(self, normal: NormalForm) -> EvidenceBounds:
+    def cheapest(self, family: ProposalFamily) -> EvidenceBounds:
         """The first method that is reliable and narrow; the better one of two."""
+        normal = family.normal
         lifted = self._lift(normal)
         if lifted is not None and lifted.mixture.has_many_spikes:
             return self._mixture(lifted)
-        part, family = self.clock.part(0.5), proposals_near(self.target, normal)
+        part = self.clock.part(0.5)
         found = self._near_normal(family, part)
         if found is None and not self.clock.is_limited:
             reason = why_too_long(self.target, normal, self.generator)
@@ -203,60 +186,14 @@ class _Run:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def unknown_scale(self, method: str) -> EvidenceBounds:
-        """Without a sum over scales where that works, else by it."""
-        found = None if method == "annealing" else self.over_scales()
-        if found is not None:
-            return found
-        (target, posterior), generator = self.fit, self.generator
-        linear = cast(SupervisedTarget, target)
-        reason = self.why_no_sum(linear)
-        if reason:
-            return self.nothing(reason)
-        n_draws, precision = self.asked
-
-        def at_scale(known: Target) -> EvidenceBounds:
-            # Errors of the terms average out.
-            each = precision if precision or n_draws else TERM_PRECISION
-            options = n_draws, each, self.quantity, None, method, self.report
-            seconds = self.clock.part(TERM_SHARE).left()
-            return bound_evidence(known, posterior, generator, *options, seconds)
-
-        options = linear, posterior, generator, at_scale, self.clock
-        return bound_over_scales(*options) or self.nothing(UNFINISHED)
-
-    def over_scales(self) -> EvidenceBounds | None:
-        """Without a sum, where normals at known scales can be fitted."""
-        target, clock = cast(SupervisedTarget, self.target), self.clock.part(0.5)
-        center = center_of(target, self.fit[1])
-        fits = ScaleFits.around(target, center, clock.until(0.5))
-        if fits is None:
-            return None
-        found = self._modes_of_scales(target, fits, clock)
-        if found is not None and found.reliable:
-            return found
-        size, n_rows = target.layout.size, target.cost_per_draw
-        if not (clock.is_limited or is_affordable(target)):
-            return found or self.nothing(TOO_LONG.format(size, n_rows, "this prior"))
-        if len(fits.normals) < 2:
-            return found or self.nothing(UNFINISHED)
-        options = self.generator, *self.asked, self.report, self.clock
-        path = self._summarize_tempered(scale_sides(target, fits, *options))
-        return path if found is None else _better(path, found)
-
-    def _modes_of_scales(
-        self, target: SupervisedTarget, fits: ScaleFits, clock: Clock
-    ) -> EvidenceBounds | None:
-        """By a mixture of the normals, if it is near."""
-        scales = ScaleModes.of(target, fits, self.generator, self.asked[1])
-        if scales is None:
-            return None
-        part = clock.part(1.0)
-        found = self._near_normal(scales, part)
-        if found is not None and (found.reliable or clock.is_limited):
-            return found
-        if why_too_long(target, scales.normal, self.generator):
-            return found
-        return self.importance(scales, part)
+        """In coordinates in which parameters and scale are nearly normal."""
+        target = cast(SupervisedTarget, self.target)
+        lifted = lift(target, self.fit[1])
+        if lifted is None:
+            size = target.layout.size, target.cost_per_draw
+            return self.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
+        self.target = lifted
+        return self.by(method, NearLifted(unit(lifted)))
 
     def annealing(self, normal: NormalForm) -> EvidenceBounds:
         left = self.clock.part(1.0)
@@ -296,8 +233,10 @@ class _Run:
         return self.target, start, self.generator, *self.asked, self.report, clock
 
     def _summarize(self, sides: Sides) -> EvidenceBounds:
-        target, posterior = self.fit
-        return summarize(target, posterior, sides, self.generator, self.quantity)
+        if isinstance(self.target, UnknownScaleTarget):
+            chains = in_parameters(self.fit[0], self.target, sides.chains)
+            sides = replace(sides, chains=chains)
+        return summarize(*self.fit, sides, self.generator, self.quantity)
 
     def _summarize_tempered(self, sides: TemperedSides) -> EvidenceBounds:
         return summarize_tempered(*self.fit, sides, self.generator, self.quantity)

@@ -1,20 +1,15 @@
 """What would take minutes, said before it begins."""
 
-import math
-import time
-
 import torch
 
 from skvi.base import NormalForm
-from skvi.evidence._clock import Clock
-from skvi.evidence._importance import MIN_ITER
-from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.posteriors import Posterior
 from skvi.sampling import draw_weighted
 from skvi.solvers import fit_proposal_normal
 from skvi.targets import Target
+from skvi.targets._unknown_scale import UnknownScaleTarget
 
-__all__ = ["TOO_LONG", "why_certainly_too_long", "why_no_time", "why_too_long"]
+__all__ = ["TOO_LONG", "why_certainly_too_long", "why_too_long"]
 
 # Coefficients times rows from which chains take minutes, where nothing else will do:
 # they need some 100,000 gradients.
@@ -64,7 +59,6 @@ def why_too_long(
     normal: NormalForm,
     generator: torch.Generator,
     far: float = FAR,
-    n_runs: int = 1,
 ) -> str:
     """Say why bounds of a linear model would take minutes, if so; else nothing.
 
@@ -76,62 +70,17 @@ def why_too_long(
     generator : torch.Generator
     far : float, default=1.0
         Variance of the logs of weights from which no normal is near.
-    n_runs : int, default=1
-        How often it would be done.
 
     Returns
     -------
     str
         It names the prior, and what to do.
     """
-    if not _is_large(target, n_runs) or _is_near(target, normal, generator, far):
+    if not _is_large(target) or _is_near(target, normal, generator, far):
         return ""
     is_normal = target.reference.as_normal() is not None
     prior = "a normal prior" if is_normal else "this prior"
     return TOO_LONG.format(target.layout.size, target.cost_per_draw, prior)
-
-
-@torch.no_grad()
-def why_no_time(
-    target: Target,
-    normal: NormalForm,
-    generator: torch.Generator,
-    clock: Clock,
-    per_fit: float,
-    n_runs: int,
-) -> str:
-    """Say why a large sum over scales cannot end in time, if so; else nothing.
-
-    A term that has begun cannot be left at once: its proposal is fitted in one piece.
-
-    Parameters
-    ----------
-    target : Target
-        At a likely scale.
-    normal : NormalForm
-        Near its posterior.
-    generator : torch.Generator
-    clock : Clock
-    per_fit : float
-        Seconds that the normal took.
-    n_runs : int
-        Terms of the sum.
-
-    Returns
-    -------
-    str
-        It names the prior, and what to do.
-    """
-    left = clock.left()
-    if left is None or not _is_large(target, n_runs):
-        return ""
-    seconds = per_fit
-    if not _is_near(target, normal, generator, FAR):
-        seconds += (N_WARMUP + MIN_ITER) * _seconds_of_move(target, normal, generator)
-    if n_runs * seconds <= left:
-        return ""
-    size, needed = target.layout.size, math.ceil(n_runs * seconds)
-    return NO_TIME.format(size, target.cost_per_draw, n_runs, needed, left)
 
 
 def _is_near(
@@ -141,35 +90,13 @@ def _is_near(
     return float(log_weights.var()) <= far
 
 
-def _seconds_of_move(
-    target: Target, normal: NormalForm, generator: torch.Generator
-) -> float:
-    """Of all chains, by one gradient: at least what a move takes."""
-    density, unit = target.whitened(normal), normal.mean
-    shape = N_CHAINS, len(unit)
-    position = torch.randn(
-        shape, generator=generator, dtype=unit.dtype, device=unit.device
-    )
-    density.slope(position)  # the first one may prepare more
-    begin = time.monotonic()
-    density.slope(position)
-    return time.monotonic() - begin
-
-
-def _is_large(target: Target, n_runs: int = 1) -> bool:
-    work = n_runs * target.layout.size * target.cost_per_draw
-    return target.has_design and work > MAX_WORK
+def _is_large(target: Target) -> bool:
+    is_linear = target.has_design or isinstance(target, UnknownScaleTarget)
+    return is_linear and target.layout.size * target.cost_per_draw > MAX_WORK
 
 
 TOO_LONG = (
     "{:,} coefficients and {:,} rows, and under {} their posterior is far from every "
     "normal: chains would take minutes; keep fewer features, chosen without looking at "
     "y, give the prior a smaller scale, or give max_seconds to try nevertheless"
-)
-
-NO_TIME = (
-    "{:,} coefficients and {:,} rows under a prior of an unknown scale: the integral "
-    "over it has about {} terms, which take {:,} seconds or more, and max_seconds "
-    "leaves {:.1f}; what helps: a known scale, such as prior=Normal(scale=1.0), fewer "
-    "features, chosen without looking at y, or more seconds"
 )

@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 
 from skvi.base import NormalForm
-from skvi.evidence._agreement import invariants
+from skvi.evidence._agreement import in_parameters, invariants
 from skvi.evidence._remedies import name_of_mixture
 from skvi.evidence._tempered import TemperedSides, tempered_sides
 from skvi.priors._scale_mixture import ScaleMixture
 from skvi.sampling import (
-    Chains,
     LadderDraws,
     ReplicaExchange,
     anneal,
@@ -22,9 +21,8 @@ from skvi.sampling import (
 from skvi.sampling._state import Report
 from skvi.targets import Target
 from skvi.targets._scale_mixture import ScaleMixtureTarget
-from skvi.targets._unknown_scale import UnknownScaleTarget
 
-__all__ = ["in_parameters", "mixture_sides", "why_hopeless"]
+__all__ = ["mixture_sides", "why_hopeless"]
 
 # Sweeps of chains from which the second path gets its start, half of them warm-up, and
 # fewest of the run: with many of them, correlated coefficients change places slowly.
@@ -119,37 +117,17 @@ def mixture_sides(
         _least_sweeps(len(lifted.where)),
         N_SYSTEMS,
     )
-    return in_parameters(target, lifted, sides)
+    return _in_parameters(target, lifted, sides)
 
 
-@torch.no_grad()
-def in_parameters(
-    target: Target,
-    lifted: ScaleMixtureTarget | UnknownScaleTarget,
-    sides: TemperedSides,
+def _in_parameters(
+    target: Target, lifted: ScaleMixtureTarget, sides: TemperedSides
 ) -> TemperedSides:
-    """Chains of a target's own parameters, without the scales beside which they ran.
-
-    Parameters
-    ----------
-    target : Target
-    lifted : ScaleMixtureTarget or UnknownScaleTarget
-        The same evidence.
-    sides : TemperedSides
-        Of the second.
-
-    Returns
-    -------
-    TemperedSides
-        R-hat is that of parameters and fitted values.
-    """
-    chains = sides.draws.chains
-    theta = lifted.theta(chains.theta.flatten(0, 1))
-    log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)
-    theta = theta.reshape(*log_joint.shape, -1)
-    below = Chains(theta, log_joint, chains.acceptance)
+    """Sides with chains of a target's own parameters, and their R-hat."""
+    below = in_parameters(target, lifted, sides.draws.chains)
     # Scales that the data say nothing of mix slowly, and are no part of the model.
-    values = invariants(target, theta.flatten(0, 1)).reshape(*log_joint.shape, -1)
+    values = invariants(target, below.theta.flatten(0, 1))
+    values = values.reshape(*below.log_joint.shape, -1)
     rhat = max(below.rhat, disagreement(values))
     return replace(sides, draws=replace(sides.draws, chains=below), rhat=rhat)
 

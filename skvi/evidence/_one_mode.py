@@ -87,8 +87,7 @@ class OneMode(ProposalFamily):
         )
         normal = proposal.normal
         starts = dispersed_starts(target, normal, generator, N_CHAINS)
-        # Chains take long to return from starts in heavy tails.
-        jump = proposal if is_heavy_tailed(target) else None
+        jump = proposal if self.jumps(target) else None
         sampler = setting.chains(starts, normal, jump)
         for _ in range(MAX_RESCUES):
             is_late = time.monotonic() > deadline
@@ -101,6 +100,10 @@ class OneMode(ProposalFamily):
             proposal, pilot = trial, draws
             sampler = setting.chains(sampler.pilot.theta[:, -1], trial.normal)
         return Explored(proposal, pilot, sampler)
+
+    def jumps(self, target: Target) -> bool:
+        """Whether chains are offered draws: they take long to leave heavy tails."""
+        return is_heavy_tailed(target)
 
     def lighter(
         self, chains: Chains, widths: Sequence[float], more: Sequence[NormalForm] = ()

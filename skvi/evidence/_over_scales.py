@@ -1,165 +1,126 @@
-"""One unknown scale, integrated over by quadrature between bounds at known ones."""
+"""Evidence under a prior of unknown scale: both in whitened coordinates.
+
+The fits at nodes of the log scale give a map under which parameters and scale together
+are about N(0, I) (`UnknownScaleTarget`). What serves a known scale then serves here.
+"""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 
-from skvi.evidence._clock import UNLIMITED, Clock
-from skvi.evidence._fit_checks import lower_bound
-from skvi.evidence._named import NamedBound
-from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._table import EXPECTED, BoundsTable, elbo_row
-from skvi.posteriors import Posterior
-from skvi.solvers import implied_scale
+from skvi.base import NormalForm
+from skvi.base._protocols import Proposal
+from skvi.divergences import KL
+from skvi.evidence._one_mode import OneMode
+from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
+from skvi.objectives import ELBO
+from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
+from skvi.sampling import Chains, StudentT, WeightedDraws, draw_weighted
+from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
 from skvi.targets import SupervisedTarget, Target
-from skvi.utils._device import CPU
+from skvi.targets._unknown_scale import UnknownScaleTarget
 
-__all__ = ["bound_over_scales", "has_unknown_scale"]
+__all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
 
-# Steps of the log scale: a fraction of its posterior deviation, by a parabola through
-# points a trial apart, within these limits. The sum ends where the rest of the mass,
-# whose tails are exponential, is small; that, and the difference from the sum over
-# every second node, widen the bounds.
-TRIAL, FRACTION, SHORTEST, LONGEST = 0.3, 0.7, 1e-3, 0.7
-REST, MAX_NODES = 1e-4, 40
-# Scales of less mass decide nothing about what is reliable.
-NO_MASS = 1e-3
-
-Bound = Callable[[SupervisedTarget], EvidenceBounds]
+# Parameters beyond which fits at all scales take too much memory, and nats that they
+# may leave: they are proposals.
+MAX_PARAMS, TOL = 1500, 0.01
+# Degrees of freedom that are tried where weights may be nearly constant.
+DEGREES = (100, 20, 5)
 
 
 def has_unknown_scale(target: Target) -> bool:
-    """Whether the evidence is one integral over evidences at known scales."""
+    """Whether the prior of a linear model has one unknown scale, and is else normal."""
     return target.has_design and target.reference.n_unknown_scales == 1
 
 
-def bound_over_scales(
-    target: SupervisedTarget,
-    posterior: Posterior,
-    generator: torch.Generator,
-    bound: Bound,
-    clock: Clock = UNLIMITED,
-) -> EvidenceBounds | None:
-    """Integrate lower and upper bounds over the one unknown scale of a prior.
-
-    ``p(D) = integral p(log s) p(D | log s) d log s``: a sum of positive terms, so that
-    bounds of each are bounds of all.
+def lift(target: SupervisedTarget, posterior: Posterior) -> UnknownScaleTarget | None:
+    """The target beside its unknown scale; None where no fits at scales are possible.
 
     Parameters
     ----------
     target : SupervisedTarget
-        Without hyperparameters, that `has_unknown_scale`.
+        That `has_unknown_scale`.
     posterior : Posterior
-        It says where the scale is about, and what its own ELBO is.
-    generator : torch.Generator
-    bound : callable
-        Bounds of a target under a prior of a known scale.
-    clock : Clock, default=UNLIMITED
+        The fitted one; its nodes are used if they are normals of full rank.
 
     Returns
     -------
-    EvidenceBounds or None
-        None if the seconds were over before all terms were known.
+    UnknownScaleTarget or None
     """
-    normal = posterior.components[0].as_normal()
-    center = 0.0 if normal is None else math.log(implied_scale(target.prior, normal))
-
-    def at(log_scale: float) -> EvidenceBounds:
-        known = target.prior.given_scale(math.exp(log_scale))
-        found = bound(target.with_prior(known))
-        shift = target.prior.log_density_of_scale(log_scale)
-        return _shifted(found, shift)
-
-    first = at(center)
-    if first.method == "none":  # it would take too long
-        return first
-    around = []
-    for trial in (-TRIAL, TRIAL):
-        if clock.left() == 0.0:
-            return None
-        around.append(at(center + trial))
-    values = [found.estimate for found in (around[0], first, around[1])]
-    curvature = max(2 * values[1] - values[0] - values[2], 1e-9)
-    step = min(max(FRACTION * TRIAL * curvature**-0.5, SHORTEST), LONGEST)
-    found = {0: first}
-    for sign in (-1, 1):
-        for i in range(sign, sign * MAX_NODES, sign):
-            if clock.left() == 0.0:
-                return None
-            found[i] = at(center + i * step)
-            if not found[i].estimate >= _log_sum(found.values()) + math.log(REST):
-                break
-    return _sum(found, step, target, posterior, generator)
-
-
-def _log_sum(found: Iterable[EvidenceBounds]) -> float:
-    values = torch.tensor([f.estimate for f in found], dtype=torch.float64, device=CPU)
-    return float(torch.logsumexp(values, 0))
-
-
-def _shifted(found: EvidenceBounds, shift: float) -> EvidenceBounds:
-    return replace(
-        found,
-        lower=found.lower + shift,
-        upper=found.upper + shift,
-        estimate=found.estimate + shift,
+    if target.layout.size > MAX_PARAMS:
+        return None
+    nodes = _nodes_near(target, posterior)
+    if nodes is None:
+        return None
+    normals, log_scales = nodes.normals(), nodes.log_scales
+    slopes = torch.stack(
+        [
+            _slope(target, normal, float(z))
+            for normal, z in zip(normals, log_scales, strict=True)
+        ]
     )
+    return UnknownScaleTarget(target, log_scales, normals, nodes.log_weights, slopes)
 
 
-def _sum(
-    nodes: dict[int, EvidenceBounds],
-    step: float,
-    target: SupervisedTarget,
-    posterior: Posterior,
-    generator: torch.Generator,
-) -> EvidenceBounds:
-    """Bounds of the sum from those of its terms, which are independent."""
-    found = list(nodes.values())
-    every_second = [f for i, f in nodes.items() if i % 2 == 0]
-    coarse = math.log(2) + _log_sum(every_second)
-    error = abs(_log_sum(found) - coarse) + 2 * REST
+def _nodes_near(
+    target: SupervisedTarget, posterior: Posterior
+) -> MixtureOverScales | None:
+    """The fitted mixture if it is of full rank, else one that is fitted now."""
+    if isinstance(posterior, MixtureOverScales) and len(posterior.nodes) > 1:
+        if posterior.likeliest.as_normal().scale.ndim == 2:
+            return posterior
+    start = FullRankNormal().build(target.layout).to(target.hyper.device)
+    problem = Problem(target, ELBO(), KL(), start, None)
+    if NaturalGradient.missing(problem):
+        return None
+    solver = over_scales(NaturalGradient(), problem)
+    found = solver.solve(problem, SolverOptions(tol=TOL))
+    if found.interrupted:
+        raise KeyboardInterrupt
+    nodes = cast(MixtureOverScales, found.posterior)
+    return nodes if len(nodes.nodes) > 1 else None
 
-    def total(name: str) -> tuple[float, torch.Tensor]:
-        values = torch.tensor(
-            [getattr(f, name) for f in found], dtype=torch.float64, device=CPU
-        )
-        return float(torch.logsumexp(values, 0)) + math.log(step), values.softmax(0)
 
-    lower, share_below = total("lower")
-    upper, share_above = total("upper")
-    estimate, share = total("estimate")
-    lower, upper = lower - error, upper + error
-    errors = [
-        math.sqrt(sum((float(p) * getattr(f, name)) ** 2 for p, f in pairs))
-        for name, pairs in (
-            ("lower_se", zip(share_below, found, strict=True)),
-            ("upper_se", zip(share_above, found, strict=True)),
-        )
-    ]
-    ends = min(nodes), max(nodes)  # where the sum was ended must be known, too
-    counted = [
-        f
-        for p, (i, f) in zip(share, nodes.items(), strict=True)
-        if p > NO_MASS or i in ends
-    ]
-    worst = next((f for f in counted if not f.reliable), counted[0])
-    rows = {
-        "ELBO of q": elbo_row(lower_bound(target, posterior, generator)),
-        "IW-ELBO": NamedBound(lower, errors[0], "lower", EXPECTED),
-        "IW-EUBO": NamedBound(upper, errors[1], "upper", EXPECTED),
-    }
-    return replace(
-        worst,
-        lower=lower,
-        upper=upper,
-        lower_se=errors[0],
-        upper_se=errors[1],
-        estimate=estimate,
-        gap=upper - lower,
-        ess=min(f.ess for f in counted),
-        khat=max(f.khat for f in counted),
-        table=BoundsTable(rows),
-        weights={},
-    )
+def _slope(
+    target: SupervisedTarget, normal: NormalForm, log_scale: float
+) -> torch.Tensor:
+    """Of the log density of the log scale, at a fit there: the envelope theorem."""
+    weights = target.prior.scale_weights()
+    squares = weights @ (normal.mean.square() + normal.variance)
+    size = int((weights > 0).sum())
+    return math.exp(-2 * log_scale) * squares - size - math.tanh(log_scale)
+
+
+def unit(lifted: UnknownScaleTarget) -> NormalForm:
+    """The normal that the lifted posterior is near."""
+    like, size = lifted.nodes, lifted.layout.size
+    return NormalForm(like.new_zeros(size), like.new_ones(size))
+
+
+class NearLifted(OneMode):
+    """Proposals around N(0, I); the lifted posterior is near, but not log-concave."""
+
+    least_draws, least_block = 4096, 64
+
+    def jumps(self, target: Target) -> bool:
+        """Between scales."""
+        return True
+
+    def variance(self, pilot: WeightedDraws) -> float:
+        """Relative variance alone: far out logs of weights fall without limit."""
+        return relative_variance(pilot)
+
+    def nearly_constant(
+        self, target: Target, generator: torch.Generator, n_draws: int
+    ) -> Iterator[tuple[Proposal, WeightedDraws]]:
+        """Student-t, from nearly normal to heavy tails."""
+        for df in (max(DEGREES[0], 10 * self.normal.size), *DEGREES[1:]):
+            proposal = StudentT(self.normal, df)
+            yield proposal, draw_weighted(target, proposal, n_draws, generator)
+
+    def above_nearly_constant(self, chains: Chains) -> Above:
+        """Normal of the least variance that has no tail."""
+        return ProposalFamily.above_nearly_constant(self, chains)

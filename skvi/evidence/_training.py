@@ -13,13 +13,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from skvi.evidence._agreement import in_parameters
 from skvi.evidence._estimates import forward_bound, reverse_bound
 from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NamedBound
-from skvi.evidence._over_scales import has_unknown_scale
+from skvi.evidence._over_scales import has_unknown_scale, lift, unit
 from skvi.evidence._proposals import N_CHAINS, N_WARMUP
 from skvi.evidence._result import EvidenceBounds
-from skvi.evidence._scale_modes import ScaleFits, ScaleModes, center_of
 from skvi.evidence._table import EXPECTED, elbo_row, upper_exists, upper_row
 from skvi.exceptions import SkviWarning
 from skvi.posteriors import Posterior
@@ -188,17 +188,13 @@ def _posterior_draws(
     target: SupervisedTarget, posterior: Posterior, generator: torch.Generator
 ) -> Chains | None:
     n_iter = math.ceil(N_DRAWS / N_CHAINS)
-    if has_unknown_scale(target):
+    lifted = lift(target, posterior) if has_unknown_scale(target) else None
+    if lifted is not None:
         # Chains alone hardly move between small scales and large ones.
-        fits = ScaleFits.around(target, center_of(target, posterior))
-        scales = None if fits is None else ScaleModes.of(target, fits, generator)
-        if scales is not None:
-            starts = scales.starts(target, N_CHAINS, generator)
-            near = scales.pilot.moments() or scales.normal
-            sampler = HamiltonianChains(
-                target, starts, near, generator, jump=scales.proposal
-            )
-            return sampler.warm_up(N_WARMUP).run(n_iter)
+        near = unit(lifted)
+        starts = dispersed_starts(lifted, near, generator, N_CHAINS)
+        sampler = HamiltonianChains(lifted, starts, near, generator)
+        return in_parameters(target, lifted, sampler.warm_up(N_WARMUP).run(n_iter))
     normal = posterior.as_normal()
     if target.has_design:
         normal = fit_proposal_normal(target) or normal

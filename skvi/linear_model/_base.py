@@ -1,5 +1,6 @@
 """Base class of Bayesian linear models."""
 
+import math
 from dataclasses import replace
 from numbers import Real
 
@@ -12,10 +13,10 @@ from skvi._evidence import EvidenceMixin
 from skvi._model import Model
 from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
-from skvi.base import NormalForm
 from skvi.divergences import KL
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
+from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import SummaryMixin
 from skvi.objectives import ELBO
@@ -29,6 +30,7 @@ from skvi.solvers import (
     QuasiNewton,
     SolverOptions,
     implied_scale,
+    over_scales,
     solve_from_best,
 )
 from skvi.utils._arrays import as_tensor
@@ -168,30 +170,40 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
         found |= self._drawn_or_normal(found["posterior_"])
-        layout, normal = self._model.predictor.layout, found["_normal"]
-        if normal is None:
+        layout, nodes = self._model.predictor.layout, found["_nodes"]
+        if nodes is not None:
+            mean, variance = nodes.moments()
+            moments = torch.stack([mean, variance.sqrt()])
+        else:
             theta = torch.from_numpy(found["_theta"])[:, : layout.size]
             moments = torch.stack([theta.mean(0), theta.std(0)])
-        else:
-            moments = torch.stack([normal.mean, normal.variance.sqrt()])
         for name, block in layout.unpack(moments).items():
             mean, std = block.numpy().astype(self._model.dtype)
             found |= {f"{name}_": mean, f"{name}_std_": std}
         if "intercept" not in layout:
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
-        if normal is not None and self._model.prior.n_unknown_scales == 1:
-            found["prior_scale_"] = implied_scale(self._model.prior, normal)
+        if nodes is not None and self._model.prior.n_unknown_scales == 1:
+            found |= self._scale_of(nodes)
         return found
+
+    def _scale_of(self, nodes):
+        """The scale of the prior, and its distribution."""
+        if nodes.log_scales is None:
+            return {"prior_scale_": implied_scale(self._model.prior, nodes.normals[0])}
+        mean = float(nodes.log_weights.exp() @ nodes.log_scales)
+        return {"prior_scale_": math.exp(mean)}
 
     def _drawn_or_normal(self, posterior):
         """Source of predictions: the normal of theta, or draws if it is not normal."""
-        normal, theta = self._normal_of(posterior), None
-        if normal is None:
+        nodes, theta = NormalNodes.of(posterior, self._normal_of(posterior)), None
+        if nodes is None:
             generator = torch.Generator().manual_seed(0)  # the same for the same fit
             with torch.no_grad():
                 theta = posterior.draw(N_PREDICT_DRAWS, generator).theta.numpy()
-        return {"_normal": normal, "_theta": theta}
+        single = nodes is not None and len(nodes.normals) == 1
+        normal = nodes.normals[0] if single else None
+        return {"_nodes": nodes, "_normal": normal, "_theta": theta}
 
     def _normal_of(self, posterior):
         """Normal of the parameters of the predictor, or None."""
@@ -200,7 +212,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _is_drawn(self):
         """Whether predictions average over draws."""
         check_is_fitted(self)
-        return self._normal is None
+        return self._nodes is None
 
     def _coefficient_draws(self):
         """Draws of coefficients and intercept, by their names."""
@@ -211,11 +223,16 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures.
 
-        Normal; of posteriors that are not, the normal with their moments.
+        That of the normal, or of their mixture; of other posteriors that of the normal
+        with their moments.
         """
         mean, std = (np.atleast_2d(x)[row, index] for x in (self.coef_, self.coef_std_))
-        z = (grid - float(mean)) / float(std)
-        return np.exp(-0.5 * z**2) / (float(std) * np.sqrt(2 * np.pi))
+        mean, std, weight = np.atleast_1d(mean), np.atleast_1d(std), np.ones(1)
+        if not self._is_drawn() and len(self._nodes.normals) > 1:
+            weight = self._nodes.log_weights.exp().numpy()
+            mean, std = (ends[:, row, 1 + index] for ends in self._node_columns())
+        z = (grid[:, None] - mean) / std
+        return np.exp(-0.5 * z**2) / (std * np.sqrt(2 * np.pi)) @ weight
 
     def _drawn(self):
         """Functions that predictions average over if theta is not normal."""
@@ -234,10 +251,27 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return Model(response, predictor, likelihood, loss, prior, dtype)
 
     def _predictive_moments(self, X):
-        """Mean and (co)variance of f for every row, in float64; and a dtype."""
+        """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""
         X = self._check_X(X)
-        normal: NormalForm = self._normal
-        work = X.shape[0] * normal.size ** (1 if normal.is_diagonal else 2)
+        first, rows = self._nodes.normals[0], as_rows(X)
+        work = X.shape[0] * first.size ** (1 if first.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
-            mean, variance = self._model.predictor.moments(as_rows(X), normal)
+            moments = self._model.predictor.moments
+            found = [moments(rows, normal) for normal in self._nodes.normals]
+        mean, variance = (torch.stack(part) for part in zip(*found, strict=True))
         return mean, variance, X.dtype
+
+    def _node_columns(self):
+        """Means and deviations of intercept and coefficients, (K, n_columns, 1 + d)."""
+        layout, parts = self._model.predictor.layout, []
+        for normal in self._nodes.normals:
+            blocks = layout.unpack(torch.stack([normal.mean, normal.variance.sqrt()]))
+            coef = blocks["coef"].numpy()
+            zero = np.zeros(coef.shape[:2])
+            intercept = blocks["intercept"].numpy() if "intercept" in blocks else zero
+            parts.append(np.concatenate([intercept[..., None], coef], 2))
+        return np.stack(parts, 1)
+
+    def _choose_solver(self, problem):
+        """Also integrate over an unknown scale of the prior, where that can be done."""
+        return over_scales(super()._choose_solver(problem), problem)

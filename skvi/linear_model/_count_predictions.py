@@ -45,11 +45,12 @@ class CountPredictionMixin:
             numbers = self._own_numbers(theta)
             return DrawnMixture(likelihood, numbers, equal, draws, X, offset)
         mean, std, _ = self._log_rate(X, exposure)
-        numbers, log_w = None, torch.zeros_like(mean[:1])
+        numbers, log_w = None, mean.new_zeros(1)
         if (name := self._own_block()) is not None:
             inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
             numbers = -likelihood.gamma_block[1] * inverse.log()
-        return NormalMixture(likelihood, numbers, log_w, mean, std)
+        shares = self._nodes.log_weights
+        return NormalMixture(likelihood, numbers, log_w, mean, std, shares)
 
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""
@@ -83,9 +84,9 @@ class CountPredictionMixin:
         return X, np.zeros(X.shape[0]) if offset is None else offset
 
     def _log_rate(self, X, exposure):
-        """Mean and standard deviation of f, and a dtype."""
+        """Means and standard deviations of f, (K, n_samples), and a dtype."""
         mean, variance, dtype = self._predictive_moments(X)
-        offset = self._check_exposure(mean, exposure)
+        offset = self._check_exposure(mean[0], exposure)
         if offset is not None:
             mean = mean + as_tensor(offset)
         return mean, variance.sqrt(), dtype
@@ -116,13 +117,12 @@ class CountPredictionMixin:
             mean, std = self._mixture(X, exposure).moments().T.astype(X.dtype)
             return (mean, std) if return_std else mean
         mean, std, dtype = self._log_rate(X, exposure)
-        rate = torch.exp(mean + 0.5 * std.square())
-        if not return_std:
-            return rate.numpy().astype(dtype)
-        variance = std.square()
+        rate, variance = torch.exp(mean + 0.5 * std.square()), std.square()
         extra = torch.expm1(variance) + alpha * torch.exp(variance)
-        deviation = (rate + rate.square() * extra).sqrt()
-        return rate.numpy().astype(dtype), deviation.numpy().astype(dtype)
+        variance = rate + rate.square() * extra
+        mean, variance = self._nodes.average(rate, variance)
+        mean = mean.numpy().astype(dtype)
+        return (mean, variance.sqrt().numpy().astype(dtype)) if return_std else mean
 
     def predict_quantiles(self, X, quantiles, exposure=None):
         """Predict quantiles of a new count.
@@ -149,7 +149,9 @@ class CountPredictionMixin:
             X = self._check_X(X)
             return self._mixture(X, exposure).quantiles(levels).astype(X.dtype)
         mean, std, dtype = self._log_rate(X, exposure)
-        return poisson_mixture_quantiles(mean, std, levels).numpy().astype(dtype)
+        weights = self._nodes.log_weights.exp()
+        found = poisson_mixture_quantiles(mean, std, weights, levels)
+        return found.numpy().astype(dtype)
 
     def predict_interval(self, X, coverage=0.9, exposure=None):
         """Predict a central interval for a new count.
@@ -202,7 +204,10 @@ class CountPredictionMixin:
             return self._mixture(X, exposure).log_density(counts)
         mean, std, _ = self._log_rate(X, exposure)
         with torch.no_grad():
-            return poisson_mixture_log_mass(as_tensor(counts), mean, std).numpy()
+            y = as_tensor(counts).expand_as(mean).flatten()
+            mass = poisson_mixture_log_mass(y, mean.flatten(), std.flatten())
+            mass = mass.reshape(mean.shape) + self._nodes.log_weights[:, None]
+            return torch.logsumexp(mass, 0).numpy()
 
     def sample_y(self, X, n_samples=1, random_state=None, exposure=None):
         """Draw new counts from the posterior predictive distribution.

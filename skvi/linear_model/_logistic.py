@@ -11,6 +11,7 @@ from skvi.exceptions import SkviWarning
 from skvi.linear_model._base import PRIOR_OR_AUTO, BayesianLinearModel
 from skvi.linear_model._ranges import many_classes_message
 from skvi.utils._callbacks import with_callbacks
+from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._quadrature import log_expect_sigmoid
 from skvi.utils._softmax import log_expect_softmax, softmax_quantiles
 from skvi.utils._threads import limit_threads
@@ -319,10 +320,11 @@ default="auto"
         if self._is_drawn():
             return super()._probability_quantiles(X, levels)
         mean, variance, dtype = self._predictive_moments(X)
-        q = torch.from_numpy(np.array(levels))
-        if mean.ndim == 2:
-            return softmax_quantiles(mean, variance, q).numpy().astype(dtype)
-        f = mean[:, None] + variance.sqrt()[:, None] * torch.special.ndtri(q)
+        q, log_w = torch.from_numpy(np.array(levels)), self._nodes.log_weights
+        if mean.ndim == 3:
+            found = softmax_quantiles(mean, variance, log_w, q)
+            return found.numpy().astype(dtype)
+        f = normal_mixture_quantiles(mean, variance.sqrt(), levels, log_w.exp())
         # The probability of the other class falls where this one's rises.
         ends = torch.stack([torch.sigmoid(-f.flip(1)), torch.sigmoid(f)], 2)
         return ends.numpy().astype(dtype)
@@ -334,18 +336,24 @@ default="auto"
             log_p = self._drawn().by_rows(X, average_log_probabilities)
             return torch.from_numpy(log_p), X.dtype
         mean, variance, dtype = self._predictive_moments(X)
-        if mean.ndim == 2:
+        log_w = self._nodes.log_weights
+        if mean.ndim == 3:
             with (
                 torch.no_grad(),
                 limit_threads(SOFTMAX_WORK * mean.numel(), self.n_jobs),
             ):
-                return log_expect_softmax(mean, variance), dtype
-        small = log_expect_sigmoid(-mean.abs(), variance.sqrt())
-        small = small.clamp(max=math.log(0.5))
-        large = torch.log1p(-small.exp())
-        positive = mean > 0
-        columns = [
-            torch.where(positive, small, large),
-            torch.where(positive, large, small),
-        ]
-        return torch.stack(columns, 1), dtype
+                flat = mean.flatten(0, 1), variance.flatten(0, 1)
+                log_p = log_expect_softmax(*flat).reshape(mean.shape)
+                log_p = torch.logsumexp(log_p + log_w[:, None, None], 0)
+                return log_p, dtype
+        return _two_columns(mean, variance.sqrt(), log_w), dtype
+
+
+def _two_columns(mean, std, log_weights):
+    """Log probabilities of two classes, (n, 2), from the moments of f, (K, n)."""
+    small = log_expect_sigmoid(-mean.abs().flatten(), std.flatten())
+    small = small.reshape(mean.shape).clamp(max=math.log(0.5))
+    large = torch.log1p(-small.exp())
+    pairs = torch.where(mean > 0, small, large), torch.where(mean > 0, large, small)
+    logs = [torch.logsumexp(part + log_weights[:, None], 0) for part in pairs]
+    return torch.stack(logs, 1)

@@ -303,7 +303,9 @@ class GaussianRegression(
         variances, log_w = self._noise_nodes()
         mean, variance = self._function_moments(X)
         numbers = 0.5 * variances.log()
-        return NormalMixture(likelihood, numbers, log_w, mean, variance.sqrt())
+        single = mean.new_zeros(1)
+        std = variance.sqrt()[None]
+        return NormalMixture(likelihood, numbers, log_w, mean[None], std, single)
 
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""

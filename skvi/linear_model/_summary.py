@@ -5,9 +5,11 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.special import ndtri
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from skvi.utils._mixture import normal_mixture_quantiles
 from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["CoefficientTable", "SummaryMixin"]
@@ -208,6 +210,13 @@ class SummaryMixin:
             intercept = draws.get("intercept", zero).reshape(zero.shape)
             values = np.concatenate([intercept[..., None], coef], 2)
             return tuple(np.quantile(values, [tail, 1 - tail], axis=0))
+        if len(self._nodes.normals) > 1:
+            weights = self._nodes.log_weights.exp()
+            moments = map(torch.from_numpy, self._node_columns())
+            mean, std = (part.flatten(1) for part in moments)
+            ends = normal_mixture_quantiles(mean, std, [tail, 1 - tail], weights)
+            shape = np.atleast_2d(self.coef_).shape[0], -1
+            return tuple(end.reshape(shape) for end in ends.T.numpy())
         mean = _columns(self.intercept_, self.coef_)
         reach = -ndtri(tail) * _columns(self.intercept_std_, self.coef_std_)
         return mean - reach, mean + reach

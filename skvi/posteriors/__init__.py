@@ -5,6 +5,7 @@ from skvi.posteriors._ensemble import Ensemble
 from skvi.posteriors._last_layer import LastLayerNormal
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
+from skvi.posteriors._over_scales import MixtureOverScales
 from skvi.posteriors._product import Gamma, Product
 from skvi.posteriors.base import Family, Posterior
 
@@ -17,6 +18,7 @@ __all__ = [
     "LastLayerNormal",
     "LowRankNormal",
     "MeanFieldNormal",
+    "MixtureOverScales",
     "Posterior",
     "Product",
 ]

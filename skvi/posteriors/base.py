@@ -286,6 +286,16 @@ class Posterior(Movable):
         """
         return self
 
+    def as_prior(self) -> "Posterior":
+        """Posterior in the role of the prior of other data.
+
+        Returns
+        -------
+        Posterior
+            Itself by default; a mixture over scales is replaced by a normal.
+        """
+        return self
+
     def as_normal(self) -> NormalForm | None:
         """View the posterior as a detached normal.
 

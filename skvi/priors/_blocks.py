@@ -81,7 +81,7 @@ class _BuiltBlocks(BuiltPrior):
         parts = [p.given_scale(scale) if p.n_unknown_scales else p for p in self.priors]
         return _BuiltBlocks(self.slices, parts, self.entries)
 
-    def log_density_of_scale(self, log_scale: float) -> float:
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
         prior = next(p for p in self.priors if p.n_unknown_scales)
         return prior.log_density_of_scale(log_scale)
 

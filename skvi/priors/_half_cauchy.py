@@ -7,13 +7,11 @@ import torch
 from skvi.base import Component
 from skvi.priors._scales import POSITIVE
 
-__all__ = ["HalfCauchy", "scale_at_score", "scale_nodes", "score_of_scale"]
+__all__ = ["HalfCauchy", "log_density", "scale_nodes"]
 
 # Fewest nodes of the integral over a log scale, which reach so many of the integrand's
 # widths from its top, or until its exponential tail is gone; and their largest step.
 N_NODES, REACH, TAIL, LONGEST = 161, 10.0, 37.0, 0.15
-# Scores beyond which the scale no longer changes: it is 2e13 there, or 5e-14.
-MAX_SCORE = 7.5
 
 
 class HalfCauchy(Component):
@@ -49,6 +47,12 @@ class HalfCauchy(Component):
 
     def __init__(self, scale: float = 1.0) -> None:
         self.scale = scale
+
+
+def log_density(log_scale: torch.Tensor) -> torch.Tensor:
+    """Log density of the log of a half-Cauchy scale of median 1: 1 / (pi cosh)."""
+    away = log_scale.abs()
+    return math.log(2 / math.pi) - away - torch.log1p(torch.exp(-2 * away))
 
 
 def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,45 +93,6 @@ def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.T
     n_nodes = max(N_NODES, n_steps + 1)
     line = torch.linspace(0, 1, n_nodes, dtype=torch.float64, device=squares.device)
     log_scale = (log_top + low)[..., None] + (high - low)[..., None] * line
-    away = log_scale.abs()
-    # The density of log s is 1 / (pi cosh(log s)).
-    log_density = math.log(2 / math.pi) - away - torch.log1p(torch.exp(-2 * away))
     log_step = ((high - low) / (n_nodes - 1)).log()[..., None]
-    log_weights = log_step + log_density - size * log_scale
+    log_weights = log_step + log_density(log_scale) - size * log_scale
     return torch.exp(-2 * log_scale), log_weights
-
-
-def scale_at_score(score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale of a standard normal score, which then has the half-Cauchy density.
-
-    Parameters
-    ----------
-    score : Tensor
-        u of any shape.
-
-    Returns
-    -------
-    scale, slope : Tensor
-        The scale, of median 1, and the derivative of its logarithm in u.
-    """
-    inside = score.clamp(-MAX_SCORE, MAX_SCORE)
-    # Both ends without cancellation.
-    angle = math.pi * torch.special.ndtr(-inside.abs())
-    tangent = torch.tan(0.5 * angle)
-    scale = torch.where(score > 0, 1 / tangent, tangent)
-    density = torch.exp(-0.5 * inside.square()) / math.sqrt(2 * math.pi)
-    slope = math.pi * density / torch.sin(angle)
-    return scale, torch.where(score == inside, slope, 0.0)
-
-
-def score_of_scale(log_scale: torch.Tensor) -> torch.Tensor:
-    """Score at which `scale_at_score` is a scale.
-
-    Parameters
-    ----------
-    log_scale : Tensor
-        Its logarithm, of any shape.
-    """
-    tail = 2 / math.pi * torch.atan(torch.exp(-log_scale.abs()))
-    score = -torch.special.ndtri(tail).clamp(min=-MAX_SCORE)
-    return torch.where(log_scale > 0, score, -score)

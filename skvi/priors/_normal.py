@@ -5,7 +5,7 @@ import math
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors._half_cauchy import HalfCauchy, scale_nodes
+from skvi.priors._half_cauchy import HalfCauchy, log_density, scale_nodes
 from skvi.priors._scales import LEARN_ROWS, POSITIVE, scaled
 from skvi.priors.base import BuiltPrior, Prior
 from skvi.utils._log_space import LOG_2PI
@@ -128,8 +128,8 @@ class _BuiltMixture(BuiltPrior):
     def given_scale(self, scale: float) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)
 
-    def log_density_of_scale(self, log_scale: float) -> float:
-        return -math.log(math.pi * math.cosh(log_scale))
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+        return log_density(log_scale)
 
     def scale_weights(self) -> torch.Tensor:
         return self.scale.square().reciprocal()

@@ -43,7 +43,7 @@ def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
             "A posterior whose density is known up to a bound cannot be a prior. Use "
             "one of a normal family, such as posterior='full_rank'."
         )
-    return _PosteriorAsPrior(deepcopy(posterior))
+    return _PosteriorAsPrior(deepcopy(posterior.as_prior()))
 
 
 class _PosteriorAsPrior(BuiltPrior):

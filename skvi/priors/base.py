@@ -90,16 +90,17 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
-    def log_density_of_scale(self, log_scale: float) -> float:
-        """Log density of the logarithm of the one unknown scale, in nats.
+    def log_density_of_scale(self, log_scale: torch.Tensor) -> torch.Tensor:
+        """Log density of the logarithm of the one unknown scale.
 
         Parameters
         ----------
-        log_scale : float
+        log_scale : Tensor of any shape
 
         Returns
         -------
-        float
+        Tensor of the same shape
+            In nats.
         """
         raise NotImplementedError
 

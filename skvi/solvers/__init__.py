@@ -9,6 +9,7 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._moment_matching import MomentMatching, fit_proposal_normal
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._quasi_newton_solver import QuasiNewton
+from skvi.solvers._scale_nodes import over_scales
 from skvi.solvers._solution import (
     INTERRUPTED,
     PhaseInterrupted,
@@ -45,6 +46,7 @@ __all__ = [
     "fit_proposal_normal",
     "implied_scale",
     "likelihood_normal",
+    "over_scales",
     "solve_from_best",
 ]
 

@@ -9,7 +9,7 @@ from skvi.priors import BuiltPrior
 from skvi.solvers._mode import DENSE_LIMIT, add, alternate, find_mode, scale_of
 from skvi.targets import SupervisedTarget
 
-__all__ = ["UnknownScale", "find_start", "implied_scale"]
+__all__ = ["UnknownScale", "find_start", "implied_scale", "shrinkage"]
 
 # Longest step of a log precision, and largest elasticity.
 LONGEST, STEEPEST = 3.0, 0.9999
@@ -112,6 +112,23 @@ class UnknownScale:
         return self.precision * math.expm1(ratio), gain
 
 
+def shrinkage(weights: torch.Tensor, normal: NormalForm) -> float:
+    """How fast the expected sum of squares falls with the precision of the prior.
+
+    Losses are taken as quadratic, and a factor's correlations as none.
+    """
+    root, gradient = normal.scale, weights * normal.mean
+    half = weights.sqrt()
+    if normal.scale.ndim == 1:
+        variance = normal.variance
+        return float(
+            2 * (gradient.square() @ variance) + (weights * variance).square().sum()
+        )
+    inner = half[:, None] * root
+    moved = 2 * (root.T @ gradient).square().sum()
+    return float(moved + (inner.T @ inner).square().sum())
+
+
 def find_start(
     target: SupervisedTarget, is_diagonal: bool
 ) -> tuple[NormalForm, torch.Tensor, torch.Tensor]:
@@ -211,15 +228,7 @@ def _step_at_mode(
 def _step(target: SupervisedTarget, normal: NormalForm, log_scale: float) -> float:
     """Newton step of the log scale, by the best normal at this one."""
     scale = UnknownScale(target.prior, normal.mean, normal.variance)
-    root = normal.scale
-    gradient = scale.weights * normal.mean
-    half = scale.weights.sqrt()
-    if normal.is_diagonal:
-        moved = 2 * (gradient * root).square().sum() + (half * root).pow(4).sum()
-    else:
-        inner = half[:, None] * root
-        moved = 2 * (root.T @ gradient).square().sum()
-        moved = moved + (inner.T @ inner).square().sum()
+    moved = shrinkage(scale.weights, normal)
     lack = -0.5 * math.log(scale.precision) - log_scale
-    step = lack / (1 - scale.elasticity(float(moved)))
+    step = lack / (1 - scale.elasticity(moved))
     return max(-0.5 * LONGEST, min(0.5 * LONGEST, step))

@@ -5,52 +5,66 @@ from collections.abc import Sequence
 import torch
 
 from skvi.base import Layout, NormalForm
-from skvi.priors import Normal
-from skvi.priors._half_cauchy import scale_at_score, score_of_scale
+from skvi.priors import Normal, build_prior
 from skvi.priors._scale_mixture import SomeBlocks
+from skvi.targets._scale_score import ScaleScore
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
 from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["UnknownScaleTarget"]
 
+# Standard deviations of starts of chains, in units of those of the posterior.
+WIDE, WIDE_SCORE = 3.0, 1.5
+
 
 class UnknownScaleTarget(Target):
     r"""The same evidence as another target's, over the scale of its prior, too.
 
-    The scale is that of a standard normal score u (`scale_at_score`). Given it, the
-    parameters, divided by their prior standard deviations, are ``m(u) + L(u) e``, with
-    mean and scale interpolated between normals that are near the posterior at known
-    scales. Then e is about N(0, I), however large the scale is: without them the
-    posterior is a funnel, narrow where the scale is large. Beyond the last of these
-    scales it changes no more: all of its mass there is at that scale, where chains
-    still move.
+    The log scale z is that of a score u (`ScaleScore`). Given it, the parameters are
+    ``w(z) (m(z) + L(z) e)``, with mean and scale, in units w of the standard
+    deviations, interpolated between normals that are near the posterior at the nodes.
+    Then (e, u) is about N(0, I), however wide the scale is: without them the posterior
+    is a funnel, narrow where the scale is large. Only the map is interpolated, and goes
+    on beyond the nodes by powers of the scale; the density is exact for every z.
 
     Parameters
     ----------
     target : SupervisedTarget
-        With one unknown scale, beside which its prior is normal.
-    log_scales : sequence of float
-        Ascending, at least two; what lies beyond should have hardly any mass.
+        With one unknown scale, beside which its prior is normal with mean 0.
+    log_scales : Tensor of shape (K,)
+        Nodes in ascending order, at least two.
     normals : sequence of NormalForm
         Full-rank normals near the posterior at these.
+    values, slopes : Tensor of shape (K,)
+        Log of the density of z up to a constant, and its derivative.
     """
 
     def __init__(
         self,
         target: SupervisedTarget,
-        log_scales: Sequence[float],
+        log_scales: torch.Tensor,
         normals: Sequence[NormalForm],
+        values: torch.Tensor,
+        slopes: torch.Tensor,
     ) -> None:
         unit = target.prior.given_scale(1.0).as_normal()
         if unit is None:
             raise ValueError("Beside its unknown scale the prior must be normal.")
-        self.unit, self.is_scaled = unit.scale, target.prior.scale_weights() > 0
+        self.of_scale, self.unit = target.prior.log_density_of_scale, unit.scale
+        self.is_scaled = (target.prior.scale_weights() > 0).to(unit.scale.dtype)
         self.likelihood = target.with_prior(SomeBlocks(()))
         self.layout = Layout({"standardized": (unit.size,), "score": (1,)})
-        self.prior = Normal().build(self.layout)
-        self.scores = score_of_scale(self.unit.new_tensor(log_scales))
-        widths = self._widths(scale_at_score(self.scores)[0])
+        # Not a factor of the density, but what chains start from.
+        wide = {"standardized": Normal(WIDE), "score": Normal(WIDE_SCORE)}
+        self.prior = build_prior(wide, self.layout)
+        self.nodes, self.score = log_scales, ScaleScore(log_scales, values, slopes)
+        self.log_widths = torch.stack([0.5 * n.variance.log() for n in normals])
+        powers = self.log_widths.diff(dim=0) / log_scales.diff()[:, None]
+        self.powers = torch.cat(
+            [powers[:1].clamp(0, 1), powers, powers[-1:].clamp(0, 1)]
+        )
+        widths = self.log_widths.exp()
         self.means = torch.stack([n.mean for n in normals]) / widths
         scales = torch.stack([n.scale for n in normals]) / widths[:, :, None]
         self.diagonals = scales.diagonal(dim1=1, dim2=2)
@@ -74,77 +88,83 @@ class UnknownScaleTarget(Target):
         -------
         Tensor of shape (S, P)
         """
-        hats, _ = self._hats(lifted[:, -1])
-        scale, _ = self._scale(lifted[:, -1])
-        return self._mix(hats, self._at_nodes(lifted)) * self._widths(scale)
+        z, _, _ = self.score.at(lifted[:, -1])
+        hats, _ = self._hats(z)
+        return self._mix(hats, self._at_nodes(lifted)) * self._widths(z)[0].exp()
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Log joint density of whitened parameters and the score, (S,)."""
-        hats, _ = self._hats(theta[:, -1])
-        scale, _ = self._scale(theta[:, -1])
-        z = self._mix(hats, self._at_nodes(theta))
-        below = self.likelihood.log_joint(z * self._widths(scale), rows)
-        return below + self._terms(z, theta[:, -1], hats @ self.diagonals)
+        """Log joint density of standardized parameters and the score, (S,)."""
+        z, log_slope, _ = self.score.at(theta[:, -1])
+        hats, _ = self._hats(z)
+        log_width, _ = self._widths(z)
+        inner = self._mix(hats, self._at_nodes(theta)) * log_width.exp()
+        rest = self._prior_terms(inner, z) + log_width.sum(1) + log_slope
+        rest = rest + (hats @ self.diagonals).log().sum(1)
+        return self.likelihood.log_joint(inner, rows) + rest
 
     @torch.no_grad()
     def log_joint_and_gradient(
         self, theta: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Log joint density, (S,), and its gradient, (S, P + 1)."""
-        score, nodes = theta[:, -1], self._at_nodes(theta)
-        (hats, slopes), (scale, by_score) = self._hats(score), self._scale(score)
-        z, widths = self._mix(hats, nodes), self._widths(scale)
-        value, slope = self.likelihood.log_joint_and_gradient(z * widths)
-        diagonal, slope = hats @ self.diagonals, slope * widths
-        by_scale = (slope * z)[:, self.is_scaled].sum(1) * by_score
-        by_z = slope - z
-        of_score = (
-            by_scale
-            - score
-            + (slopes @ self.diagonals / diagonal).sum(1)
-            + (by_z * self._mix(slopes, nodes)).sum(1)
+        z, log_slope, change = self.score.at(theta[:, -1])
+        (hats, turns), nodes = self._hats(z), self._at_nodes(theta)
+        log_width, power = self._widths(z)
+        width, diagonal = log_width.exp(), hats @ self.diagonals
+        inner = self._mix(hats, nodes) * width
+        value, slope = self.likelihood.log_joint_and_gradient(inner)
+        value = value + self._prior_terms(inner, z) + log_slope
+        value = value + (log_width + diagonal.log()).sum(1)
+        precision = torch.exp(-2 * self._log_scales(z))
+        slope = slope - inner * precision
+        own = inner.square() * precision - 1
+        by_z = (
+            (slope * (inner * power + width * self._mix(turns, nodes))).sum(1)
+            + (own * self.is_scaled).sum(1)
+            + (power + (turns @ self.diagonals) / diagonal).sum(1)
+            - torch.tanh(z)
         )
-        back = (by_z @ self.back).reshape(len(theta), len(self.scores), -1)
-        gradient = torch.cat([self._mix(hats, back), of_score[:, None]], 1)
-        return value + self._terms(z, score, diagonal), gradient
+        back = ((slope * width) @ self.back).reshape(len(theta), len(self.nodes), -1)
+        by_score = by_z * log_slope.exp() + change
+        return value, torch.cat([self._mix(hats, back), by_score[:, None]], 1)
 
-    def _scale(self, score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Scale, and the derivative of its logarithm."""
-        inside = score.clamp(self.scores[0], self.scores[-1])
-        scale, slope = scale_at_score(inside)
-        return scale, torch.where(score == inside, slope, 0.0)
+    def _log_scales(self, z: torch.Tensor) -> torch.Tensor:
+        """Logs of the prior standard deviations, (S, P)."""
+        return self.unit.log() + self.is_scaled * z[:, None]
 
-    def _widths(self, scale: torch.Tensor) -> torch.Tensor:
-        """Prior standard deviations at scales, (S, P)."""
-        return self.unit * torch.where(self.is_scaled, scale[:, None], 1.0)
+    def _prior_terms(self, theta: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """Log densities of theta given the scale, and of its logarithm, (S,)."""
+        log_scale = self._log_scales(z)
+        squares = (theta * torch.exp(-log_scale)).square()
+        terms = 0.5 * squares + log_scale + 0.5 * LOG_2PI
+        return self.of_scale(z) - terms.sum(1)
+
+    def _widths(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logs of the units of theta, and their derivatives in z, (S, P)."""
+        place = torch.searchsorted(self.nodes, z.contiguous())
+        near = (place - 1).clamp(min=0)
+        power = self.powers[place]
+        return self.log_widths[near] + power * (z - self.nodes[near])[:, None], power
 
     def _at_nodes(self, lifted: torch.Tensor) -> torch.Tensor:
-        """Standardized parameters by the normal at each scale, (S, K, P)."""
-        shape = len(lifted), len(self.scores), -1
+        """Parameters in units of their widths, by each node's normal, (S, K, P)."""
+        shape = len(lifted), len(self.nodes), -1
         return (lifted[:, :-1] @ self.forth).reshape(shape) + self.means
 
     def _mix(self, weights: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
         return (weights[:, None] @ nodes)[:, 0]
 
-    def _hats(self, score: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _hats(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights of linear interpolation, and their derivatives, (S, K)."""
-        n_nodes = len(self.scores)
-        right = torch.searchsorted(self.scores, score.contiguous())
-        left = (right.clamp(1, n_nodes - 1) - 1)[:, None]
-        gap = self.scores.diff()[left]
-        part = (score[:, None] - self.scores[left]) / gap
+        n_nodes = len(self.nodes)
+        right = torch.searchsorted(self.nodes, z.contiguous()).clamp(1, n_nodes - 1)
+        left = (right - 1)[:, None]
+        gap = self.nodes.diff()[left]
+        part = (z[:, None] - self.nodes[left]) / gap
         inside = part.clamp(0, 1)
-        slope = torch.where(part == inside, 1 / gap, 0.0)
-        zero = score.new_zeros(len(score), n_nodes)
+        turn = torch.where(part == inside, 1 / gap, 0.0)
+        zero = z.new_zeros(len(z), n_nodes)
         hats = zero.scatter(1, left, 1 - inside).scatter(1, left + 1, inside)
-        return hats, zero.scatter(1, left, -slope).scatter(1, left + 1, slope)
-
-    def _terms(
-        self, z: torch.Tensor, score: torch.Tensor, diagonal: torch.Tensor
-    ) -> torch.Tensor:
-        """Log densities of the standardized and of the score, with the determinant."""
-        squares = z.square().sum(1) + score.square()
-        constant = 0.5 * (z.shape[1] + 1) * LOG_2PI
-        return diagonal.log().sum(1) - 0.5 * squares - constant
+        return hats, zero.scatter(1, left, -turn).scatter(1, left + 1, turn)

@@ -1,6 +1,6 @@
 """Quantiles of mixtures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -109,17 +109,22 @@ def smallest_counts(
 
 
 def normal_mixture_quantiles(
-    means: torch.Tensor, scale: torch.Tensor | float, levels: np.ndarray
+    means: torch.Tensor,
+    scale: torch.Tensor | float,
+    levels: Sequence[float] | np.ndarray,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Quantiles of equally weighted normals, by bisection.
+    """Quantiles of mixtures of normals, by bisection.
 
     Parameters
     ----------
     means : Tensor of shape (S, n)
-    scale : Tensor of shape (S, 1) or float
+    scale : Tensor of shape (S, 1) or (S, n), or float
         Standard deviation of each normal, or of all.
-    levels : ndarray of shape (q,)
+    levels : sequence of float, or ndarray of shape (q,)
         Probabilities.
+    weights : Tensor of shape (S,), default=None
+        Weights of the normals, with sum 1; None is equal weights.
 
     Returns
     -------
@@ -132,7 +137,8 @@ def normal_mixture_quantiles(
         low, high = own.min(0).values, own.max(0).values
         for _ in range(N_HALVINGS):
             middle = (low + high) / 2
-            below = torch.special.ndtr((middle - means) / scale).mean(0) < level
+            cdf = torch.special.ndtr((middle - means) / scale)
+            below = (cdf.mean(0) if weights is None else weights @ cdf) < level
             low = torch.where(below, middle, low)
             high = torch.where(below, high, middle)
         columns.append((low + high) / 2)

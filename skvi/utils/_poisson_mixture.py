@@ -1,5 +1,7 @@
 """Poisson counts whose log rate is normal: distribution function and quantiles."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from scipy.special import ndtri
@@ -18,6 +20,8 @@ __all__ = [
 # standard deviation, whose left tail is exponential if the count is 0.
 STEP, NORMAL_REACH, GAMMA_REACH = 0.33, 8.25, (-38.0, 10.0)
 CHUNK_ELEMENTS = 2**20
+
+Cdf = Callable[[torch.Tensor], torch.Tensor]
 
 
 def poisson_mixture_cdf(
@@ -76,14 +80,19 @@ def poisson_mixture_log_mass(
 
 
 def poisson_mixture_quantiles(
-    mean: torch.Tensor, std: torch.Tensor, levels: np.ndarray
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    weights: torch.Tensor,
+    levels: np.ndarray,
 ) -> torch.Tensor:
     """Smallest count whose distribution function reaches each level.
 
     Parameters
     ----------
-    mean, std : Tensor of shape (n,)
-        Mean and standard deviation of the log rate.
+    mean, std : Tensor of shape (M, n)
+        Means and standard deviations of the log rate: a mixture of M normals.
+    weights : Tensor of shape (M,)
+        Of the normals, with sum 1.
     levels : ndarray of shape (q,)
         Probabilities.
 
@@ -91,15 +100,23 @@ def poisson_mixture_quantiles(
     -------
     Tensor of shape (n, q)
     """
-    return torch.stack([_quantile(mean, std, float(level)) for level in levels], 1)
+    flat = mean.flatten(), std.flatten()
+
+    def cdf(k: torch.Tensor) -> torch.Tensor:
+        found = poisson_mixture_cdf(k.expand_as(mean).flatten(), *flat)
+        return weights @ found.reshape(mean.shape)
+
+    found = []
+    for level in levels.tolist():
+        far = (mean + std * max(float(ndtri(level)), 0.0)).amax(0)
+        found.append(_quantile(cdf, torch.exp(far.clamp(max=300)), level))
+    return torch.stack(found, 1)
 
 
-def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tensor:
-    z = float(ndtri(level))
-    rate = torch.exp((mean + std * max(z, 0.0)).clamp(max=300))
-    low, high = torch.full_like(mean, -1), (rate + 5 * (rate + 1).sqrt()).ceil()
+def _quantile(cdf: Cdf, rate: torch.Tensor, level: float) -> torch.Tensor:
+    low, high = torch.full_like(rate, -1), (rate + 5 * (rate + 1).sqrt()).ceil()
     while True:
-        short = poisson_mixture_cdf(high, mean, std) < level
+        short = cdf(high) < level
         if not bool(short.any()):
             break
         low = torch.where(short, high, low)
@@ -107,7 +124,7 @@ def _quantile(mean: torch.Tensor, std: torch.Tensor, level: float) -> torch.Tens
     # Above 2^53 consecutive counts are not representable.
     while bool((gap := high - low > (1 + high * 1e-15)).any()):
         middle = ((low + high) / 2).floor()
-        below = poisson_mixture_cdf(middle, mean, std) < level
+        below = cdf(middle) < level
         low = torch.where(gap & below, middle, low)
         high = torch.where(gap & ~below, middle, high)
     return high

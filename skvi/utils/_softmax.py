@@ -66,14 +66,19 @@ def log_expect_softmax(mean: torch.Tensor, covariance: torch.Tensor) -> torch.Te
 
 
 def softmax_quantiles(
-    mean: torch.Tensor, covariance: torch.Tensor, levels: torch.Tensor
+    mean: torch.Tensor,
+    covariance: torch.Tensor,
+    log_weights: torch.Tensor,
+    levels: torch.Tensor,
 ) -> torch.Tensor:
-    """Quantiles of every softmax probability of normal f, from quasi-random points.
+    """Quantiles of softmax probabilities of a mixture of normal f, by points.
 
     Parameters
     ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
+    mean : Tensor of shape (M, n, K)
+    covariance : Tensor of shape (M, n, K, K)
+    log_weights : Tensor of shape (M,)
+        Of the normals.
     levels : Tensor of shape (q,)
 
     Returns
@@ -81,13 +86,34 @@ def softmax_quantiles(
     Tensor of shape (n, q, K)
         Independent of the other rows.
     """
-    basis = contrasts(mean.shape[1], mean.device)
-    centered = mean - mean.mean(1, keepdim=True)
-    root = basis @ factorize_rows(reduce_covariance(covariance))
-    points = quasi_random_rule(basis.shape[1], N_POINTS, device=mean.device)[0].T
+    n_normals, n, k = mean.shape
+    basis = contrasts(k, mean.device)
+    centered = mean - mean.mean(2, keepdim=True)
+    root = factorize_rows(reduce_covariance(covariance.flatten(0, 1)))
+    root = (basis @ root).reshape(n_normals, n, k, -1)
+    groups = _shared_points(basis.shape[1], log_weights)
     parts = []
-    for rows in row_chunks(len(mean), points.numel(), QUANTILE_ELEMENTS):
-        f = centered[rows] + torch.einsum("nkd,sd->snk", root[rows], points)
-        p = torch.softmax(f, 2)
-        parts.append(torch.quantile(p, levels, dim=0).movedim(0, 1))
+    for rows in row_chunks(n, N_POINTS * basis.shape[1], QUANTILE_ELEMENTS):
+        p = [
+            torch.softmax(
+                centered[m, rows] + torch.einsum("nkd,sd->snk", root[m, rows], points),
+                2,
+            )
+            for m, points in enumerate(groups)
+        ]
+        found = torch.quantile(torch.cat(p), levels, dim=0)
+        parts.append(found.movedim(0, 1))
     return torch.cat(parts)
+
+
+def _shared_points(dimension: int, log_weights: torch.Tensor) -> list[torch.Tensor]:
+    """Standard normal points for each normal, as many as its weight demands."""
+    several = len(log_weights) > 1
+    device = log_weights.device
+    points = quasi_random_rule(dimension + several, N_POINTS, device=device)[0].T
+    if not several:
+        return [points]
+    # The last coordinate of a point decides which normal it belongs to.
+    ends = log_weights.exp().cumsum(0)[:-1].contiguous()
+    owner = torch.searchsorted(ends, torch.special.ndtr(points[:, -1]).contiguous())
+    return [points[owner == m, :-1] for m in range(len(log_weights))]

@@ -279,7 +279,8 @@ def test_quantiles_invert_the_distribution():
     mean = torch.from_numpy(rng.uniform(-4, 8, 60))
     std = torch.from_numpy(10 ** rng.uniform(-4, 0.3, 60))
     levels = np.array([0.01, 0.05, 0.5, 0.95, 0.999])
-    found = poisson_mixture_quantiles(mean, std, levels)
+    one = torch.ones(1, dtype=torch.float64)
+    found = poisson_mixture_quantiles(mean[None], std[None], one, levels)
     for level, k in zip(levels, found.T, strict=True):
         assert bool((poisson_mixture_cdf(k, mean, std) >= level).all())
         assert bool((poisson_mixture_cdf(k - 1, mean, std) < level).all())

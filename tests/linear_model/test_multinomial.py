@@ -16,6 +16,7 @@ from skvi.base import NormalForm
 from skvi.divergences import KL, Renyi
 from skvi.likelihoods import BernoulliLikelihood, CategoricalLikelihood
 from skvi.linear_model import BayesianLogisticRegression
+from skvi.linear_model._nodes import NormalNodes
 from skvi.losses import BetaLoss, GammaLoss, LogLoss, Loss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -547,11 +548,12 @@ def test_labels_far_off_keep_their_digits():
     X, y = data("iris")
     model = BayesianLogisticRegression(prior=Normal(0.01)).fit(X, y)
     posterior = model.posterior_.as_normal()
-    model._normal = NormalForm(100 * posterior.mean, posterior.scale)
+    far = NormalForm(100 * posterior.mean, posterior.scale)
+    model._nodes = NormalNodes.single(far)
     log_p = model.predict_log_proba(100 * X[:10])
     assert log_p.min() < -200
     assert np.all(np.isfinite(log_p))
-    model._normal = posterior
+    model._nodes = NormalNodes.single(posterior)
     density = model.predict_log_density(X, y)
     expected = np.log(model.predict_proba(X)[np.arange(150), y])
     assert density == pytest.approx(expected)

@@ -48,7 +48,8 @@ def from_draws(fitted, n_draws=3000):
     assert getattr(other, "exact_posterior_", None) is None
     generator = torch.Generator().manual_seed(1)
     theta = fitted.posterior_.draw(n_draws, generator).theta
-    other._normal, other._theta = None, theta.detach().numpy()
+    other._normal = other._nodes = None
+    other._theta = theta.detach().numpy()
     return other
 
 

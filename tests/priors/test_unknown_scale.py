@@ -50,7 +50,7 @@ def test_density_is_that_of_its_parts(scale):
 
     def integrand(log_scale):
         normal = prior.given_scale(math.exp(log_scale))
-        of_scale = prior.log_density_of_scale(log_scale)
+        of_scale = float(prior.log_density_of_scale(torch.tensor(log_scale)))
         return math.exp(float(normal.log_prob(theta)) + of_scale)
 
     exact = integrate.quad(integrand, -20, 20, points=[0.0], epsrel=1e-10)[0]
@@ -99,35 +99,41 @@ def test_draws_are_of_the_density():
     assert result.pvalue > 1e-4
 
 
-@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
-def test_posterior_is_that_under_the_scale_that_was_found(posterior):
-    X, y = data()
-    model = BayesianLogisticRegression(prior="auto", posterior=posterior).fit(X, y)
-    fixed = BayesianLogisticRegression(
-        prior=Normal(model.prior_scale_),
+def at_scale(X, y, log_scale, posterior):
+    """The fit under a normal prior of a known scale."""
+    return BayesianLogisticRegression(
+        prior=Normal(math.exp(log_scale)),
         intercept_prior=Normal(10.0),
         posterior=posterior,
     ).fit(X, y)
-    assert np.allclose(model.coef_, fixed.coef_, atol=2e-3)
-    assert np.allclose(model.coef_std_, fixed.coef_std_, rtol=2e-3)
-    assert model.converged_
 
 
-def test_no_other_scale_has_a_larger_bound():
+@pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
+def test_the_posterior_is_the_mixture_of_the_fits_at_all_scales(posterior):
+    """Against a sum over 60 scales, each fitted by itself.
+
+    Wrong variants: weights without the density of the scale; the variance without that
+    of the means; the bound without the step.
+    """
     X, y = data()
-    model = BayesianLogisticRegression(prior="auto").fit(X, y)
-    for factor in (0.8, 1.25):
-        other = BayesianLogisticRegression(
-            prior=Normal(factor * model.prior_scale_), intercept_prior=Normal(10.0)
-        ).fit(X, y)
-        mean = torch.from_numpy(other.coef_[0])
-        std = torch.from_numpy(other.coef_std_[0])
-        mixture, normal = built(6), Normal(factor * model.prior_scale_)
-        normal = normal.build(Layout({"coef": (1, 6)}))
-        change = mixture.expected_log_prob(mean, std) - normal.expected_log_prob(
-            mean, std
-        )
-        assert other.lower_bound_ + float(change.sum()) < model.lower_bound_
+    model = BayesianLogisticRegression(prior="auto", posterior=posterior).fit(X, y)
+    grid = np.linspace(-4.5, 4.5, 61)
+    fits = [at_scale(X, y, z, posterior) for z in grid]
+    logs = np.array([f.lower_bound_ for f in fits]) - np.log(math.pi * np.cosh(grid))
+    weights = np.exp(logs - np.logaddexp.reduce(logs))
+    means = np.array([f.coef_[0] for f in fits])
+    variances = np.array([f.coef_std_[0] for f in fits]) ** 2
+    mean = weights @ means
+    std = np.sqrt(weights @ (variances + (means - mean) ** 2))
+    assert model.converged_
+    np.testing.assert_allclose(model.coef_[0], mean, atol=0.01 * std.max())
+    np.testing.assert_allclose(model.coef_std_[0], std, rtol=0.01)
+    assert math.log(model.prior_scale_) == pytest.approx(weights @ grid, abs=0.01)
+    bound = np.logaddexp.reduce(logs) + math.log(grid[1] - grid[0])
+    # Less the tails, of five nats below the top.
+    assert bound - 0.02 < model.lower_bound_ < bound + 1e-3
+    proba = weights @ [f.predict_proba(X[:5])[:, 1] for f in fits]
+    np.testing.assert_allclose(model.predict_proba(X[:5])[:, 1], proba, atol=1e-3)
 
 
 def test_implied_scale_follows_the_size_of_the_coefficients():
@@ -145,8 +151,8 @@ def test_scale_moves_together_with_the_posterior(posterior):
     make = partial(BayesianLogisticRegression, prior="auto", posterior=posterior)
     model, best = make().fit(X, y), make(tol=1e-10).fit(X, y)
     assert best.converged_
-    assert model.n_iter_ <= 3
-    assert best.lower_bound_ - model.lower_bound_ < 1e-5
+    assert model.n_iter_ <= 4  # the last one is that of all scales
+    assert abs(best.lower_bound_ - model.lower_bound_) < 1e-3
 
 
 def test_evidence_integrates_over_the_scale():
@@ -186,12 +192,12 @@ def test_other_divergences_keep_the_scale():
 
 
 def test_beside_an_intercept_that_is_not_normal():
-    """The scale stays integrated out, as one of the coefficients' own.
+    """The scale stays integrated out, with a distribution that is independent.
 
     Wrong variant: a known scale is taken to make the whole prior normal.
     """
     X, y = data()
     model = BayesianLogisticRegression(intercept_prior="laplace").fit(X, y)
     plain = BayesianLogisticRegression().fit(X, y)
-    np.testing.assert_allclose(model.coef_, plain.coef_, atol=0.03)
+    np.testing.assert_allclose(model.coef_, plain.coef_, atol=0.06)
     assert not hasattr(model, "prior_scale_")

@@ -12,8 +12,8 @@ from skvi.likelihoods import BernoulliLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, build_prior
-from skvi.priors._half_cauchy import scale_at_score, score_of_scale
 from skvi.targets import SupervisedTarget
+from skvi.targets._scale_score import ScaleScore
 from skvi.targets._unknown_scale import UnknownScaleTarget
 
 
@@ -32,19 +32,32 @@ def lifted(d=3, fit_intercept=True):
         mean, root = rng.normal(size=size), rng.uniform(0.5, 1, size=(size, size))
         root = torch.from_numpy(width * np.tril(root))
         normals.append(NormalForm(width * torch.from_numpy(mean), root))
-    return target, UnknownScaleTarget(target, log_scales, normals)
+    nodes = torch.tensor(log_scales, dtype=torch.float64)
+    values, slopes = -nodes.square() / 20, -nodes / 10
+    return target, UnknownScaleTarget(target, nodes, normals, values, slopes)
 
 
-def test_scores_have_the_quantiles_of_the_scale():
-    score = torch.linspace(-7, 7, 56, dtype=torch.float64).requires_grad_()
-    scale, slope = scale_at_score(score)
-    tails = stats.halfcauchy.sf(scale.detach()), stats.halfcauchy.cdf(scale.detach())
-    normal = stats.norm.sf(score.detach()), stats.norm.cdf(score.detach())
-    np.testing.assert_allclose(tails, normal, rtol=1e-5)
-    (expected,) = torch.autograd.grad(scale.log().sum(), score)
-    np.testing.assert_allclose(slope.detach(), expected, rtol=1e-9)
-    back = score_of_scale(scale.detach().log())
-    np.testing.assert_allclose(back, score.detach(), atol=1e-7)
+def test_scores_have_the_distribution_of_the_log_scale():
+    """The density of z is that of the nodes, and exp(-|z|) beyond them.
+
+    Wrong variants: the score of a tail from its other side; slopes of the cubic halved.
+    """
+    nodes = torch.arange(-3.0, 4.0, dtype=torch.float64)
+    score = ScaleScore(nodes, -0.5 * nodes.square(), -nodes)
+    u = torch.linspace(-6, 6, 2401, dtype=torch.float64).requires_grad_()
+    z, log_slope, change = score.at(u)
+    (slope,) = torch.autograd.grad(z.sum(), u)
+    np.testing.assert_allclose(log_slope.detach().exp(), slope, rtol=1e-10)
+    numeric = log_slope.detach().diff() / u.detach().diff()
+    middle = 0.5 * (change[1:] + change[:-1]).detach()
+    # The map has a continuous derivative, and jumps in the second at its knots.
+    assert float((numeric - middle).abs().median()) < 1e-3
+    x, density = z.detach().numpy(), stats.norm.pdf(u.detach()) / slope.numpy()
+    inside = np.abs(x) < 3
+    ends = stats.norm.pdf(3) * np.exp(-np.abs(x) + 3)
+    wanted = np.where(inside, stats.norm.pdf(x), ends)
+    total = stats.norm.cdf(3) - stats.norm.cdf(-3) + 2 * stats.norm.pdf(3)
+    np.testing.assert_allclose(density, wanted / total, rtol=2e-3)
 
 
 def test_the_gradient_is_that_of_the_density():

@@ -1,0 +1,54 @@
+"""Posteriors of linear models that predictions integrate over without draws."""
+
+from dataclasses import dataclass
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.posteriors import MixtureOverScales, Posterior
+
+__all__ = ["NormalNodes"]
+
+
+@dataclass(frozen=True, eq=False)
+class NormalNodes:
+    """A mixture of normals of the parameters of the predictor, or a single one.
+
+    Parameters
+    ----------
+    normals : tuple of NormalForm
+    log_weights : Tensor of shape (K,)
+    log_scales : Tensor of shape (K,) or None
+        Logs of the scales of the prior that the normals belong to.
+    """
+
+    normals: tuple[NormalForm, ...]
+    log_weights: torch.Tensor
+    log_scales: torch.Tensor | None = None
+
+    @staticmethod
+    def of(posterior: Posterior, normal: NormalForm | None) -> "NormalNodes | None":
+        """The nodes of a mixture over scales, or of a normal; None without either."""
+        if isinstance(posterior, MixtureOverScales):
+            normals = tuple(posterior.normals())
+            return NormalNodes(normals, posterior.log_weights, posterior.log_scales)
+        return None if normal is None else NormalNodes.single(normal)
+
+    @staticmethod
+    def single(normal: NormalForm) -> "NormalNodes":
+        """One normal."""
+        return NormalNodes((normal,), normal.mean.new_zeros(1))
+
+    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Means and variances of the parameters, (P,)."""
+        means = torch.stack([normal.mean for normal in self.normals])
+        variances = torch.stack([normal.variance for normal in self.normals])
+        return self.average(means, variances)
+
+    def average(
+        self, means: torch.Tensor, variances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of a mixture, from those of its components, (K, ...)."""
+        weights = self.log_weights.exp()
+        mean = torch.tensordot(weights, means, 1)
+        return mean, torch.tensordot(weights, variances + (means - mean).square(), 1)

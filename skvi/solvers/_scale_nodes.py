@@ -1,0 +1,275 @@
+"""One unknown scale of a prior, by nodes: a mixture of the fits at known scales.
+
+With z the log of the scale, q(theta, z) = q(z) q(theta | z). At a node z_k the best
+q(theta | z_k) is the fit under the prior of this scale, with the minimum F_k of its
+loss; the best weights are then those of ``p(z_k) exp(-F_k / w)``, with w the weight of
+the divergence, and the minimum of the whole is ``-w log sum_k p(z_k) exp(-F_k / w) h``.
+Equal steps h of about one posterior deviation of z make the sum an integral (the
+trapezoidal rule, whose error falls like exp(-2 pi^2 / h^2) for a normal).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
+
+import torch
+
+from skvi.base import NormalForm
+from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.solvers._mode import add, scale_of
+from skvi.solvers._solution import Solution, State
+from skvi.solvers._unknown_scale import implied_scale, shrinkage
+from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
+from skvi.targets import SupervisedTarget
+
+__all__ = ["OverScales", "over_scales"]
+
+# Step in posterior deviations of the log scale, its limits, and how much longer than a
+# first guess it must be to begin again.
+STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 1.0, 1.5
+# Nats below the highest node at which the rest is left out, and most nodes of a side.
+FALL, MAX_NODES, SIGNS = 5.0, 32, (-1, 1)
+# Nats that the fit which finds the middle may leave, and likely nodes; and most
+# iterations of a node.
+ROUGH, NODE_TOL, MAX_ITER = 0.03, 1e-3, 50
+
+
+def over_scales(solver: Solver, problem: Problem) -> Solver:
+    """Return the solver itself, or one that integrates over the scale of the prior.
+
+    Parameters
+    ----------
+    solver : Solver
+        It solves the problem, with a distribution of the scale that is independent of
+        theta.
+    problem : Problem
+
+    Returns
+    -------
+    Solver
+    """
+    target = problem.target
+    can = (
+        isinstance(target, SupervisedTarget)
+        and not target.is_extended
+        and target.prior.n_unknown_scales == 1
+        and problem.objective.kind == "expectation"
+        and problem.divergence.kl_weight is not None
+        and problem.posterior.as_normal() is not None
+        and solver.continues
+    )
+    return OverScales(solver) if can else solver
+
+
+class _Node(NamedTuple):
+    """A fit at one log scale, and its part of the sum.
+
+    Parameters
+    ----------
+    log_scale : float
+    posterior : Posterior
+    value, slope : float
+        Log of the integrand, and its derivative in the log scale: by the envelope
+        theorem that of the divergence at a fixed q.
+    error : float
+        Of the quadrature, in nats.
+    """
+
+    log_scale: float
+    posterior: Posterior
+    value: float
+    slope: float
+    error: float
+
+    @property
+    def normal(self) -> NormalForm:
+        """The fit as a normal."""
+        return cast(NormalForm, self.posterior.as_normal())
+
+
+@dataclass(frozen=True, eq=False)
+class OverScales(Solver):
+    """Integrate over the one unknown scale of a prior.
+
+    Parameters
+    ----------
+    inner : Solver
+        It solves the problem at each scale.
+    """
+
+    inner: Solver
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Name of the solver at each scale."""
+        return self.inner.name
+
+    continues = True
+
+    def needs_start(self, problem: Problem) -> bool:  # type: ignore[override]
+        """Whether the solver at each scale needs one; see `Solver`."""
+        return self.inner.needs_start(problem)
+
+    def count_iterations(  # type: ignore[override]
+        self, problem: Problem, options: SolverOptions
+    ) -> int:
+        """Of the solver at each scale; see `Solver`."""
+        return self.inner.count_iterations(problem, options)
+
+    def solve(self, problem: Problem, options: SolverOptions) -> Solution:
+        """Fit beside an independent scale first, then at the nodes; see `Solver`."""
+        last = problem.posterior
+        if isinstance(last, MixtureOverScales):
+            problem = replace(problem, posterior=last.likeliest)
+        first = self.inner.solve(problem, replace(options, tol=max(options.tol, ROUGH)))
+        if not first.converged:
+            return replace(first, state=_alone(first.state))
+        try:
+            nodes = _Nodes(self.inner, problem, options).around(first.posterior)
+        except KeyboardInterrupt:
+            return replace(first, state=_alone(first.state)).cut_short()
+        return _joined(problem, first, nodes)
+
+
+class _Nodes:
+    """Fits at known scales, each from the one beside it."""
+
+    def __init__(self, inner: Solver, problem: Problem, options: SolverOptions) -> None:
+        self.inner, self.problem = inner, problem
+        self.options = replace(
+            options, max_iter=MAX_ITER, warm_start=True, progress=no_progress
+        )
+        self.tol = max(options.tol, NODE_TOL)
+        self.prior = problem.linear_target.prior
+        self.weights = self.prior.scale_weights()
+        self.size = int((self.weights > 0).sum())
+        self.kl_weight = float(cast(float, problem.divergence.kl_weight))
+
+    def around(self, posterior: Posterior) -> list[_Node]:
+        """Nodes in ascending order, from a fit beside an independent scale."""
+        normal = cast(NormalForm, posterior.as_normal())
+        middle = self._solve(math.log(implied_scale(self.prior, normal)), posterior)
+        step = _step(self._curvature(middle))
+        sides = [[middle, self._next([middle], sign * step, middle)] for sign in SIGNS]
+        # Losses are not quadratic: the slopes tell the width better.
+        fall = sides[0][1].slope - sides[1][1].slope
+        wider = _step(0.5 * fall / step)
+        if wider > MUCH * step:
+            sides = [
+                [middle, self._next(s, (wider - step) * sign, middle)]
+                for s, sign in zip(sides, SIGNS, strict=True)
+            ]
+            step = wider
+        highest = max((middle, *(side[1] for side in sides)), key=lambda n: n.value)
+        for side, sign in zip(sides, SIGNS, strict=True):
+            while side[-1].value > highest.value - FALL and len(side) < MAX_NODES:
+                side.append(self._next(side, sign * step, highest))
+                highest = max(highest, side[-1], key=lambda n: n.value)
+        below, above = sides
+        return below[:0:-1] + above
+
+    def _next(self, side: list[_Node], step: float, highest: _Node) -> _Node:
+        """The node after the last one of a side; unlikely ones are less accurate."""
+        node = side[-1]
+        lack = highest.value - node.value - node.slope * step
+        tol = self.tol * math.exp(min(max(lack, 0.0), FALL))
+        z = node.log_scale + step
+        return self._solve(z, self._predicted(side, step), tol)
+
+    def _solve(self, log_scale: float, start: Posterior, tol: float = 0.0) -> _Node:
+        known = self.prior.given_scale(math.exp(log_scale))
+        target = self.problem.linear_target.with_prior(known)
+        problem = replace(self.problem, target=target, posterior=start)
+        options = replace(self.options, tol=max(tol, self.tol))
+        found = self.inner.solve(problem, options)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        normal = cast(NormalForm, found.posterior.as_normal())
+        squares = float(self.weights @ (normal.mean.square() + normal.variance))
+        slope = math.exp(-2 * log_scale) * squares - self.size - math.tanh(log_scale)
+        z = normal.mean.new_tensor(log_scale)
+        value = float(self.prior.log_density_of_scale(z)) - found.value / self.kl_weight
+        error = float(found.diagnostics.get("quadrature_error") or 0.0)
+        return _Node(log_scale, found.posterior, value, slope, error)
+
+    def _curvature(self, node: _Node) -> float:
+        """Of minus the log of the integrand, as if the losses were quadratic."""
+        normal, precision = node.normal, math.exp(-2 * node.log_scale)
+        squares = float(self.weights @ (normal.mean.square() + normal.variance))
+        moved = precision * shrinkage(self.weights, normal)
+        return 2 * precision * (squares - moved) + math.cosh(node.log_scale) ** -2
+
+    def _predicted(self, side: list[_Node], step: float) -> Posterior:
+        """Start of the node after the last one of a side."""
+        posterior, normal = side[-1].posterior, side[-1].normal
+        if normal.factor is not None:
+            return posterior
+        if len(side) > 1:
+            gap = side[-1].log_scale - side[-2].log_scale
+            if math.isclose(gap, step, rel_tol=1e-6):
+                return posterior.near(_continued(side[-2].normal, normal))
+        z = side[-1].log_scale
+        change = (math.exp(-2 * (z + step)) - math.exp(-2 * z)) * self.weights
+        moved = _with_precision(normal, change)
+        return posterior if moved is None else posterior.near(moved)
+
+
+def _step(curvature: float) -> float:
+    """Step between nodes where minus the log of the integrand has this curvature."""
+    return min(max(STEP * max(curvature, 1e-9) ** -0.5, SHORTEST), LONGEST)
+
+
+def _continued(before: NormalForm, last: NormalForm) -> NormalForm:
+    """The normal that differs from the last one as that does from the one before."""
+    mean = 2 * last.mean - before.mean
+    if last.is_diagonal:
+        return NormalForm(mean, last.scale.square() / before.scale)
+    ratio = torch.linalg.solve_triangular(before.scale, last.scale, upper=False)
+    return NormalForm(mean, last.scale @ ratio)
+
+
+def _with_precision(normal: NormalForm, change: torch.Tensor) -> NormalForm | None:
+    """The posterior beside another prior precision, as if the losses were quadratic."""
+    if normal.is_diagonal:
+        precision = normal.variance.reciprocal() + change
+        if not bool((precision > 0).all()):
+            return None
+        mean = normal.mean - change * normal.mean / precision
+        return NormalForm(mean, precision.rsqrt())
+    root = scale_of(add(torch.cholesky_inverse(normal.scale), change))
+    if root is None:
+        return None
+    return NormalForm(normal.mean - root @ (root.T @ (change * normal.mean)), root)
+
+
+def _alone(state: State) -> State:
+    """The fit beside an independent scale as a mixture of one."""
+    posterior, target = state
+    normal = cast(NormalForm, posterior.as_normal())
+    z = math.log(implied_scale(cast(SupervisedTarget, target).prior, normal))
+    one = MixtureOverScales([posterior], [0.0], [z])
+    return State(one, target)
+
+
+def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
+    """Solution of the whole."""
+    weight = float(cast(float, problem.divergence.kl_weight))
+    values = nodes[0].normal.mean.new_tensor([node.value for node in nodes])
+    step = (nodes[-1].log_scale - nodes[0].log_scale) / (len(nodes) - 1)
+    total = -weight * (float(torch.logsumexp(values, 0)) + math.log(step))
+    posterior = MixtureOverScales(
+        [node.posterior for node in nodes],
+        torch.log_softmax(values, 0).tolist(),
+        [node.log_scale for node in nodes],
+    )
+    diagnostics = first.diagnostics | {"n_scales": len(nodes)}
+    if "quadrature_error" in diagnostics:
+        diagnostics["quadrature_error"] = max(node.error for node in nodes)
+    return replace(
+        first,
+        state=State(posterior, first.target),
+        value=total,
+        history=[*first.history, total],
+        n_iter=first.n_iter + 1,
+        diagnostics=diagnostics,
+    )
