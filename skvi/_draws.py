@@ -1,7 +1,7 @@
 """Predictions from draws of the parameters, for every predictor and family."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class Draws(Movable):
     ----------
     predictor : Predictor
     theta : Tensor of shape (n_draws, n_params)
+    read : callable, default=as_rows
+        Features of the user to those of the predictor.
 
     Examples
     --------
@@ -58,6 +60,7 @@ class Draws(Movable):
 
     predictor: Predictor
     theta: torch.Tensor
+    read: Callable[[Any], Any] = field(default=as_rows, kw_only=True)
 
     def by_rows(
         self, X: Any, function: Callable[..., torch.Tensor], *columns: np.ndarray
@@ -78,7 +81,7 @@ class Draws(Movable):
         ndarray of shape (n_samples, ...)
             In float64.
         """
-        rows, device = as_rows(X), self.theta.device
+        rows, device = self.read(X), self.theta.device
         arrays = [as_tensor(column).to(device) for column in columns]
         size = ROW_BLOCK if device == CPU else DEVICE_BLOCK
         with limit_threads(0):  # copies of the weights need no second thread
@@ -165,7 +168,7 @@ def average_log_probabilities(f: torch.Tensor) -> torch.Tensor:
 def _dense(rows: Features, dtype: torch.dtype) -> torch.Tensor:
     """Rows of a block as a tensor; a block of sparse rows is small enough for this."""
     if isinstance(rows, SparseRows):
-        return torch.from_numpy(rows.matrix.toarray()).to(dtype)
+        return rows.dense().to(dtype)
     return rows
 
 

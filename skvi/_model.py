@@ -257,7 +257,7 @@ class Model:
     dtype : str
         The dtype of X in the fit, and of results returned to the user.
     units : Units, default=None
-        Origin and scale of the target; None if it is not transformed.
+        Origins and scales of target, features and offset; None if they are unchanged.
     taken_from_y : tuple of str, default=()
         Names of quantities that the prior takes from the target.
     """
@@ -287,14 +287,43 @@ class Model:
             self.likelihood,
             self.loss,
             self.prior,
-            as_rows(data.X),
+            self.design(data.X),
             *self._columns(data),
-            None if data.offset is None else as_tensor(data.offset),
+            self._offset_of(data),
         )
         if data.held_out is None:
             return target
         judge = replace(self, loss=LogLoss())
         return target.with_held_out(judge.target(data.held_out))
+
+    def design(self, X: Any) -> Any:
+        """Features as the predictor takes them.
+
+        Parameters
+        ----------
+        X : ndarray or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        Tensor or rows that behave like one
+            Unchanged by default.
+        """
+        return as_rows(X)
+
+    def offset(self, given: np.ndarray | None, n_rows: int) -> np.ndarray | None:
+        """Offset of f, in the units of the fit.
+
+        Parameters
+        ----------
+        given : ndarray of shape (n_rows,) or None
+        n_rows : int
+
+        Returns
+        -------
+        ndarray of shape (n_rows,) or None
+            None if it is 0; unchanged by default.
+        """
+        return given
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
         """Predictor and likelihood at the learned point parameters.
@@ -313,6 +342,10 @@ class Model:
         numbers = as_tensor(hyper)
         predictor = self.predictor.bind(numbers[first + second :])
         return predictor, self.likelihood.bind(numbers[:first])
+
+    def _offset_of(self, data: TrainingData) -> torch.Tensor | None:
+        offset = self.offset(data.offset, len(data.y))
+        return None if offset is None else as_tensor(offset)
 
     def _columns(
         self, data: TrainingData

@@ -8,7 +8,6 @@ from sklearn.base import clone
 
 from skvi.base import Units
 from skvi.likelihoods import NoiseLikelihood
-from skvi.posteriors import Posterior
 from skvi.utils._robust import median_distance, weighted_median
 from skvi.utils._validation import Interval, validate_arguments
 
@@ -144,10 +143,6 @@ class StandardizedTargetMixin:
     """
 
     _reads_units = True
-
-    def _given_units(self):
-        """Units of the fit whose posterior is the prior; None if there is none."""
-        return self.prior_.units if isinstance(self.prior_, Posterior) else None
 
     def predict_interval(self, X, coverage=0.9):
         """Predict a central interval for a new observation, noise included.

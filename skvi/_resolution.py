@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
 from skvi._registry import SHORTHANDS
+from skvi.base import Units
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import CallableLoss, Loss
 from skvi.posteriors import Posterior
-from skvi.priors import Normal
+from skvi.priors import Normal, Prior
 
 __all__ = ["ResolutionMixin"]
 
@@ -17,7 +19,8 @@ __all__ = ["ResolutionMixin"]
 class ResolutionMixin:
     """Mixin: shorthands become objects, and objects are cloned, before a fit."""
 
-    #: Whether a fit can use the units of another one, whose posterior is its prior.
+    #: Whether a fit can have a target in the units of another one, whose posterior is
+    #: its prior.
     _reads_units = False
 
     def _resolve(self, name: str) -> Any:
@@ -70,7 +73,7 @@ class ResolutionMixin:
                 f"intercept_prior={self.intercept_prior!r} needs an intercept. Use "
                 "fit_intercept=True, or intercept_prior=None."
             )
-        if isinstance(prior, Posterior) and prior.units and not self._reads_units:
+        if not self._reads_units and _is_standardized(prior):
             raise IncompatibleComponentsError(
                 "The posterior that is given as prior is that of a regression with a "
                 f"standardized target, which {type(self).__name__} has not. Use the "
@@ -83,23 +86,42 @@ class ResolutionMixin:
             )
         if isinstance(prior, Posterior) or not self._has_intercept:
             return prior
+        blocks = prior if isinstance(prior, dict) else {"coef": prior}
+        if intercept is not None and "intercept" in blocks:
+            raise IncompatibleComponentsError(
+                "prior and intercept_prior both give a prior for the intercept. "
+                "Leave one of them out."
+            )
+        if intercept is None and "intercept" not in blocks:
+            intercept = self._intercept_beside(prior)
+        return blocks if intercept is None else {**blocks, "intercept": intercept}
+
+    def _intercept_beside(self, prior: Any) -> Prior | None:
+        """Prior of the intercept where none is given; None if a mapping has no entry.
+
+        Never a sparse prior: a normal of the same scale.
+        """
         if isinstance(prior, dict):
-            if intercept is not None and "intercept" in prior:
-                raise IncompatibleComponentsError(
-                    "prior and intercept_prior both give a prior for the intercept. "
-                    "Leave one of them out."
-                )
-            return prior if intercept is None else {**prior, "intercept": intercept}
-        if intercept is None and prior.intercept_scale is None:
+            return None
+        if prior.intercept_scale is None:
             raise IncompatibleComponentsError(
                 f"prior={prior!r} has no scale for the intercept to share. Give "
                 "intercept_prior, or a dict of priors for 'coef' and 'intercept'."
             )
-        if intercept is None:
-            # Never a sparse prior: a normal of the same scale.
-            intercept = Normal(scale=prior.intercept_scale)
-        return {"coef": prior, "intercept": intercept}
+        return Normal(scale=prior.intercept_scale)
 
     @property
     def _has_intercept(self) -> bool:
         return True
+
+    def _given_units(self) -> Units | None:
+        """Units of the fit whose posterior is the prior; None if there is none."""
+        return self.prior_.units if isinstance(self.prior_, Posterior) else None
+
+
+def _is_standardized(prior: Any) -> bool:
+    """Whether it is the posterior of a fit to a standardized target."""
+    units = prior.units if isinstance(prior, Posterior) else None
+    if units is None:
+        return False
+    return bool(np.any(units.y_mean != 0) or np.any(units.y_scale != 1))

@@ -9,9 +9,10 @@ __all__ = ["Units"]
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Origin and scale of a standardized target, and origin of the features.
+    """Origins and scales of a fit: of the target, the features, and the offset of f.
 
-    The parameters describe ``(y - y_mean) / y_scale`` as a function of ``X - x_mean``.
+    The parameters describe ``(y - y_mean) / y_scale`` as a function of ``(X - x_mean) /
+    x_scale`` and of ``offset - f_mean``, the logarithm of an exposure.
 
     Parameters
     ----------
@@ -19,6 +20,8 @@ class Units:
         One value for each of K targets.
     x_mean : ndarray of shape (d,) or None, default=None
         None if the features are not centered.
+    x_scale : float or ndarray of shape (d,), default=1.0
+    f_mean : float, default=0.0
 
     Examples
     --------
@@ -30,3 +33,5 @@ class Units:
     y_mean: float | np.ndarray
     y_scale: float | np.ndarray
     x_mean: np.ndarray | None = None
+    x_scale: float | np.ndarray = 1.0
+    f_mean: float = 0.0

@@ -1,6 +1,5 @@
 """Base class of Bayesian linear models."""
 
-import math
 from dataclasses import replace
 from numbers import Real
 
@@ -10,31 +9,32 @@ from sklearn.utils.validation import check_is_fitted
 
 from skvi._draws import Draws
 from skvi._evidence import EvidenceMixin
-from skvi._model import Model
 from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
+from skvi.base import Units
 from skvi.divergences import KL
 from skvi.exceptions import SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
 from skvi.linear_model._summary import SummaryMixin
+from skvi.linear_model._units import LinearModel, feature_units, offset_mean
 from skvi.objectives import ELBO
 from skvi.posteriors import Family, FullRankNormal, MeanFieldNormal, Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import HalfCauchy, Normal, Prior, build_prior
+from skvi.priors.base import VAGUE_SCALE
 from skvi.solvers import (
     Alternating,
     EmpiricalBayes,
     NaturalGradient,
     QuasiNewton,
     SolverOptions,
-    implied_scale,
     over_scales,
     solve_from_best,
 )
 from skvi.utils._arrays import as_tensor
-from skvi.utils._sparse import as_rows, row_width
+from skvi.utils._sparse import SparseRows, row_width
 from skvi.utils._threads import limit_threads
 from skvi.utils._validation import StrOptions
 
@@ -94,7 +94,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _device_work(self, target):
         """As `_work`, but 0 for sparse features, which stay on the CPU."""
-        return self._work(target) if isinstance(target.X, torch.Tensor) else 0
+        return 0 if isinstance(target.X, SparseRows) else self._work(target)
 
     @property
     def _has_intercept(self):
@@ -107,9 +107,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         """As for every estimator; warns of features that the prior does not suit."""
         target, data = super()._make_target(X, y, sample_weight, exposure)
         prior, name = self._coef_prior(), type(self).__name__
-        units = self._model.units
-        is_centered = units is not None or not self.fit_intercept
-        message = unscaled_message(data["X"], prior, name, is_centered)
+        is_relative = self._relative_to() is not None
+        message = unscaled_message(data["X"], prior, name, is_relative)
         self._warn(message, SkviWarning)
         return target, data
 
@@ -151,9 +150,32 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         """Whether "auto" has an unknown scale: other divergences need a normal."""
         return self.divergence_.kl_weight is not None
 
+    def _intercept_beside(self, prior):
+        """The same weak prior whatever that of the coefficients is."""
+        return Normal(VAGUE_SCALE)
+
+    def _relative_to(self):
+        """What scales of coefficients are relative to; see `Prior.relative_to`."""
+        is_auto = isinstance(self.prior, str) and self.prior == "auto"
+        known = getattr(self._coef_prior(), "relative_to", None)
+        return known or ("all" if is_auto else None)
+
+    def _find_units(self, data):
+        """Origin and scale of the features, and origin of the offset."""
+        if isinstance(self.prior_, Posterior):
+            return self._given_units() or Units(0.0, 1.0)
+        origin, scale = feature_units(
+            data.X, data.weight, self.fit_intercept, self._relative_to()
+        )
+        middle = offset_mean(data.offset, data.weight) if self.fit_intercept else 0.0
+        return Units(0.0, 1.0, origin, scale, middle)
+
     def _coef_prior(self):
-        # A dict without "coef" is refused when the prior is built.
-        return self.prior_.get("coef") if isinstance(self.prior_, dict) else self.prior_
+        prior = self.prior_
+        if not isinstance(prior, dict):
+            return prior
+        # By name or by role; a dict with neither is refused when the prior is built.
+        return prior.get("coef", prior.get("weight"))
 
     def _initialize(self, problem):
         """Importance-weighted bounds start at the ELBO, near the posterior."""
@@ -169,30 +191,65 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _posterior_attributes(self, state):
         found = super()._posterior_attributes(state)
+        found["posterior_"].units = self._model.units
         found |= self._drawn_or_normal(found["posterior_"])
-        layout, nodes = self._model.predictor.layout, found["_nodes"]
-        if nodes is not None:
-            mean, variance = nodes.moments()
-            moments = torch.stack([mean, variance.sqrt()])
+        found |= self._moments_of(found["_nodes"], found["_theta"])
+        return found | self._scale_in_units(found)
+
+    def _moments_of(self, nodes, theta):
+        """Means and standard deviations, in the units of the data."""
+        model, found = self._model, {}
+        layout = model.predictor.layout
+        if nodes is None:
+            draws = model.in_units(torch.from_numpy(theta))
+            moments = torch.stack([draws.mean(0), draws.std(0)])
         else:
-            theta = torch.from_numpy(found["_theta"])[:, : layout.size]
-            moments = torch.stack([theta.mean(0), theta.std(0)])
+            mean, variance = nodes.moments(model.moments_in_units)
+            moments = torch.stack([mean, variance.sqrt()])
         for name, block in layout.unpack(moments).items():
             mean, std = block.numpy().astype(self._model.dtype)
             found |= {f"{name}_": mean, f"{name}_std_": std}
         if "intercept" not in layout:
             zero = np.zeros(len(found["coef_"]), self._model.dtype)
             found |= {"intercept_": zero, "intercept_std_": zero}
-        if nodes is not None and self._model.prior.n_unknown_scales == 1:
-            found |= self._scale_of(nodes)
         return found
 
-    def _scale_of(self, nodes):
-        """The scale of the prior, and its distribution."""
-        if nodes.log_scales is None:
-            return {"prior_scale_": implied_scale(self._model.prior, nodes.normals[0])}
-        mean = float(nodes.log_weights.exp() @ nodes.log_scales)
-        return {"prior_scale_": math.exp(mean)}
+    def _scale_in_units(self, found):
+        """Scale of the coefficients that was inferred or learned, in units of X."""
+        prior, nodes = self._model.prior, found["_nodes"]
+        unit, scales = self._model.units.x_scale, found.get("prior_scale_")
+        is_unknown = prior is not None and prior.n_unknown_scales == 1
+        if nodes is not None and is_unknown:
+            return {"prior_scale_": nodes.scale(prior) / unit}
+        if isinstance(scales, dict):
+            own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
+            return {"prior_scale_": {**scales, **own}}
+        is_learned = isinstance(getattr(self._coef_prior(), "scale", None), str)
+        return {"prior_scale_": scales / unit} if is_learned else {}
+
+    def sample_posterior(self, n_samples=1, random_state=None):
+        """Draw parameters from the fitted posterior.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : int, RandomState instance or None, default=None
+
+        Returns
+        -------
+        dict of str to ndarray
+            For the features as they were given: "coef" of shape (n_samples, n_outputs,
+            n_features), with as many outputs as `coef_` has rows, and "intercept" of
+            shape (n_samples, n_outputs).
+        """
+        return self._in_units(self._draw(n_samples, random_state))
+
+    def _in_units(self, theta):
+        """Draws as blocks, in the units of the data."""
+        known = self._model.predictor.layout
+        blocks = self.posterior_.layout.unpack(theta)
+        blocks |= known.unpack(self._model.in_units(theta))
+        return {name: block.numpy() for name, block in blocks.items()}
 
     def _drawn_or_normal(self, posterior):
         """Source of predictions: the normal of theta, or draws if it is not normal."""
@@ -215,10 +272,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return self._nodes is None
 
     def _coefficient_draws(self):
-        """Draws of coefficients and intercept, by their names."""
-        layout = self._model.predictor.layout
-        blocks = layout.unpack(torch.from_numpy(self._theta)[:, : layout.size])
-        return {name: block.numpy() for name, block in blocks.items()}
+        """Draws behind the predictions, by the names of the blocks."""
+        return self._in_units(torch.from_numpy(self._theta))
 
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures.
@@ -236,7 +291,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
 
     def _drawn(self):
         """Functions that predictions average over if theta is not normal."""
-        return Draws(self._model.predictor, as_tensor(self._theta))
+        model = self._model
+        return Draws(model.predictor, as_tensor(self._theta), read=model.design)
 
     def _generalized_linear(self, data, response, likelihood):
         """Return the model of log odds, or a log rate, that are linear in X."""
@@ -248,15 +304,16 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
             prior = prior.real_part()
         prior = build_prior(prior, predictor.layout)
         loss, dtype = self.loss_function_, str(data.X.dtype)
-        return Model(response, predictor, likelihood, loss, prior, dtype)
+        units = self._find_units(data)
+        return LinearModel(response, predictor, likelihood, loss, prior, dtype, units)
 
     def _predictive_moments(self, X):
         """Moments of f by node and row, (K, n) and (K, n) or (K, n, C, C); a dtype."""
         X = self._check_X(X)
-        first, rows = self._nodes.normals[0], as_rows(X)
+        first = self._nodes.normals[0]
         work = X.shape[0] * first.size ** (1 if first.is_diagonal else 2)
         with torch.no_grad(), limit_threads(work, self.n_jobs):
-            moments = self._model.predictor.moments
+            rows, moments = self._model.design(X), self._model.predictor.moments
             found = [moments(rows, normal) for normal in self._nodes.normals]
         mean, variance = (torch.stack(part) for part in zip(*found, strict=True))
         return mean, variance, X.dtype
@@ -265,7 +322,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         """Means and deviations of intercept and coefficients, (K, n_columns, 1 + d)."""
         layout, parts = self._model.predictor.layout, []
         for normal in self._nodes.normals:
-            blocks = layout.unpack(torch.stack([normal.mean, normal.variance.sqrt()]))
+            blocks = layout.unpack(torch.stack(self._model.moments_in_units(normal)))
             coef = blocks["coef"].numpy()
             zero = np.zeros(coef.shape[:2])
             intercept = blocks["intercept"].numpy() if "intercept" in blocks else zero

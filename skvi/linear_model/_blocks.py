@@ -12,7 +12,6 @@ __all__ = [
     "check_noise_hyperprior",
     "join_independent",
     "normal_of_predictor",
-    "quadratic",
     "with_logarithm",
     "with_positive_blocks",
 ]
@@ -75,13 +74,3 @@ def check_noise_hyperprior(gamma: GammaHyperprior) -> GammaHyperprior:
             f"and has one precision for all rows. Got noise_scale={gamma!r}."
         )
     return gamma
-
-
-def quadratic(normal: NormalForm, vector: torch.Tensor) -> float:
-    """Return ``vector' cov vector``."""
-    if normal.scale.ndim == 2:
-        return float((vector @ normal.scale).square().sum())
-    total = (vector * normal.scale).square().sum()
-    if normal.factor is not None:
-        total = total + (vector @ normal.factor).square().sum()
-    return float(total)

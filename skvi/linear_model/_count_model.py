@@ -8,16 +8,15 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skvi._model import Model, Response, TrainingData, check_numbers
+from skvi._model import Response, TrainingData, check_numbers
 from skvi.base import GammaForm
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import Likelihood
+from skvi.linear_model._units import LinearModel
 from skvi.losses import Loss
 from skvi.priors import GammaHyperprior
 from skvi.solvers import Problem, State
 from skvi.targets import HierarchicalTarget
-from skvi.utils._arrays import as_tensor
-from skvi.utils._sparse import as_rows
 
 __all__ = [
     "CountModel",
@@ -85,7 +84,7 @@ class Counts(Response):
 
 
 @dataclass(frozen=True, eq=False)
-class CountModel(Model):
+class CountModel(LinearModel):
     """Counts whose likelihood has a parameter with a Gamma prior.
 
     Parameters
@@ -97,7 +96,9 @@ class CountModel(Model):
     gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
 
     @classmethod
-    def extending(cls, model: Model, name: str, gamma: GammaHyperprior) -> "CountModel":
+    def extending(
+        cls, model: LinearModel, name: str, gamma: GammaHyperprior
+    ) -> "CountModel":
         """Model with one more unknown parameter."""
         own = {part.name: getattr(model, part.name) for part in fields(model)}
         return cls(**own, gammas={name: gamma})
@@ -115,13 +116,13 @@ class CountModel(Model):
             self.likelihood,
             self.loss,
             self.prior,
-            as_rows(data.X),
+            self.design(data.X),
             y,
             weight,
             constant,
             noise_hyperprior=gamma,
             is_centered=False,
-            offset=None if data.offset is None else as_tensor(data.offset),
+            offset=self._offset_of(data),
         )
 
 

@@ -9,7 +9,6 @@ from scipy.special import xlogy
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length
 
-from skvi._draws import Draws
 from skvi._likelihood_mixture import DrawnMixture, NormalMixture
 from skvi.likelihoods import PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
@@ -20,7 +19,6 @@ from skvi.utils._poisson_mixture import (
 )
 from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import gamma_nodes
-from skvi.utils._sparse import as_rows
 from skvi.utils._validation import Interval, validate_arguments
 
 __all__ = ["CountPredictionMixin"]
@@ -41,7 +39,7 @@ class CountPredictionMixin:
         if self._is_drawn():
             theta = torch.from_numpy(self._theta)
             equal = torch.full_like(theta[:, 0], -math.log(len(theta)))
-            draws = Draws(self._model.predictor, theta)
+            draws = self._drawn()
             numbers = self._own_numbers(theta)
             return DrawnMixture(likelihood, numbers, equal, draws, X, offset)
         mean, std, _ = self._log_rate(X, exposure)
@@ -78,15 +76,19 @@ class CountPredictionMixin:
         return float(self._gamma_of(name).mean)
 
     def _with_offset(self, X, exposure):
-        """Validated features, and the log of the exposure of every row."""
+        """Validated features, and the offset of f of every row."""
         X = self._check_X(X)
-        offset = self._check_exposure(X, exposure)
+        offset = self._offset(X, exposure)
         return X, np.zeros(X.shape[0]) if offset is None else offset
+
+    def _offset(self, X, exposure):
+        """Offset of f in the fit, (n,); None if it is 0."""
+        return self._model.offset(self._check_exposure(X, exposure), X.shape[0])
 
     def _log_rate(self, X, exposure):
         """Means and standard deviations of f, (K, n_samples), and a dtype."""
         mean, variance, dtype = self._predictive_moments(X)
-        offset = self._check_exposure(mean[0], exposure)
+        offset = self._offset(mean[0], exposure)
         if offset is not None:
             mean = mean + as_tensor(offset)
         return mean, variance.sqrt(), dtype
@@ -228,8 +230,9 @@ class CountPredictionMixin:
         X = self._check_X(X)
         random_state = check_random_state(random_state)
         theta = self._draw(n_samples, random_state)
-        f = self._model.predictor.forward(theta, as_rows(X).to(torch.float64))
-        offset = self._check_exposure(X, exposure)
+        rows = self._model.design(X).to(torch.float64)
+        f = self._model.predictor.forward(theta, rows)
+        offset = self._offset(X, exposure)
         if offset is not None:
             f = f + as_tensor(offset)[:, None]
         likelihood = self._model.bound(self._hyper)[1]

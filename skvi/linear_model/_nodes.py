@@ -1,11 +1,15 @@
 """Posteriors of linear models that predictions integrate over without draws."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.priors import BuiltPrior
+from skvi.solvers import implied_scale
 
 __all__ = ["NormalNodes"]
 
@@ -39,11 +43,25 @@ class NormalNodes:
         """One normal."""
         return NormalNodes((normal,), normal.mean.new_zeros(1))
 
-    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Means and variances of the parameters, (P,)."""
-        means = torch.stack([normal.mean for normal in self.normals])
-        variances = torch.stack([normal.variance for normal in self.normals])
-        return self.average(means, variances)
+    def moments(
+        self, of_normal: Callable[[NormalForm], tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the mixture, from means and deviations of a normal."""
+        found = [of_normal(normal) for normal in self.normals]
+        means, stds = (torch.stack(part) for part in zip(*found, strict=True))
+        return self.average(means, stds.square())
+
+    def scale(self, prior: BuiltPrior) -> float:
+        """The scale of the prior: its geometric mean, or what a single normal implies.
+
+        Parameters
+        ----------
+        prior : BuiltPrior
+            With one unknown scale.
+        """
+        if self.log_scales is None:
+            return implied_scale(prior, self.normals[0])
+        return math.exp(float(self.log_weights.exp() @ self.log_scales))
 
     def average(
         self, means: torch.Tensor, variances: torch.Tensor

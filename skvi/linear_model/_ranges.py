@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skvi.priors import HalfCauchy, Laplace, Normal
+from skvi.priors import Prior
 
 __all__ = ["many_classes_message", "unscaled_message"]
 
@@ -15,18 +15,15 @@ __all__ = ["many_classes_message", "unscaled_message"]
 MAX_RATIO, SMALL = 1000.0, 0.1
 # Ranges that are all smaller or larger do not suit a scale of 1.
 LEAST, MOST = 1e-3, 1e4
-# Distance from zero, in ranges, that no intercept of the usual size makes up for.
-MAX_DISTANCE = 10.0
+DEFAULT_SCALE = 1.0
 # Classes, and numbers of covariances in all rows, from which a fit takes minutes.
 MANY_CLASSES, MANY_NUMBERS = 50, 10**7
 # Number of evenly spaced rows that are inspected.
 MAX_ROWS = 2000
 
 
-def unscaled_message(X: Any, prior: Any, name: str, is_centered: bool = True) -> str:
+def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
     """Say that one scale does not suit features of very different ranges.
-
-    Or that a feature is far from zero, as a calendar year is.
 
     Parameters
     ----------
@@ -35,16 +32,16 @@ def unscaled_message(X: Any, prior: Any, name: str, is_centered: bool = True) ->
         Prior of the coefficients.
     name : str
         Name of the estimator, for the remedy.
-    is_centered : bool, default=True
-        Whether the fit centers features, or has no intercept.
+    is_relative : bool
+        Whether scales of coefficients are relative to those of the columns.
 
     Returns
     -------
     str
-        Empty if all is well, and for other priors: a user who gives a scale has
-        considered the units, and sparse priors find their own scales.
+        Empty if all is well, for priors with a scale for each coefficient, and for a
+        fixed scale other than the default: who gives one has considered the units.
     """
-    if not (isinstance(prior, Normal | Laplace) and _is_default(prior.scale)):
+    if not _has_shared_scale(prior):
         return ""
     n_rows, some = X.shape[0], X
     if n_rows > MAX_ROWS:
@@ -54,22 +51,13 @@ def unscaled_message(X: Any, prior: Any, name: str, is_centered: bool = True) ->
         ends = ends[0].toarray().ravel(), ends[1].toarray().ravel()
     high, low = (np.asarray(end, dtype=np.float64) for end in ends)
     ranges = high - low
-    distance = np.maximum(low, -high)
-    if not is_centered and (distance > MAX_DISTANCE * ranges)[ranges > 0].any():
-        j = int(np.where(ranges > 0, distance / ranges.clip(min=1e-300), 0).argmax())
-        return (
-            f"feature {j} has values from {low[j]:.6g} to {high[j]:.6g}, so far from "
-            "zero that its coefficient cannot grow without an intercept that is large, "
-            f"too: standardize the features, with make_pipeline(StandardScaler(), "
-            f"{name}(...))"
-        )
     ranges = ranges[ranges > 0]
     if not len(ranges):
         return ""
     ranges.sort()
     small, large = ranges[math.ceil(SMALL * len(ranges)) - 1], ranges[-1]
     if large < MAX_RATIO * small:
-        return _uniform_message(small, large, prior, name)
+        return "" if is_relative else _uniform_message(small, large, prior, name)
     return (
         f"the features have ranges from {ranges[0]:.2g} to {large:.2g}, "
         f"which no single scale of their coefficients suits, and prior={prior!r} has "
@@ -108,7 +96,7 @@ def many_classes_message(classes: np.ndarray, n_rows: int) -> str:
 
 def _uniform_message(small: float, large: float, prior: Any, name: str) -> str:
     """Say that all ranges are far from 1, where a fixed scale of 1 means nothing."""
-    if isinstance(prior.scale, HalfCauchy) or (large > LEAST and small < MOST):
+    if large > LEAST and small < MOST:
         return ""
     what = "has no room" if large <= LEAST else "sets no limit"
     return (
@@ -119,5 +107,9 @@ def _uniform_message(small: float, large: float, prior: Any, name: str) -> str:
     )
 
 
-def _is_default(scale: Any) -> bool:
-    return isinstance(scale, HalfCauchy) or scale == 1.0
+def _has_shared_scale(prior: Any) -> bool:
+    """Whether coefficients share a scale that is unknown, or the default."""
+    if not isinstance(prior, Prior):
+        return False  # the posterior of another fit
+    scale = getattr(prior, "scale", None)
+    return prior.relative_to == "all" or scale == DEFAULT_SCALE

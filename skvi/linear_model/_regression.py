@@ -18,18 +18,18 @@ from skvi._regressors import (
     with_noise_scale,
 )
 from skvi._warm_start import at_last_scales
-from skvi.base import Units
 from skvi.linear_model._base import BayesianLinearModel
 from skvi.linear_model._blocks import (
     check_gammas,
     check_noise_hyperprior,
-    quadratic,
     with_positive_blocks,
 )
-from skvi.linear_model._gaussian_model import GaussianLinearModel, column_means
+from skvi.linear_model._gaussian_model import GaussianLinearModel
+from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._regression_evidence import RegressionEvidenceMixin
 from skvi.linear_model._regression_exact import RegressionExactMixin
 from skvi.linear_model._starts import approach, start_near
+from skvi.linear_model._units import feature_units
 from skvi.posteriors import Posterior
 from skvi.predictors import LinearPredictor
 from skvi.priors import (
@@ -57,14 +57,6 @@ class GaussianRegression(
     BayesianLinearModel,
 ):
     """One target column: the model in the units of the fit, results in those of y."""
-
-    def _resolve_prior(self):
-        """Return priors by block; the intercept's may still need the data."""
-        prior, intercept = self._resolve("prior"), self.intercept_prior
-        wanted = intercept is None and self.fit_intercept
-        if wanted and _hyperprior(prior) is not None:
-            return {"coef": prior, "intercept": None}
-        return super()._resolve_prior()
 
     def _is_quick(self, n_rows, size):
         prior = self._coef_prior()
@@ -109,17 +101,17 @@ class GaussianRegression(
         return with_noise_scale(given, scale, type(self).__name__)
 
     def _find_units(self, data):
-        """Units of the target and origin of the features; whether y sets the former."""
+        """Units of the fit, and whether y sets those of the target."""
         given, robust = self._given_units(), not self.loss_function_.is_log_loss
         units = units_of(
             data.y, data.weight, given, self.normalize_y, self.fit_intercept, robust
         )
-        origin = None
-        if self.fit_intercept:
-            known = given is not None and np.shape(given.x_mean) == data.X.shape[1:]
-            origin = given.x_mean if known else column_means(data.X, data.weight)
-        standardizes = self.normalize_y and given is None
-        return replace(units, x_mean=origin), standardizes
+        if given is not None:
+            return units, False
+        origin, scale = feature_units(
+            data.X, data.weight, self.fit_intercept, self._relative_to()
+        )
+        return replace(units, x_mean=origin, x_scale=scale), self.normalize_y
 
     def _own_prior(self, layout, marginal, gammas):
         """Prior of the blocks without hyperprior; None if there are none."""
@@ -134,8 +126,10 @@ class GaussianRegression(
 
         Returns what was taken from y.
         """
-        prior = self.prior_
-        if not isinstance(prior, dict) or prior.get("intercept", 0) is not None:
+        prior, given = self.prior_, self.intercept_prior is not None
+        if isinstance(self.prior, dict):
+            given = given or "intercept" in self.prior
+        if given or isinstance(prior, Posterior) or not self.fit_intercept:
             return ()
         y = (data.y - units.y_mean) / units.y_scale
         size = math.sqrt(float(np.average(y**2, weights=data.weight)))
@@ -186,9 +180,6 @@ class GaussianRegression(
             return approach(problem, self._model.likelihood.length_scale)
         return super()._prepare(problem, solver)
 
-    def _coefficient_draws(self):
-        return self._in_units(torch.from_numpy(self._theta))
-
     def _check_posterior(self, posterior):
         check_gammas(posterior, self.posterior_family_)
 
@@ -198,50 +189,27 @@ class GaussianRegression(
 
     def _posterior_attributes(self, state):
         found = super(BayesianLinearModel, self)._posterior_attributes(state)
-        posterior, units = found["posterior_"], self._model.units
-        posterior.units = units
+        posterior = found["posterior_"]
+        posterior.units = self._model.units
         noise = self._noise_of(found)
         found |= {"noise_scale_": noise, "alpha_": noise**-2}
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
         found["exact_posterior_"] = exact = self._find_exact_posterior(state)
         if exact is not None:
             found["_normal"] = exact.normal()
-        if found["_normal"] is None:
-            return found | self._moments_of_draws(found)
-        return found | self._moments_of_normal(found["_normal"])
+            found["_nodes"] = NormalNodes.single(found["_normal"])
+        found |= self._moments_of(found["_nodes"], found["_theta"])
+        return found | self._scale_in_units(found)
 
-    def _moments_of_draws(self, found):
-        """Means and deviations of coefficients and intercept, in units of y and X."""
-        draws = self._in_units(torch.from_numpy(found["_theta"]), found["posterior_"])
-        moments, dtype = {}, self._model.dtype
-        for name in ("coef", "intercept"):
-            values = draws.get(name, np.zeros(len(draws["coef"])))
-            moments[f"{name}_"] = values.mean(0).astype(dtype)
-            moments[f"{name}_std_"] = values.std(0, ddof=1).astype(dtype)
-        return moments
-
-    def _moments_of_normal(self, normal):
-        """Means, deviations and covariances, in units of y and X."""
-        scale, dtype = self._model.units.y_scale, self._model.dtype
-        d = self.n_features_in_
-        mean, std = normal.mean.numpy(), normal.variance.sqrt().numpy()
-        found = {"coef_": (scale * mean[:d]).astype(dtype)}
-        found |= {"coef_std_": (scale * std[:d]).astype(dtype)}
-        found |= self._intercept_of(normal)
-        if normal.scale.ndim == 2:
-            covariance = normal.covariance().numpy()[:d, :d]
-            found["sigma_"] = (scale**2 * covariance).astype(dtype)
+    def _moments_of(self, nodes, theta):
+        """Of one target; with the covariance of the coefficients, if it is full."""
+        found = super()._moments_of(nodes, theta)
+        found = {name: values[0] for name, values in found.items()}
+        if nodes is not None and (normal := nodes.normals[0]).scale.ndim == 2:
+            root = self._model.in_units(normal.scale.T, is_difference=True)
+            root = root[:, : self.n_features_in_]
+            found["sigma_"] = (root.T @ root).numpy().astype(self._model.dtype)
         return found
-
-    def _intercept_of(self, normal):
-        """Intercept for the original features and target."""
-        units, kind = self._model.units, np.dtype(self._model.dtype).type
-        if units.x_mean is None:
-            return {"intercept_": kind(0), "intercept_std_": kind(0)}
-        move = torch.from_numpy(np.append(-units.x_mean, 1.0))
-        mean = float(move @ normal.mean) * units.y_scale + units.y_mean
-        std = units.y_scale * math.sqrt(quadratic(normal, move))
-        return {"intercept_": kind(mean), "intercept_std_": kind(std)}
 
     def _noise_of(self, found):
         """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
@@ -257,7 +225,7 @@ class GaussianRegression(
         """Mean precisions of the coefficients, if their prior is normal."""
         if "coef_precision" in posterior.layout:
             shape, rate = posterior.part("coef_precision").as_gamma()
-            value = (shape / rate).numpy() / self._model.units.y_scale**2
+            value = (shape / rate).numpy()
         elif isinstance(self.prior_, Posterior):
             return {}
         else:
@@ -266,7 +234,8 @@ class GaussianRegression(
             ).as_normal()
             if normal is None:
                 return {}
-            value = (1 / normal.variance).numpy() / self._model.units.y_scale**2
+            value = (1 / normal.variance).numpy()
+        value = value * self._precision_unit()
         shared = bool((value == value[0]).all())
         if shared and len(posterior.layout["coef"].shape) and self._is_shared():
             return {"lambda_": float(value[0])}
@@ -277,14 +246,10 @@ class GaussianRegression(
         return gamma is None or gamma.is_shared
 
     def _drawn(self):
-        theta = torch.from_numpy(self._theta)
+        theta, model = torch.from_numpy(self._theta), self._model
         noise = self._noise_draws(theta) * torch.ones_like(theta[:, :1])
-        # For the original features: their origin shifts the intercept.
-        draws = self._in_units(theta)
-        columns = [draws["coef"], draws.get("intercept", np.zeros(len(theta)))[:, None]]
-        raw = torch.from_numpy(np.hstack(columns))
-        predictor = LinearPredictor(self.n_features_in_)
-        return NormalDraws(predictor, raw, noise, Units(0.0, 1.0))
+        own = theta[:, : model.predictor.layout.size]
+        return NormalDraws(model.predictor, own, noise, model.units, read=model.design)
 
     def _mixture(self, X):
         """Predictions in units of y; None where f is a normal, and so is the noise."""
@@ -309,7 +274,7 @@ class GaussianRegression(
 
     def _function_moments(self, X):
         """Mean and variance of f, and covariance factor, in units of y."""
-        rows, predictor = self._model.design(X)
+        rows, predictor = self._model.design(X), self._model.predictor
         normal = self._normal
         work = X.shape[0] * normal.size**normal.scale.ndim
         with torch.no_grad(), limit_threads(work, self.n_jobs):
@@ -339,7 +304,7 @@ class GaussianRegression(
 
     def _covariance(self, X):
         """Covariance of new observations in the rows of X, (n, n)."""
-        rows, predictor = self._model.design(X)
+        rows, predictor = self._model.design(X), self._model.predictor
         normal, d = self._normal, X.shape[0]
         root = normal.scale if normal.scale.ndim == 2 else torch.diag(normal.scale)
         if normal.factor is not None:
@@ -360,7 +325,7 @@ class GaussianRegression(
     @torch.no_grad()
     def _functions(self, X, theta):
         """Values of f in units of y, one row for each draw, (S, n)."""
-        rows, predictor = self._model.design(X)
+        rows, predictor = self._model.design(X), self._model.predictor
         f = predictor.forward(theta, rows.to(torch.float64))[..., 0]
         return f * self._model.units.y_scale + self._model.units.y_mean
 
@@ -372,20 +337,23 @@ class GaussianRegression(
             return torch.exp(-0.5 * log_precision) * self._model.units.y_scale
         return self.noise_scale_
 
-    def _in_units(self, theta, posterior=None):
-        """Draws as blocks, in units of X and y."""
-        layout, units = (posterior or self.posterior_).layout, self._model.units
-        blocks = layout.unpack(theta)
-        coef = blocks["coef"][:, 0].numpy()
-        found = {"coef": coef * units.y_scale}
-        if "intercept" in blocks:
-            at_zero = blocks["intercept"][:, 0].numpy() - coef @ units.x_mean
-            found["intercept"] = at_zero * units.y_scale + units.y_mean
-        for name in ("noise_precision", "coef_precision"):
-            if name in blocks:
-                value = blocks[name].numpy() / units.y_scale**2
+    def _in_units(self, theta):
+        """Draws as blocks, in units of X and y, without axes for one target."""
+        found = super()._in_units(theta)
+        for name in ("coef", "intercept"):
+            if name in found:
+                found[name] = found[name][:, 0]
+        scale = self._model.units.y_scale
+        units = {"noise_precision": scale**-2, "coef_precision": self._precision_unit()}
+        for name, unit in units.items():
+            if name in found:
+                value = found[name] * unit
                 found[name] = value[:, 0] if value.shape[1] == 1 else value
         return found
+
+    def _precision_unit(self):
+        """Precision of coefficients in units of X and y, where it is 1 in the fit."""
+        return (self._model.units.x_scale / self._model.units.y_scale) ** 2
 
 
 def _build_prior(prior, layout):

@@ -31,7 +31,7 @@ class RegressionExactMixin:
 
     def _exact_mixture(self, X):
         """Distributions of new targets in the rows of X."""
-        rows, predictor = self._model.design(X)
+        rows, predictor = self._model.design(X), self._model.predictor
         exact, units = self.exact_posterior_, self._model.units
         with torch.no_grad(), limit_threads(X.shape[0] * X.shape[1] ** 2, self.n_jobs):
             return exact.mixture(exact.functions(predictor, rows, units), units)

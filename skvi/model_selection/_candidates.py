@@ -156,6 +156,8 @@ def _unit(candidate: Any) -> dict[str, tuple[Any, str]]:
 def _normalization(params: dict[str, Any]) -> tuple[Any, str]:
     """Quantities that the prior takes from y; robust losses also use these units."""
     scaled, prior = params.get("normalize_y"), params.get("prior")
+    if scaled is None:
+        return None, "None"  # targets without units
     if isinstance(prior, Posterior) and prior.units is not None:
         return False, "the units of the posterior that is the prior"
     if scaled and not params.get("fit_intercept", True):

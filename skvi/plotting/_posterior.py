@@ -321,9 +321,10 @@ def _choose(
 
 def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     """Marginal density of a coefficient before the data, in its own units."""
-    # Priors of regressions refer to the standardized target.
+    # Priors refer to standardized targets, and relative ones to the scales of columns.
     units = fitted.posterior_.units
-    unit = 1.0 if units is None else units.y_scale
+    x_scale = np.broadcast_to(units.x_scale, fitted.n_features_in_)[index]
+    unit = units.y_scale / x_scale
     theta = torch.from_numpy(grid / unit)
     prior = fitted.prior_
     prior = prior["coef"] if isinstance(prior, dict) else prior
@@ -344,7 +345,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     if built.learned:
         learned = fitted.prior_scale_
         scale = learned["coef"] if isinstance(learned, dict) else learned
-        built = built.bind(torch.from_numpy(np.log([scale])))
+        built = built.bind(torch.from_numpy(np.log([scale * x_scale])))
     return built.log_prob(theta[:, None]).exp().numpy() / unit
 
 

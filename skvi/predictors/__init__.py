@@ -1,6 +1,5 @@
 """Predictors: f(theta, X), the only place that combines parameters and features."""
 
-from skvi.predictors._centered import CenteredLinearPredictor
 from skvi.predictors._linear import LinearPredictor
 from skvi.predictors._mlp import ACTIVATIONS, MLPPredictor
 from skvi.predictors._module import ModulePredictor
@@ -10,7 +9,6 @@ from skvi.predictors.base import Predictor
 
 __all__ = [
     "ACTIVATIONS",
-    "CenteredLinearPredictor",
     "LinearPredictor",
     "MLPPredictor",
     "ModulePredictor",

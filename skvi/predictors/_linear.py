@@ -301,7 +301,7 @@ class LinearPredictor(Predictor):
         if self.n_outputs == 1 and is_full and is_dense(X):
             return dense_moments(X, normal.mean, normal.scale, self.fit_intercept)
         mean = self.project(X, normal.mean[:, None])[..., 0]
-        if is_full and isinstance(X, torch.Tensor) and self._pays(len(X)):
+        if is_full and not isinstance(X, SparseRows) and self._pays(len(X)):
             return mean, self._all_covariances(X, times_transpose(normal.scale))
         second_moment = self._covariance if is_full else self._variance
         width = self.n_outputs * (self.layout.size if is_full else 1)

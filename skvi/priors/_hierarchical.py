@@ -44,6 +44,7 @@ class HierarchicalNormal(Prior):
     """
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
+    relative_to = "all"
     intercept_scale = VAGUE_SCALE
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:

@@ -48,6 +48,7 @@ class LogUniform(Prior):
     LogUniform()
     """
 
+    relative_to = "each"
     intercept_scale = VAGUE_SCALE
 
     def build(self, layout: Layout) -> BuiltPrior:

@@ -101,6 +101,7 @@ class ARD(Prior):
     """
 
     _parameter_constraints: dict = {"shape": POSITIVE, "rate": POSITIVE}
+    relative_to = "each"
     intercept_scale = VAGUE_SCALE
 
     def __init__(self, shape: float = 1e-6, rate: float = 1e-6) -> None:

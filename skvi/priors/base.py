@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VAGUE_SCALE", "BuiltPrior", "Prior"]
 
-# Scale of intercepts for priors without their own scale.
+# Scale of weak priors of intercepts.
 VAGUE_SCALE = 10.0
 
 
@@ -282,8 +282,20 @@ class Prior(Component):
     """
 
     @property
+    def relative_to(self) -> str | None:
+        """What its scale is relative to, in linear models.
+
+        A scale that is unknown or learned has no units of its own: it is relative to
+        "all" columns, to the root mean square of their standard deviations; or, if
+        there is one for each coefficient, to that of "each" column. So the fit does not
+        depend on the units of the features. None, where `scale` is a number or there is
+        none: the prior is in the units of the features, as the user has chosen them.
+        """
+        return None if isinstance(getattr(self, "scale", 1.0), Real) else "all"
+
+    @property
     def intercept_scale(self) -> float | None:
-        """Standard deviation of the normal prior of intercepts beside this prior.
+        """Standard deviation of the normal prior of a network's intercepts beside it.
 
         An intercept is not an effect: it is neither shrunk by a sparse prior nor used
         to learn a scale. It gets `scale` if that is a number, `VAGUE_SCALE` if it is

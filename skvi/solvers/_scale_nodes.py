@@ -20,7 +20,7 @@ from skvi.solvers._mode import add, scale_of
 from skvi.solvers._solution import Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
-from skvi.targets import SupervisedTarget
+from skvi.targets import HierarchicalTarget, SupervisedTarget
 
 __all__ = ["OverScales", "over_scales"]
 
@@ -51,7 +51,7 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
     target = problem.target
     can = (
         isinstance(target, SupervisedTarget)
-        and not target.is_extended
+        and not isinstance(target, HierarchicalTarget)
         and target.prior.n_unknown_scales == 1
         and problem.objective.kind == "expectation"
         and problem.divergence.kl_weight is not None

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from scipy.linalg.blas import dtrmm
 
+from skvi.utils._shifted import ShiftedRows
 from skvi.utils._threads import over_threads
+
+Dense = torch.Tensor | ShiftedRows
 
 __all__ = ["dense_gram", "dense_moments", "is_dense"]
 
@@ -25,17 +28,17 @@ BUFFER_ELEMENTS, MIN_ROWS = 2**17, 512
 BLOCK_COLUMNS = 48
 
 
-def is_dense(X: Any) -> TypeGuard[torch.Tensor]:
+def is_dense(X: Any) -> TypeGuard[Dense]:
     """Whether X is a matrix in the CPU's memory."""
-    return isinstance(X, torch.Tensor) and X.is_cpu
+    return isinstance(X, torch.Tensor | ShiftedRows) and X.is_cpu
 
 
-def dense_gram(X: torch.Tensor, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
+def dense_gram(X: Dense, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
     """Return ``A' diag(h) A`` with A = X, or ``[X, 1]``.
 
     Parameters
     ----------
-    X : Tensor of shape (n, d)
+    X : Tensor or ShiftedRows of shape (n, d)
     h : Tensor of shape (n,)
         Not negative, in float64.
     with_ones : bool
@@ -45,30 +48,27 @@ def dense_gram(X: torch.Tensor, h: torch.Tensor, with_ones: bool) -> torch.Tenso
     Tensor of shape (P, P)
         In float64.
     """
-    values, root = X.numpy(), np.sqrt(h.numpy())
-    width = values.shape[1] + with_ones
+    root, width = np.sqrt(h.numpy()), X.shape[1] + with_ones
 
     def gram_of(rows: slice) -> np.ndarray:
         out = np.zeros((width, width))
-        for chunk, at, buffer in _chunks(values, rows, width):
-            r = root[at]
-            np.multiply(chunk, r[:, None], out=buffer[:, : chunk.shape[1]])
-            buffer[:, chunk.shape[1] :] = r[:, None]
+        for at, buffer in _chunks(X, rows, width):
+            buffer *= root[at, None]
             out += np.matmul(buffer.T, buffer)
         return out
 
-    parts = over_threads(gram_of, len(values), len(values) * width**2)
+    parts = over_threads(gram_of, len(X), len(X) * width**2)
     return torch.from_numpy(reduce(np.add, parts))
 
 
 def dense_moments(
-    X: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, with_ones: bool
+    X: Dense, mean: torch.Tensor, scale: torch.Tensor, with_ones: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ``A @ mean``, and the squared norms of the rows of ``A @ scale``.
 
     Parameters
     ----------
-    X : Tensor of shape (n, d)
+    X : Tensor or ShiftedRows of shape (n, d)
     mean : Tensor of shape (P,)
     scale : Tensor of shape (P, P)
         Lower triangular.
@@ -80,14 +80,13 @@ def dense_moments(
     mean, variance : Tensor of shape (n,)
         In float64.
     """
-    values, center, factor = X.numpy(), mean.numpy(), scale.numpy()
-    n_rows, width = len(values), len(center)
+    center, factor = mean.numpy(), scale.numpy()
+    n_rows, width = len(X), len(center)
     found = np.empty((2, n_rows))
 
     def moments_of(rows: slice) -> None:
         is_all = rows == slice(0, n_rows)
-        for chunk, at, buffer in _chunks(values, rows, width):
-            buffer[:, : chunk.shape[1]], buffer[:, chunk.shape[1] :] = chunk, 1.0
+        for at, buffer in _chunks(X, rows, width):
             np.matmul(buffer, center, out=found[0, at])
             times = _times_triangular if is_all else _times_blocks
             root = times(buffer, factor)
@@ -112,13 +111,17 @@ def _times_blocks(rows: np.ndarray, factor: np.ndarray) -> np.ndarray:
     return out
 
 
-def _chunks(
-    values: np.ndarray, rows: slice, width: int
-) -> Iterator[tuple[np.ndarray, slice, np.ndarray]]:
-    """Rows of X, their slice, and a buffer of that width."""
-    n_rows = rows.stop - rows.start
+def _chunks(X: Dense, rows: slice, width: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of rows, and a buffer with them and with ones up to that width."""
+    n_rows, d = rows.stop - rows.start, X.shape[1]
     step = min(n_rows, max(BUFFER_ELEMENTS // width, MIN_ROWS))
     buffer = np.empty((step, width))
     for start in range(rows.start, rows.stop, step):
         at = slice(start, min(start + step, rows.stop))
-        yield values[at], at, buffer[: at.stop - at.start]
+        part = buffer[: at.stop - at.start]
+        part[:, d:] = 1.0
+        if isinstance(X, ShiftedRows):
+            X.fill(at, part[:, :d])
+        else:
+            part[:, :d] = X[at].numpy()
+        yield at, part

@@ -1,6 +1,7 @@
 """Sparse feature matrices with the few operations that linear models need."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,49 @@ class SparseRows(Movable):
     ----------
     matrix : sparse matrix or array of shape (n, d)
         Not changed; its values are shared if possible.
+    shift : ndarray of shape (d,), default=None
+        Added to every row, by a product of rank one; None is 0.
     """
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: Any, shift: np.ndarray | None = None) -> None:
         matrix = matrix.tocsr()
         if not matrix.has_canonical_format:
             matrix = matrix.copy()
             matrix.sum_duplicates()
-        self.matrix, self.shape = matrix, matrix.shape
+        self.matrix, self.shift, self.shape = matrix, shift, matrix.shape
 
     @classmethod
-    def _of(cls, matrix: Any) -> "SparseRows":
+    def standardized(cls, matrix: Any, origin: np.ndarray, scale: Any) -> "SparseRows":
+        """Rows of ``(matrix - origin) / scale``, with the zeros of the matrix.
+
+        A column without zeros is changed itself: far from zero, the difference of two
+        large products would lose its digits.
+
+        Parameters
+        ----------
+        matrix : sparse matrix or array of shape (n, d)
+        origin : ndarray of shape (d,)
+        scale : float or ndarray of shape (d,)
+
+        Returns
+        -------
+        SparseRows
+        """
+        found = cls(matrix)
+        rows, columns = found.matrix, found.matrix.indices
+        n_stored = np.bincount(columns, minlength=rows.shape[1])
+        own = np.where(n_stored == rows.shape[0], origin, 0.0)
+        if own.any() or np.any(scale != 1.0):
+            scale = np.broadcast_to(np.asarray(scale, np.float64), origin.shape)
+            values = (rows.data.astype(np.float64) - own[columns]) / scale[columns]
+            found.matrix = _with_values(rows, values)
+        found.shift = (own - origin) / scale
+        return found
+
+    def _like(self, matrix: Any, shift: np.ndarray | None) -> "SparseRows":
         """Wrap a matrix that is in canonical form."""
-        out = object.__new__(cls)
-        out.matrix, out.shape = matrix, matrix.shape
+        out = object.__new__(type(self))
+        out.matrix, out.shift, out.shape = matrix, shift, matrix.shape
         return out
 
     def __len__(self) -> int:
@@ -50,9 +80,8 @@ class SparseRows(Movable):
         """Select rows, by a slice or a tensor of indices."""
         if isinstance(rows, slice) and rows.indices(len(self)) == (0, len(self), 1):
             return self
-        return self._of(
-            self.matrix[rows if isinstance(rows, slice) else np.asarray(rows)]
-        )
+        rows = rows if isinstance(rows, slice) else np.asarray(rows)
+        return self._like(self.matrix[rows], self.shift)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,9 +94,9 @@ class SparseRows(Movable):
         return max(1, math.ceil(self.matrix.nnz / max(len(self), 1)))
 
     @property
-    def T(self) -> "SparseRows":
+    def T(self) -> "_Transposed":
         """The transpose, which supports products only."""
-        return self._of(self.matrix.T)
+        return _Transposed(self)
 
     def to(self, kind: torch.dtype | torch.device) -> "SparseRows":
         """Values in another dtype, or on the CPU, where they are."""
@@ -81,37 +110,81 @@ class SparseRows(Movable):
         name = str(kind).removeprefix("torch.")
         if self.matrix.dtype == name:
             return self
-        return self._of(self.matrix.astype(name))
+        return self._like(self.matrix.astype(name), self.shift)
 
     def square(self) -> "SparseRows":
         """Elementwise square."""
-        return self._of(self.matrix.power(2))
+        if self.shift is None:
+            return self._like(self.matrix.power(2), None)
+        values = self.matrix.data * (
+            self.matrix.data + 2 * self.shift[self.matrix.indices]
+        )
+        return self._like(_with_values(self.matrix, values), self.shift**2)
+
+    def dense(self) -> torch.Tensor:
+        """Return a tensor, (n, d): for few rows."""
+        values = self.matrix.toarray()
+        return torch.from_numpy(values if self.shift is None else values + self.shift)
 
     def __matmul__(self, dense: torch.Tensor) -> torch.Tensor:
         """Multiply by a dense vector or matrix, differentiable in it."""
-        return _Product.apply(dense, self.matrix)
+        return _Product.apply(dense, self.times, self.t_times)
+
+    def times(self, right: np.ndarray) -> np.ndarray:
+        """Return ``X @ right``."""
+        out = self.matrix @ right
+        return out if self.shift is None else out + self._shift_as(right) @ right
+
+    def t_times(self, left: np.ndarray) -> np.ndarray:
+        """Return ``X.T @ left``."""
+        out = self.matrix.T @ left
+        if self.shift is None:
+            return out
+        return out + np.multiply.outer(self._shift_as(left), left.sum(0))
+
+    def _shift_as(self, other: np.ndarray) -> np.ndarray:
+        return np.asarray(self.shift).astype(other.dtype, copy=False)
 
     def gram(self, weights: torch.Tensor) -> torch.Tensor:
         """Return ``X' diag(weights) X``, dense, (d, d)."""
-        scaled = sparse.diags_array(weights.numpy()) @ self.matrix
-        return torch.from_numpy(
-            np.ascontiguousarray((self.matrix.T @ scaled).toarray())
-        )
+        h = weights.numpy()
+        scaled = sparse.diags_array(h) @ self.matrix
+        out = np.ascontiguousarray((self.matrix.T @ scaled).toarray())
+        if self.shift is not None:
+            edge = np.multiply.outer(self.matrix.T @ h, self.shift)
+            out += edge + edge.T + h.sum() * np.multiply.outer(self.shift, self.shift)
+        return torch.from_numpy(out)
+
+
+class _Transposed:
+    """The transpose of `SparseRows`, for products."""
+
+    def __init__(self, rows: SparseRows) -> None:
+        self.rows = rows
+
+    def __matmul__(self, dense: torch.Tensor) -> torch.Tensor:
+        return _Product.apply(dense, self.rows.t_times, self.rows.times)
+
+
+def _with_values(matrix: Any, values: np.ndarray) -> Any:
+    """Matrix with other values in the same places, which it shares."""
+    return type(matrix)((values, matrix.indices, matrix.indptr), matrix.shape)
 
 
 Features = torch.Tensor | SparseRows
+Times = Callable[[np.ndarray], np.ndarray]
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: torch.Tensor, matrix: Any) -> torch.Tensor:
-        ctx.matrix = matrix
-        return torch.from_numpy(matrix @ dense.detach().numpy())
+    def forward(ctx: Any, dense: torch.Tensor, times: Times, back: Times) -> Any:
+        ctx.back = back
+        return torch.from_numpy(times(dense.detach().numpy()))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple:
-        return torch.from_numpy(ctx.matrix.T @ gradient.numpy()), None
+        return torch.from_numpy(ctx.back(gradient.numpy())), None, None
 
 
 def as_rows(X: Any) -> Features:

@@ -81,11 +81,11 @@ def test_memory_maps_are_shared(tmp_path):
     assert rows.take(slice(3, 5)).X.data_ptr() == X[3:].ctypes.data
 
 
-def test_rows_centered_where_they_are_read():
-    """Wrong variants: not centered; a copy of all of them."""
-    X = torch.from_numpy(KINDS["single"])
-    shifted = ShiftedRows(X, torch.tensor([1.0, 2.0, 3.0]))
-    expected = X.double() - torch.tensor([1.0, 2.0, 3.0]).double()
+def test_rows_standardized_where_they_are_read():
+    """Wrong variants: not centered; a copy of all of them; in single precision."""
+    X, scale = torch.from_numpy(KINDS["single"]), torch.tensor([1.0, 0.3, 7.0]).double()
+    shifted = ShiftedRows(X, torch.tensor([1.0, 2.0, 3.0]), scale)
+    expected = (X.double() - torch.tensor([1.0, 2.0, 3.0]).double()) / scale
     assert torch.equal(shifted[3:5], expected[3:5])
     assert torch.equal(shifted.to(torch.float32), expected.float())
     assert shifted.to(torch.device("cpu")).X is X

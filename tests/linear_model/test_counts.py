@@ -81,8 +81,9 @@ def test_exposure_is_an_offset_of_the_log_rate():
     rates = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(
         X, Y / T, sample_weight=T
     )
-    assert rates.coef_ == pytest.approx(counts.coef_, abs=1e-6)
-    assert rates.intercept_ == pytest.approx(counts.intercept_, abs=1e-6)
+    # But for the intercept's prior, which acts at means with other weights.
+    assert rates.coef_ == pytest.approx(counts.coef_, abs=1e-5)
+    assert rates.intercept_ == pytest.approx(counts.intercept_, abs=1e-5)
     assert rates.coef_std_ == pytest.approx(counts.coef_std_, rel=1e-5)
     plain = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(X, Y)
     twice = BayesianPoissonRegressor(**{"prior": "normal", **WIDE}).fit(

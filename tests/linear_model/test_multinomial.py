@@ -38,6 +38,8 @@ LOADERS = {"iris": load_iris, "wine": load_wine, "digits": load_digits}
 REFERENCES = load()["multinomial"]
 LOSSES = [LogLoss(), BetaLoss(1.5), GammaLoss(1.5)]
 SETS = ["iris", "wine"]
+# That of the references, whose features are standardized.
+REFERENCE_PRIOR = {"prior": "normal", "intercept_prior": "normal"}
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 posteriors = pytest.mark.parametrize("posterior", ["mean_field", "full_rank"])
 
@@ -51,7 +53,7 @@ def data(name):
 @lru_cache
 def fitted(name, posterior, objective="elbo"):
     model = BayesianLogisticRegression(
-        posterior=posterior, objective=objective, random_state=0, prior="normal"
+        posterior=posterior, objective=objective, random_state=0, **REFERENCE_PRIOR
     )
     return model.fit(*data(name))
 
@@ -439,7 +441,9 @@ def test_lower_bound_of_digits_is_the_optimum():
     """Ten classes, factorized: 0.01 nat of the independent optimum."""
     X, y = data("digits")
     X, y = X[::12], y[::12]
-    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(X, y)
+    X = scale(X)
+    model = BayesianLogisticRegression(posterior="mean_field", **REFERENCE_PRIOR)
+    model.fit(X, y)
     problem = Multinomial(X, y, line=(49, 0.5))
     value = problem.optimum(full_rank=False, n_runs=1, max_iter=150)[0]
     assert model.converged_
@@ -454,8 +458,9 @@ def test_two_symmetric_columns_are_the_binary_model(posterior):
     compared for the full rank. Wrong variant: scale 2 s.
     """
     X, y = data("iris")
-    X, y = X[50:], y[50:] - 1
-    binary = BayesianLogisticRegression(prior=Normal(2**0.5 * 1.5), tol=1e-9)
+    X, y = scale(X[50:]), y[50:] - 1
+    own = Normal(2**0.5 * 1.5)
+    binary = BayesianLogisticRegression(prior=own, intercept_prior=own, tol=1e-9)
     binary.fit(X, y)
     predictor = LinearPredictor(4, 2)
     prior = Normal(1.5).build(predictor.layout)

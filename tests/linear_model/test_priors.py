@@ -1,5 +1,7 @@
 """Priors in estimators: intercepts, fits, posteriors as priors, nested parameters."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,11 @@ from sklearn.preprocessing import scale
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.likelihoods import GaussianLikelihood
-from skvi.linear_model import BayesianLogisticRegression
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
 from skvi.losses import LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
@@ -87,35 +93,37 @@ def test_sparse_priors_shrink_noise_and_leave_signal():
     assert precision[0] < 1 < precision[1:].min()
 
 
+class Mine(Prior):
+    def build(self, layout):
+        return Normal().build(layout)
+
+
+@pytest.mark.parametrize("estimator", ["classes", "counts", "numbers"])
 @pytest.mark.parametrize(
-    ("prior", "scale"),
-    [
-        ("normal", 1.0),
-        (Laplace(0.5), 0.5),
-        (StudentT(scale=2.0), 2.0),
-        (Horseshoe(0.1), 0.1),
-        ("ard", 10.0),
-        ("log_uniform", 10.0),
-        (Normal("learn"), 10.0),
-    ],
+    "prior",
+    ["normal", Laplace(0.5), Horseshoe(0.1), "ard", Normal("learn"), Mine()]
+    + [{"coef": StudentT(scale=2.0)}, {"weight": Normal(0.3)}],
     ids=str,
 )
-def test_intercepts_never_get_a_sparse_prior(prior, scale, data):
-    X, y = data
-    model = BayesianLogisticRegression(prior=prior).fit(X[:40, :2], y[:40])
-    assert repr(model.prior_["intercept"]) == f"Normal(scale={scale})".replace(
-        "(scale=1.0)", "()"
-    )
+def test_the_intercept_has_a_prior_of_its_own(prior, estimator):
+    """Whatever that of the coefficients is: else both would be compared at once.
 
-
-def test_a_prior_without_a_scale_asks_for_one(data):
-    class Mine(Prior):
-        def build(self, layout):
-            return Normal().build(layout)
-
-    with pytest.raises(IncompatibleComponentsError, match="Give intercept_prior"):
-        BayesianLogisticRegression(prior=Mine()).fit(*data)
-    BayesianLogisticRegression(prior=Mine(), intercept_prior="normal").fit(*data)
+    For numbers it is the root mean square of the target. Wrong variants: the scale of
+    the coefficients; a sparse one.
+    """
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = np.abs(X[:, 0]).round() + (X[:, 1] > 0) + 1.0
+    scale, model = 10.0, BayesianPoissonRegressor(prior=prior)
+    if estimator == "classes":
+        model, y = BayesianLogisticRegression(prior=prior), y > 2
+    elif estimator == "numbers":
+        model, scale = BayesianLinearRegression(prior=prior, normalize_y=False), 2.0
+        y *= 2 / np.sqrt(np.mean(y**2))
+    model.max_iter = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y)
+    assert model.prior_["intercept"].scale == pytest.approx(scale)
 
 
 def test_improper_priors_have_no_evidence(data):

@@ -16,7 +16,7 @@ from skvi.linear_model import BayesianLinearRegression
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, Gamma, MeanFieldNormal, Product
-from skvi.predictors import CenteredLinearPredictor, LinearPredictor
+from skvi.predictors import LinearPredictor
 from skvi.priors import ARD, HierarchicalNormal, Normal
 from skvi.solvers import (
     Alternating,
@@ -26,7 +26,7 @@ from skvi.solvers import (
     _conjugate,
 )
 from skvi.targets import GammaHyperprior, HierarchicalTarget, summarize
-from skvi.utils._sparse import as_rows
+from skvi.utils._sparse import SparseRows
 
 TIGHT = SolverOptions(max_iter=2000, tol=1e-11)
 
@@ -76,11 +76,11 @@ def test_sum_of_squares_is_that_of_the_rows(shape, is_sparse):
     w = rng.uniform(0.5, 2, shape[0])
     offset = w @ X / w.sum()
     centered, w = X - offset, torch.from_numpy(w)
+    predictor = LinearPredictor(shape[1])
     if is_sparse:
-        predictor = CenteredLinearPredictor(torch.from_numpy(offset))
-        data = summarize(predictor, as_rows(csr_matrix(X)), y, w)
+        rows = SparseRows.standardized(csr_matrix(X), offset, 1.0)
+        data = summarize(predictor, rows, y, w)
     else:
-        predictor = LinearPredictor(shape[1])
         data = summarize(predictor, torch.from_numpy(centered), y, w)
     coef = torch.from_numpy(rng.standard_normal((5, shape[1])))
     intercept = torch.from_numpy(rng.standard_normal(5))
@@ -105,38 +105,6 @@ def test_nearly_collinear_features_keep_their_digits():
     np.testing.assert_allclose(
         data.vectors @ data.solution, [1.0, -0.5], rtol=1e-6, atol=1e-6
     )
-
-
-@pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
-def test_centered_predictor_is_one_of_centered_features(kind, make_normal):
-    """Wrong variant: the intercept moved by + offset' coef."""
-    from scipy.sparse import random_array
-
-    rng = np.random.default_rng(0)
-    X = random_array((9, 4), density=0.5, rng=rng, format="csr")
-    offset, h = torch.from_numpy(rng.standard_normal(4)), torch.rand(9).double()
-    dense = torch.from_numpy(X.toarray()) - offset
-    a, b = CenteredLinearPredictor(offset), LinearPredictor(4)
-    rows = as_rows(X)
-    theta = torch.from_numpy(rng.standard_normal((3, 5)))
-    pairs = [
-        (a.forward(theta, rows), b.forward(theta, dense)),
-        (a.project(rows, theta.T), b.project(dense, theta.T)),
-        (a.pull_back(rows, h), b.pull_back(dense, h)),
-        (a.gram(rows, h), b.gram(dense, h)),
-        (a.gram_diagonal(rows, h), b.gram_diagonal(dense, h)),
-    ]
-    if kind == "low_rank":
-        normal = NormalForm(theta[0], theta[1].abs(), theta.T[:, :2].contiguous())
-        mean = b.project(dense, normal.mean[:, None])[:, 0]
-        root = torch.linalg.cholesky(normal.covariance())
-        expected = mean, b.project(dense, root).square().sum(1)
-    else:
-        normal = make_normal(5, kind)
-        expected = b.moments(dense, normal)
-    pairs += zip(a.moments(rows, normal), expected, strict=True)
-    for found, wanted in pairs:
-        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
 
 
 # --- densities -----------------------------------------------------------------------

@@ -7,7 +7,6 @@ from skvi.likelihoods import BernoulliLikelihood, GaussianLikelihood, PoissonLik
 from skvi.losses import BetaLoss, LogLoss
 from skvi.posteriors import FullRankNormal
 from skvi.predictors import LinearPredictor
-from skvi.predictors._centered import CenteredLinearPredictor
 from skvi.priors import Laplace, Normal, build_prior
 from skvi.targets import (
     SupervisedTarget,
@@ -77,15 +76,12 @@ def test_linear_models(kind, prior, likelihood, is_weighted, make_normal, monkey
 
 @kinds
 def test_other_designs(kind, make_normal):
-    """Without an intercept, centered, in single precision."""
+    """Without an intercept, in single precision."""
     bernoulli, normal = BernoulliLikelihood(), make_normal(D, kind, seed=2)
     bare = LinearPredictor(D, fit_intercept=False)
     target = make_target(make_normal, PRIORS[0], bernoulli, predictor=bare)
     assert_same(target, normal, randn(5, D, seed=3))
     normal, position = make_normal(D + 1, kind, seed=2), randn(5, D + 1, seed=3)
-    centered = CenteredLinearPredictor(randn(D, seed=6))
-    target = make_target(make_normal, PRIORS[0], bernoulli, predictor=centered)
-    assert_same(target, normal, position)
     target = make_target(make_normal, PRIORS[0], bernoulli, X=randn(N, D).float())
     assert target.whitened(normal).slope(position).dtype == torch.float64
     assert_same(target, normal, position)

@@ -21,7 +21,7 @@ from skvi.likelihoods import (
 from skvi.losses import BetaLoss, LogLoss
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, LowRankNormal, MeanFieldNormal, Product
-from skvi.predictors import CenteredLinearPredictor, LinearPredictor, MLPPredictor
+from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import (
     ARD,
     FlatReference,
@@ -108,7 +108,6 @@ def make_parts():
         "no prior": FlatReference(),
         **{repr(likelihood): likelihood for likelihood in likelihoods},
         "network": MLPPredictor(3, 1, (2,)),
-        "centered": CenteredLinearPredictor(torch.ones(3)),
         "rows": Rows(X, X[:, 0]),
         "target": dense,
         "sparse target": make_target(as_rows(sparse.csr_array(X.numpy()))),

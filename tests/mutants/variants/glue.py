@@ -149,8 +149,8 @@ VARIANTS = [
     _v(
         "units-of-the-prior-are-of-y",
         "linear_model/_regression.py",
-        "standardizes = self.normalize_y and given is None",
-        "standardizes = self.normalize_y",
+        "return units, False",
+        "return units, self.normalize_y",
         "units of earlier data are said to come from y",
     ),
     _v(

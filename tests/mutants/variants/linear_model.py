@@ -92,7 +92,7 @@ VARIANTS = [
     _v(
         "ranges-ratio-alone",
         "_ranges.py",
-        "return _uniform_message(small, large, prior, name)",
+        'return "" if is_relative else _uniform_message(small, large, prior, name)',
         'return ""',
         "features of 1e-8 or 1e8 pass without a word",
     ),
@@ -140,9 +140,9 @@ VARIANTS = [
     ),
     _v(
         "intercept-moved-the-wrong-way",
-        "_regression.py",
-        "np.append(-units.x_mean, 1.0)",
-        "np.append(units.x_mean, 1.0)",
+        "_units.py",
+        'parts.append(y_scale * blocks["intercept"] - shift)',
+        'parts.append(y_scale * blocks["intercept"] + shift)',
         "the intercept moved by + offset' coef",
     ),
     _v(
@@ -162,8 +162,8 @@ VARIANTS = [
     _v(
         "precision-units",
         "_regression.py",
-        "value = (shape / rate).numpy() / self._model.units.y_scale**2",
-        "value = (shape / rate).numpy() * self._model.units.y_scale**2",
+        "(self._model.units.x_scale / self._model.units.y_scale) ** 2",
+        "(self._model.units.y_scale / self._model.units.x_scale) ** 2",
         "precisions in the inverse units",
     ),
     _v(
@@ -189,9 +189,9 @@ VARIANTS = [
     ),
     _v(
         "coefficient-variance-for-std",
-        "_base.py",
-        "torch.stack([normal.mean, normal.variance.sqrt()])",
-        "torch.stack([normal.mean, normal.variance])",
+        "_units.py",
+        "return mean, variance.sqrt()",
+        "return mean, variance",
         "variances of coefficients for their deviations",
     ),
     _v(
@@ -232,8 +232,8 @@ VARIANTS = [
     _v(
         "origin-of-second-data",
         "_regression.py",
-        "origin = given.x_mean if known else column_means(data.X, data.weight)",
-        "origin = column_means(data.X, data.weight)",
+        "return units, False",
+        "return replace(units, x_mean=data.X.mean(0)), False",
         "features centered by the second data, under the first ones' posterior",
     ),
     _v(

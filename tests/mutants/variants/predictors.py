@@ -48,20 +48,6 @@ VARIANTS = [
         "features enter the diagonal unsquared",
     ),
     _v(
-        "centered-intercept-sign",
-        "_centered.py",
-        "moved[-1] = matrix[-1] - self.offset @ matrix[:-1]",
-        "moved[-1] = matrix[-1] + self.offset @ matrix[:-1]",
-        "the intercept moved the wrong way",
-    ),
-    _v(
-        "centered-diagonal-cross-term",
-        "_centered.py",
-        "out[:-1] += c * (c * out[-1] - 2 * first)",
-        "out[:-1] += c * (c * out[-1] - first)",
-        "the cross term without its 2",
-    ),
-    _v(
         "mlp-prior-size",
         "_mlp.py",
         "gains[i] / math.sqrt(fan_in)",

@@ -197,8 +197,8 @@ VARIANTS = [
     _v(
         "sparse-gram-weights",
         "_sparse.py",
-        "sparse.diags_array(weights.numpy()) @ self.matrix",
-        "sparse.diags_array(weights.numpy() ** 2) @ self.matrix",
+        "sparse.diags_array(h) @ self.matrix",
+        "sparse.diags_array(h**2) @ self.matrix",
         "the square of the weights",
     ),
     _v(
@@ -397,9 +397,37 @@ VARIANTS = [
     _v(
         "rows-not-shifted",
         "_shifted.py",
-        "return self.X[rows].double() - self.offset",
-        "return self.X[rows].double()",
+        "return (self.X[rows].double() - self.offset) / self.scale",
+        "return self.X[rows].double() / self.scale",
         "features that are centered where they are read, not centered",
+    ),
+    _v(
+        "sparse-shift-sign",
+        "_sparse.py",
+        "found.shift = (own - origin) / scale",
+        "found.shift = (origin - own) / scale",
+        "sparse features moved the wrong way",
+    ),
+    _v(
+        "sparse-far-columns",
+        "_sparse.py",
+        "own = np.where(n_stored == rows.shape[0], origin, 0.0)",
+        "own = np.zeros_like(origin)",
+        "a difference of large products for columns far from zero",
+    ),
+    _v(
+        "sparse-square-cross-term",
+        "_sparse.py",
+        "self.matrix.data + 2 * self.shift[self.matrix.indices]",
+        "self.matrix.data + self.shift[self.matrix.indices]",
+        "the cross term without its 2",
+    ),
+    _v(
+        "large-features-not-scaled",
+        "_shifted.py",
+        "out /= self.scale.numpy()",
+        "out /= 1.0",
+        "features that are read into a buffer, not scaled",
     ),
     _v(
         "memory-maps-copied",

@@ -1,0 +1,206 @@
+"""Linear models in the units of the fit, and back in those of the data.
+
+The features of a fit are centered where there is an intercept, whose prior then acts at
+their means; and they are relative to the scale of the columns where the prior is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from skvi._model import Model
+from skvi.predictors import LinearPredictor
+from skvi.utils._arrays import as_tensor, row_chunks
+from skvi.utils._shifted import ShiftedRows
+from skvi.utils._sparse import SparseRows, as_rows
+
+__all__ = ["LinearModel", "feature_units", "offset_mean"]
+
+# Squares of larger features, times rows and precisions, overflow.
+LARGEST_FEATURE = 1e140
+# Sizes of X above which no copy of it is made (128 MiB in double precision), and of
+# chunks copied to double precision at once.
+MAX_COPIED, CHUNK_ELEMENTS = 2**24, 2**21
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel(Model):
+    """A linear predictor of standardized features; `units` are always given."""
+
+    def design(self, X):
+        """Features of the fit, by which every use of X goes; see `Model.design`."""
+        return standardized(X, self.units.x_mean, self.units.x_scale)
+
+    def offset(self, given, n_rows):
+        """Offset of f in the fit, (n_rows,), or None if it is 0; see `Model.offset`."""
+        if given is None and self.units.f_mean == 0:
+            return None
+        return (np.zeros(n_rows) if given is None else given) - self.units.f_mean
+
+    def in_units(self, theta, is_difference=False):
+        """Parameters of the predictor for the original target, features and offset.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (S, P) or more columns
+            In the units of the fit: draws, means, or rows of a root of a covariance.
+        is_difference : bool, default=False
+            Whether rows are differences of parameters, as those of a root are.
+
+        Returns
+        -------
+        Tensor of shape (S, P)
+            In the order of the predictor's layout.
+        """
+        units, layout = self.units, self.predictor.layout
+        found = _mapped(layout, theta, units.y_scale, units.x_scale, units.x_mean)
+        if "intercept" in layout and not is_difference:
+            found[:, layout["intercept"].slice] += units.y_mean - units.f_mean
+        return found
+
+    def moments_in_units(self, normal):
+        """Means and standard deviations of the parameters, in the units of the data.
+
+        Parameters
+        ----------
+        normal : NormalForm
+            In the units of the fit.
+
+        Returns
+        -------
+        mean, std : Tensor of shape (P,)
+        """
+        mean, root = self.in_units(normal.mean[None])[0], normal.factor
+        if normal.scale.ndim == 2:
+            variance, root = torch.zeros_like(mean), normal.scale
+        else:
+            y, x, origin = self.units.y_scale, self.units.x_scale, self.units.x_mean
+            squared = None if origin is None else -(origin**2)
+            own, layout = normal.scale.square()[None], self.predictor.layout
+            variance = _mapped(layout, own, y**2, x**2, squared)[0]
+        if root is not None:
+            variance = variance + self.in_units(root.T, True).square().sum(0)
+        return mean, variance.sqrt()
+
+
+def _mapped(layout, theta, y_scale, x_scale, origin):
+    """Rows of coefficients, and of intercepts at X = 0, from those at the origin."""
+    blocks = layout.unpack(theta[:, : layout.size])
+    coef = blocks["coef"] * as_tensor(np.asarray(y_scale / x_scale, np.float64))
+    parts = [coef.flatten(1)]
+    if "intercept" in blocks:
+        shift = 0.0 if origin is None else coef @ torch.from_numpy(origin)
+        parts.append(y_scale * blocks["intercept"] - shift)
+    return torch.cat(parts, 1)
+
+
+def standardized(X, origin, scale):
+    """Rows of ``(X - origin) / scale``.
+
+    Sparse ones keep their zeros. Large dense ones are computed when they are read: they
+    can be a memory map.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+    origin : ndarray of shape (d,) or None
+    scale : float or ndarray of shape (d,)
+
+    Returns
+    -------
+    Tensor, ShiftedRows or SparseRows of shape (n, d)
+    """
+    if origin is None and np.all(scale == 1.0):
+        return as_rows(X)
+    origin = np.zeros(X.shape[1]) if origin is None else origin
+    if sparse.issparse(X):
+        return SparseRows.standardized(X, origin, scale)
+    if X.size > MAX_COPIED:
+        wide = np.broadcast_to(np.asarray(scale, np.float64), origin.shape)
+        return ShiftedRows(as_tensor(X), as_tensor(origin), as_tensor(wide.copy()))
+    return as_tensor((X - origin) / scale)
+
+
+def feature_units(X, weight, centered, relative_to):
+    """Origin and scale of the features of a fit.
+
+    Parameters
+    ----------
+    X : ndarray or sparse matrix of shape (n, d)
+    weight : ndarray of shape (n,) or None
+    centered : bool
+        Whether there is an intercept.
+    relative_to : {"all", "each"} or None
+        `Prior.relative_to` of the coefficients' prior.
+
+    Returns
+    -------
+    x_mean : ndarray of shape (d,) or None
+    x_scale : float or ndarray of shape (d,)
+        The weighted standard deviations, or, not centered, the root mean squares; of
+        all columns that vary the root mean square of these.
+
+    Raises
+    ------
+    ValueError
+        Squares of features overflow.
+    """
+    low, high = _ends(X)
+    _check_range(max(float(high.max()), -float(low.min())))
+    origin = None
+    if centered:
+        # Constant columns are exactly 0 in the fit, whatever their mean is rounded to.
+        origin = _means(X, weight).clip(low, high)
+    if relative_to is None:
+        return origin, 1.0
+    middle = 0.0 if origin is None else origin
+    size = np.maximum(high - middle, middle - low)
+    varies = size > 0
+    size = np.where(varies, size, 1.0)
+    w = np.ones(X.shape[0]) if weight is None else weight
+    rows, plain = standardized(X, origin, size), LinearPredictor(X.shape[1], 1, False)
+    squares = plain.gram_diagonal(rows, as_tensor(w / w.sum())).numpy().clip(min=0)
+    deviations = size * np.sqrt(squares)
+    if relative_to == "each":
+        return origin, np.where(varies, deviations, 1.0)
+    largest = deviations[varies].max(initial=0.0)
+    if largest == 0:
+        return origin, 1.0
+    ratios = deviations[varies] / largest
+    return origin, float(largest * np.sqrt(np.mean(ratios**2)))
+
+
+def offset_mean(offset, weight):
+    """Weighted mean of the offset of f; 0 if there is none."""
+    return 0.0 if offset is None else float(np.average(offset, weights=weight))
+
+
+def _means(X, weight):
+    """Weighted means of the features, in float64."""
+    w = np.ones(X.shape[0]) if weight is None else weight
+    if sparse.issparse(X):
+        return np.asarray(X.T @ w, dtype=np.float64).ravel() / w.sum()
+    total = np.zeros(X.shape[1])
+    for rows in row_chunks(*X.shape, CHUNK_ELEMENTS):  # single precision is converted
+        total += w[rows] @ X[rows]
+    return total / w.sum()
+
+
+def _ends(X):
+    """Smallest and largest value of every feature, in float64."""
+    ends = X.min(0), X.max(0)
+    if sparse.issparse(X):
+        ends = tuple(end.toarray().ravel() for end in ends)
+    return tuple(np.asarray(end, dtype=np.float64) for end in ends)
+
+
+def _check_range(largest):
+    """Raise if squares of features overflow."""
+    if largest > LARGEST_FEATURE:
+        raise ValueError(
+            f"X has values up to {largest:.2g}; their squares leave the range of "
+            "floats. Standardize the features, with "
+            "sklearn.preprocessing.StandardScaler or by a power of ten."
+        )
