@@ -132,7 +132,10 @@ def one_feature():
 
 GENERALIZED = {
     "plain": ({}, {}),
-    "wide": ({"scale": 4.0}, {"prior": Normal(4.0)}),
+    "wide": (
+        {"scale": 4.0},
+        {"prior": Normal(4.0), "intercept_prior": Normal(4.0)},
+    ),
     "laplace": ({"laplace": True}, {"prior": Laplace()}),
     "beta": ({"beta": 1.5}, {"loss": BetaLoss(1.5)}),
     "weights": ({"w": np.linspace(0, 2.5, 25)}, {}),
@@ -147,9 +150,11 @@ def test_against_a_grid(variant):
     """
     reference, parts = GENERALIZED[variant]
     X, y = one_feature()
-    exact = grid_evidence(Problem(X, y, **reference), n_nodes=401)
     w = reference.get("w")
-    model = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y, w)
+    centered = X - np.average(X, axis=0, weights=w)
+    exact = grid_evidence(Problem(centered, y, **reference), n_nodes=401)
+    parts = {"prior": "normal", "intercept_prior": "normal", **parts}
+    model = BayesianLogisticRegression(**parts).fit(X, y, w)
     bounds = model.evidence_bounds(X, y, sample_weight=w, random_state=0)
     low, high = bounds.interval()
     assert low <= exact <= high

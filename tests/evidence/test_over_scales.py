@@ -67,7 +67,8 @@ def grid_of(model, X, y, n_nodes, reach=12.5):
     theta = torch.cartesian_prod(*[axis] * size).reshape(-1, size)
     widths = torch.cartesian_prod(*[log_width] * size).reshape(-1, size).sum(1)
     prior = build_prior(model.prior_, model.posterior_.layout)
-    signed = torch.from_numpy(X * np.where(y, 1, -1)[:, None])
+    unit = model.posterior_.units.x_scale
+    signed = torch.from_numpy(X / unit * np.where(y, 1, -1)[:, None])
     parts = [
         torch.nn.functional.logsigmoid(t @ signed.T).sum(1) + prior.log_prob(t)
         for t in theta.split(10_000)

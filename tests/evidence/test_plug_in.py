@@ -13,19 +13,21 @@ from skvi.priors import HierarchicalNormal, Normal
 
 X = np.array([[-1.0], [1.5]])
 GIVEN = {"prior": Normal(0.8), "noise_scale": 0.7, "normalize_y": False}
+GIVEN |= {"intercept_prior": Normal(0.8)}
+NO_INTERCEPT = {"fit_intercept": False, "intercept_prior": None}
 NEARLY_GIVEN = GIVEN | {"prior": HierarchicalNormal(shape=40.0, rate=30.0)}
 CASES = {
     "given": (GIVEN, ()),
     "intercept": (GIVEN | {"intercept_prior": Normal(3.0)}, ()),
-    "none": (GIVEN | {"fit_intercept": False}, ()),
-    "hyperprior": (NEARLY_GIVEN | {"intercept_prior": Normal(0.8)}, ()),
-    "intercept from y": (NEARLY_GIVEN, ("intercept_scale",)),
+    "none": (GIVEN | NO_INTERCEPT, ()),
+    "hyperprior": (NEARLY_GIVEN, ()),
+    "intercept from y": (GIVEN | {"intercept_prior": None}, ("intercept_scale",)),
     "normalized": (GIVEN | {"normalize_y": True}, ("y_mean", "y_scale")),
     "normalized, hyperprior": (
         NEARLY_GIVEN | {"normalize_y": True},
         ("y_mean", "y_scale"),
     ),
-    "scaled": (GIVEN | {"normalize_y": True, "fit_intercept": False}, ("y_scale",)),
+    "scaled": (GIVEN | NO_INTERCEPT | {"normalize_y": True}, ("y_scale",)),
 }
 
 
@@ -39,10 +41,9 @@ def integral(params, n_nodes=5):
     Gauss-Hermite nodes of a normal that is a little wider than the marginal of y: exact
     to 1e-4 where y is normal.
     """
-    width = {"intercept_prior": Normal(0.8)} | params
-    ones = params.get("fit_intercept", True)
+    own, ones = params["intercept_prior"] or Normal(0.8), "fit_intercept" not in params
     design = np.column_stack([X - X.mean() if ones else X, np.ones(2) * ones])
-    scales = np.diag([0.8, width["intercept_prior"].scale]) ** 2
+    scales = np.diag([0.8, own.scale]) ** 2
     root = np.linalg.cholesky(1.2 * (design @ scales @ design.T + 0.7**2 * np.eye(2)))
     z, w = np.polynomial.hermite_e.hermegauss(n_nodes)
     found = [

@@ -25,8 +25,9 @@ SMALL = [name for name in REAL if name != "pima"]
 
 @lru_cache
 def fitted(name, posterior, objective="elbo", seed=0):
+    priors = {"prior": "normal", "intercept_prior": "normal"}
     model = BayesianLogisticRegression(
-        posterior=posterior, objective=objective, random_state=seed, prior="normal"
+        posterior=posterior, objective=objective, random_state=seed, **priors
     )
     return model.fit(*real_data(name))
 

@@ -33,16 +33,17 @@ class Columns(TransformerMixin, BaseEstimator):
 def normal_evidence(features, y, scale, noise=NOISE):
     """Log density of y with coefficients integrated out: a multivariate normal.
 
-    The intercept has the coefficients' prior, and features are centered.
+    The intercept has the prior N(0, 1), and features are centered.
     """
     features = features - features.mean(0)
-    covariance = noise**2 * np.eye(len(y)) + scale**2 * (features @ features.T + 1)
+    covariance = noise**2 * np.eye(len(y)) + scale**2 * (features @ features.T) + 1
     return multivariate_normal(np.zeros(len(y)), covariance).logpdf(y)
 
 
 def regression(**params):
+    priors = {"prior": "normal", "intercept_prior": "normal"}
     return BayesianLinearRegression(
-        prior="normal", noise_scale=NOISE, normalize_y=False, **params
+        noise_scale=NOISE, normalize_y=False, **priors, **params
     )
 
 

@@ -18,6 +18,8 @@ from skvi.objectives import ELBO, EUBO
 from skvi.priors import Laplace, Normal
 from tests.reference import real_data
 
+PRIORS = {"prior": "normal", "intercept_prior": "normal"}
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -29,7 +31,7 @@ def in_pipeline(**parts):
     return Pipeline(
         [
             ("scale", StandardScaler()),
-            ("model", BayesianLogisticRegression(**{"prior": "normal", **parts})),
+            ("model", BayesianLogisticRegression(**{**PRIORS, **parts})),
         ]
     )
 
@@ -167,16 +169,12 @@ def test_evidence_of_pipelines_and_searches(data):
     Z = StandardScaler().fit_transform(X)
     options = {"n_draws": 256, "random_state": 0}
     exact = (
-        BayesianLogisticRegression(prior="normal")
-        .fit(Z, y)
-        .evidence_bounds(Z, y, **options)
+        BayesianLogisticRegression(**PRIORS).fit(Z, y).evidence_bounds(Z, y, **options)
     )
     pipeline = in_pipeline().fit(X, y)
     search = GridSearchCV(in_pipeline(), {"model__posterior": ["full_rank"]}, cv=2)
     nested = make_pipeline(StandardScaler(), in_pipeline())
-    inner = GridSearchCV(
-        BayesianLogisticRegression(prior="normal"), {"n_draws": [5]}, cv=2
-    )
+    inner = GridSearchCV(BayesianLogisticRegression(**PRIORS), {"n_draws": [5]}, cv=2)
     for model in (pipeline, search, nested, make_pipeline(StandardScaler(), inner)):
         bounds = skvi.evidence_bounds(model.fit(X, y), X, y, **options)
         assert bounds.lower == pytest.approx(exact.lower, abs=1e-6)

@@ -427,13 +427,17 @@ def test_fit_is_stationary():
         BernoulliLikelihood(),
         LogLoss(),
         Normal().build(predictor.layout),
-        torch.from_numpy(X),
+        torch.from_numpy(X - X.mean(0)),
         torch.from_numpy(y).double(),
     )
     for family, name in ((MeanFieldNormal(), "mean_field"), (FullRankNormal(), "full")):
         name = "full_rank" if name == "full" else name
         model = BayesianLogisticRegression(
-            objective=AlphaEnergy(1.0), posterior=name, tol=1e-9, prior="normal"
+            objective=AlphaEnergy(1.0),
+            posterior=name,
+            tol=1e-9,
+            prior="normal",
+            intercept_prior="normal",
         ).fit(X, y)
         posterior = family.build(target.layout)
         posterior = posterior.near(model.posterior_.as_normal())

@@ -19,7 +19,7 @@ from skvi.evidence import record_training, summarize_weights
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
 from skvi.neural_network import BayesianMLPClassifier
 from skvi.plotting import PosteriorDisplay, TrainingSandwichDisplay, WeightsDisplay
-from skvi.priors import HierarchicalNormal, Laplace, Normal
+from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 from skvi.sampling import pareto_khat
 
 matplotlib.use("Agg")
@@ -158,6 +158,7 @@ def areas(display):
         (Normal(0.7), stats.norm(0, 0.7)),
         (Laplace(0.5), stats.laplace(0, 0.5)),
         (HierarchicalNormal(1.5, 2.0), stats.t(3, 0, math.sqrt(2.0 / 1.5))),
+        (ARD(1.5, 2.0), stats.t(3, 0, math.sqrt(2.0 / 1.5))),
     ],
 )
 @pytest.mark.filterwarnings(
@@ -165,14 +166,18 @@ def areas(display):
     "ignore::skvi.exceptions.SkviWarning",
 )
 def test_densities_of_classifiers(data, prior, density):
-    """Wrong variants: the variance for the standard deviation; log densities."""
+    """In units of X. Wrong variants: the variance for the standard deviation; log
+    densities; priors in the units of the fit.
+    """
     model = BayesianLogisticRegression(prior=prior, max_iter=5, random_state=0)
     display = PosteriorDisplay.from_estimator(model.fit(*data))
+    unit = np.broadcast_to(model.posterior_.units.x_scale, len(model.coef_[0]))
     mean, std = model.coef_[0], model.coef_std_[0]
     for i in range(2):
         expected = stats.norm(mean[i], std[i]).pdf(display.grid)
         np.testing.assert_allclose(display.posterior[i], expected, atol=1e-12)
-        np.testing.assert_allclose(display.prior[i], density.pdf(display.grid))
+        wanted = unit[i] * density.pdf(unit[i] * display.grid)
+        np.testing.assert_allclose(display.prior[i], wanted)
     assert areas(display)[:2] == pytest.approx([1, 1], abs=1e-4)
 
 
@@ -204,6 +209,7 @@ def test_priors_at_inferred_precisions(data):
     display = PosteriorDisplay.from_estimator(model)
     precision = model.posterior_.part("coef_precision").as_gamma()
     width = y.std() / math.sqrt(float(precision.mean))
+    width /= model.posterior_.units.x_scale
     for values in display.prior:
         mass = stats.t(2 * float(precision.shape), 0, width).pdf(display.grid)
         np.testing.assert_allclose(values, mass)

@@ -138,7 +138,8 @@ def test_breast_cancer_against_a_search(family):
     assert model.diagnostics_["solver"] == "empirical_bayes"
     assert model.converged_
     assert model.lower_bound_se_ == 0
-    assert model.diagnostics_["learned"] == {"prior_scale": model.prior_scale_}
+    found = model.diagnostics_["learned"]["prior_scale"]  # in the units of the fit
+    assert found == pytest.approx(model.prior_scale_)
     steps = [-1e-3, 0.0, 1e-3]
     bounds = []
     for step in steps:
@@ -258,7 +259,7 @@ def test_blocks_share_what_their_entry_learns():
 
 
 def test_scales_without_an_optimum_are_reported():
-    """Labels without signal: the scale degenerates to 0. A tiny unit: it has no end."""
+    """Labels without signal: the scale degenerates to 0. A tiny unit is no matter."""
     signs = np.resize([-1.0, 1.0], 40)
     y = np.repeat([0, 1], 20)
     X = signs[:, None]  # orthogonal to the labels
@@ -270,9 +271,8 @@ def test_scales_without_an_optimum_are_reported():
     assert not model.converged_
     assert model.prior_scale_ < 0.05
     tiny = 1e-8 * (2.0 * y[:, None] - 1)
-    with pytest.warns(ConvergenceWarning, match=r"diverges.*standardize"):
-        model.fit(tiny, y)
-    assert not model.converged_
+    assert model.fit(tiny, y).converged_
+    assert model.prior_scale_ > 1e8
 
 
 def test_learned_noise_at_its_floor_is_reported():
@@ -343,7 +343,8 @@ def test_evidence_says_what_it_is_conditioned_on():
 
 def test_several_learned_scales_are_a_mapping():
     X, y = load_breast_cancer(return_X_y=True)
-    X = scale(X)[:, :5] + 1.0  # so that the intercept is not 0
+    some = (y == 1) | (np.cumsum(y == 0) <= 30)  # so that the intercept is not 0
+    X, y = scale(X[some])[:, :5], y[some]
     prior = {"coef": Normal("learn"), "intercept": Normal("learn")}
     model = BayesianLogisticRegression(prior=prior).fit(X, y)
     assert set(model.prior_scale_) == {"coef", "intercept"}

@@ -34,12 +34,15 @@ from skvi.targets import SupervisedTarget
 from skvi.utils._threads import limit_threads
 from tests.reference import REAL, Problem, conjugate_evidence, real_data, synthetic_data
 
+# Of the references, whose features are standardized.
+REFERENCE_PRIOR = {"prior": "normal", "intercept_prior": "normal"}
+
 SLOW = pytest.mark.slow
 
 
 def fit(X, y, posterior, **parts):
     return BayesianLogisticRegression(
-        posterior=posterior, **{"prior": "normal", **parts}
+        posterior=posterior, **{**REFERENCE_PRIOR, **parts}
     ).fit(X, y)
 
 
@@ -119,7 +122,9 @@ def test_no_other_normal_of_the_rank_is_better(rank, scale_):
     """An independent optimizer with numerical gradients, from several starts."""
     X, y = real_data("virginica")
     problem = Problem(X, y, scale=scale_)
-    model = fit(X, y, LowRankNormal(rank), prior=Normal(scale_))
+    model = fit(
+        X, y, LowRankNormal(rank), prior=Normal(scale_), intercept_prior=Normal(scale_)
+    )
     normal, size, rng = model.posterior_.as_normal(), 5, np.random.default_rng(0)
     value = low_rank_value(
         problem,
@@ -353,7 +358,7 @@ def test_large_problems_find_the_same(form, monkeypatch):
 def test_warm_start_and_too_few_iterations():
     X, y = real_data("breast_cancer")
     model = BayesianLogisticRegression(
-        posterior=LowRankNormal(3), warm_start=True, prior="normal"
+        posterior=LowRankNormal(3), warm_start=True, **REFERENCE_PRIOR
     )
     cold = model.fit(X, y).n_iter_
     bound = model.lower_bound_
@@ -361,7 +366,7 @@ def test_warm_start_and_too_few_iterations():
     assert model.lower_bound_ == pytest.approx(bound, abs=1e-5)
     assert model.lower_bound_ >= bound - 1e-9
     short = BayesianLogisticRegression(
-        posterior=LowRankNormal(3), max_iter=1, prior="normal"
+        posterior=LowRankNormal(3), max_iter=1, **REFERENCE_PRIOR
     )
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         short.fit(X, y)
@@ -384,7 +389,7 @@ def test_interrupted_fit_keeps_the_best(monkeypatch):
         return method(*args, **kwargs)
 
     monkeypatch.setattr(SupervisedTarget, "expected_loss_at", interrupted)
-    model = BayesianLogisticRegression(posterior="low_rank", prior="normal")
+    model = BayesianLogisticRegression(posterior="low_rank", **REFERENCE_PRIOR)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert model.diagnostics_["ending"] == "interrupted"
@@ -401,7 +406,7 @@ def test_impossible_solvers_are_refused():
         ("moment_matching", "renyi"),
     ]:
         model = BayesianLogisticRegression(
-            solver=solver, objective=objective, posterior="low_rank", prior="normal"
+            solver=solver, objective=objective, posterior="low_rank", **REFERENCE_PRIOR
         )
         with pytest.raises(IncompatibleComponentsError, match="of low rank") as error:
             model.fit(X, y)
@@ -417,7 +422,7 @@ def test_eubo_is_factor_analysis():
     X, y = real_data("breast_cancer")
     models = [
         BayesianLogisticRegression(
-            objective="eubo", posterior=q, random_state=0, prior="normal"
+            objective="eubo", posterior=q, random_state=0, **REFERENCE_PRIOR
         )
         for q in ("mean_field", LowRankNormal(5), "full_rank")
     ]
@@ -432,9 +437,9 @@ def test_eubo_is_factor_analysis():
 def test_evidence_table():
     """Its own rows are those of the low-rank posterior; the bounds do not need it."""
     X, y = real_data("virginica")
-    model = BayesianLogisticRegression(posterior=LowRankNormal(2), prior="normal").fit(
-        X, y
-    )
+    model = BayesianLogisticRegression(
+        posterior=LowRankNormal(2), **REFERENCE_PRIOR
+    ).fit(X, y)
     bounds = model.evidence_bounds(X, y, random_state=0)
     assert bounds.reliable
     evidence = REAL["virginica"][2]
@@ -464,7 +469,7 @@ def test_start_is_never_a_saddle():
     """From a diagonal normal, a warm fit finds correlations."""
     X, y = synthetic_data("correlated")
     model = BayesianLogisticRegression(
-        posterior="mean_field", warm_start=True, prior="normal"
+        posterior="mean_field", warm_start=True, **REFERENCE_PRIOR
     )
     diagonal = model.fit(X, y).lower_bound_
     model.set_params(posterior=LowRankNormal(2)).fit(X, y)

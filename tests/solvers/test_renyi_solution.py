@@ -22,11 +22,14 @@ from skvi.solvers import MomentMatching, Problem, SolverOptions, choose_solver
 from skvi.targets import SupervisedTarget
 from tests.reference import REAL, real_data, synthetic_data
 
+# Of the references, whose features are standardized.
+REFERENCE_PRIOR = {"prior": "normal", "intercept_prior": "normal"}
+
 families = pytest.mark.parametrize("posterior", ["full_rank", "mean_field"])
 
 
 def fit(name, **parts):
-    return BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(
+    return BayesianLogisticRegression(**{**REFERENCE_PRIOR, **parts}).fit(
         *real_data(name)
     )
 
@@ -206,11 +209,11 @@ def test_poor_draws_keep_the_elbo():
     X, y = synthetic_data("wide")
     parts = {"prior": "laplace", "posterior": "full_rank"}
     model = BayesianLogisticRegression(
-        objective=RenyiBound(0.9), random_state=0, **{"prior": "normal", **parts}
+        objective=RenyiBound(0.9), random_state=0, **{**REFERENCE_PRIOR, **parts}
     )
     with pytest.warns(ConvergenceWarning, match="the ELBO's solution was kept"):
         model.fit(X, y)
-    elbo = BayesianLogisticRegression(**{"prior": "normal", **parts}).fit(X, y)
+    elbo = BayesianLogisticRegression(**{**REFERENCE_PRIOR, **parts}).fit(X, y)
     assert not model.converged_
     assert model.lower_bound_ == pytest.approx(elbo.lower_bound_, abs=0.01)
     assert elbo.lower_bound_ < model.objective_value_ < elbo.lower_bound_ + 5
@@ -280,7 +283,7 @@ def test_stochastic_fits(name):
         max_iter=3,
         n_draws=20,
         random_state=0,
-        prior="normal",
+        **REFERENCE_PRIOR,
     ).fit(X, y)
     assert model.diagnostics_["solver"] == "stochastic"
     assert model.lower_bound_ > -11  # at the start: -40
@@ -315,7 +318,7 @@ def test_infinite_bounds_are_reported():
     """Once, with what to do. Wrong variants: no verdict, two warnings."""
     X, y = real_data("setosa")
     model = BayesianLogisticRegression(
-        objective="chi", max_iter=2, random_state=0, prior="normal"
+        objective="chi", max_iter=2, random_state=0, **REFERENCE_PRIOR
     )
     with pytest.warns(ConvergenceWarning) as caught:
         model.fit(X, y)
@@ -326,7 +329,7 @@ def test_infinite_bounds_are_reported():
     assert model.diagnostics_["message"] in message
     # A start that is wider than the new prior.
     heavy = BayesianLogisticRegression(
-        warm_start=True, random_state=0, prior="normal"
+        warm_start=True, random_state=0, **REFERENCE_PRIOR
     ).fit(X, y)
     heavy.set_params(objective=RenyiBound(9.0), prior=Normal(0.05), max_iter=1)
     with pytest.warns(ConvergenceWarning, match="-inf in expectation"):
@@ -358,7 +361,8 @@ def test_rows_of_the_table(scale):
     X, y = real_data("virginica")
     X = X if scale == 1 else X[::10]
     y = y if scale == 1 else y[::10]
-    model = BayesianLogisticRegression(prior=Normal(scale)).fit(X, y)
+    own = Normal(scale)
+    model = BayesianLogisticRegression(prior=own, intercept_prior=own).fit(X, y)
     tables = [model.evidence_bounds(X, y, random_state=s).table for s in range(2)]
     renyi = [t["Renyi (alpha=0.5) of q"] for t in tables]
     assert renyi[0].direction == "lower"

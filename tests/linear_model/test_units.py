@@ -1,0 +1,299 @@
+"""Units of features and exposures: what has no units does not depend on them."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from skvi.exceptions import SkviWarning
+from skvi.linear_model import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegressor,
+)
+from skvi.posteriors import LowRankNormal
+from skvi.priors import ARD, HalfCauchy, HierarchicalNormal, Normal
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3)) * [1.0, 2.0, 0.5] + [0.3, -1.0, 0.0]
+F = X @ [1.0, -0.3, 0.0]
+EXPOSURE = RNG.uniform(0.5, 2.0, size=60)
+CLASSES = (F + RNG.logistic(size=60) > 0).astype(int)
+COUNTS = RNG.poisson(EXPOSURE * np.exp(0.5 * F + 1))
+NUMBERS = F + 0.5 * RNG.normal(size=60) + 5
+THREE = np.digitize(NUMBERS, [4.4, 5.6])
+# What moves a column by a thousand of its deviations.
+MOVE = 1000 * X.std(0) * [1.0, -1.0, 0.5]
+
+LOGISTIC, COUNT = BayesianLogisticRegression, BayesianPoissonRegressor
+ESTIMATORS = {
+    "two classes": (LOGISTIC(), CLASSES),
+    "three classes": (LOGISTIC(posterior="mean_field"), THREE),
+    "poisson": (COUNT(), COUNTS),
+    "negative binomial": (COUNT(likelihood="negative_binomial"), COUNTS),
+    "numbers": (BayesianLinearRegression(), NUMBERS),
+    "heavy tails": (
+        BayesianLinearRegression(likelihood="student_t", noise_scale="learn"),
+        NUMBERS,
+    ),
+}
+# Every prior for one estimator, and some for the others.
+RELATIVE = [(name, prior) for name in ESTIMATORS for prior in ("default", "ard")]
+RELATIVE += [("two classes", Normal("learn")), ("numbers", Normal("learn"))]
+FIXED = [(name, Normal(2.5)) for name in ESTIMATORS]
+FIXED += [("two classes", prior) for prior in ("laplace", "student_t", "horseshoe")]
+
+estimators = pytest.mark.parametrize("name", ESTIMATORS)
+
+
+def fitted(name, features, prior="default", **parts):
+    """Predictions, with deviations or intervals, and numbers of the fit."""
+    model, y = ESTIMATORS[name]
+    model, options = type(model)(**{**model.get_params(), **parts}), {}
+    if not (isinstance(prior, str) and prior == "default"):
+        model.set_params(prior=prior)
+    if isinstance(model, COUNT):
+        options = {"exposure": EXPOSURE}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(features, y, **options)
+        if isinstance(model, LOGISTIC):
+            found = [model.predict_proba(features)]
+            found.append(model.predict_proba_interval(features))
+        else:
+            found = [*model.predict(features, return_std=True, **options)]
+    return model, np.concatenate([part.ravel() for part in found]), options
+
+
+def same(found, expected, tol=1e-6):
+    np.testing.assert_allclose(found, expected, rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize(("name", "prior"), [*RELATIVE, *FIXED], ids=str)
+def test_moved_columns(name, prior):
+    """A thousand deviations away: the same predictions, slopes and bound.
+
+    The intercept moves against the slopes, in the draws as well. Wrong variants: the
+    intercept's prior at X = 0; the intercept of the fit as that of the columns.
+    """
+    (near, expected, _), (far, found, _) = (
+        fitted(name, features, prior) for features in (X, X + MOVE)
+    )
+    same(found, expected)
+    same(far.lower_bound_, near.lower_bound_)
+    same(far.coef_, near.coef_)
+    same(far.coef_std_, near.coef_std_)
+    moved = far.intercept_ + far.coef_ @ MOVE
+    same(moved, near.intercept_, 1e-5)
+    draws = [model.sample_posterior(3, random_state=0) for model in (near, far)]
+    moved = draws[1]["intercept"] + draws[1]["coef"] @ MOVE
+    same(moved, draws[0]["intercept"], 1e-5)
+
+
+@pytest.mark.parametrize(("name", "prior"), RELATIVE, ids=str)
+@pytest.mark.parametrize("k", [1e-9, 1e9])
+def test_scaled_columns(name, prior, k):
+    """Vague hyperpriors are relative to the columns, and the default is.
+
+    Reported numbers are in units of X. Wrong variants: Gamma(1e-6, 1e-6) and
+    half-Cauchy priors in units of X; scales and precisions in the units of the fit.
+    """
+    (one, expected, _), (other, found, _) = (
+        fitted(name, features, prior) for features in (X, k * X)
+    )
+    same(found, expected)
+    same(other.lower_bound_, one.lower_bound_)
+    same(k * other.coef_, one.coef_)
+    same(other.intercept_, one.intercept_)
+    powers = {"prior_scale_": 1, "lambda_": -2, "sigma_": 2}
+    for attribute, power in powers.items():
+        if hasattr(one, attribute):
+            value = k**power * np.asarray(getattr(other, attribute))
+            same(value / getattr(one, attribute), 1.0)
+    a, b = (model.sample_posterior(2, random_state=0) for model in (one, other))
+    same(k * b["coef"], a["coef"])
+    if "coef_precision" in a:
+        same(b["coef_precision"] / k**2 / a["coef_precision"], 1.0)
+
+
+@estimators
+def test_columns_of_different_units(name):
+    """One scale for each: the fit does not know their units.
+
+    Wrong variant: one number for all columns.
+    """
+    k = np.array([1e4, 1.0, 1e-3])
+    (one, expected, _), (other, found, _) = (
+        fitted(name, features, "ard") for features in (X, k * X)
+    )
+    same(found, expected)
+    same(k * other.coef_, one.coef_)
+
+
+PARTS = [
+    {"posterior": "mean_field"},
+    {"posterior": LowRankNormal(2)},
+    {"objective": "eubo"},
+    {"divergence": "renyi"},
+    {"loss": "beta", "prior": "normal"},
+    {"solver": "stochastic", "max_iter": 3, "prior": "normal"},
+    {"solver": "stochastic", "max_iter": 2, "batch_size": 20, "prior": "normal"},
+    {"class_weight": "balanced"},
+    {"fit_intercept": False, "divergence": "jeffreys"},
+]
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_other_parts(parts):
+    """Families, objectives, divergences and solvers: moved, scaled, and sparse.
+
+    Wrong variants: draws, or minibatches, of features as they are.
+    """
+    parts = {"random_state": 0, **parts}
+    prior = parts.pop("prior", "default")
+    _, expected, _ = fitted("two classes", X, prior, **parts)
+    others = [sp.csr_array(X)]
+    if parts.get("fit_intercept", True):
+        others += [X + MOVE, sp.csr_array(X + MOVE)]
+    if prior == "default":
+        others += [1e6 * X]
+    for features in others:
+        found = fitted("two classes", features, prior, **parts)[1]
+        same(found, expected, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["two classes", "poisson", "numbers"])
+def test_evidence_of_moved_columns(name):
+    """The same bounds with the same draws. Wrong variant: a target without units."""
+    values, limits = [], {"n_draws": 64} if name != "numbers" else {}
+    for features in (X, X + MOVE):
+        model, _, options = fitted(name, features, Normal(2.5))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bounds = model.evidence_bounds(
+                features, ESTIMATORS[name][1], random_state=0, **limits, **options
+            )
+        values.append([bounds.lower, bounds.upper])
+    same(*values)
+
+
+def test_calendar_years():
+    """The slope of a year is found, in single precision and by counts.
+
+    Wrong variants: the intercept's prior at the year 0; subtraction in single
+    precision.
+    """
+    rng = np.random.default_rng(3)
+    years = rng.integers(2000, 2020, 300).astype(float)[:, None]
+    p = 1 / (1 + np.exp(-0.3 * (years[:, 0] - 2010)))
+    y = (rng.uniform(size=300) < p).astype(int)
+    for prior in ("ard", "horseshoe", Normal(2.5), "auto"):
+        for features in (years, years.astype(np.float32)):
+            model = LOGISTIC(prior=prior).fit(features, y)
+            new = np.array([[2019.0]], features.dtype)
+            assert model.coef_[0, 0] == pytest.approx(0.324, abs=0.004)
+            assert model.predict_proba(new)[0, 1] == pytest.approx(0.952, abs=0.002)
+    counts = rng.poisson(np.exp(1 + 0.06 * (years[:, 0] - 2010)))
+    for likelihood in ("poisson", "negative_binomial"):
+        model = COUNT(likelihood=likelihood).fit(years, counts)
+        assert model.coef_[0] == pytest.approx(0.06, abs=0.015)
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_units_of_exposure(likelihood):
+    """Rates per day or per year: the intercept alone knows; new exposures scale.
+
+    Wrong variants: the intercept's prior at an exposure of 1; predictions at the mean
+    exposure.
+    """
+    model = COUNT(likelihood=likelihood)
+    expected = model.fit(X, COUNTS, exposure=EXPOSURE).predict(X)
+    slope, at, bound = model.coef_, model.intercept_, model.lower_bound_
+    model.fit(X, COUNTS, exposure=1e5 * EXPOSURE)
+    same(model.coef_, slope)
+    same(model.lower_bound_, bound)
+    same(model.intercept_ + np.log(1e5), at)
+    same(1e5 * model.predict(X), expected)
+    found = model.predict(X, exposure=np.full(60, 3e5))
+    same(found, 3 * expected)
+    draws = model.sample_y(X, 4000, random_state=0, exposure=np.full(60, 1e5))
+    assert draws.mean() == pytest.approx(expected.mean(), rel=0.05)
+    e, x = 1e5, np.linspace(-1.5, 1.5, 12)
+    y = np.round(e * np.exp(-9.2 + 0.5 * x))
+    model.fit(x[:, None], y, exposure=np.full(12, e))
+    total = model.predict(x[:, None], exposure=np.full(12, e)).sum()
+    assert total == pytest.approx(y.sum(), rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["two classes", "poisson", "numbers"])
+def test_a_posterior_keeps_its_units(name):
+    """Data in two parts, the second elsewhere: nearly the fit of all of it.
+
+    Wrong variants: the second part's own means and scales under the first one's
+    posterior; the first ones in units of X.
+    """
+    model, y = ESTIMATORS[name]
+    parts = {"prior": Normal(1.0)}
+    if name == "numbers":
+        parts |= {"noise_scale": 0.5}
+    first, second = X[:, 0] < 0.5, X[:, 0] >= 0.5
+    whole = type(model)(**parts).fit(X, y)
+    begun = type(model)(**parts).fit(X[first], y[first])
+    found = type(model)(**{**parts, "prior": begun.posterior_})
+    found.fit(X[second], y[second])
+    width = whole.coef_std_.max()
+    np.testing.assert_allclose(found.coef_, whole.coef_, atol=0.25 * width)
+    np.testing.assert_allclose(found.intercept_, whole.intercept_, atol=0.25 * width)
+
+
+@estimators
+def test_warm_starts_in_other_units(name):
+    """The end of the last fit is a start, wherever the columns now are.
+
+    Wrong variant: converged where the last fit had.
+    """
+    model, y = ESTIMATORS[name]
+    model = type(model)(**{**model.get_params(), "warm_start": True})
+    other = 1e3 * X + 1e5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SkviWarning)
+        cold = type(model)(**model.get_params()).fit(other, y)
+        model.fit(X, y).fit(other, y)
+    np.testing.assert_allclose(
+        model.coef_, cold.coef_, atol=0.02 * cold.coef_std_.max()
+    )
+    assert model.lower_bound_ == pytest.approx(cold.lower_bound_, abs=1e-3)
+
+
+@pytest.mark.parametrize("prior", ["log_uniform", HierarchicalNormal(1.0, 2.0)])
+def test_priors_without_an_optimum_or_by_draws(prior):
+    """Up to the tolerance, and with the same draws. Wrong variant: in units of X."""
+    parts = {"max_iter": 3} if prior != "log_uniform" else {}
+    (one, expected, _), (other, found, _) = (
+        fitted("two classes", features, prior, random_state=0, **parts)
+        for features in (X, 1e6 * X + 1e3)
+    )
+    same(found, expected, 1e-3)
+    assert other.lower_bound_ == pytest.approx(one.lower_bound_, abs=1e-2)
+
+
+def test_scales_of_hyperpriors_are_relative_to_the_columns():
+    """That of a half-Cauchy to all of them, that of Gamma priors to each.
+
+    Wrong variants: in units of X; constant columns in the mean of the squares.
+    """
+    rng = np.random.default_rng(1)
+    wide = np.column_stack([3.0 * X, np.full(60, 0.1)])
+    rms = 3 * np.sqrt(X.var(0).mean())
+    model = LOGISTIC(prior=Normal(HalfCauchy(0.2))).fit(wide, CLASSES)
+    assert model.posterior_.units.x_scale == pytest.approx(rms)
+    assert model.posterior_.units.x_mean[-1] == 0.1
+    model = LOGISTIC(prior=ARD(1.0, 1.0)).fit(wide, CLASSES)
+    assert model.posterior_.units.x_scale == pytest.approx([*(3 * X.std(0)), 1.0])
+    weight = rng.uniform(size=60)
+    model = LOGISTIC().fit(wide, CLASSES, sample_weight=weight)
+    mean = np.average(wide[:, :3], axis=0, weights=weight)
+    square = np.average((wide[:, :3] - mean) ** 2, axis=0, weights=weight)
+    assert model.posterior_.units.x_scale == pytest.approx(np.sqrt(square.mean()))
+    assert LOGISTIC(prior="normal").fit(wide, CLASSES).posterior_.units.x_scale == 1.0
