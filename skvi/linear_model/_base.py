@@ -28,8 +28,10 @@ from skvi.solvers import (
     Alternating,
     EmpiricalBayes,
     NaturalGradient,
+    Problem,
     QuasiNewton,
     SolverOptions,
+    choose_solver,
     over_scales,
     solve_from_best,
 )
@@ -47,6 +49,8 @@ PRIOR_OR_AUTO = [StrOptions({"auto", *PRIORS}), Prior, Posterior, dict]
 # one column then takes a few seconds, one with fifty classes ten. Where it needs one
 # factorization in all, or has so few rows, it takes as long up to more parameters.
 MAX_FULL, MAX_QUICK, MAX_QUICK_ROWS = 1000, 3000, 1500
+#: Name of a scale that another fit to the same data found, in `plug_in`.
+PLUGGED_SCALE = "prior_scale"
 # Draws behind the moments and predictions of posteriors that are not normal.
 N_PREDICT_DRAWS = 1000
 
@@ -110,7 +114,30 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         is_relative = self._relative_to() is not None
         message = unscaled_message(data["X"], prior, name, is_relative)
         self._warn(message, SkviWarning)
+        is_auto = isinstance(self.prior, str) and self.prior == "auto"
+        is_unknown = target.prior is not None and target.prior.n_unknown_scales == 1
+        if is_auto and is_unknown and self.divergence_.kl_weight is None:
+            target = self._at_scale_by_kl(target)
         return target, data
+
+    def _at_scale_by_kl(self, target):
+        """The target under the scale that a fit by KL finds.
+
+        Other divergences need a normal prior. One and the same for all of them, so that
+        a search over divergences compares divergences.
+        """
+        posterior = self.posterior_family_.build(target.layout)
+        problem = Problem(target, ELBO(), KL(), posterior, None)
+        solver = over_scales(choose_solver(problem)(), problem)
+        found = solver.solve(problem, SolverOptions(max_iter=self.max_iter)).posterior
+        scale = NormalNodes.of(found, found.as_normal()).scale(target.prior)
+        prior = Normal(scale / self._model.units.x_scale)
+        has_blocks = isinstance(self.prior_, dict)
+        self.prior_ = {**self.prior_, "coef": prior} if has_blocks else prior
+        built = target.prior.given_scale(scale)
+        taken = (*self._model.taken_from_y, PLUGGED_SCALE)
+        self._model = replace(self._model, prior=built, taken_from_y=taken)
+        return target.with_prior(built)
 
     def _resolve(self, name):
         if name == "prior" and isinstance(self.prior, str) and self.prior == "auto":
@@ -147,8 +174,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         )
 
     def _finds_scale(self):
-        """Whether "auto" has an unknown scale: other divergences need a normal."""
-        return self.divergence_.kl_weight is not None
+        """Whether "auto" has an unknown scale."""
+        return True
 
     def _intercept_beside(self, prior):
         """The same weak prior whatever that of the coefficients is."""
@@ -221,6 +248,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         is_unknown = prior is not None and prior.n_unknown_scales == 1
         if nodes is not None and is_unknown:
             return {"prior_scale_": nodes.scale(prior) / unit}
+        if PLUGGED_SCALE in self._model.taken_from_y:
+            return {"prior_scale_": self._coef_prior().scale}
         if isinstance(scales, dict):
             own = {n: scales[n] / unit for n in ("coef", "weight") if n in scales}
             return {"prior_scale_": {**scales, **own}}

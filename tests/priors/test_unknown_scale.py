@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from skvi.base import Layout, NormalForm
-from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
+from skvi.linear_model import BayesianLogisticRegression
 from skvi.priors import HalfCauchy, Horseshoe, Normal
 from skvi.solvers import implied_scale
 
@@ -183,12 +183,20 @@ def test_separable_data_leave_the_scale_finite():
     assert 1 < model.prior_scale_ < 1e4
 
 
-def test_other_divergences_keep_the_scale():
+@pytest.mark.parametrize("divergence", ["renyi", "beta", "jeffreys"])
+def test_other_divergences_have_the_prior_of_the_fit_by_kl(divergence):
+    """A search over divergences compares divergences, not priors.
+
+    Wrong variants: the scale 1; the evidence as if the scale were known.
+    """
     X, y = data()
-    model = BayesianLogisticRegression(prior="auto", divergence="renyi").fit(X, y)
-    assert model.prior_["coef"].scale == 1.0
-    model = BayesianPoissonRegressor(prior="auto", likelihood="negative_binomial")
-    assert model.fit(X, y).prior_["coef"].scale == 1.0
+    X = 0.01 * X
+    plain = BayesianLogisticRegression().fit(X, y)
+    model = BayesianLogisticRegression(divergence=divergence).fit(X, y)
+    assert model.prior_["coef"].scale == pytest.approx(plain.prior_scale_, rel=0.01)
+    assert model.prior_scale_ == model.prior_["coef"].scale
+    bounds = model.evidence_bounds(X, y, random_state=0, precision=0.1)
+    assert bounds.plug_in == ("prior_scale",)
 
 
 def test_beside_an_intercept_that_is_not_normal():
