@@ -156,10 +156,10 @@ def test_family_that_refines_what_the_solver_found():
     Wrong variants: the ELBO before; moments of draws without their weights.
     """
     X, y = make_classification(60, 2, n_redundant=0, n_informative=2, random_state=1)
-    X[:, 1] += 0.5 * X[:, 0]
+    X[:, 1] += 0.8 * X[:, 0]
     fits = [
         BayesianLogisticRegression(
-            posterior=family, random_state=0, prior="normal"
+            posterior=family, random_state=0, prior="normal", intercept_prior="normal"
         ).fit(X, y)
         for family in ("mean_field", Matched(), "full_rank")
     ]
