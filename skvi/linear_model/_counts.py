@@ -83,12 +83,15 @@ default="auto"
         coefficients without effect to 0 and leave large ones alone. A dict gives one
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
         learned from other data the prior. "auto" is "normal" with other divergences
-        than KL, and beside an unknown dispersion.
+        than KL, and beside an unknown dispersion. Scales that are given are in units of
+        the features; those that are inferred or learned, and "auto", are relative to
+        the columns: see `BayesianLogisticRegression`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or infers or learns it: an intercept is never shrunk by a sparse prior. It
-        is the log rate per unit of exposure.
+        Prior of the log of the mean count at the means of the features and of the log
+        exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and
+        proper, whatever `prior` and `likelihood` are.
     fit_intercept : bool, default=True
+        Without an intercept neither features nor log exposures are centered.
     likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
         "poisson" allows; its intervals are then too narrow. "negative_binomial" has the
@@ -141,6 +144,7 @@ default="auto"
     coef_, coef_std_ : ndarray of shape (n_features,)
         Posterior means and standard deviations.
     intercept_, intercept_std_ : float
+        Log rate per unit of exposure, for the original features.
     dispersion_ : float
         Only with negative binomial counts: posterior mean of the dispersion, or the
         given or learned value.
@@ -161,10 +165,11 @@ default="auto"
     diagnostics_ : dict
         As in `BayesianLogisticRegression`.
     posterior_ : Posterior
-        The fitted posterior.
+        The fitted posterior, in the units of the fit: ``posterior_.units``.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` inferred ("auto"): the posterior is that under a normal
-        prior of this scale; or the learned one. Only if `prior` infers or learns one.
+        The scale that `prior` inferred ("auto"), in units of the features: the
+        posterior is that under a normal prior of this scale; or the learned one. Only
+        if `prior` infers or learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

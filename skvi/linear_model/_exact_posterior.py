@@ -158,12 +158,14 @@ class ConjugatePosterior(Movable):
         rows = basis.new_ones(len(basis)).diag()
         scale = torch.from_numpy(np.asarray(units.x_scale, dtype=np.float64))
         rows[:, : self.form.data.n_features] /= scale
-        if units.x_mean is not None:
+        has_intercept = self.form.intercept is not None
+        if has_intercept:
             rows = rows.roll(1, 0)  # the last one is the intercept's
+        if units.x_mean is not None:
             rows[0, :-1] -= torch.from_numpy(units.x_mean / units.x_scale)
         square = rows[:, : self.form.data.n_features].square().sum(1)
         shift = torch.zeros_like(square)
-        shift[0] = float(units.x_mean is not None)
+        shift[0] = float(has_intercept)
         return self._directions(rows @ basis, square, shift, units)
 
     def _directions(

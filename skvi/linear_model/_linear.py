@@ -68,13 +68,16 @@ default="auto"
         heavy tails. A dict gives one prior for "coef" and one for "intercept". The
         ``posterior_`` of another fit can be the prior for later rows: its normal of
         coefficients and intercept, and, with ``noise_scale="hyperprior"``, its Gamma
-        distribution of the noise precision.
+        distribution of the noise precision. Scales that are given are in units of the
+        features; those that are inferred or learned are relative to the columns: to the
+        root mean square of their standard deviations, or, for "ard", each to its own.
+        So the fit does not depend on a common unit of the features.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the intercept of centered features: the prediction at their means. None
-        is a normal with the scale of `prior`; if precisions have hyperpriors its scale
-        is the root mean square of the target in the units of the fit, which is 1 if it
-        is standardized. That is almost flat, but proper, so that there is an evidence;
-        as it is taken from y, ``plug_in`` of the bounds lists it.
+        is a normal whose scale is the root mean square of the target in the units of
+        the fit, which is 1 if it is standardized, whatever `prior` is. That is almost
+        flat, but proper, so that there is an evidence; where it is taken from y,
+        ``plug_in`` of the bounds lists it.
     fit_intercept : bool, default=True
         Without an intercept neither features nor target are centered.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"

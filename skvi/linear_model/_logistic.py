@@ -81,11 +81,16 @@ default="auto"
         coefficients without effect to 0 and leave large ones alone. A dict gives one
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
         learned from other data the prior. "auto" is "normal" with other divergences
-        than KL.
+        than KL. Scales that are given are in units of the features; those that are
+        inferred or learned, and "auto", are relative to the columns: to the root mean
+        square of their standard deviations, or, for "ard", each to its own. So the fit
+        does not depend on a common unit of the features, and under "ard" on none.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is a normal prior with the scale of `prior`, or with scale 10 if that has
-        none, or infers or learns it: an intercept is never shrunk by a sparse prior.
+        Prior of the log odds at the means of the features: where there is an intercept,
+        the fit centers them. None is ``Normal(10.0)``, weak and proper, whatever
+        `prior` is, so that a search over `prior` compares nothing else.
     fit_intercept : bool, default=True
+        Without an intercept the features are not centered.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, by label; they multiply the sample weights. "balanced"
         gives every class the same total weight. With weights the posterior and the
@@ -146,6 +151,7 @@ default="auto"
     coef_std_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Posterior standard deviations.
     intercept_, intercept_std_ : ndarray of shape (1,) or (n_classes,)
+        For the original features, which are not centered.
     lower_bound_ : float
         Evidence lower bound (ELBO) of the fitted posterior, in nats, summed over the
         data, for every `objective`. It bounds log p(D) only with log loss and without
@@ -166,11 +172,12 @@ default="auto"
         cost more than a tenth of the fit). "bound_exists" is whether the optimized
         exact bound is finite at this posterior, or None if unknown.
     posterior_ : Posterior
-        The fitted posterior.
+        The fitted posterior, of features in the units of the fit: ``posterior_.units``
+        has their origin and scale. `sample_posterior` draws for the original ones.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` inferred ("auto"): the posterior is that under a normal
-        prior of this scale; or the learned scales, by block. Only if `prior` infers or
-        learns one.
+        The scale that `prior` inferred ("auto"), in units of the features: the
+        posterior is that under a normal prior of this scale; or the learned scales, by
+        block. Only if `prior` infers or learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

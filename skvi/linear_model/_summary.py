@@ -53,9 +53,9 @@ class CoefficientTable:
     >>> print(BayesianLinearRegression().fit(100 * X[:, :2], y).summary())
     BayesianLinearRegression: 90 % credible intervals
                   mean    std    lower    upper
-    intercept  152.133  3.616  146.187  158.080
-    x0           2.531  0.865    1.061    3.913
-    x1           0.202  0.707   -0.962    1.367
+    intercept  152.133  3.616  146.186  158.081
+    x0           2.511  0.889    0.979    3.909
+    x1           0.201  0.704   -0.959    1.364
     noise_scale_ 75.887, lower_bound_ -2573.7
     """
 

@@ -21,14 +21,15 @@ class HalfCauchy(Component):
 
     with median c. It is weak: a scale a thousand times larger or smaller than c costs
     about seven nats, so that even a little information about the size of the
-    coefficients outweighs it, whatever the units of the features. And it is proper:
-    there is an evidence, and the scale remains finite if the data do not limit it, as
-    with separable classes.
+    coefficients outweighs it. And it is proper: there is an evidence, and the scale
+    remains finite if the data do not limit it, as with separable classes.
 
     Parameters
     ----------
     scale : float, default=1.0
-        c, in units of the block's natural size (`Block.scale`).
+        c, in units of the block's natural size (`Block.scale`). In linear models it is
+        relative to the columns: c is the median for features whose standard deviations
+        have the root mean square 1, and the fit does not depend on their common unit.
 
     References
     ----------

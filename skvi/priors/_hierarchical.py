@@ -31,7 +31,9 @@ class HierarchicalNormal(Prior):
     shape, rate : float, default=1e-6
         Parameters of the Gamma distribution, with mean ``shape / rate``. The default is
         uninformative, and costs ``-log(shape)`` = 13.8 nats of evidence: to compare
-        models, use an informative hyperprior.
+        models, use an informative hyperprior. In linear models the precision is that
+        for features whose standard deviations have the root mean square 1, so that the
+        fit does not depend on their common unit.
 
     Examples
     --------

@@ -33,7 +33,7 @@ class LogUniform(Prior):
     and standard deviation alone. `lower_bound_` is an ELBO up to that constant, and not
     a bound on a log evidence. The posterior standard deviations of coefficients that
     shrink to 0 do so as well: there is an infimum, which the fit approaches within
-    `tol`. The intercept gets N(0, 10^2).
+    `tol`. Intercepts get N(0, 10^2).
 
     References
     ----------

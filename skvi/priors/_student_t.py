@@ -79,13 +79,14 @@ class ARD(Prior):
     shape, rate : float, default=1e-6
         Parameters of the Gamma density; small values are nearly scale-free, as in
         `sklearn.linear_model.ARDRegression`. Coefficients are in units of the block's
-        natural size (`Block.scale`).
+        natural size (`Block.scale`); in linear models each is that of its column
+        divided by the column's standard deviation, so that units do not matter.
 
     Notes
     -----
     Vague values cost evidence: with 1e-6 about 13.8 nats for every coefficient, so that
     evidences of models with different numbers of features should be compared under an
-    informative prior. The intercept gets N(0, 10^2).
+    informative prior. Intercepts get N(0, 10^2).
 
     References
     ----------
@@ -125,8 +126,9 @@ class ARD(Prior):
         Parameters
         ----------
         mean, std : array-like of shape (P,) or any other
-            Posterior means and standard deviations in units of `Block.scale`, for
-            linear models ``coef_`` and ``coef_std_``.
+            Posterior means and standard deviations in units of `Block.scale`: for
+            linear models ``coef_`` and ``coef_std_`` times the standard deviations of
+            the columns, ``posterior_.units.x_scale``.
 
         Returns
         -------

@@ -8,6 +8,7 @@ from skvi.base import NormalForm
 from skvi.predictors import LinearPredictor
 from skvi.utils import _dense_rows, _threads
 from skvi.utils._dense_rows import dense_gram, dense_moments, is_dense
+from skvi.utils._shifted import ShiftedRows
 from skvi.utils._sparse import SparseRows
 
 N, D = 53, 4
@@ -67,6 +68,24 @@ def test_moments(with_ones, dtype, generator):
     torch.testing.assert_close(mean, design @ scale[-1], rtol=1e-12, atol=1e-12)
     expected = (design @ scale).square().sum(1)
     torch.testing.assert_close(variance, expected, rtol=1e-12, atol=1e-12)
+
+
+@intercepts
+@dtypes
+def test_standardized_rows(with_ones, dtype, generator):
+    """As a copy of them. Wrong variants: not scaled; in single precision."""
+    X, _, h, scale = problem(with_ones, dtype, generator)
+    X, unit = 1000 + X, torch.tensor([1.0, 0.5, 3.0, 0.1], dtype=torch.float64)
+    rows = ShiftedRows(X, torch.full_like(unit, 1000.0), unit)
+    ones = torch.ones(N, int(with_ones), dtype=torch.float64)
+    design = torch.cat([(X.double() - 1000.0) / unit, ones], 1)
+    assert is_dense(rows)
+    expected = design.T @ (h[:, None] * design)
+    found = dense_gram(rows, h, with_ones)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    found = dense_moments(rows, scale[-1], scale, with_ones)
+    expected = design @ scale[-1], (design @ scale).square().sum(1)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @intercepts

@@ -208,4 +208,18 @@ VARIANTS = [
         "own",
         "all learned scales of a mapping are the first one",
     ),
+    _v(
+        "hyperpriors-in-units-of-the-features",
+        "base.py",
+        'isinstance(getattr(self, "scale", 1.0), Real) else "all"',
+        "True else None",
+        "unknown scales in the units of the features",
+    ),
+    _v(
+        "ard-one-unit-for-all",
+        "_student_t.py",
+        'relative_to = "each"',
+        'relative_to = "all"',
+        "columns of different units under precisions of their own",
+    ),
 ]
