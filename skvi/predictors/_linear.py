@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial, reduce
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -313,9 +313,7 @@ class LinearPredictor(Predictor):
         k, width = self.n_outputs, self.layout.size / self.n_outputs
         return k > 1 and n_rows * (width + k) > 2 * k * width**2
 
-    def _all_covariances(
-        self, X: torch.Tensor, covariance: torch.Tensor
-    ) -> torch.Tensor:
+    def _all_covariances(self, X: Any, covariance: torch.Tensor) -> torch.Tensor:
         """Covariances of f, (n, K, K), from that of theta: linear in it."""
         k = self.n_outputs
         pairs, position = _pairs(k, X.device)

@@ -39,6 +39,11 @@ class ShiftedRows(Movable):
         """Whether the rows are in the CPU's memory."""
         return self.X.is_cpu
 
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.X.device
+
     def __getitem__(self, rows: Any) -> torch.Tensor:
         """Select rows, by a slice or a tensor of indices."""
         return (self.X[rows].double() - self.offset) / self.scale

@@ -163,6 +163,26 @@ def test_other_parts(parts):
         same(found, expected, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["two classes", "three classes", "poisson"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_that_are_not_copied(name, dtype, monkeypatch):
+    """Large dense ones are standardized when they are read.
+
+    Wrong variants: read as they are; standardized in single precision.
+    """
+    features = (X + [0.0, 1000.0, 10.0]).astype(dtype)
+    parts = [{"prior": "default"}, {"solver": "stochastic", "max_iter": 2}]
+    parts[1] |= {"posterior": "mean_field", "batch_size": 20, "random_state": 0}
+    if name == "three classes":
+        parts[0] |= {"posterior": "full_rank"}
+    values = []
+    for limit in (2**24, 10):
+        monkeypatch.setattr("skvi.linear_model._units.MAX_COPIED", limit)
+        fits = [fitted(name, features, **own) for own in parts]
+        values.append(np.concatenate([found for _, found, _ in fits]))
+    same(*values, 1e-6 if dtype == np.float64 else 1e-5)
+
+
 @pytest.mark.parametrize("name", ["two classes", "poisson", "numbers"])
 def test_evidence_of_moved_columns(name):
     """The same bounds with the same draws. Wrong variant: a target without units."""
