@@ -6,7 +6,6 @@ are about N(0, I) (`UnknownScaleTarget`). What serves a known scale then serves 
 
 import math
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 
@@ -17,9 +16,16 @@ from skvi.evidence._one_mode import OneMode
 from skvi.evidence._proposals import Above, ProposalFamily, relative_variance
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MixtureOverScales, Posterior
-from skvi.sampling import Chains, StudentT, WeightedDraws, draw_weighted
+from skvi.sampling import (
+    Chains,
+    StudentT,
+    WeightedDraws,
+    adapt_proposal,
+    draw_weighted,
+)
 from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._reduced import reduced
 from skvi.targets._unknown_scale import UnknownScaleTarget
 
 __all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
@@ -29,6 +35,8 @@ __all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
 MAX_PARAMS, TOL = 1500, 0.01
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
+# Draws of a proposal, and what their weights must be like for more of them to do.
+N_PILOT, MOST_KHAT, LEAST_ESS = 4096, 0.7, 0.02
 
 
 def has_unknown_scale(target: Target) -> bool:
@@ -38,6 +46,8 @@ def has_unknown_scale(target: Target) -> bool:
 
 def lift(target: SupervisedTarget, posterior: Posterior) -> UnknownScaleTarget | None:
     """The target beside its unknown scale; None where no fits at scales are possible.
+
+    With fewer rows than features it is that of the row space.
 
     Parameters
     ----------
@@ -50,28 +60,30 @@ def lift(target: SupervisedTarget, posterior: Posterior) -> UnknownScaleTarget |
     -------
     UnknownScaleTarget or None
     """
+    small = reduced(target)
+    if small is not None:
+        target = small.target
     if target.layout.size > MAX_PARAMS:
         return None
-    nodes = _nodes_near(target, posterior)
+    nodes = _usable(posterior) if small is None else None
+    nodes = _fitted(target) if nodes is None else nodes
     if nodes is None:
         return None
-    normals, log_scales = nodes.normals(), nodes.log_scales
-    slopes = torch.stack(
-        [
-            _slope(target, normal, float(z))
-            for normal, z in zip(normals, log_scales, strict=True)
-        ]
-    )
-    return UnknownScaleTarget(target, log_scales, normals, nodes.log_weights, slopes)
+    normals, z = nodes.normals(), nodes.log_scales
+    pairs = zip(normals, z.tolist(), strict=True)
+    slopes = torch.stack([_slope(target, normal, at) for normal, at in pairs])
+    return UnknownScaleTarget(target, z, normals, nodes.log_weights, slopes, small)
 
 
-def _nodes_near(
-    target: SupervisedTarget, posterior: Posterior
-) -> MixtureOverScales | None:
-    """The fitted mixture if it is of full rank, else one that is fitted now."""
-    if isinstance(posterior, MixtureOverScales) and len(posterior.nodes) > 1:
-        if posterior.likeliest.as_normal().scale.ndim == 2:
-            return posterior
+def _usable(posterior: Posterior) -> MixtureOverScales | None:
+    """The fitted mixture, if it is of full rank."""
+    if not isinstance(posterior, MixtureOverScales) or len(posterior.nodes) < 2:
+        return None
+    return posterior if posterior.normals()[0].scale.ndim == 2 else None
+
+
+def _fitted(target: SupervisedTarget) -> MixtureOverScales | None:
+    """A mixture of full rank."""
     start = FullRankNormal().build(target.layout).to(target.hyper.device)
     problem = Problem(target, ELBO(), KL(), start, None)
     if NaturalGradient.missing(problem):
@@ -80,8 +92,7 @@ def _nodes_near(
     found = solver.solve(problem, SolverOptions(tol=TOL))
     if found.interrupted:
         raise KeyboardInterrupt
-    nodes = cast(MixtureOverScales, found.posterior)
-    return nodes if len(nodes.nodes) > 1 else None
+    return _usable(found.posterior)
 
 
 def _slope(
@@ -108,6 +119,11 @@ class NearLifted(OneMode):
     def jumps(self, target: Target) -> bool:
         """Between scales."""
         return True
+
+    def is_near(self, target: Target, generator: torch.Generator) -> bool:
+        """Whether weights of an adapted proposal are worth many draws."""
+        _, pilot = adapt_proposal(target, self.normal, generator, N_PILOT)
+        return pilot.khat <= MOST_KHAT and pilot.ess >= LEAST_ESS * N_PILOT
 
     def variance(self, pilot: WeightedDraws) -> float:
         """Relative variance alone: far out logs of weights fall without limit."""

@@ -85,6 +85,15 @@ class _BuiltBlocks(BuiltPrior):
         prior = next(p for p in self.priors if p.n_unknown_scales)
         return prior.log_density_of_scale(log_scale)
 
+    def marginal(self, where: torch.Tensor) -> BuiltPrior:
+        slices, priors, start = [], [], 0
+        for block, prior in zip(self.slices, self.priors, strict=True):
+            own = where[(where >= block.start) & (where < block.stop)]
+            priors.append(prior.marginal(own - block.start))
+            slices.append(slice(start, start + len(own)))
+            start += len(own)
+        return _BuiltBlocks(slices, priors, self.entries)
+
     def scale_weights(self) -> torch.Tensor:
         return torch.cat([_scale_weights(p) for p in self.priors])
 

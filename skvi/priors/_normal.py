@@ -80,6 +80,9 @@ class _BuiltNormal(BuiltPrior):
     def as_normal(self) -> NormalForm:
         return NormalForm(torch.zeros_like(self.scale), self.scale)
 
+    def marginal(self, where: torch.Tensor) -> BuiltPrior:
+        return _BuiltNormal(self.scale[where])
+
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
         second_moment = (mean.square() + std.square()) / self.scale.square()
         return -0.5 * second_moment - torch.log(self.scale * math.sqrt(2 * math.pi))
@@ -124,6 +127,9 @@ class _BuiltMixture(BuiltPrior):
         squares = (mean / self.scale).square() + (std / self.scale).square()
         total = self._log_density(squares.sum(-1, keepdim=True))
         return (total / squares.shape[-1]).expand(squares.shape)
+
+    def marginal(self, where: torch.Tensor) -> BuiltPrior:
+        return _BuiltMixture(self.scale[where])
 
     def given_scale(self, scale: float) -> BuiltPrior:
         return _BuiltNormal(scale * self.scale)

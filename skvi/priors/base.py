@@ -131,6 +131,20 @@ class BuiltPrior(Movable):
         """
         raise NotImplementedError
 
+    def marginal(self, where: torch.Tensor) -> "BuiltPrior":
+        """Prior of some of the parameters.
+
+        Parameters
+        ----------
+        where : Tensor of int of shape (p,)
+            Their positions, in ascending order.
+
+        Returns
+        -------
+        BuiltPrior
+        """
+        raise NotImplementedError
+
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
         """Log density at points.
 

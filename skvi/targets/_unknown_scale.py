@@ -7,6 +7,7 @@ import torch
 from skvi.base import Layout, NormalForm
 from skvi.priors import Normal, build_prior
 from skvi.priors._scale_mixture import SomeBlocks
+from skvi.targets._reduced import ReducedTarget
 from skvi.targets._scale_score import ScaleScore
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets.base import Target
@@ -16,6 +17,8 @@ __all__ = ["UnknownScaleTarget"]
 
 # Standard deviations of starts of chains, in units of those of the posterior.
 WIDE, WIDE_SCORE = 3.0, 1.5
+# Of directions that the data say nothing of.
+SEED = 0
 
 
 class UnknownScaleTarget(Target):
@@ -38,6 +41,8 @@ class UnknownScaleTarget(Target):
         Full-rank normals near the posterior at these.
     values, slopes : Tensor of shape (K,)
         Log of the density of z up to a constant, and its derivative.
+    full : ReducedTarget, default=None
+        Where the target is that of a row space.
     """
 
     def __init__(
@@ -47,12 +52,15 @@ class UnknownScaleTarget(Target):
         normals: Sequence[NormalForm],
         values: torch.Tensor,
         slopes: torch.Tensor,
+        full: ReducedTarget | None = None,
     ) -> None:
         unit = target.prior.given_scale(1.0).as_normal()
         if unit is None:
             raise ValueError("Beside its unknown scale the prior must be normal.")
         self.of_scale, self.unit = target.prior.log_density_of_scale, unit.scale
         self.is_scaled = (target.prior.scale_weights() > 0).to(unit.scale.dtype)
+        #: The target itself, over its own parameters.
+        self.linear, self.full, self.values = target, full, values
         self.likelihood = target.with_prior(SomeBlocks(()))
         self.layout = Layout({"standardized": (unit.size,), "score": (1,)})
         # Not a factor of the density, but what chains start from.
@@ -90,7 +98,11 @@ class UnknownScaleTarget(Target):
         """
         z, _, _ = self.score.at(lifted[:, -1])
         hats, _ = self._hats(z)
-        return self._mix(hats, self._at_nodes(lifted)) * self._widths(z)[0].exp()
+        inner = self._mix(hats, self._at_nodes(lifted)) * self._widths(z)[0].exp()
+        if self.full is None:
+            return inner
+        generator = torch.Generator(z.device).manual_seed(SEED)
+        return self.full.expand(inner, self.unit[0] * z.exp(), generator)
 
     def log_joint(
         self, theta: torch.Tensor, rows: torch.Tensor | None = None
