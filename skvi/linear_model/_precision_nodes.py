@@ -137,27 +137,17 @@ def _distances(
 def _plane(
     form: ConjugateForm, look: np.ndarray, fineness: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Noises around the likeliest for every ratio, and log ratios, as a column.
-
-    But for the intercept, the noise has a Gamma distribution at a given ratio, whose
-    shape is the same for all.
-    """
-    gammas = [g for g in (form.noise.hyperprior, form.coef.hyperprior) if g is not None]
-    shape = 0.5 * form.data.n + sum(gamma.shape for gamma in gammas)
-
-    def likeliest(u: np.ndarray) -> np.ndarray:
-        rate = 0.5 * form.at_ratio(u)[1] + gammas[0].rate
-        rate += gammas[1].rate * np.exp(np.minimum(u, 700.0))
-        return math.log(shape) - np.log(np.maximum(rate, 1e-300))
+    """Noises around the likeliest for every ratio, and log ratios, as a column."""
+    shape = form.noise_shape
 
     def along(u: np.ndarray) -> np.ndarray:
-        t = likeliest(u)
+        t = form.noise_at_ratio(u)
         return form.log_density(t, t + u, u)
 
     u = _line(along, look, fineness)
     around = np.arange(-2 * REACH, 5.0)
     v = _line(lambda v: shape * (v - np.exp(v)), around, fineness)
-    return likeliest(u)[:, None] + v, u[:, None]
+    return form.noise_at_ratio(u)[:, None] + v, u[:, None]
 
 
 def _line(log_density: LogDensity, look: np.ndarray, fineness: float) -> np.ndarray:

@@ -5,11 +5,11 @@ whose calls are much cheaper than those of torch for arrays of ten elements.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy.linalg import cholesky, qr, solve_triangular
+from scipy.linalg import cho_solve, cholesky, qr, solve_triangular
 from scipy.special import digamma, gammaln
 
 from skvi.base import GammaForm, NormalForm
@@ -22,8 +22,9 @@ __all__ = ["Conjugate", "Node", "Point"]
 # A learned precision may exceed its initial value by this factor; beyond, some rows are
 # fitted exactly.
 LEARNED_RANGE = math.log(1e12)
-# Logarithm of the ratio of precisions above which a second start is tried.
-FAR = math.log(1e4)
+# Starts: how far the ratio of both precisions goes beyond the eigenvalues of the data,
+# in logarithms, and the height of a peak along the way, in nats.
+REACH, HEIGHT = 20.0, 0.01
 # Extrapolations stop here.
 MAX_LOG = 300.0
 
@@ -146,17 +147,58 @@ class Conjugate:
     def starts(self) -> list[np.ndarray]:
         """Logarithms of the precisions that are not fixed, from which to start.
 
-        Those of the coefficients are 1, or, if that is far from the units of the data,
-        such that each feature alone would explain the target: the ELBO is flat orders
-        of magnitude away from its optimum.
+        The ELBO can have several optima. With one precision for all coefficients these
+        are the peaks along the ratio of both precisions; with many, the best of these
+        peaks, precisions of 1, and such that each feature alone explains the target.
         """
-        first = [self.noise.first] if self.n_noise else []
+        if not self.n_free:
+            return [np.zeros(0)]
+        if self.is_shared:
+            return self._peaks()
+        noise, coef = self._shared_start()
         if not self.coef.is_free:
-            return [np.concatenate(first)] if first else [np.zeros(0)]
-        starts = [self.coef.first, self._data_scale()]
-        if np.abs(starts[1] - starts[0]).max() < FAR:
-            starts.pop()
-        return [self.inside(np.concatenate([*first, x])) for x in starts]
+            return [noise, self.noise.first]
+        pairs = [
+            (noise, coef),
+            (self.noise.first, self.coef.first),
+            (self.noise.first, self._data_scale()),
+        ]
+        return [self.inside(np.concatenate([t[: self.n_noise], s])) for t, s in pairs]
+
+    def _peaks(self) -> list[np.ndarray]:
+        """Peaks of the ELBO along the ratio of both precisions, the highest first."""
+        path = self._path()
+        values = np.array([self.evaluate(x).elbo for x in path])
+        rises = np.diff(values, prepend=-np.inf) > HEIGHT
+        falls = np.diff(values, append=-np.inf) < -HEIGHT
+        rises[0] = falls[-1] = True
+        best = int(np.argmax(values))
+        others = [int(i) for i in np.flatnonzero(rises & falls) if i != best]
+        return [path[i] for i in (best, *others)]
+
+    def _path(self) -> list[np.ndarray]:
+        """Precisions at ratios around the eigenvalues, the likeliest at each."""
+        if not len(self.values):
+            return [np.concatenate([self.noise.first, self.coef.first])[: self.n_free]]
+        log_e = np.log(self.values)
+        u = np.arange(log_e.min() - REACH, log_e.max() + REACH)
+        t, s = self.noise.first, self.coef.first
+        if not self.noise.is_free:
+            columns = [t + u]
+        elif not self.coef.is_free:
+            columns = [s - u]
+        else:
+            t = self.form.noise_at_ratio(u)
+            columns = [t, t + u]
+        return [self.inside(x) for x in np.stack(columns, 1)]
+
+    def _shared_start(self) -> tuple[np.ndarray, np.ndarray]:
+        """Best start of the model in which all coefficients share a precision."""
+        coef = self.form.coef
+        one = replace(coef, value=coef.value.log().mean().exp().reshape(1))
+        shared = Conjugate(replace(self.form, coef=one), self.is_diagonal)
+        noise, s = shared.split(shared.starts()[0])
+        return noise, np.broadcast_to(s, self.coef.size)
 
     def _data_scale(self) -> np.ndarray:
         """Log precisions of coefficients at which a feature varies like the target."""
@@ -246,38 +288,43 @@ class Conjugate:
         Scaled by prior standard deviations the matrix is 1 plus a nonnegative term, so
         that huge precisions (pruned coefficients) do no harm.
         """
-        root = self._root(alpha, precision)
-        moment = self.vectors @ (self.values * self.solution)
-        coef = root.T @ (root @ (alpha * moment))
         if self.is_diagonal:
+            coef = self._mean(alpha, precision)
             variance = 1 / (alpha * self.diagonal + precision)
             log_det = float(np.log(variance).sum())
+            trace = float(self.diagonal @ variance)
         else:
+            root = self._root(alpha, precision)
+            coef = self._mean(alpha, precision, root)
             variance = (root * root).sum(0)
             log_det = 2 * float(np.log(np.abs(root.diagonal())).sum())
-        trace = float(self.diagonal @ variance)
-        if not self.is_diagonal:
             trace = float((self.d - precision @ variance) / alpha)
         squares, mean = coef**2 + variance, self.vectors.T @ coef
         return Coefficients(mean, squares, trace, 0.5 * log_det, variance)
+
+    def _mean(
+        self, alpha: float, precision: np.ndarray, root: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Mean of q(coef), by a root of its covariance or in the space of the data."""
+        if root is not None:
+            moment = self.vectors @ (self.values * self.solution)
+            return root.T @ (root @ (alpha * moment))
+        width = 1 / np.sqrt(precision)
+        rows, scale = self._rows(alpha, width), np.sqrt(alpha * self.values)
+        lower = _lower(rows @ rows.T, rows.T)
+        dual = cho_solve((lower, True), scale * self.solution, check_finite=False)
+        return width * (rows.T @ dual)
 
     def _root(self, alpha: float, precision: np.ndarray) -> np.ndarray:
         """Lower triangular R with covariance R' R."""
         width = 1 / np.sqrt(precision)
         scaled = alpha * width[:, None] * self.form.data.full_gram().numpy() * width
-        scaled[np.diag_indices(self.d)] += 1.0
-        try:
-            lower = cholesky(scaled, lower=True, check_finite=False)
-        except np.linalg.LinAlgError:  # 1 is lost beside a noise of almost nothing
-            lower = self._lower_by_qr(alpha, width)
+        lower = _lower(scaled, self._rows(alpha, width))
         return solve_triangular(lower, np.diag(width), lower=True, check_finite=False)
 
-    def _lower_by_qr(self, alpha: float, width: np.ndarray) -> np.ndarray:
-        """Factor of the scaled matrix from a root of it, without squaring that."""
-        root = np.sqrt(alpha * self.values)[:, None] * self.vectors.T * width
-        stacked = np.vstack([root, np.eye(self.d)])
-        upper = qr(stacked, mode="r", check_finite=False)[0][: self.d]
-        return (upper * np.sign(upper.diagonal())[:, None]).T
+    def _rows(self, alpha: float, width: np.ndarray) -> np.ndarray:
+        """Root of the precision that the data give to scaled coefficients, (k, d)."""
+        return np.sqrt(alpha * self.values)[:, None] * self.vectors.T * width
 
     def normal(self, point: Point, names: list[str]) -> NormalForm:
         """Return q of the coefficients, the intercept or both, in that order."""
@@ -301,9 +348,8 @@ class Conjugate:
             mean = self.vectors @ point.coef.solution
             root = None if self.is_diagonal else self._shared_root(point, precision[0])
         else:
-            root = self._root(alpha, precision)
-            moment = self.vectors @ (self.values * self.solution)
-            mean = root.T @ (root @ (alpha * moment))
+            root = None if self.is_diagonal else self._root(alpha, precision)
+            mean = self._mean(alpha, precision, root)
         if self.is_diagonal:
             return mean, np.sqrt(point.coef.variance)
         # R' R = L L' with L lower triangular.
@@ -330,3 +376,14 @@ class Conjugate:
     def learned_noise(self, point: Point) -> torch.Tensor:
         """Log of the noise scale, (1,)."""
         return torch.from_numpy(-0.5 * self.split(point.x)[0])
+
+
+def _lower(square: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Lower triangular factor of ``rows' rows + 1``; `square` is ``rows' rows``."""
+    square[np.diag_indices(len(square))] += 1.0
+    try:
+        return cholesky(square, lower=True, check_finite=False)
+    except np.linalg.LinAlgError:  # 1 is lost beside a noise of almost nothing
+        stacked = np.vstack([rows, np.eye(len(square))])
+        upper = qr(stacked, mode="r", check_finite=False)[0][: len(square)]
+        return (upper * np.sign(upper.diagonal())[:, None]).T

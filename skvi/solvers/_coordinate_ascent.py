@@ -1,6 +1,8 @@
 """Coordinate ascent for linear regression with conjugate priors."""
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
@@ -16,6 +18,9 @@ from skvi.targets._precisions import ConjugateForm
 from skvi.utils._device import CPU
 
 __all__ = ["CoordinateAscent"]
+
+# Ascents from several starts: tolerance in nats, and the largest number of updates.
+ROUGH, MAX_ROUGH = 0.5, 30
 
 
 class CoordinateAscent(Solver):
@@ -79,13 +84,17 @@ class _Ascent(Run):
         self.form = form.to(CPU)  # few elements, by numpy
         is_diagonal = problem.posterior.part("coef").is_diagonal
         self.model = Conjugate(self.form, is_diagonal)
-        self.point = self._start()
+        starts = [self._last()] if options.warm_start else self.model.starts()
+        self.starts = [self.model.evaluate(x) for x in starts]
+        self.point = _best(self.starts)
 
     @property
     def value(self) -> float:
         return -self.point.elbo
 
     def improve(self) -> Solution:
+        if len(self.starts) > 1:
+            self.point = _best([self._approach(point) for point in self.starts])
         gap = self._iterate()
         converged, message = gap < self.options.tol, ""
         if not (converged or self.stopped):
@@ -94,14 +103,16 @@ class _Ascent(Run):
             message, converged = FLOOR_MESSAGE, False
         return self.solution(converged, message, {"gap": gap})
 
-    def _start(self) -> Point:
-        """Point of the last fit, or the best of the starts and their first steps."""
-        if self.options.warm_start:
-            return self.model.evaluate(self._last())
-        points = [self.model.evaluate(x) for x in self.model.starts()]
-        if len(points) > 1:
-            points += [self.model.evaluate(point.next) for point in points]
-        return max(points, key=lambda point: point.elbo)
+    def _approach(self, point: Point) -> Point:
+        """Go from a start close to its optimum."""
+        gains: list[float] = []
+        n_steps = min(MAX_ROUGH, self.options.max_iter)
+        for after in itertools.islice(self._steps(point), n_steps):
+            gains.append(max(after.elbo - point.elbo, 0.0))
+            point = after
+            if remaining_gain(gains) < ROUGH:
+                break
+        return point
 
     def _last(self) -> np.ndarray:
         """Precisions of the last fit."""
@@ -120,28 +131,33 @@ class _Ascent(Run):
             self.report()
             return 0.0
         gains: list[float] = []
+        steps = self._steps(self.point)
         while self.may_go_on:
-            before = self.point
-            self.point = self.model.evaluate(before.next)
-            if len(self.history) % 2:
-                self._extrapolate(before)
+            before, self.point = self.point, next(steps)
             gains.append(max(self.point.elbo - before.elbo, 0.0))
             self.report()
             if remaining_gain(gains) < self.options.tol:
                 break
         return remaining_gain(gains)
 
-    def _extrapolate(self, before: Point) -> None:
+    def _steps(self, point: Point) -> Iterator[Point]:
+        """Points after each update; every second one is extrapolated."""
+        for extrapolates in itertools.cycle((False, True)):
+            before, point = point, self.model.evaluate(point.next)
+            if extrapolates:
+                point = self._extrapolate(before, point)
+            yield point
+
+    def _extrapolate(self, before: Point, point: Point) -> Point:
         """Extrapolate the last two steps, unless the ELBO decreases."""
-        first, second = self.point.x - before.x, self.point.next - self.point.x
+        first, second = point.x - before.x, point.next - point.x
         change = second - first
         if not change.any():
-            return
+            return point
         length = max(math.sqrt(first @ first / (change @ change)), 1.0)
         x = self.model.inside(before.x + 2 * length * first + length**2 * change)
         trial = self.model.evaluate(x)
-        if trial.elbo >= self.point.elbo:
-            self.point = trial
+        return trial if trial.elbo >= point.elbo else point
 
     def state(self) -> State:
         """Posterior and learned hyperparameters at the point."""
@@ -156,6 +172,10 @@ class _Ascent(Run):
             noise = self.model.learned_noise(point)
             target = target.at(noise.to(target.hyper.device))
         return State(posterior.with_parts(parts), target)
+
+
+def _best(points: list[Point]) -> Point:
+    return max(points, key=lambda point: point.elbo)
 
 
 def _is_conjugate(posterior: Posterior) -> bool:

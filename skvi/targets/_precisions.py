@@ -100,6 +100,33 @@ class ConjugateForm(Movable):
         half_log_det = 0.5 * (np.maximum(excess, 0.0) + np.log1p(share)).sum(-1)
         return half_log_det, self.data.residual + np.exp(least) / (1 + share) @ (z * z)
 
+    def noise_at_ratio(self, u: np.ndarray) -> np.ndarray:
+        """Likeliest log precision of the noise at a ratio, if both are unknown.
+
+        But for the intercept, the noise has a Gamma distribution at a given ratio,
+        whose shape is the same for all.
+
+        Parameters
+        ----------
+        u : ndarray of shape (...)
+            As of `at_ratio`.
+
+        Returns
+        -------
+        ndarray of shape (...)
+        """
+        rate = 0.5 * self.at_ratio(u)[1]
+        for node, x in ((self.noise, 0.0 * u), (self.coef, u)):
+            if node.hyperprior is not None:
+                rate = rate + node.hyperprior.rate * np.exp(np.minimum(x, 700.0))
+        return math.log(self.noise_shape) - np.log(np.maximum(rate, 1e-300))
+
+    @property
+    def noise_shape(self) -> float:
+        """Shape of that Gamma distribution."""
+        nodes = (self.noise.hyperprior, self.coef.hyperprior)
+        return 0.5 * self.data.n + sum(g.shape for g in nodes if g is not None)
+
     def log_evidence(
         self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
     ) -> np.ndarray:

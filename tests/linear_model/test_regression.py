@@ -461,9 +461,9 @@ def test_outliers_on_many_seeds(kind, parts):
 def test_fits_continue():
     X, y = make_data()
     model = MODEL(warm_start=True, prior="ard", tol=1e-7, max_iter=500).fit(X, y)
-    first, value = model.n_iter_, model.lower_bound_
+    value = model.lower_bound_
     model.fit(X, y)
-    assert model.n_iter_ < first / 2
+    assert model.n_iter_ <= 2
     assert model.lower_bound_ == pytest.approx(value, abs=1e-5)
     with pytest.raises(ValueError, match="another family"):
         model.set_params(posterior="mean_field").fit(X, y)
