@@ -1,7 +1,7 @@
 """Shared by all classifiers: labels, class weights, averaged probabilities."""
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -30,13 +30,10 @@ class Labels(Response):
         Sorted.
     class_weight : dict, "balanced" or None
         As in scikit-learn's classifiers.
-    is_partial : bool, default=False
-        Whether some of the classes may be missing in the rows of a fit.
     """
 
     classes: np.ndarray
     class_weight: dict | str | None
-    is_partial: bool = False
 
     @classmethod
     def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
@@ -116,20 +113,6 @@ class Labels(Response):
         per_class = np.zeros(n_classes)
         per_class[present] = counts.sum() / (n_classes * counts[present])
         return per_class
-
-    def of_batches(self) -> "Labels":
-        """Return the same classes, of which a batch may contain only some."""
-        return replace(self, is_partial=True)
-
-    def check_weighted(self, targets: np.ndarray) -> None:
-        """Raise if the rows with a positive weight have only one class."""
-        if self.is_partial:
-            return
-        if len(np.unique(targets)) < 2:
-            raise ValueError(
-                "The rows with a positive sample_weight contain only one class; the "
-                "fit needs at least two."
-            )
 
 
 def _are_integers(y: Any) -> bool:

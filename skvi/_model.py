@@ -22,6 +22,9 @@ __all__ = [
     "check_numbers",
 ]
 
+# Weights with a smaller sum, on more than twice as many rows, are hardly counts.
+FEW = 5.0
+
 
 class Response:
     """Immutable encoding of a user's targets as numbers.
@@ -65,13 +68,6 @@ class Response:
             None if all of them are 1. By default, the sample weights.
         """
         return sample_weight
-
-    def of_batches(self) -> "Response":
-        """Return the same encoding, for batches that may contain only some classes."""
-        return self
-
-    def check_weighted(self, targets: np.ndarray) -> None:
-        """Raise if the rows with a positive weight cannot be fitted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +202,6 @@ class TrainingData:
         fingerprint = Rows.of(X, targets, weight, offset).fingerprint()
         if weight is not None:
             keep = weight > 0
-            response.check_weighted(targets[keep])
             if not keep.all():
                 X, targets, weight = X[keep], targets[keep], weight[keep]
                 offset = None if offset is None else offset[keep]
@@ -231,6 +226,19 @@ class TrainingData:
         columns = (self.X, self.y, self.weight, self.offset)
         taken = (None if column is None else column[rows] for column in columns)
         return TrainingData(*taken, self.fingerprint)
+
+    def few_rows_message(self) -> str:
+        """Say that the weights amount to next to no data; empty if they do not."""
+        if self.weight is None:
+            return ""
+        total, n = float(self.weight.sum()), len(self.weight)
+        if total >= FEW or total >= 0.5 * n:
+            return ""
+        return (
+            f"the weights of {n} rows sum to {total:.3g}. A weight counts a row as so "
+            f"many, so that the fit has the information of {total:.3g} rows; if the "
+            "weights are relative, divide them by their mean"
+        )
 
     @property
     def is_weighted(self) -> bool:

@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._model import Numbers, TrainingData
 from skvi._variational import BaseVariational
+from skvi.exceptions import SkviWarning
 from skvi.utils._interrupts import raising_interrupts
 from skvi.utils._random import make_generator
 from skvi.utils._threads import limit_threads
@@ -54,6 +55,7 @@ class BaseSupervised(BaseVariational):
         sample_weight = self._check_weights(X, sample_weight)
         offset = self._check_exposure(X, exposure)
         data = TrainingData.gather(response, X, y, sample_weight, offset)
+        self._warn(data.few_rows_message(), SkviWarning)
         self._choose_family(data, response)
         data = self._hold_out(data)
         model = self._assemble(data, response)

@@ -1,6 +1,7 @@
 """Bad input gets scikit-learn's own kind of error, or a right and finite answer."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -89,7 +90,6 @@ DAYS = pd.DataFrame({"day": _days, "end": _days})
         (small()[0], None, -np.ones(8), ValueError, "[Nn]egative values"),
         (small()[0], None, np.zeros(8), ValueError, "one non-zero number"),
         (small()[0], None, np.ones(7), ValueError, "sample_weight.shape"),
-        (small()[0], None, small()[1], ValueError, "only one class"),
         (small()[0], None, [np.nan] * 8, ValueError, "contains NaN"),
         (
             scipy.sparse.csr_array(small()[0] * np.nan),
@@ -421,3 +421,43 @@ def test_warnings_point_at_the_line_of_the_user():
         with pytest.warns(ConvergenceWarning) as record:
             estimator.fit(X, y)
         assert {warning.filename for warning in record} == {__file__}
+
+
+def test_weights_may_leave_one_class_out():
+    """As where the other class hardly counts: the prior is proper.
+
+    Wrong variants: an error; the rows of weight zero decide the intercept.
+    """
+    X, y = small(30)
+    model = BayesianLogisticRegression(prior="normal")
+    none, little = (
+        clone(model).fit(X, y, np.where(y == 1, 1.0, left)).predict_proba(X)
+        for left in (0.0, 1e-9)
+    )
+    np.testing.assert_allclose(none, little, atol=1e-6)
+    assert none[:, 1].mean() > 0.7
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLinearRegression(),
+        BayesianLogisticRegression(),
+        BayesianPoissonRegressor(),
+        BayesianMLPRegressor(max_iter=1, random_state=0),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_that_are_no_counts(model):
+    """Weights that sum to one say next to nothing; weights of mean one are right.
+
+    Wrong variants: two whole rows warn; the number of rows for the sum of weights.
+    """
+    X, y = small(40)
+    with pytest.warns(SkviWarning, match="weights of 40 rows sum to 1.*their mean"):
+        model.fit(X, y, np.full(40, 1 / 40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SkviWarning)
+        model.fit(X, y, np.full(40, 1.0))
+        model.fit(X, y, (np.arange(40) < 2) * 1.0)

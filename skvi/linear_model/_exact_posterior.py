@@ -104,6 +104,11 @@ class ConjugatePosterior(Movable):
             return math.inf
         return float((self.nodes.weights * np.exp(-self.nodes.noise)).sum())
 
+    @property
+    def noise_scale(self) -> float:
+        """Geometric mean of the scale of the noise, which no far node dominates."""
+        return math.exp(-0.5 * float((self.nodes.weights * self.nodes.noise).sum()))
+
     def normal(self) -> NormalForm:
         """Normal of coefficients and intercept with the same mean and covariance."""
         (means, variances, outside), w = self._given(self.nodes)

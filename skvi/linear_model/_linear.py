@@ -150,10 +150,11 @@ default="hyperprior"
     intercept_, intercept_std_ : float or ndarray of shape (n_outputs,)
         Intercept for the original, uncentered features.
     noise_scale_ : float or ndarray of shape (n_outputs,)
-        Scale of the noise, in units of y; for normal noise its standard deviation. With
-        a hyperprior ``1 / sqrt(alpha_)``.
+        Scale of the noise, in units of y, ``1 / sqrt(alpha_)``; for normal noise its
+        standard deviation. With a hyperprior a posterior mean: the geometric one under
+        ``exact_posterior_``, or, where that is None, of `alpha_` under ``posterior_``.
     alpha_ : float or ndarray of shape (n_outputs,)
-        (Mean) precision of the noise in the fitted ``posterior_``.
+        Precision of the noise, ``noise_scale_ ** -2``.
     lambda_ : float or ndarray
         (Mean) precision of the coefficients in ``posterior_``, if their prior is
         normal; of shape (n_features,) or (n_outputs, n_features) with one for each
@@ -206,8 +207,9 @@ default="hyperprior"
     precisions. Coefficients, their deviations, intervals and draws, and all
     predictions, are then those of the exact posterior, by quadrature over the
     precisions (probabilities to a few thousandths, moments to about 1e-6), however many
-    rows there are; but not if the hyperprior is vague and the data inform fewer than
-    three directions of the coefficients: the exact variance of the others is infinite.
+    rows there are, and so is ``noise_scale_``; but not if the hyperprior is vague and
+    the data inform fewer than three directions of the coefficients: the exact variance
+    of the others is infinite.
     With few rows the default hyperpriors leave a spike at 0, and 90 % intervals contain
     77 % of coefficients that were drawn from another prior (six rows, three features);
     ``HierarchicalNormal(shape, rate)`` and ``noise_scale=GammaHyperprior(shape, rate)``

@@ -191,10 +191,10 @@ class GaussianRegression(
         found = super(BayesianLinearModel, self)._posterior_attributes(state)
         posterior = found["posterior_"]
         posterior.units = self._model.units
-        noise = self._noise_of(found)
-        found |= {"noise_scale_": noise, "alpha_": noise**-2}
         found |= self._drawn_or_normal(posterior) | self._precisions_of(posterior)
         found["exact_posterior_"] = exact = self._find_exact_posterior(state)
+        noise = self._noise_of(found)
+        found |= {"noise_scale_": noise, "alpha_": noise**-2}
         if exact is not None:
             found["_normal"] = exact.normal()
             found["_nodes"] = NormalNodes.single(found["_normal"])
@@ -212,13 +212,15 @@ class GaussianRegression(
         return found
 
     def _noise_of(self, found):
-        """Standard deviation of the noise in units of y: 1 / sqrt(E[precision])."""
-        posterior = found["posterior_"]
+        """Scale of the noise in units of y: its geometric mean, if that is exact."""
+        posterior, unit = found["posterior_"], self._model.units.y_scale
         if "noise_precision" in posterior.layout:
+            if found["exact_posterior_"] is not None:
+                return found["exact_posterior_"].noise_scale * unit
             shape, rate = posterior.part("noise_precision").as_gamma()
-            return float((rate / shape).sqrt()) * self._model.units.y_scale
+            return float((rate / shape).sqrt()) * unit
         if self.noise_scale == "learn":
-            return float(np.exp(found["_hyper"][0])) * self._model.units.y_scale
+            return float(np.exp(found["_hyper"][0])) * unit
         return float(self.noise_scale)
 
     def _precisions_of(self, posterior):

@@ -75,7 +75,7 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
             return None
         if found is None:
             raise ValueError("classes must be passed on the first call to partial_fit.")
-        return Labels.find(found, self.class_weight).of_batches()
+        return Labels.find(found, self.class_weight)
 
     def _response(self, y):
         if self._stream is None:

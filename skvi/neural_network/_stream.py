@@ -47,7 +47,7 @@ class StreamMixin:
         before = dict(vars(self)) if self.__sklearn_is_fitted__() else None
         if before is not None:
             noise = before.get("noise_scale_")
-            response = self._model.response.of_batches()
+            response = self._model.response
             self._stream = Stream(response, self.posterior_, noise)
         else:
             self._stream = Stream(response)

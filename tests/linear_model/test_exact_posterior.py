@@ -236,3 +236,61 @@ def test_pickles_targets_and_searches():
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     with pytest.raises(ValueError, match="positive shape"):
         MODEL(noise_scale=GammaHyperprior(0.0, 1.0)).fit(X, y)
+
+
+def curve(n_powers):
+    """Powers of a number of which the first three explain nothing."""
+    x = np.linspace(0.05, 0.95, 15)
+    y = np.sin(2 * np.pi * x) + 0.1 * np.tile([1, -1, 0], 5)
+    return np.vander(x, n_powers + 1, increasing=True)[:, 1:], y
+
+
+def waves():
+    X = np.cos(np.outer(np.linspace(0, 3, 12), np.arange(1, 9)))
+    return X, np.sign(X[:, 0])
+
+
+def columns_of_other_units(n, d, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * np.exp(rng.standard_normal(d))
+    return X, X[:, 0] + rng.standard_normal(n)
+
+
+OPTIMA = {
+    "cubic": curve(3),
+    "quintic": curve(5),
+    "octic": curve(8),
+    "waves": waves(),
+    "few": columns_of_other_units(8, 3, 0),
+    "as many": columns_of_other_units(15, 14, 1),
+    "two": columns_of_other_units(10, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMA)
+def test_what_is_reported_together_agrees(name):
+    """Bound, evidence, noise and predictions, where the bound has several optima.
+
+    Wrong variants: a start at precisions of 1 (cubic: 8 nats below the evidence, noise
+    .44 for .12); the noise of the fitted posterior (waves).
+    """
+    X, y = OPTIMA[name]
+    model = MODEL().fit(X, y)
+    evidence = model.evidence_bounds(X, y).estimate
+    assert evidence - 2 < model.lower_bound_ < evidence
+    std = model.predict(X, return_std=True)[1]
+    assert 0.3 * std.min() < model.noise_scale_ < std.min()
+    log_noise = -0.5 * np.log(model.sample_posterior(20_000, 0)["noise_precision"])
+    error = 5 * log_noise.std() / 20_000**0.5
+    assert np.log(model.noise_scale_) == pytest.approx(log_noise.mean(), abs=error)
+
+
+@pytest.mark.parametrize(
+    ("family", "best"), [("full_rank", -54.71), ("mean_field", -58.92)]
+)
+def test_many_precisions_start_where_one_is_best(family, best):
+    """Best of 30 random starts; wrong variant: -62.9, from precisions of 1 alone."""
+    X, y = OPTIMA["cubic"]
+    model = MODEL(prior="ard", posterior=family).fit(X, y)
+    assert model.lower_bound_ == pytest.approx(best, abs=0.01)
+    assert model.noise_scale_ < 0.13

@@ -393,11 +393,11 @@ VARIANTS = [
         "a batch may have other features than those before",
     ),
     _v(
-        "batch-needs-two-classes",
-        "_classes.py",
-        "return replace(self, is_partial=True)",
-        "return self",
-        "a batch must have rows of two classes",
+        "small-weights-of-few-rows",
+        "_model.py",
+        "if total >= FEW or total >= 0.5 * n:",
+        "if total >= FEW:",
+        "two rows that count once each are weights of next to no data",
     ),
     _v(
         "identity-of-names",

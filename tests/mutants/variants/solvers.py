@@ -15,8 +15,8 @@ VARIANTS = [
     _v(
         "conjugate-qr-without-identity",
         "_conjugate.py",
-        "np.vstack([root, np.eye(self.d)])",
-        "np.vstack([root, 0 * np.eye(self.d)])",
+        "np.vstack([rows, np.eye(len(square))])",
+        "np.vstack([rows, 0 * np.eye(len(square))])",
         "the prior left out where the usual factorization fails",
     ),
     _v(
