@@ -74,14 +74,18 @@ def units_of(
 
 
 def column_units(
-    y: np.ndarray, weight: np.ndarray | None, given: Units | None, standardize: bool
+    y: np.ndarray,
+    weight: np.ndarray | None,
+    given: Units | None,
+    standardize: bool,
+    robust: bool = False,
 ) -> Units:
-    """Units of a target, or of each column of one, about its mean.
+    """Units of a target, or of each column of one, about its mean or median.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-    weight, given, standardize
+    weight, given, standardize, robust
         See `units_of`.
 
     Returns
@@ -90,8 +94,8 @@ def column_units(
         With arrays of shape (n_outputs,) for several targets.
     """
     if y.ndim == 1 or given is not None:
-        return units_of(y, weight, given, standardize, centered=True)
-    found = [units_of(column, weight, None, standardize, True) for column in y.T]
+        return units_of(y, weight, given, standardize, True, robust)
+    found = [units_of(c, weight, None, standardize, True, robust) for c in y.T]
     means, scales = zip(*((u.y_mean, u.y_scale) for u in found), strict=True)
     return Units(np.array(means), np.array(scales))
 

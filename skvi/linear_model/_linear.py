@@ -96,7 +96,8 @@ default="hyperprior"
         precision, for the target in the units of the fit.
     normalize_y : bool, default=True
         Whether the target is standardized for the fit: by mean and standard deviation,
-        for losses other than the log loss by median and median absolute deviation.
+        or, for noise with heavy tails and losses other than the log loss, by median and
+        median absolute deviation.
         Priors refer to the standardized target; everything that is returned is in units
         of y. The prior then takes its location and scale from y: the evidence has the
         units of the density of y, but is not a probability density of y, and is

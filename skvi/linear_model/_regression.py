@@ -102,7 +102,9 @@ class GaussianRegression(
 
     def _find_units(self, data):
         """Units of the fit, and whether y sets those of the target."""
-        given, robust = self._given_units(), not self.loss_function_.is_log_loss
+        given, is_normal = self._given_units(), self._resolve("likelihood").is_normal
+        # Heavy tails expect outliers, which a standard deviation does not survive.
+        robust = not (self.loss_function_.is_log_loss and is_normal)
         units = units_of(
             data.y, data.weight, given, self.normalize_y, self.fit_intercept, robust
         )

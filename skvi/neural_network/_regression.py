@@ -57,8 +57,8 @@ class NetworkRegressorMixin(
 
     def _assemble(self, data, response):
         """Return the model: a network for the target in its units, and noise."""
-        given = self._given_units()
-        units = column_units(data.y, data.weight, given, self.normalize_y)
+        given, robust = self._given_units(), not self._resolve("likelihood").is_normal
+        units = column_units(data.y, data.weight, given, self.normalize_y, robust)
         standardizes = self.normalize_y and given is None
         likelihood = self._likelihood(noise_in(units, self._noise_to_fix()), response)
         network = self._network(data.X, likelihood)

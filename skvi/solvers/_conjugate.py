@@ -22,11 +22,11 @@ __all__ = ["Conjugate", "Node", "Point"]
 # A learned precision may exceed its initial value by this factor; beyond, some rows are
 # fitted exactly.
 LEARNED_RANGE = math.log(1e12)
-# Starts: how far the ratio of both precisions goes beyond the eigenvalues of the data,
-# in logarithms, and the height of a peak along the way, in nats.
+# Starts: how far the ratio of both precisions goes beyond the eigenvalues of the data
+# and the prior's, in logarithms, and the height of a peak along the way, in nats.
 REACH, HEIGHT = 20.0, 0.01
 # Extrapolations stop here.
-MAX_LOG = 300.0
+MAX_LOG, LARGEST_LOG = 300.0, 700.0
 
 
 class Node:
@@ -177,12 +177,12 @@ class Conjugate:
         return [path[i] for i in (best, *others)]
 
     def _path(self) -> list[np.ndarray]:
-        """Precisions at ratios around the eigenvalues, the likeliest at each."""
+        """Precisions at ratios around those of data and prior, the likeliest at each."""
         if not len(self.values):
             return [np.concatenate([self.noise.first, self.coef.first])[: self.n_free]]
-        log_e = np.log(self.values)
-        u = np.arange(log_e.min() - REACH, log_e.max() + REACH)
         t, s = self.noise.first, self.coef.first
+        near = np.append(np.log(self.values), s - t)
+        u = np.arange(near.min() - REACH, near.max() + REACH)
         if not self.noise.is_free:
             columns = [t + u]
         elif not self.coef.is_free:
@@ -211,6 +211,8 @@ class Conjugate:
     def inside(self, x: np.ndarray) -> np.ndarray:
         """Clip logarithms to the range of floats, and to that of learned values."""
         x = np.clip(x, -MAX_LOG, MAX_LOG)
+        if self.n_noise and len(self.values):  # their product is a float, too
+            x[0] = min(x[0], LARGEST_LOG - math.log(self.values.max()))
         for node, part in zip((self.noise, self.coef), self.split(x), strict=True):
             if node.is_learned:
                 np.minimum(part, node.first + LEARNED_RANGE, out=part)
