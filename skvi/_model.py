@@ -235,8 +235,8 @@ class TrainingData:
         if total >= FEW or total >= 0.5 * n:
             return ""
         return (
-            f"the weights of {n} rows sum to {total:.3g}. A weight counts a row as so "
-            f"many, so that the fit has the information of {total:.3g} rows; if the "
+            f"the weights of {n} rows sum to {total:.3g}: a weight is the number of "
+            "times that a row counts, so that there is next to no information; if the "
             "weights are relative, divide them by their mean"
         )
 

@@ -240,14 +240,9 @@ class GaussianRegression(
                 return {}
             value = (1 / normal.variance).numpy()
         value = value * self._precision_unit()
-        shared = bool((value == value[0]).all())
-        if shared and len(posterior.layout["coef"].shape) and self._is_shared():
-            return {"lambda_": float(value[0])}
-        return {"lambda_": value}
-
-    def _is_shared(self):
         gamma = _hyperprior(self._coef_prior())
-        return gamma is None or gamma.is_shared
+        shared = bool((value == value[0]).all()) and (gamma is None or gamma.is_shared)
+        return {"lambda_": float(value[0]) if shared else value}
 
     def _drawn(self):
         theta, model = torch.from_numpy(self._theta), self._model

@@ -177,9 +177,10 @@ class Conjugate:
         return [path[i] for i in (best, *others)]
 
     def _path(self) -> list[np.ndarray]:
-        """Precisions at ratios around those of data and prior, the likeliest at each."""
+        """Ratios around those of data and prior, with the likeliest noise at each."""
         if not len(self.values):
-            return [np.concatenate([self.noise.first, self.coef.first])[: self.n_free]]
+            nodes = (self.noise, self.coef)
+            return [np.concatenate([node.first for node in nodes if node.is_free])]
         t, s = self.noise.first, self.coef.first
         near = np.append(np.log(self.values), s - t)
         u = np.arange(near.min() - REACH, near.max() + REACH)
@@ -342,8 +343,8 @@ class Conjugate:
 
     def _block(self, point: Point, name: str) -> tuple[np.ndarray, np.ndarray]:
         if name == "intercept":
-            mean, variance = point.intercept or (0.0, 1.0)
-            return np.array([mean]), np.array([math.sqrt(variance)])
+            middle, variance = point.intercept or (0.0, 1.0)
+            return np.array([middle]), np.array([math.sqrt(variance)])
         noise, coef = self.split(point.x)
         alpha, precision = math.exp(noise[0]), np.exp(coef)
         if self.is_shared:

@@ -294,3 +294,16 @@ def test_many_precisions_start_where_one_is_best(family, best):
     model = MODEL(prior="ard", posterior=family).fit(X, y)
     assert model.lower_bound_ == pytest.approx(best, abs=0.01)
     assert model.noise_scale_ < 0.13
+
+
+@pytest.mark.parametrize("family", ["full_rank", "mean_field"])
+def test_many_columns_need_few_iterations(family):
+    """Wrong variant: from a precision of 1 a hundred iterations are not enough."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 600))
+    y = X[:, 0] + rng.standard_normal(30)
+    model = MODEL(posterior=family).fit(X, y)
+    assert model.converged_
+    assert model.n_iter_ <= 15
+    std = model.predict(rng.standard_normal((9, 600)), return_std=True)[1]
+    assert np.abs(std / y.std() - 1).max() < 0.2

@@ -6,6 +6,20 @@ _v = variants_of("linear_model/")
 
 VARIANTS = [
     _v(
+        "heavy-tails-in-standard-deviations",
+        "_regression.py",
+        "robust = not (self.loss_function_.is_log_loss and is_normal)",
+        "robust = not self.loss_function_.is_log_loss",
+        "an outlier that the noise expects sets the units of the target",
+    ),
+    _v(
+        "noise-of-the-fitted-posterior",
+        "_regression.py",
+        'return found["exact_posterior_"].noise_scale * unit',
+        "pass",
+        "the noise of the factorized posterior beside exact predictions",
+    ),
+    _v(
         "density-of-a-coefficient-variance",
         "_base.py",
         "z = (grid - float(mean)) / float(std)",

@@ -20,6 +20,20 @@ VARIANTS = [
         "the prior left out where the usual factorization fails",
     ),
     _v(
+        "conjugate-start-at-one-noise",
+        "_conjugate.py",
+        "            t = self.form.noise_at_ratio(u)\n",
+        "            t = self.noise.first + 0 * u\n",
+        "peaks are looked for at the noise of a constant fit",
+    ),
+    _v(
+        "conjugate-no-shared-start",
+        "_conjugate.py",
+        "            (noise, coef),\n",
+        "",
+        "many precisions do not start where a single one is best",
+    ),
+    _v(
         "row-space-gap-of-one-step",
         "_natural_gradient.py",
         "return max(super()._gap(), remaining_gain(gains))",
