@@ -110,8 +110,8 @@ class BetaDivergence(PowerDivergence):
             return ""
         if q is not None and self.has_closed_form(prior):
             parts = power_parts(self._pair(q, prior), b)
-            if parts is None:
-                return ""
+            if parts is None:  # for b > 0: a posterior that is numerically flat
+                return self._lost_prior(q.mean.new_zeros(()), size) if b > 0 else ""
             own, cross = torch.exp(parts[0] + b * parts[1]), parts[0].exp()
         else:
             log_q, log_prior = draw_logs(posterior, prior, generator)

@@ -157,6 +157,27 @@ def test_beta_that_loses_the_prior():
     assert not messages
 
 
+@pytest.mark.parametrize("family", ["full_rank", "mean_field"])
+def test_beta_on_dummies_names_the_divergence(family):
+    """Standardized one-hot columns: what the data leave open becomes flat.
+
+    Wrong variants: features blamed, which are standardized; no advice on the family.
+    """
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 4, size=(200, 3))
+    X = (levels[:, :, None] == np.arange(4)).reshape(200, 12)
+    X = (X - X.mean(0)) / X.std(0)
+    y = (levels[:, 0] + 2 * rng.logistic(size=200) > 1.5).astype(int)
+    model, messages = fit(X, y, divergence=BetaDivergence(), posterior=family)
+    assert model.converged_ == (family == "mean_field")
+    if not model.converged_:
+        (message,) = messages
+        assert "the prior has been lost: in 13 dimensions" in message
+        assert "of BetaDivergence()" in message
+        assert "or posterior='mean_field'" in message
+        assert "features" not in message
+
+
 FREE = {"max_iter": 12, "n_draws": 5, "random_state": 0, "tol": 0.05}
 
 
