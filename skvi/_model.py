@@ -12,6 +12,7 @@ from skvi.losses import LogLoss
 from skvi.targets import SupervisedTarget, Target
 from skvi.utils._arrays import as_tensor
 from skvi.utils._sparse import as_rows
+from skvi.utils._validation import refuse_dates_as_target
 
 __all__ = [
     "Model",
@@ -78,13 +79,16 @@ class NumberColumns(Response):
     ----------
     n_columns : int or None
         None if a target is a number.
+    is_column : bool, default=False
+        Whether numbers came as a single column, the shape that predictions then have.
     """
 
     n_columns: int | None
+    is_column: bool = False
 
     @classmethod
     def find(cls, y: np.ndarray) -> "NumberColumns":
-        """Find the number of columns; a single one is treated as a vector.
+        """Find the number of columns; a single one is fitted as a vector.
 
         Parameters
         ----------
@@ -94,13 +98,14 @@ class NumberColumns(Response):
         -------
         NumberColumns
         """
-        return cls(None if y.ndim == 1 or y.shape[1] == 1 else y.shape[1])
+        is_column = y.ndim == 2 and y.shape[1] == 1
+        return cls(None if y.ndim == 1 or is_column else y.shape[1], is_column)
 
     def encode(self, y: Any) -> np.ndarray:
         """Check that targets are numbers of this shape; see `Response.encode`."""
         y = check_numbers(y)
         if self.n_columns is None:
-            return column_or_1d(y, warn=True)
+            return column_or_1d(y, warn=not self.is_column)
         if y.shape[1:] != (self.n_columns,):
             raise ValueError(
                 f"y must have {self.n_columns} columns, as in the fit. Got an array "
@@ -131,8 +136,9 @@ def check_numbers(y: Any) -> np.ndarray:
     Raises
     ------
     ValueError
-        The targets are names of classes, NaN or infinite.
+        The targets are names of classes, dates, NaN or infinite.
     """
+    refuse_dates_as_target(y)
     try:
         return check_array(y, ensure_2d=False, dtype=np.float64)
     except ValueError as error:

@@ -83,6 +83,7 @@ class NoisyDraws(Draws):
 
     def log_density(self, X: Any, y: np.ndarray) -> np.ndarray:
         """Log density of observations, (n_samples,), in nats."""
+        y = y.reshape(len(y), *np.shape(self.units.y_scale))
         y = (y - self.units.y_mean) / self.units.y_scale
         log_unit = float(np.log(self.units.y_scale).sum())
 

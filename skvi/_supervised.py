@@ -4,6 +4,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
+from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skvi._model import Numbers, TrainingData
@@ -16,6 +17,7 @@ from skvi.utils._validation import (
     Interval,
     _check_sample_weight,
     refuse_dates,
+    refuse_dates_as_target,
     validate_arguments,
 )
 
@@ -49,6 +51,8 @@ class BaseSupervised(BaseVariational):
         """Validate, assemble the model; return the target, and data for callbacks."""
         checks = {**self._input, **self._input_with_target}
         refuse_dates(X)
+        if is_regressor(self):
+            refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, reset=not self._continues, **checks)
         response = self._response(y)
         self._resolve_all()

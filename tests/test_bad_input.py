@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
@@ -124,6 +125,62 @@ def test_names_of_classes_are_no_numbers(model):
     X, y = small()
     with pytest.raises(ValueError, match=r"such as no, yes\. .*use a classifier"):
         model.fit(X, np.where(y, "yes", "no"))
+
+
+DATES = {
+    "numpy": _days,
+    "column": _days[:, None],
+    "frame": pd.DataFrame({"y": _days}),
+    "time zone": pd.Series(_days).dt.tz_localize("UTC"),
+    "list of timestamps": list(pd.Series(_days)),
+    "datetime": [datetime(2026, 1, day) for day in range(1, 9)],
+    "date": np.array([date(2026, 1, day) for day in range(1, 9)]),
+    "durations": pd.Series(_days - _days[0]),
+    "periods": pd.Series(_days).dt.to_period("D"),
+}
+
+
+@pytest.mark.parametrize("y", DATES.values(), ids=DATES.keys())
+@pytest.mark.parametrize(
+    "model",
+    [BayesianLinearRegression(), BayesianPoissonRegressor(), BayesianMLPRegressor()],
+)
+def test_dates_are_no_numbers(model, y):
+    """Wrong variants: nanoseconds; Python's words about float() and a Timestamp."""
+    X, _ = small()
+    message = "holds dates or durations .*Predict days since a first day"
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
+    assert not hasattr(model, "posterior_")
+    fitted = BayesianLinearRegression().fit(X, np.arange(8.0))
+    with pytest.raises(ValueError, match=message):
+        fitted.predict_log_density(X, y)
+
+
+def test_dates_may_be_classes():
+    X, y = small()
+    model = BayesianLogisticRegression().fit(X, _days[y])
+    assert set(model.predict(X)) == set(_days[:2])
+
+
+def test_column_of_numbers():
+    """As scikit-learn's `LinearRegression`. Wrong variant: vectors, with a warning."""
+    X, y = small()
+    model = BayesianLinearRegression().fit(X, y[:, None])
+    flat = BayesianLinearRegression().fit(X, y)
+    np.testing.assert_allclose(model.predict(X), flat.predict(X)[:, None])
+    assert model.coef_.shape == (1, 3)
+    assert model.predict_interval(X).shape == (8, 2, 1)
+    density = model.predict_log_density(X, y[:, None])
+    np.testing.assert_allclose(density, flat.predict_log_density(X, y))
+
+
+def test_column_of_counts_warns():
+    """Counts are a single target, as in scikit-learn's `PoissonRegressor`."""
+    X, y = small()
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        model = BayesianPoissonRegressor().fit(X, y[:, None])
+    assert model.predict(X).shape == (8,)
 
 
 def test_column_of_labels_warns():

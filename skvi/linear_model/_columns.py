@@ -6,6 +6,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from skvi.evidence import BoundsTable, EvidenceBounds
+from skvi.utils._validation import refuse_dates, refuse_dates_as_target
 
 __all__ = ["ColumnsMixin"]
 
@@ -42,6 +43,7 @@ class ColumnsMixin:
         return tuple(np.concatenate(ends) for ends in zip(*found, strict=True))
 
     def _check_columns(self, y):
+        refuse_dates_as_target(y)
         y = check_array(y, dtype=np.float64)
         if y.shape[1] != self._n_columns:
             raise ValueError(
@@ -133,6 +135,8 @@ class ColumnsMixin:
         last = getattr(self, "outputs_", ())
         self._forget()
         self.__dict__.pop("outputs_", None)
+        refuse_dates(X)
+        refuse_dates_as_target(y)
         X, y = validate_data(self, X, y, multi_output=True, **self._input)
         y = check_array(y, dtype=np.float64)
         random_state = check_random_state(self.random_state)

@@ -15,6 +15,7 @@ from skvi._regressors import (
     noise_in,
     with_noise_scale,
 )
+from skvi.base import Units
 from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
@@ -141,7 +142,11 @@ class NetworkRegressorMixin(
         return found | {"noise_scale_": noise if noise.ndim else float(noise)}
 
     def _make_draws(self, predictor, theta, likelihood):
-        return NoisyDraws(predictor, theta, likelihood, self._model.units)
+        units = self._model.units
+        if self._model.response.is_column:
+            likelihood = IndependentLikelihood([likelihood])
+            units = Units(np.array([units.y_mean]), np.array([units.y_scale]))
+        return NoisyDraws(predictor, theta, likelihood, units)
 
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""

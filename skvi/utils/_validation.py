@@ -1,5 +1,8 @@
 """The only imports of scikit-learn's private helpers."""
 
+from datetime import date, timedelta
+from typing import Any
+
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils import _safe_indexing
@@ -19,8 +22,13 @@ __all__ = [
     "_fit_context",
     "_safe_indexing",
     "refuse_dates",
+    "refuse_dates_as_target",
     "validate_arguments",
 ]
+
+# Beginnings of the names of types in NumPy, pandas and polars, in lower case.
+DATE_TYPES = ("date", "timedelta", "duration", "period")
+DATE_OBJECTS = (date, timedelta, np.datetime64, np.timedelta64)
 
 
 class StrOptions(_StrOptions):
@@ -40,13 +48,34 @@ def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
 
 
 def refuse_dates(X: object) -> None:
-    """Raise where columns are dates or durations, which would become nanoseconds."""
-    types = getattr(X, "dtypes", getattr(X, "dtype", None))  # of whoever made X
-    names = [str(one) for one in np.atleast_1d(np.array(types, dtype=object))]
-    dates = [n for n in names if n.lower().startswith(("date", "timedelta", "dura"))]
-    if dates:
+    """Raise if columns are dates or durations, which would become nanoseconds."""
+    if dates := _types_of_dates(X):
         raise ValueError(
             f"X has {len(dates)} column(s) of dates or durations ({dates[0]}). Give "
             "numbers that mean something: days since a first day, the month, the "
             "weekday."
         )
+
+
+def refuse_dates_as_target(y: object) -> None:
+    """Raise if a target of numbers holds dates or durations."""
+    if dates := _types_of_dates(y):
+        raise ValueError(
+            f"y must hold numbers, and holds dates or durations ({dates[0]}), which "
+            "would become nanoseconds. Predict days since a first day: "
+            "y = (dates - first) / np.timedelta64(1, 'D')."
+        )
+
+
+def _types_of_dates(values: Any) -> list[str]:
+    """Types of the columns, or else of the objects, that are dates or durations."""
+    if isinstance(values, (list, tuple)):
+        values = np.asarray(values)
+    # DataFrames, Series and arrays of any library name their types.
+    types = getattr(values, "dtypes", getattr(values, "dtype", None))
+    names = [str(one) for one in np.atleast_1d(np.array(types, dtype=object))]
+    dates = [name for name in names if name.lower().startswith(DATE_TYPES)]
+    if dates or "object" not in names:
+        return dates
+    objects = np.asarray(values, dtype=object).ravel()
+    return list({type(v).__name__: 0 for v in objects if isinstance(v, DATE_OBJECTS)})

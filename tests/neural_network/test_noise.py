@@ -186,6 +186,36 @@ def test_several_targets(noise):
         model.predict_log_density(X, y)
 
 
+@pytest.mark.parametrize("noise", ["constant", "heteroscedastic"])
+def test_one_column(noise):
+    """Predictions have the shape of y, and are those of the vector, without a warning.
+
+    Wrong variants: scikit-learn's warning and vectors; densities of all pairs of rows.
+    """
+    X, y = make_data(60, 0)
+    column = y[:, None]
+    options = {**SETTINGS, "noise": noise, "max_iter": 5}
+    flat, model = (BayesianMLPRegressor(**options).fit(X, t) for t in (y, column))
+    assert model.lower_bound_ == flat.lower_bound_
+    for method, args, axis in [
+        ("predict", (), 1),
+        ("predict_interval", (), 2),
+        ("predict_quantiles", ([0.1, 0.5, 0.9],), 2),
+        ("sample_y", (4, 0), 1),
+    ]:
+        found, expected = (getattr(m, method)(X, *args) for m in (model, flat))
+        expected = np.expand_dims(expected, axis)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert model.predict(X, return_std=True)[1].shape == (60, 1)
+    assert model.sample_function(0)(X).shape == (60, 1)
+    density = model.predict_log_density(X, column)
+    np.testing.assert_allclose(density, flat.predict_log_density(X, y), rtol=1e-5)
+    np.testing.assert_array_equal(model.predict_log_density(X, y), density)
+    scores = NegCRPS()(model, X, column), NegCRPS()(flat, X, y)
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+    assert model.score(X, column) == pytest.approx(flat.score(X, y), abs=1e-5)
+
+
 def test_a_number_for_several_targets():
     """Of units of y. Wrong variant: the exponentials of nothing that was learned."""
     X, y = make_data(60, 0)
