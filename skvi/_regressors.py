@@ -9,11 +9,10 @@ from sklearn.base import clone
 from skvi.base import Units
 from skvi.likelihoods import NoiseLikelihood
 from skvi.utils._robust import median_distance, weighted_median
-from skvi.utils._validation import Interval, validate_arguments
+from skvi.utils._validation import interval_levels
 
 __all__ = [
     "StandardizedTargetMixin",
-    "check_levels",
     "check_rows",
     "column_units",
     "names_of_units",
@@ -162,30 +161,8 @@ class StandardizedTargetMixin:
         ndarray of shape (n_samples, 2)
             Lower and upper end. For several targets, shape (n_samples, 2, n_outputs).
         """
-        validate_arguments(
-            type(self).__name__,
-            {"coverage": coverage},
-            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-        )
-        tail = (1 - coverage) / 2
-        return self.predict_quantiles(X, [tail, 1 - tail])
-
-
-def check_levels(quantiles):
-    """Return probabilities as an array, (q,).
-
-    Raises
-    ------
-    ValueError
-        They are not between 0 and 1.
-    """
-    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-    inside = np.all((levels > 0) & (levels < 1))
-    if levels.ndim != 1 or not len(levels) or not inside:
-        raise ValueError(
-            f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
-        )
-    return levels
+        levels = interval_levels(type(self).__name__, coverage)
+        return self.predict_quantiles(X, levels)
 
 
 def check_rows(X, y):

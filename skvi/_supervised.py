@@ -68,6 +68,7 @@ class BaseSupervised(BaseVariational):
         # Set at once; evidence and predictions use only this.
         self._model, self._fingerprint = model, data.fingerprint
         self._had_weights = sample_weight is not None
+        self._had_exposure = offset is not None and bool(offset.any())
         return target, {"X": X, "y": y, "metadata": {"sample_weight": sample_weight}}
 
     def _hold_out(self, data):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skvi.utils._forecasts import find_forecast
 from skvi.utils._unwrap import feature_names, unwrap
 
 if TYPE_CHECKING:
@@ -20,11 +21,14 @@ __all__ = [
     "summary",
 ]
 
-ADVICE = "Pass an estimator of skvi, or a Pipeline or fitted search that ends in one."
+ADVICE = (
+    "Pass an estimator of skvi, or one with predict(X, return_std=True), or a Pipeline "
+    "or fitted search that ends in one."
+)
 
 
 def _call(estimator: Any, method: str, X: Any, *args: Any, **options: Any) -> Any:
-    found, X = unwrap(estimator, X, method, ADVICE)
+    found, X = find_forecast(estimator, X, method, ADVICE)
     return methodcaller(method, X, *args, **options)(found)
 
 

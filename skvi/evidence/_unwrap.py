@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from skvi.evidence._result import EvidenceBounds
-from skvi.utils._transformers import refuse_supervised
+from skvi.utils._transformers import refuse_samplers, refuse_supervised
 from skvi.utils._unwrap import unwrap
 
 
@@ -48,7 +48,8 @@ def evidence_bounds(
         There is no inner estimator with the method ``evidence_bounds``.
     ValueError
         A transformer of the pipeline uses y, such as `SelectKBest` or `TargetEncoder`,
-        possibly inside another one.
+        possibly inside another one; or there is a sampler of imbalanced-learn, which
+        changes the rows of the fit.
 
     Notes
     -----
@@ -73,6 +74,7 @@ def evidence_bounds(
     >>> bool(abs(bounds.estimate + 9.20) < 0.02)
     True
     """
+    refuse_samplers(estimator)
     if not allow_supervised_transformers:
         refuse_supervised(estimator)
     found, X = unwrap(estimator, X, "evidence_bounds", ADVICE)

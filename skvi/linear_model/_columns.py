@@ -44,7 +44,9 @@ class ColumnsMixin:
 
     def _check_columns(self, y):
         refuse_dates_as_target(y)
-        y = check_array(y, dtype=np.float64)
+        y = check_array(y, dtype=np.float64, ensure_2d=self._n_columns > 1)
+        if y.ndim == 1:
+            y = y[:, None]
         if y.shape[1] != self._n_columns:
             raise ValueError(
                 f"The fit had {self._n_columns} targets; got {y.shape[1]} columns."

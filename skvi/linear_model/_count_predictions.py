@@ -1,15 +1,15 @@
 """Predictions of counts from a normal log rate."""
 
 import math
-from numbers import Real
 
 import numpy as np
 import torch
 from scipy.special import xlogy
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from skvi._likelihood_mixture import DrawnMixture, NormalMixture
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import PoissonLikelihood
 from skvi.likelihoods._counts import CountLikelihood
 from skvi.utils._arrays import as_tensor
@@ -19,9 +19,18 @@ from skvi.utils._poisson_mixture import (
 )
 from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import gamma_nodes
-from skvi.utils._validation import Interval, validate_arguments
+from skvi.utils._validation import check_levels, interval_levels
+from skvi.utils._warnings import warn_user
 
 __all__ = ["CountPredictionMixin"]
+
+NO_EXPOSURE = (
+    "{0}: the fit had an exposure and {1} has none, so that counts are compared with "
+    "rates per unit. Give it exposure=...; in searches and cross-validation, call "
+    "sklearn.set_config(enable_metadata_routing=True), set_fit_request(exposure=True) "
+    "of the regressor, set_score_request(exposure=True) of regressor or scorer, and "
+    "pass params={{'exposure': ...}}."
+)
 
 
 class CountPredictionMixin:
@@ -85,6 +94,12 @@ class CountPredictionMixin:
         """Offset of f in the fit, (n,); None if it is 0."""
         return self._model.offset(self._check_exposure(X, exposure), X.shape[0])
 
+    def _warn_without_exposure(self, exposure, caller):
+        """Warn if counts are compared with rates per unit, which are no forecasts."""
+        check_is_fitted(self)
+        if self._had_exposure and exposure is None:
+            warn_user(NO_EXPOSURE.format(type(self).__name__, caller), SkviWarning)
+
     def _log_rate(self, X, exposure):
         """Means and standard deviations of f, (K, n_samples), and a dtype."""
         mean, variance, dtype = self._predictive_moments(X)
@@ -141,12 +156,7 @@ class CountPredictionMixin:
         ndarray of shape (n_samples, n_quantiles)
             The smallest counts whose cumulative probability reaches these values.
         """
-        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        inside = np.all((levels > 0) & (levels < 1))
-        if levels.ndim != 1 or not len(levels) or not inside:
-            raise ValueError(
-                f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
-            )
+        levels = check_levels(quantiles)
         if self._is_drawn() or not self._is_poisson:
             X = self._check_X(X)
             return self._mixture(X, exposure).quantiles(levels).astype(X.dtype)
@@ -170,13 +180,8 @@ class CountPredictionMixin:
         ndarray of shape (n_samples, 2)
             Lower and upper end; both belong to the interval.
         """
-        validate_arguments(
-            type(self).__name__,
-            {"coverage": coverage},
-            {"coverage": [Interval(Real, 0, 1, closed="neither")]},
-        )
-        tail = (1 - coverage) / 2
-        return self.predict_quantiles(X, [tail, 1 - tail], exposure)
+        levels = interval_levels(type(self).__name__, coverage)
+        return self.predict_quantiles(X, levels, exposure)
 
     def predict_log_density(self, X, y, exposure=None):
         """Log predictive mass of each count: the proper score of a forecast.
@@ -187,6 +192,7 @@ class CountPredictionMixin:
         y : array-like of shape (n_samples,)
             Counts.
         exposure : array-like of shape (n_samples,), default=None
+            Without it, a `SkviWarning` if the fit had one.
 
         Returns
         -------
@@ -198,6 +204,7 @@ class CountPredictionMixin:
         ValueError
             The fit, or this call, was given rates instead of counts.
         """
+        self._warn_without_exposure(exposure, "predict_log_density")
         _, offset = self._with_offset(X, exposure)
         response = self._model.response
         check_consistent_length(response.encode(y), offset)
@@ -252,6 +259,7 @@ class CountPredictionMixin:
         y : array-like of shape (n_samples,)
         sample_weight : array-like of shape (n_samples,), default=None
         exposure : array-like of shape (n_samples,), default=None
+            Without it, a `SkviWarning` if the fit had one.
 
         Returns
         -------
@@ -260,6 +268,7 @@ class CountPredictionMixin:
             one rate per unit of exposure. At most 1; 0 if all predicted rates are
             equal.
         """
+        self._warn_without_exposure(exposure, "score")
         rate = self.predict(X, exposure=exposure).astype(np.float64)
         y = self._model.response.encode(y)
         check_consistent_length(y, rate)

@@ -4,10 +4,11 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from skvi._regressors import check_levels, check_rows
+from skvi._regressors import check_rows
 from skvi.utils._arrays import as_tensor
 from skvi.utils._random import make_generator
 from skvi.utils._scale_mixture import mixture_log_density, mixture_quantiles
+from skvi.utils._validation import check_levels
 
 __all__ = ["RegressionPredictionMixin", "SampledLinearFunction"]
 

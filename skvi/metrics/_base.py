@@ -1,19 +1,29 @@
 """Base classes of scorers: the call, means over rows, metadata routing."""
 
 from copy import copy
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import is_classifier
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skvi.utils._unwrap import unwrap
+from skvi.utils._forecasts import find_forecast
 from skvi.utils._validation import _check_sample_weight
 
 __all__ = ["RowScorer", "Scorer"]
 
-ADVICE = "Pass an estimator of skvi, or a Pipeline or fitted search that ends in one"
+ADVICE = (
+    "Pass an estimator of skvi, or one with predict(X, return_std=True), or a Pipeline "
+    "or fitted search that ends in one"
+)
+
+
+@runtime_checkable
+class TakesExposure(Protocol):
+    """An estimator of counts, which knows whether its fit had an exposure."""
+
+    def _warn_without_exposure(self, exposure: Any, caller: str) -> None: ...
 
 
 class Scorer:
@@ -111,7 +121,8 @@ class RowScorer(Scorer):
         sample_weight : array-like of shape (n_samples,), default=None
             Nonnegative; a row with weight 2 counts twice.
         exposure : array-like of shape (n_samples,), default=None
-            Passed to the estimator, for `BayesianPoissonRegressor`.
+            Passed to the estimator, for `BayesianPoissonRegressor`, which warns if its
+            fit had one and the score has none.
 
         Returns
         -------
@@ -130,7 +141,12 @@ class RowScorer(Scorer):
                 f"{self!r} needs numbers, and {type(estimator).__name__} predicts "
                 "classes. Use LogPredictiveDensity(), or scoring='neg_brier_score'."
             )
-        found, X = unwrap(estimator, X, self.method, f"{ADVICE}; {self.otherwise}.")
+        found, X = find_forecast(
+            estimator, X, self.method, f"{ADVICE}; {self.otherwise}."
+        )
+        says_itself = self.method == "predict_log_density"
+        if isinstance(found, TakesExposure) and not says_itself:
+            found._warn_without_exposure(exposure, repr(self))
         options = {} if exposure is None else {"exposure": exposure}
         rows = self._rows(found, X, y, options)
         if rows.ndim > 1:

@@ -71,7 +71,7 @@ class LogPredictiveDensity(RowScorer):
     """
 
     method: ClassVar[str] = "predict_log_density"
-    otherwise: ClassVar[str] = "for other classifiers there is scoring='neg_log_loss'"
+    otherwise: ClassVar[str] = "a classifier needs predict_proba"
     needs_numbers: ClassVar[bool] = False
 
     def _rows(self, estimator: Any, X: Any, y: ArrayLike, options: dict) -> np.ndarray:

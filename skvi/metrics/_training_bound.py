@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from skvi.base import Layout
 from skvi.metrics._base import Scorer
 from skvi.priors import Prior
-from skvi.utils._transformers import supervised_transformers
+from skvi.utils._transformers import samplers, supervised_transformers
 from skvi.utils._unwrap import unwrap
 
 __all__ = ["TrainingBound"]
@@ -114,6 +114,8 @@ class TrainingBound(Scorer):
 def _obstacles(estimator: Any, fitted: Any) -> list[str]:
     """Reasons why the bound is not one of the evidence."""
     found = []
+    if names := samplers(estimator):
+        found.append(f"The rows of the fit were made by {', '.join(names)}")
     supervised = supervised_transformers(estimator)
     if supervised:
         found.append(f"The features were made from y, by {', '.join(supervised)}")

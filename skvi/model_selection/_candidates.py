@@ -11,7 +11,7 @@ from sklearn.utils import get_tags
 from skvi._registry import SHORTHANDS
 from skvi._variational import BaseVariational
 from skvi.posteriors import Posterior
-from skvi.utils._transformers import refuse_supervised
+from skvi.utils._transformers import refuse_samplers, refuse_supervised
 
 # Parameters of inference, which do not define the model.
 INFERENCE = frozenset(
@@ -58,6 +58,7 @@ def make_candidates(
                 f"{type(final).__name__} has no method evidence_bounds. Search over an "
                 "estimator of skvi, or a Pipeline that ends in one."
             )
+        refuse_samplers(candidate)
         if not allow_supervised:
             refuse_supervised(candidate)
         made.append(candidate)

@@ -137,19 +137,21 @@ class Delegates:
         return self._best("predict_interval", X, **params)
 
     @available_if(_best_has("predict_quantiles"))
-    def predict_quantiles(self, X, quantiles):
+    def predict_quantiles(self, X, quantiles, **params):
         """Predictive quantiles of the best estimator.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         quantiles : float or array-like of shape (n_quantiles,)
+        **params : dict
+            Such as ``exposure``.
 
         Returns
         -------
         ndarray of shape (n_samples, n_quantiles)
         """
-        return self._best("predict_quantiles", X, quantiles)
+        return self._best("predict_quantiles", X, quantiles, **params)
 
     @available_if(_best_has("predict_log_density"))
     def predict_log_density(self, X, y, **params):

@@ -2,8 +2,9 @@
 
 from sklearn.utils import check_random_state
 
-from skvi._regressors import check_levels, check_rows
+from skvi._regressors import check_rows
 from skvi.utils._random import make_generator
+from skvi.utils._validation import check_levels
 
 __all__ = ["NoisyPredictionMixin"]
 

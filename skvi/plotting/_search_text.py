@@ -8,6 +8,8 @@ from skvi.utils._decimals import n_decimals
 MINUS = "\N{MINUS SIGN}"
 # Probabilities that are printed as less than 0.1 %.
 SMALL = 0.0005
+# Characters of a parameter's value; of longer ones the class is named.
+LONGEST = 40
 
 
 def describe_candidates(params: Sequence[dict]) -> list[str]:
@@ -16,18 +18,46 @@ def describe_candidates(params: Sequence[dict]) -> list[str]:
     shown = [
         key for key in keys if len({repr(c.get(key, "...")) for c in params}) > 1
     ] or keys
-    short = {key: key.rpartition("__")[2] for key in shown}
-    if len(set(short.values())) < len(short):
-        short = {key: key for key in shown}
+    short = {key: _short_key(key, shown) for key in shown}
+    names = {key: _names([c[key] for c in params if key in c]) for key in shown}
     return [
-        ", ".join(f"{short[key]}={_value(c[key])}" for key in shown if key in c)
+        ", ".join(f"{short[k]}={names[k][repr(c[k])]}" for k in shown if k in c)
         or "model"
         for c in params
     ]
 
 
+def _short_key(key: str, keys: Sequence[str]) -> str:
+    """As many of the last parts of a nested name as tell it from the others."""
+    parts = key.split("__")
+    ends = ("__".join(parts[-size:]) for size in range(1, len(parts)))
+    others = [f"__{other}" for other in keys if other != key]
+    unique = (e for e in ends if not any(o.endswith(f"__{e}") for o in others))
+    return next(unique, key)
+
+
+def _names(values: Sequence[object]) -> dict[str, str]:
+    """Short names of values by their repr; numbered if they would be equal."""
+    short = {repr(value): _value(value) for value in values}
+    together = list(short.values())
+    count = dict.fromkeys(together, 0)
+    for key, name in short.items():
+        count[name] += 1
+        if together.count(name) > 1:
+            short[key] = f"{name} {count[name]}"
+    return short
+
+
 def _value(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if hasattr(value, "__name__"):  # functions and classes
+        return str(value.__name__)
+    text = " ".join(str(value).split())
+    if len(text) <= LONGEST:
+        return text
+    is_plain = isinstance(value, (str, dict, list, tuple))
+    return f"{text[: LONGEST - 3]}..." if is_plain else type(value).__name__
 
 
 def row_text(estimate: float, width: float, low: float, high: float) -> str:

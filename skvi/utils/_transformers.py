@@ -7,7 +7,14 @@ from typing import Any
 from sklearn.base import is_classifier, is_regressor
 from sklearn.utils import get_tags
 
-__all__ = ["refuse_supervised", "supervised_transformers"]
+from skvi.utils._unwrap import resamples
+
+__all__ = [
+    "refuse_samplers",
+    "refuse_supervised",
+    "samplers",
+    "supervised_transformers",
+]
 
 POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -40,6 +47,32 @@ def refuse_supervised(estimator: Any) -> None:
             "allow_supervised_transformers=True computes the number regardless: for "
             "transformers that do not use y after all, or were fitted to other rows."
         )
+
+
+def refuse_samplers(estimator: Any) -> None:
+    """Raise if a pipeline's sampler changed, or would change, the rows of the fit.
+
+    Parameters
+    ----------
+    estimator : estimator, Pipeline or search
+        Fitted or not.
+
+    Raises
+    ------
+    ValueError
+        There is a sampler.
+    """
+    if found := samplers(estimator):
+        raise ValueError(
+            f"The sampler {', '.join(found)} makes the rows of the fit, and an "
+            "evidence of rows that were drawn or invented is not one of the data. "
+            "Leave it out, or use sample_weight or class_weight in its place."
+        )
+
+
+def samplers(estimator: Any) -> list[str]:
+    """Names of the classes of imbalanced-learn's samplers in a pipeline."""
+    return [type(step).__name__ for step in _steps(estimator) if resamples(step)]
 
 
 def supervised_transformers(estimator: Any) -> list[str]:
@@ -82,13 +115,19 @@ def supervised_transformers(estimator: Any) -> list[str]:
 
 
 def _transformers(estimator: Any) -> Iterator[Any]:
+    """All transformers before the final estimator, with those inside of them."""
+    for step in _steps(estimator):
+        yield from _with_inner(step)
+
+
+def _steps(estimator: Any) -> Iterator[Any]:
     """All steps before the final estimator."""
     while True:
         if hasattr(estimator, "best_estimator_"):
             estimator = estimator.best_estimator_
         elif hasattr(estimator, "steps"):
             for _, step in estimator.steps[:-1]:
-                yield from _with_inner(step)
+                yield step
             estimator = estimator.steps[-1][1]
         else:
             return

@@ -1,6 +1,7 @@
 """The only imports of scikit-learn's private helpers."""
 
 from datetime import date, timedelta
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = [
     "_check_sample_weight",
     "_fit_context",
     "_safe_indexing",
+    "check_levels",
+    "interval_levels",
     "refuse_dates",
     "refuse_dates_as_target",
     "validate_arguments",
@@ -45,6 +48,25 @@ class StrOptions(_StrOptions):
 def validate_arguments(caller: str, values: dict, constraints: dict) -> None:
     """Check the arguments of a method as scikit-learn checks parameters."""
     validate_parameter_constraints(constraints, values, caller_name=caller)
+
+
+def check_levels(quantiles: Any) -> np.ndarray:
+    """Return probabilities as an array, (q,); raise if they are not in (0, 1)."""
+    levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+    inside = np.all((levels > 0) & (levels < 1))
+    if levels.ndim != 1 or not len(levels) or not inside:
+        raise ValueError(
+            f"quantiles must be probabilities between 0 and 1. Got {quantiles!r}."
+        )
+    return levels
+
+
+def interval_levels(caller: str, coverage: float) -> list[float]:
+    """Probabilities below the ends of a central interval."""
+    constraints = {"coverage": [Interval(Real, 0, 1, closed="neither")]}
+    validate_arguments(caller, {"coverage": coverage}, constraints)
+    tail = (1 - coverage) / 2
+    return [tail, 1 - tail]
 
 
 def refuse_dates(X: object) -> None:

@@ -7,18 +7,27 @@ import numpy as np
 import pytest
 import sklearn
 from scipy.integrate import quad
-from scipy.stats import norm
+from scipy.stats import lognorm, norm
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
-from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import (
+    ARDRegression,
+    BayesianRidge,
+    LinearRegression,
+    LogisticRegression,
+    RidgeClassifier,
+)
 from sklearn.metrics import log_loss
 from sklearn.mixture import BayesianGaussianMixture
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
@@ -277,8 +286,13 @@ def test_classifiers(classes):
     for scorer in PREDICTIVE[1:]:
         with pytest.raises(TypeError, match=r"needs numbers.*predicts classes"):
             scorer(model, X, y)
-    with pytest.raises(TypeError, match=r"no method predict_log.*'neg_log_loss'"):
-        log_predictive_density_scorer(LogisticRegression().fit(X, y), X, y)
+    with pytest.raises(TypeError, match=r"no method predict_log.*predict_proba"):
+        log_predictive_density_scorer(RidgeClassifier().fit(X, y), X, y)
+    other = LogisticRegression().fit(X, y)
+    found = log_predictive_density_scorer(other, X, y)
+    assert found == pytest.approx(-log_loss(y, other.predict_proba(X)))
+    with pytest.raises(ValueError, match="label middle, which was not in the fit"):
+        log_predictive_density_scorer(other, X, np.where(X[:, 0] > 1, "middle", y))
 
 
 def test_counts_with_exposure():
@@ -299,7 +313,46 @@ def test_counts_with_exposure():
         assert abs(found[i] - exact) < 5 * parts.std() / math.sqrt(40)
     with_exposure = interval_coverage_scorer(model, X, y, exposure=years)
     assert with_exposure >= 0.8
-    assert with_exposure > interval_coverage_scorer(model, X, y)
+    with pytest.warns(SkviWarning, match="exposure and IntervalCoverage"):
+        assert with_exposure > interval_coverage_scorer(model, X, y)
+
+
+def test_scores_without_the_exposure_of_the_fit_say_so():
+    """Once a score, in cross-validation as well, unless routing passes it on.
+
+    Wrong variants: silence; warnings of predictions, which are rates per unit.
+    """
+    rng = np.random.default_rng(0)
+    X, years = rng.normal(size=(60, 1)), rng.uniform(10, 40, size=60)
+    y = rng.poisson(years * np.exp(0.5 * X[:, 0] + 0.5))
+    pipe = make_pipeline(StandardScaler(), BayesianPoissonRegressor(prior="normal"))
+    name = "bayesianpoissonregressor__exposure"
+    params = {name: years}
+    for scoring in (None, *PREDICTIVE):
+        with pytest.warns(SkviWarning, match="the fit had an exposure") as found:
+            low = cross_val_score(pipe, X, y, scoring=scoring, cv=2, params=params)
+        assert len(found) == 2
+        with sklearn.config_context(enable_metadata_routing=True):
+            model = BayesianPoissonRegressor(prior="normal")
+            model.set_fit_request(exposure=True).set_score_request(exposure=True)
+            routed = scoring and scoring.set_score_request(exposure=True)
+            high = cross_val_score(
+                make_pipeline(StandardScaler(), model),
+                X,
+                y,
+                scoring=routed,
+                cv=2,
+                params={"exposure": years},
+            )
+        assert high.mean() > low.mean()
+    model = BayesianPoissonRegressor(prior="normal").fit(X, y, exposure=years)
+    rates = model.predict(X), model.predict_interval(X), model.sample_y(X)
+    assert all(np.isfinite(rate).all() for rate in rates)
+    with pytest.warns(SkviWarning, match="score has none.*set_score_request"):
+        assert model.score(X, y) < 0 < model.score(X, y, exposure=years)
+    with pytest.warns(SkviWarning, match="predict_log_density has none"):
+        model.predict_log_density(X, y)
+    BayesianPoissonRegressor(prior="normal").fit(X, y).score(X, y)
 
 
 @pytest.mark.parametrize("scorer", [*PREDICTIVE, training_bound_scorer])
@@ -315,17 +368,60 @@ def test_pipelines_and_searches_find_the_estimator(regression, scorer):
         scorer(GridSearchCV(pipe, {}, refit=False).fit(X, y), X, y)
 
 
+def test_one_scoring_for_all_regressors(regression):
+    """Normals of scikit-learn's estimators; a target in logs in its own units.
+
+    Wrong variants: the CRPS from draws; scores of the logs.
+    """
+    X, y = regression
+    y = np.exp(0.2 * y)
+    kernel = ConstantKernel() * RBF() + WhiteKernel()
+    process = GaussianProcessRegressor(kernel, normalize_y=True, optimizer=None)
+    for model in (BayesianRidge(), ARDRegression(), process):
+        pipe = make_pipeline(StandardScaler(), model).fit(X, y)
+        mean, std = model.predict(pipe[:-1].transform(X), return_std=True)
+        ends = np.stack(norm(mean, std).interval(0.9), 1)
+        inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
+        expected = [
+            norm(mean, std).logpdf(y).mean(),
+            -normal_crps(y, mean, std).mean(),
+            -interval_score(y, ends, 0.9).mean(),
+            inside.mean(),
+        ]
+        found = [scorer(pipe, X, y) for scorer in PREDICTIVE]
+        np.testing.assert_allclose(found, expected)
+    logs = TransformedTargetRegressor(BayesianRidge(), func=np.log, inverse_func=np.exp)
+    logs.fit(X, y)
+    mean, std = logs.regressor_.predict(X, return_std=True)
+    law = lognorm(std, scale=np.exp(mean))
+    crps = np.mean(
+        [
+            crps_by_quadrature(lognorm(s, scale=np.exp(m)).cdf, one, 0, 400)
+            for one, m, s in zip(y[:5], mean, std, strict=False)
+        ]
+    )
+    assert neg_crps_scorer(logs, X[:5], y[:5]) == pytest.approx(-crps, rel=0.1)
+    density = log_predictive_density_scorer(logs, X, y)
+    assert density == pytest.approx(law.logpdf(y).mean())
+
+
 @pytest.mark.parametrize("scorer", PREDICTIVE)
 def test_wrong_estimators_are_refused(regression, scorer):
     X, y = regression
-    transformed = TransformedTargetRegressor(BayesianLinearRegression()).fit(X, y)
-    with pytest.raises(TypeError, match="changes the unit of y"):
-        scorer(transformed, X, y)
-    inside = make_pipeline(StandardScaler(), transformed).fit(X, y)
-    with pytest.raises(TypeError, match="changes the unit of y"):
-        scorer(inside, X, y)
-    with pytest.raises(TypeError, match=r"BayesianRidge has no method"):
-        scorer(BayesianRidge().fit(X, y), X, y)
+    with pytest.raises(TypeError, match=r"LinearRegression has no method.*return_std"):
+        scorer(LinearRegression().fit(X, y), X, y)
+    certain = GaussianProcessRegressor(RBF(), optimizer=None).fit(X, y)
+    with pytest.raises(ValueError, match=r"deviation of 0.*WhiteKernel"):
+        scorer(Certain().fit(X, y), X, y)
+    assert np.isfinite(scorer(certain, X + 0.1, y))
+
+
+class Certain(LinearRegression):
+    """Says that it knows y."""
+
+    def predict(self, X, return_std=False):
+        mean = super().predict(X)
+        return (mean, 0 * mean) if return_std else mean
 
 
 def test_multi_metric_search_with_numbers_by_hand(regression):

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from skvi.evidence import EvidenceBounds
 from skvi.linear_model import BayesianLinearRegression
@@ -14,6 +16,8 @@ from skvi.model_selection._decision import (
     Comparison,
     n_standard_errors,
 )
+from skvi.plotting._search_text import describe_candidates
+from skvi.priors import Normal
 
 
 class Told(BayesianLinearRegression):
@@ -130,3 +134,28 @@ def test_all_intervals_hold_together(n_models, n_runs):
     n_se = n_standard_errors(0.9, n_models, n_runs)
     fails = 2 * stats.t.sf(n_se, DEGREES_OF_FREEDOM)
     assert fails * n_models * n_runs == pytest.approx(0.1, rel=1e-9)
+
+
+class Scaled:
+    """Somebody's transformer, with a long repr."""
+
+    def __repr__(self):
+        return f"Scaled({'x' * 50})"
+
+
+def test_short_names_of_candidates():
+    """Wrong variants: multi-line reprs; full names of all keys if two end alike."""
+    pipes = [make_pipeline(PolynomialFeatures(k), StandardScaler()) for k in (2, 3)]
+    mapping = {"coef": Normal(0.5), "intercept": Normal(10.0)}
+    grid = [
+        {"features": pipes[0], "model__prior": "ard", "a__b__degree": 1.0},
+        {"features": pipes[1], "model__prior": Normal(0.5), "a__b__degree": 2.0},
+        {"features": Scaled(), "model__prior": mapping, "a__c__degree": 1},
+        {"features": np.log1p, "model__prior": "ard"},
+    ]
+    assert describe_candidates(grid) == [
+        "b__degree=1, features=Pipeline 1, prior=ard",
+        "b__degree=2, features=Pipeline 2, prior=Normal(scale=0.5)",
+        "c__degree=1, features=Scaled, prior={'coef': Normal(scale=0.5), 'intercep...",
+        "features=log1p, prior=ard",
+    ]
