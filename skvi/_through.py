@@ -41,7 +41,9 @@ def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        The final estimator is an skvi regressor.
+        The final estimator is an skvi regressor, or another one with
+        ``predict(X, return_std=True)``, taken as normal; or a
+        `TransformedTargetRegressor` of one, with a monotone function.
     X : array-like of shape (n_samples, n_features)
         Features before the transformations of the pipeline.
     **options : dict
@@ -56,6 +58,8 @@ def predict_interval(estimator: Any, X: Any, **options: Any) -> np.ndarray:
     ------
     TypeError
         There is no inner estimator with this method.
+    ValueError
+        A transformed target has no such forecast, with the reason.
 
     Examples
     --------
@@ -81,7 +85,7 @@ def predict_quantiles(
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        The final estimator is an skvi regressor.
+        As for `predict_interval`.
     X : array-like of shape (n_samples, n_features)
         Features before the transformations of the pipeline.
     quantiles : float or array-like of shape (n_quantiles,)
@@ -98,6 +102,8 @@ def predict_quantiles(
     ------
     TypeError
         There is no inner estimator with this method.
+    ValueError
+        A transformed target has no such forecast, with the reason.
 
     Examples
     --------
@@ -123,6 +129,7 @@ def predict_log_density(
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
+        As for `predict_interval`, or a classifier with ``predict_proba``.
     X : array-like of shape (n_samples, n_features)
         Features before the transformations of the pipeline.
     y : array-like of shape (n_samples,)
@@ -139,6 +146,8 @@ def predict_log_density(
     ------
     TypeError
         There is no inner estimator with this method.
+    ValueError
+        A transformed target has no such forecast, with the reason.
 
     Examples
     --------
@@ -201,7 +210,7 @@ def sample_y(estimator: Any, X: Any, n_samples: int = 1, **options: Any) -> np.n
     Parameters
     ----------
     estimator : estimator, Pipeline or search, fitted
-        The final estimator is an skvi regressor.
+        As for `predict_interval`.
     X : array-like of shape (n_samples_X, n_features)
         Features before the transformations of the pipeline.
     n_samples : int, default=1

@@ -56,7 +56,9 @@ class LogPredictiveDensity(RowScorer):
     -----
     The mean over rows of the estimator's ``predict_log_density(X, y)``, each row given
     the training data alone; summed over several targets. A single row that the model
-    considers impossible gives minus infinity.
+    considers impossible gives minus infinity. Regressors of other packages need
+    ``predict(X, return_std=True)``, and are taken as normal; classifiers need
+    ``predict_proba``.
 
     Examples
     --------
@@ -101,10 +103,11 @@ class NegCRPS(RowScorer):
     Notes
     -----
     Exact for `BayesianLinearRegression` (with a hyperprior on the noise: up to the
-    quadrature over it) and for `BayesianMLPRegressor`, over its drawn networks. For all
-    others, such as `BayesianPoissonRegressor`, the unbiased estimate from draws of
-    ``sample_y``. For several targets the mean over them. Not defined for classifiers,
-    whose classes have no order.
+    quadrature over it), for `BayesianMLPRegressor`, over its drawn networks, and for
+    normal forecasts of other packages. For all others, such as
+    `BayesianPoissonRegressor`, the unbiased estimate from draws of ``sample_y``. For
+    several targets the mean over them. Not defined for classifiers, whose classes have
+    no order.
 
     Examples
     --------

@@ -257,4 +257,11 @@ VARIANTS = [
         "(squared / pi.variance).sum()",
         "the terms of normals with leading axes in one sum",
     ),
+    _v(
+        "flat-posterior-not-lost",
+        "_beta.py",
+        'return self._lost_prior(q.mean.new_zeros(()), size) if b > 0 else ""',
+        'return ""',
+        "a posterior that the divergence left flat is blamed on the features",
+    ),
 ]

@@ -41,13 +41,6 @@ VARIANTS = [
         "rows for their weights in the Jacobian",
     ),
     _v(
-        "interval-tails",
-        "_regressors.py",
-        "tail = (1 - coverage) / 2",
-        "tail = 1 - coverage",
-        "the whole tail on each side",
-    ),
-    _v(
         "target-scale-unweighted",
         "_regressors.py",
         "float(np.sqrt(np.average(squared, weights=w)))",

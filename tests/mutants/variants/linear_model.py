@@ -330,8 +330,15 @@ VARIANTS = [
     _v(
         "inferred-scale-in-units-of-the-fit",
         "_base.py",
-        "implied_scale(prior, normal) / unit",
-        "implied_scale(prior, normal)",
+        "nodes.scale(prior) / unit",
+        "nodes.scale(prior)",
         "the scale of a prior in other units than the coefficients",
+    ),
+    _v(
+        "score-without-exposure-in-silence",
+        "_count_predictions.py",
+        "if self._had_exposure and exposure is None:",
+        "if False:",
+        "counts are compared with rates per unit, in silence",
     ),
 ]

@@ -71,12 +71,11 @@ VARIANTS = [
     _v(
         "noise-set-after-the-fit",
         "_regression.py",
-        "return NoisyDraws(predictor, theta, likelihood, self._model.units)",
+        "if self._model.response.is_column:\n",
         'if self.noise_scale != "learn":\n'
-        "            units = self._model.units\n"
         "            scale = noise_in(units, self.noise_scale)\n"
         "            likelihood = self._likelihood(scale, self._model.response)\n"
-        "        return NoisyDraws(predictor, theta, likelihood, self._model.units)",
+        "        if self._model.response.is_column:\n",
         "the noise that was set after the fit",
     ),
     _v(
@@ -261,5 +260,12 @@ VARIANTS = [
         "return draw.theta * self._kept[component]",
         "return draw.theta * self._kept[0]",
         "a mixture in which all components lose the same weights",
+    ),
+    _v(
+        "column-without-its-axis",
+        "_regression.py",
+        "likelihood = IndependentLikelihood([likelihood])\n",
+        "pass\n",
+        "densities of a column of targets: every row with every other one",
     ),
 ]
