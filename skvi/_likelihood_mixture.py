@@ -12,6 +12,7 @@ from sklearn.utils import gen_batches
 
 from skvi._draws import Draws
 from skvi.likelihoods import Likelihood
+from skvi.utils._arrays import as_tensor
 from skvi.utils._mixture import mixture_quantiles, smallest_counts
 from skvi.utils._quadrature import normal_rule
 
@@ -111,7 +112,7 @@ class NormalMixture(LikelihoodMixture):
     @torch.no_grad()
     def _by_rows(self, function: OfRows, *columns: np.ndarray) -> np.ndarray:
         width, result = (self.std / self._resolution()).amax(0), None
-        tensors = [torch.from_numpy(np.asarray(column)) for column in columns]
+        tensors = [as_tensor(np.asarray(column)) for column in columns]
         lower = -1.0
         for upper in (*WIDTHS, math.inf):
             index = ((width > lower) & (width <= upper)).nonzero()[:, 0]

@@ -72,6 +72,18 @@ MODELS = {
     "fixed noise": (BayesianLinearRegression(prior="normal", noise_scale=1), "normal"),
     "logistic": (BayesianLogisticRegression(prior="normal"), "classes"),
     "poisson": (BayesianPoissonRegressor(prior="normal"), "counts"),
+    "negative binomial": (
+        BayesianPoissonRegressor(likelihood="negative_binomial"),
+        "counts",
+    ),
+    "drawn counts": (
+        BayesianPoissonRegressor(prior="normal", objective="eubo", random_state=0),
+        "counts",
+    ),
+    "student": (
+        BayesianLinearRegression(likelihood="student_t", noise_scale=1, tol=1e-12),
+        "normal",
+    ),
     "network": (BayesianMLPRegressor(max_iter=2, random_state=0), "normal"),
     "classifier": (BayesianMLPClassifier(max_iter=2, random_state=0), "classes"),
 }
@@ -104,7 +116,8 @@ def expected():
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_container_gives_the_same_answers(name, container, expected, tmp_path):
-    """Wrong variant: `torch.from_numpy` of an array that is read-only."""
+    """Wrong variants: `torch.from_numpy` of an array that is read-only; X is validated
+    twice, the second time without its names."""
     model, kind = MODELS[name]
     X, y = convert(*make_data(kind), container, tmp_path)
     weight = convert(*make_data(kind), container, tmp_path)[1] * 0 + 1

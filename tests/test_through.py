@@ -1,6 +1,7 @@
 """Intervals, quantiles and densities through pipelines and searches."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.base import BaseEstimator
@@ -219,6 +220,13 @@ def test_normals_of_other_regressors():
     draws = skvi.sample_y(found, X, 4000, random_state=0)
     z = (draws - mean[:, None]) / std[:, None]
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-3
+    # BayesianRidge has a Series of deviations for a DataFrame.
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    found = BayesianRidge().fit(frame, Y)
+    got = skvi.predict_log_density(found, frame, pd.Series(Y))
+    np.testing.assert_allclose(
+        got, skvi.predict_log_density(BayesianRidge().fit(X, Y), X, Y)
+    )
 
 
 class Sampler(BaseEstimator):

@@ -42,22 +42,23 @@ class CountPredictionMixin:
         return isinstance(self._model.likelihood, PoissonLikelihood)
 
     def _mixture(self, X, exposure):
-        """Predictions of any likelihood, and of any posterior."""
-        X, offset = self._with_offset(X, exposure)
+        """Predictions of any likelihood and posterior, for X as given; and a dtype."""
         likelihood = self._model.bound(self._hyper)[1]
         if self._is_drawn():
+            X, offset = self._with_offset(X, exposure)
             theta = torch.from_numpy(self._theta)
             equal = torch.full_like(theta[:, 0], -math.log(len(theta)))
             draws = self._drawn()
             numbers = self._own_numbers(theta)
-            return DrawnMixture(likelihood, numbers, equal, draws, X, offset)
-        mean, std, _ = self._log_rate(X, exposure)
+            mixture = DrawnMixture(likelihood, numbers, equal, draws, X, offset)
+            return mixture, X.dtype
+        mean, std, dtype = self._log_rate(X, exposure)
         numbers, log_w = None, mean.new_zeros(1)
         if (name := self._own_block()) is not None:
             inverse, log_w = gamma_nodes(*map(float, self._gamma_of(name)))
             numbers = -likelihood.gamma_block[1] * inverse.log()
         shares = self._nodes.log_weights
-        return NormalMixture(likelihood, numbers, log_w, mean, std, shares)
+        return NormalMixture(likelihood, numbers, log_w, mean, std, shares), dtype
 
     def _own_block(self):
         """Name of the likelihood's parameter in theta; None if there is none."""
@@ -130,8 +131,8 @@ class CountPredictionMixin:
         """
         is_drawn, alpha = self._is_drawn(), self._mean_overdispersion()
         if is_drawn or alpha is None:
-            X = self._check_X(X)
-            mean, std = self._mixture(X, exposure).moments().T.astype(X.dtype)
+            mixture, dtype = self._mixture(X, exposure)
+            mean, std = mixture.moments().T.astype(dtype)
             return (mean, std) if return_std else mean
         mean, std, dtype = self._log_rate(X, exposure)
         rate, variance = torch.exp(mean + 0.5 * std.square()), std.square()
@@ -158,8 +159,8 @@ class CountPredictionMixin:
         """
         levels = check_levels(quantiles)
         if self._is_drawn() or not self._is_poisson:
-            X = self._check_X(X)
-            return self._mixture(X, exposure).quantiles(levels).astype(X.dtype)
+            mixture, dtype = self._mixture(X, exposure)
+            return mixture.quantiles(levels).astype(dtype)
         mean, std, dtype = self._log_rate(X, exposure)
         weights = self._nodes.log_weights.exp()
         found = poisson_mixture_quantiles(mean, std, weights, levels)
@@ -205,12 +206,10 @@ class CountPredictionMixin:
             The fit, or this call, was given rates instead of counts.
         """
         self._warn_without_exposure(exposure, "predict_log_density")
-        _, offset = self._with_offset(X, exposure)
-        response = self._model.response
-        check_consistent_length(response.encode(y), offset)
-        counts = response.check_counts(y, "predict_log_density")
+        counts = self._model.response.check_counts(y, "predict_log_density")
+        check_consistent_length(X, counts)
         if self._is_drawn() or not self._is_poisson:
-            return self._mixture(X, exposure).log_density(counts)
+            return self._mixture(X, exposure)[0].log_density(counts)
         mean, std, _ = self._log_rate(X, exposure)
         with torch.no_grad():
             y = as_tensor(counts).expand_as(mean).flatten()

@@ -54,8 +54,9 @@ class NormalForecast:
         self.estimator = estimator
 
     def _moments(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        mean, std = self.estimator.predict(X, return_std=True)
-        bad = int(np.sum(~(np.asarray(std) > 0)))
+        # Arrays, since some estimators answer a DataFrame by a Series.
+        mean, std = map(np.asarray, self.estimator.predict(X, return_std=True))
+        bad = int(np.sum(~(std > 0)))
         if bad:
             raise ValueError(
                 f"{type(self.estimator).__name__} predicts a standard deviation of 0 "

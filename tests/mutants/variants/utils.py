@@ -523,8 +523,8 @@ VARIANTS = [
     _v(
         "normal-forecast-by-variance",
         "_forecasts.py",
-        "mean, std = self.estimator.predict(X, return_std=True)",
-        "mean, std = self.estimator.predict(X, return_std=True); std = std**2",
+        "bad = int(np.sum(~(std > 0)))",
+        "std = std**2; bad = int(np.sum(~(std > 0)))",
         "the variance as the standard deviation of another package's normal",
     ),
     _v(
