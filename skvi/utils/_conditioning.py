@@ -1,15 +1,22 @@
-"""Expected log-sum-exp of normal f, with one dimension in closed form.
+"""Softmax and log-sum-exp of normal f, with one dimension in closed form.
 
 Given the other classes, the log odds of one class against all of them are normal up to
 a known shift, so that ``log-sum-exp = L + softplus(f_K - L)`` with L that of the others
-has a closed form (`mixture_softplus`). K - 2 dimensions remain for nodes.
+has a closed form (`mixture_softplus`), and so have the probabilities, the logarithm of
+each included (`log_mixture_sigmoid`). K - 2 dimensions remain for nodes.
 """
+
+from collections.abc import Iterator
 
 import torch
 
 from skvi.utils._arrays import exp_, log_, row_chunks
 from skvi.utils._expectations import Expectations
-from skvi.utils._logistic_mixture import N_SCALES, mixture_softplus
+from skvi.utils._logistic_mixture import (
+    N_SCALES,
+    log_mixture_sigmoid,
+    mixture_softplus,
+)
 from skvi.utils._normal_points import (
     NODE_ELEMENTS,
     Rules,
@@ -20,12 +27,14 @@ from skvi.utils._normal_points import (
     reduce_covariance,
 )
 
-__all__ = ["expect_conditioned"]
+__all__ = ["expect_conditioned", "log_expect_conditioned"]
 
 # In more than two dimensions: quasi-random points.
 MAX_PRODUCT, N_POINTS = 2, 2**10
 # In two dimensions wider rows take the rule of this standard deviation.
 WIDEST = 6.0
+# Arrays of the size of the nodes in `log_mixture_sigmoid`.
+N_LOGS = 6
 
 
 def expect_conditioned(
@@ -50,27 +59,46 @@ def expect_conditioned(
     second : Tensor of shape (n, K, K)
         Expected Hessian; rows sum to 0.
     """
-    n, k = mean.shape
     order = _widest_last(covariance)
-    back = order[:, :, None], order[:, None]  # an exchange undoes itself
-    row = torch.arange(n, device=mean.device)[:, None, None]
-    mean, n_scales = mean.gather(1, order), refine * N_SCALES
-    root = factorize_rows(reduce_covariance(covariance[row, *back]))
-    # The last contrast moves the last class against the others.
-    variance = k / (k - 1) * root[:, -1, -1].square()
-    root = root[:, :, :-1]
-    factor = contrasts(k, mean.device) @ root
+    pairs = _pairs(order)  # an exchange undoes itself
     value, first = torch.empty_like(mean[:, 0]), torch.empty_like(mean)
-    second = torch.empty_like(covariance)
-    for rows, nodes, weights in _rules(root, refine):
-        width = len(weights) * (k + n_scales)
-        for chunk in row_chunks(len(rows), width, NODE_ELEMENTS):
-            at = rows[chunk]
-            f = factor[at].reshape(len(at) * k, k - 2) @ nodes
-            f = f.reshape(len(at), k, -1).add_(mean[at, :, None])
-            found = _integrate(f, variance[at, None], weights, n_scales)
-            value[at], first[at], second[at] = found
-    return value, first.gather(1, order), second[row, *back]
+    second, n_scales = torch.empty_like(covariance), refine * N_SCALES
+    exchanged = mean.gather(1, order), covariance[pairs]
+    per_node = mean.shape[1] + n_scales
+    for at, f, variance, weights in _visit(*exchanged, refine, per_node):
+        value[at], first[at], second[at] = _integrate(f, variance, weights, n_scales)
+    return value, first.gather(1, order), second[pairs]
+
+
+def log_expect_conditioned(
+    mean: torch.Tensor, covariance: torch.Tensor
+) -> torch.Tensor:
+    """Log of the expected softmax of f ~ N(mean_i, covariance_i).
+
+    The rule of a row depends on its own covariance only.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (n, K)
+    covariance : Tensor of shape (n, K, K)
+
+    Returns
+    -------
+    Tensor of shape (n, K)
+        To about 1e-6 in nats, however wide f is; of values below 1e-7 as far as nodes
+        reach.
+    """
+    order, out = _widest_last(covariance), torch.empty_like(mean)
+    exchanged = mean.gather(1, order), covariance[_pairs(order)]
+    per_node = mean.shape[1] + N_LOGS
+    for at, f, variance, weights in _visit(*exchanged, 1, per_node):
+        others = torch.logsumexp(f[:, :-1], 1)
+        log_last, log_rest = log_mixture_sigmoid(f[:, -1] - others, variance)
+        f[:, :-1] += (log_rest - others)[:, None]
+        f[:, -1] = log_last
+        f += weights.log()
+        out[at] = torch.logsumexp(f, 2)
+    return out.gather(1, order)
 
 
 def _widest_last(covariance: torch.Tensor) -> torch.Tensor:
@@ -88,15 +116,42 @@ def _widest_last(covariance: torch.Tensor) -> torch.Tensor:
     return order
 
 
-def _rules(root: torch.Tensor, refine: int) -> Rules:
+def _pairs(order: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Index of the elements of covariances in another order of the classes."""
+    rows = torch.arange(len(order), device=order.device)
+    return rows[:, None, None], order[:, :, None], order[:, None]
+
+
+def _visit(
+    mean: torch.Tensor, covariance: torch.Tensor, refine: int, per_node: int
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Rows, their f at the nodes of all classes but the last, the variance of the last.
+
+    Yields rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (N,). A node takes
+    memory for so many numbers.
+    """
+    k = mean.shape[1]
+    root = factorize_rows(reduce_covariance(covariance))
+    # The last contrast moves the last class against the others.
+    variance = k / (k - 1) * root[:, -1, -1:].square()
+    factor = contrasts(k, mean.device) @ root[:, :, :-1]
+    for rows, nodes, weights in _rules(factor, refine):
+        for chunk in row_chunks(len(rows), len(weights) * per_node, NODE_ELEMENTS):
+            at = rows[chunk]
+            f = factor[at].reshape(len(at) * k, k - 2) @ nodes
+            f = f.reshape(len(at), k, -1).add_(mean[at, :, None])
+            yield at, f, variance[at], weights
+
+
+def _rules(factor: torch.Tensor, refine: int) -> Rules:
     """Rows with the nodes, (K - 2, N), and weights that they take."""
-    n, _, dimension = root.shape
+    n, _, dimension = factor.shape
     if dimension > MAX_PRODUCT:
-        rule = quasi_random_rule(dimension, N_POINTS * refine, root.device)
-        return iter([(torch.arange(n, device=root.device), *rule)])
-    std = root.new_zeros(n)
+        rule = quasi_random_rule(dimension, N_POINTS * refine, factor.device)
+        return iter([(torch.arange(n, device=factor.device), *rule)])
+    std = factor.new_zeros(n)
     if dimension:
-        largest = torch.linalg.eigvalsh(root.mT @ root)[:, -1]
+        largest = torch.linalg.eigvalsh(factor.mT @ factor)[:, -1]
         std = (2 * largest.clamp(min=0)).sqrt()  # of a difference of two f, at most
     if dimension == MAX_PRODUCT:
         std = std.clamp(max=WIDEST)

@@ -13,11 +13,11 @@ import torch
 from scipy.linalg import eigh_tridiagonal
 from scipy.stats import kstwobign
 
-from skvi.utils._arrays import exp_
+from skvi.utils._arrays import exp_, log_
 from skvi.utils._device import CPU
 from skvi.utils._tables import table
 
-__all__ = ["logistic_scales", "mixture_softplus"]
+__all__ = ["log_mixture_sigmoid", "logistic_scales", "mixture_softplus"]
 
 # Errors of softplus, of its first and of its second derivative are at most 4e-8, 9e-8
 # and 2e-7 with this number of scales, and 3e-9, 7e-9 and 2e-8 with two more.
@@ -85,3 +85,44 @@ def mixture_softplus(
     weights = weights / math.sqrt(2 * math.pi)
     value = torch.addcmul((pdf * (weights * std)).sum(0), mean, first)
     return value, first, (pdf * (weights / std)).sum(0)
+
+
+def log_mixture_sigmoid(
+    mean: torch.Tensor, variance: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logarithms of E sigmoid(f) and E sigmoid(-f) for f ~ N(mean, variance).
+
+    The mixture is as accurate in relative terms while ``|mean| < variance / 2``. Below,
+    the integrand is concentrated on the exponential tail of the sigmoid, and
+    ``E sigmoid(f) = exp(mean + variance / 2) E sigmoid(-g)`` with g of the mean
+    ``mean + variance`` and the same variance is closer to 0.
+
+    Parameters
+    ----------
+    mean, variance : Tensor
+        Broadcast against each other; the variance can be zero.
+
+    Returns
+    -------
+    of_positive, of_negative : Tensor
+        To 1e-6, but of values below 1e-300 to 0.5.
+    """
+    squares, weights = logistic_scales(N_SCALES, mean.device)
+    distance = mean.abs()
+    is_tail = distance > variance / 2
+    u = torch.where(is_tail, variance - distance, distance)
+    small = torch.zeros_like(u)
+    for square, weight in zip(squares, weights, strict=True):
+        small += weight / 2 * torch.erfc(u * (2 * (square + variance)).rsqrt())
+    is_zero = small < 1e-300
+    log_(small)
+    if bool(is_zero.any()):
+        std = variance.sqrt().expand_as(u)[is_zero]
+        small[is_zero] = torch.special.log_ndtr(-u[is_zero] / std)
+    small += torch.where(is_tail, variance / 2 - distance, 0.0)
+    large = torch.log1p(-torch.exp(small))
+    is_positive = mean > 0
+    return (
+        torch.where(is_positive, large, small),
+        torch.where(is_positive, small, large),
+    )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from skvi.utils._arrays import row_chunks
+from skvi.utils._conditioning import log_expect_conditioned
 from skvi.utils._normal_points import (
     N_POINTS,
     contrasts,
@@ -16,6 +17,10 @@ from skvi.utils._normal_points import (
 
 # Points times rows times classes processed at once for quantiles.
 QUANTILE_ELEMENTS = 2**22
+# Exponentials of deviations in this range, and ratios of them, do not overflow.
+MAX_RANGE = 300.0
+# Up to this number of classes there are few dimensions, one of them in closed form.
+FEW = 4
 
 
 def softmax_nodes(
@@ -58,11 +63,26 @@ def log_expect_softmax(mean: torch.Tensor, covariance: torch.Tensor) -> torch.Te
     Tensor of shape (n, K)
         In nats; small values keep their relative accuracy as far as nodes reach.
     """
-    out = torch.empty_like(mean)
-    for rows, f, weights in softmax_nodes(mean, covariance):
-        log_p = torch.log_softmax(f, 1) + weights.log()
-        out[rows] = torch.logsumexp(log_p, 2)
+    if mean.shape[1] <= FEW:
+        return torch.log_softmax(log_expect_conditioned(mean, covariance), 1)
+    out = mean - mean.amax(1, keepdim=True)
+    for rows, factor, nodes, weights in node_groups(covariance):
+        g = (factor.reshape(-1, len(nodes)) @ nodes).reshape(*factor.shape[:2], -1)
+        out[rows] += _log_expect_ratio(out[rows], g, weights)
     return torch.log_softmax(out, 1)
+
+
+def _log_expect_ratio(
+    mean: torch.Tensor, g: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Log of E[exp(g_k) / sum_j exp(mean_j + g_j)] from g at nodes, (m, K, N)."""
+    low, high = g.aminmax()
+    if float(high - low) < MAX_RANGE:
+        ratio = g.exp_()
+        inverse = (mean.exp()[:, None] @ ratio).reciprocal_() * weights
+        return (ratio @ inverse.mT)[..., 0].log_()
+    total = torch.logsumexp(g + mean[..., None], 1, keepdim=True)
+    return torch.logsumexp(g - total + weights.log(), 2)
 
 
 def softmax_quantiles(

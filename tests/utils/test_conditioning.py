@@ -1,11 +1,15 @@
-"""Log-sum-exp of few classes, and the mixture behind it, against dense grids."""
+"""Log-sum-exp and softmax of few classes, and the mixture behind, on dense grids."""
+
+import math
 
 import pytest
 import torch
 
+from skvi.utils import _softmax
 from skvi.utils._conditioning import expect_conditioned
-from skvi.utils._logistic_mixture import mixture_softplus
-from skvi.utils._quadrature import expect_softplus
+from skvi.utils._logistic_mixture import log_mixture_sigmoid, mixture_softplus
+from skvi.utils._quadrature import expect_softplus, log_expect_sigmoid
+from skvi.utils._softmax import log_expect_softmax
 
 
 @pytest.mark.parametrize(("n_scales", "tol"), [(8, 1e-7), (10, 1e-8)])
@@ -20,16 +24,80 @@ def test_softplus_of_every_width(n_scales, tol):
             assert float((a - b).abs().max()) < factor * tol
 
 
-def on_a_grid(mean, covariance, n_line):
-    """Expected log-sum-exp, softmax and its products, by a dense product rule."""
+@pytest.mark.parametrize("std", [0.0, 0.05, 0.5, 1.0, 2.0, 5.0, 30.0, 300.0])
+def test_log_sigmoid_keeps_its_digits_in_both_tails(std):
+    """Against nodes on the line, to 1e-6 in the logarithm however small it is.
+
+    Wrong variants: no reflection, or only below -variance; the tail without E exp(f).
+    """
+    below = torch.linspace(-12, 0, 97, dtype=torch.float64) * (std + 4)
+    deviation = torch.full_like(below, std)
+    exact = log_expect_sigmoid(below, deviation)
+    positive, negative = log_mixture_sigmoid(below, deviation.square())
+    assert float((positive - exact).abs().max()) < 1e-6
+    assert float((negative - torch.log1p(-exact.exp())).abs().max()) < 1e-6
+    swapped = log_mixture_sigmoid(-below, deviation.square())
+    for found, expected in zip(swapped, (negative, positive), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+    # Nothing is lost where the smallest double is too large.
+    far = log_mixture_sigmoid(below[:1] * 1e4, deviation.square())[0]
+    assert bool(torch.isfinite(far).all())
+
+
+def grid(mean, covariance, n_line, reach=6.5):
+    """Differences of f from its first column at nodes, (N, K), and weights, (N,)."""
     k = len(mean)
-    z = torch.linspace(-6.5, 6.5, n_line, dtype=torch.float64)
-    nodes = torch.cartesian_prod(*[z] * (k - 1))
-    weights = torch.softmax(-0.5 * nodes.square().sum(1), 0)
+    z = torch.linspace(-reach, reach, n_line, dtype=torch.float64)
+    nodes = torch.cartesian_prod(*[z] * (k - 1)).reshape(-1, k - 1)
+    log_weights = torch.log_softmax(-0.5 * nodes.square().sum(1), 0)
     differences = torch.eye(k, dtype=torch.float64)[1:] - torch.eye(k)[:1]
     root = torch.linalg.cholesky(differences @ covariance @ differences.T)
     f = torch.nn.functional.pad(nodes @ root.T + differences @ mean, (1, 0))
-    p = torch.softmax(f, 1)
+    return f, log_weights
+
+
+@pytest.mark.parametrize(("k", "n_line"), [(2, 2000), (3, 450), (4, 65)])
+def test_log_probabilities_of_few_classes(k, n_line):
+    """Clear rows and open ones, narrow, wide and correlated.
+
+    Wrong variants: the other classes as if the last one did not exist; classes that are
+    left exchanged.
+    """
+    generator = torch.Generator().manual_seed(k)
+    widths = (0.03, 0.4, 1.3, 6.0) if k < 4 else (0.03, 0.4, 1.0)
+    for width in widths:
+        root = torch.randn(k, k, generator=generator, dtype=torch.float64)
+        covariance = width**2 * root @ root.T / k
+        mean = (2 * width + 2) * torch.randn(k, generator=generator).double()
+        f, log_weights = grid(mean, covariance, n_line, reach=10.0)
+        exact = torch.logsumexp(torch.log_softmax(f, 1) + log_weights[:, None], 0)
+        found = log_expect_softmax(mean[None], covariance[None])[0]
+        tolerance = torch.where(exact > math.log(1e-7), 2e-6, 1e-2)
+        assert bool(((found - exact).abs() < tolerance).all())
+
+
+def test_exponentials_that_overflow_take_logarithms(monkeypatch):
+    """Many classes: ratios of exponentials agree with logarithms where both exist.
+
+    Wrong variant: the denominator without the means.
+    """
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64)
+    mean = 3 * torch.randn(4, 6, generator=generator, dtype=torch.float64)
+    covariance = root @ root.mT
+    ratios = log_expect_softmax(mean, covariance)
+    monkeypatch.setattr(_softmax, "MAX_RANGE", 0.0)
+    torch.testing.assert_close(log_expect_softmax(mean, covariance), ratios)
+    monkeypatch.undo()
+    far = log_expect_softmax(1e3 * mean, 1e6 * covariance)
+    assert bool(torch.isfinite(far).all())
+    torch.testing.assert_close(far.exp().sum(1), torch.ones(4).double())
+
+
+def on_a_grid(mean, covariance, n_line):
+    """Expected log-sum-exp, softmax and its products, by a dense product rule."""
+    f, log_weights = grid(mean, covariance, n_line)
+    weights, p = log_weights.exp(), torch.softmax(f, 1)
     products = p.T @ (weights[:, None] * p)
     return mean[0] + weights @ torch.logsumexp(f, 1), weights @ p, products
 

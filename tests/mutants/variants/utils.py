@@ -132,10 +132,38 @@ VARIANTS = [
         "a logistic variable of less than its variance",
     ),
     _v(
+        "tail-of-the-sigmoid",
+        "_logistic_mixture.py",
+        "torch.where(is_tail, variance / 2 - distance, 0.0)",
+        "torch.where(is_tail, -distance, 0.0)",
+        "the exponential tail at the mean of f, and not its expectation",
+    ),
+    _v(
+        "sigmoid-reflected-once-too-often",
+        "_logistic_mixture.py",
+        "is_tail = distance > variance / 2",
+        "is_tail = distance > variance",
+        "a mixture beyond the range in which its tails are right",
+    ),
+    _v(
+        "conditioned-others",
+        "_conditioning.py",
+        "f[:, :-1] += (log_rest - others)[:, None]",
+        "f[:, :-1] -= others[:, None]",
+        "probabilities of the other classes as if the last one did not exist",
+    ),
+    _v(
+        "softmax-ratio-without-means",
+        "_softmax.py",
+        "inverse = (mean.exp()[:, None] @ ratio)",
+        "inverse = ratio.sum(1, keepdim=True)",
+        "the denominator of a softmax of mean zero",
+    ),
+    _v(
         "variance-of-the-last-class",
         "_conditioning.py",
-        "variance = k / (k - 1) * root[:, -1, -1].square()",
-        "variance = root[:, -1, -1].square()",
+        "variance = k / (k - 1) * root[:, -1, -1:].square()",
+        "variance = root[:, -1, -1:].square()",
         "a contrast of norm 1 for the difference to the others",
     ),
     _v(
@@ -148,8 +176,8 @@ VARIANTS = [
     _v(
         "classes-left-exchanged",
         "_conditioning.py",
-        "return value, first.gather(1, order), second[row, *back]",
-        "return value, first, second[row, *back]",
+        "return value, first.gather(1, order), second[pairs]",
+        "return value, first, second[pairs]",
         "probabilities of the exchanged classes",
     ),
     _v(
