@@ -12,7 +12,7 @@ from skvi.evidence._importance import HOPELESS_RHAT, MIN_ITER, N_FORGET
 from skvi.evidence._modes import Modes
 from skvi.evidence._one_mode import chain_moments
 from skvi.evidence._proposals import N_CHAINS, N_WARMUP
-from skvi.evidence._sides import Sides, error_of, n_draws_for
+from skvi.evidence._sides import MAX_RHAT, Sides, error_of, n_draws_for
 from skvi.sampling import (
     AnnealedPath,
     Chains,
@@ -37,6 +37,8 @@ MAX_WORK = 2e10
 # Elements that a move processes per parameter, for any target.
 MOVE_COST = 100
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
+# How many times as long chains run that do not agree yet.
+MORE = 6
 
 
 def annealed_sides(
@@ -67,7 +69,10 @@ def annealed_sides(
     n_above = max(n_below, N_CHAINS * 4)
     sampler.run(N_FORGET)
     per_chain = math.ceil(n_above / N_CHAINS)
-    chains = sampler.run(max(MIN_ITER, 2 * per_chain), clock.until(0.7))
+    n_iter = max(MIN_ITER, 2 * per_chain)
+    chains = sampler.run(n_iter, clock.until(0.7))
+    if MAX_RHAT < chains.rhat < HOPELESS_RHAT:
+        chains = sampler.run(MORE * n_iter, clock.until(0.7))
     forward = path.forward(n_below, generator, report).log_weights
     per_chain = min(per_chain, chains.theta.shape[1])
     thinned = chains.theta[:, :: chains.theta.shape[1] // per_chain][:, :per_chain]

@@ -7,6 +7,7 @@ import torch
 from skvi.sampling import Chains
 
 __all__ = [
+    "MAX_RHAT",
     "MIN_DRAWS",
     "NEARLY_CONSTANT",
     "Sides",
@@ -15,6 +16,8 @@ __all__ = [
     "n_draws_for",
 ]
 
+#: R-hat above which chains are said to disagree.
+MAX_RHAT = 1.05
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
 # Nats from which few draws are enough.

@@ -16,7 +16,7 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import ALWAYS, BoundsTable
 from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
-from skvi.evidence._sides import NEARLY_CONSTANT, Sides
+from skvi.evidence._sides import MAX_RHAT, NEARLY_CONSTANT, Sides
 from skvi.evidence._table import build_table, elbo_row
 from skvi.evidence._weights import summarize_weights
 from skvi.posteriors import Posterior
@@ -27,7 +27,6 @@ from skvi.utils._log_space import log_mean_exp
 
 __all__ = ["summarize", "without_bounds"]
 
-MAX_RHAT = 1.05
 LEVEL = 0.95
 ROUNDING = 1e-9  # nats
 

@@ -17,8 +17,8 @@ from scipy.special import stdtrit
 from skvi.base import NormalForm
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._estimates import Estimate
+from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import ladder_lower, ladder_upper
-from skvi.evidence._summarize import MAX_RHAT
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.sampling import (
     Ladder,

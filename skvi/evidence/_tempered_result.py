@@ -9,12 +9,13 @@ from skvi.evidence._fit_checks import lower_bound
 from skvi.evidence._named import NEVER, PROBABLE, BoundsTable, NamedBound
 from skvi.evidence._remedies import remedy, with_remedy
 from skvi.evidence._result import REFUTED, EvidenceBounds
+from skvi.evidence._sides import MAX_RHAT
 from skvi.evidence._stepping import (
     ladder_bridge,
     tail_limit,
     tail_shape,
 )
-from skvi.evidence._summarize import CAPPED, LEVEL, MAX_RHAT, ROUNDING
+from skvi.evidence._summarize import CAPPED, LEVEL, ROUNDING
 from skvi.evidence._symmetrized import symmetrized_rows
 from skvi.evidence._table import (
     EXPECTED,

@@ -6,36 +6,15 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
-        "a-sum-begun-in-vain",
-        "_forecast.py",
-        "    if n_runs * seconds <= left:",
-        "    if True:",
-        "a sum over scales is begun that cannot end in time",
-    ),
-    _v(
-        "no-sum-begun",
-        "_forecast.py",
-        "    if n_runs * seconds <= left:",
-        "    if False:",
-        "a sum over scales is refused for which there is time",
-    ),
-    _v(
-        "a-sum-without-moves",
-        "_forecast.py",
-        "    if not _is_near(target, normal, generator, FAR):",
-        "    if False:",
-        "chains at each scale of a sum are forecast to take no time",
-    ),
-    _v(
         "sum-over-scales-without-a-clock",
-        "_over_scales.py",
+        "_sum_over_scales.py",
         "for trial in (-TRIAL, TRIAL):\n        if clock.left() == 0.0:",
         "for trial in (-TRIAL, TRIAL):\n        if False:",
         "terms are bounded long after the seconds are over",
     ),
     _v(
         "steps-of-scales-not-below",
-        "_over_scales.py",
+        "_sum_over_scales.py",
         "LONGEST = 0.3, 0.7, 1e-3, 0.7",
         "LONGEST = 0.3, 0.7, 0.12, 0.7",
         "a sum over scales that misses a narrow peak",
@@ -473,5 +452,12 @@ VARIANTS = [
         "sides = [width * log_weights[k].flatten()]",
         "sides = []",
         "heavy tails of the weights to the next temperature pass",
+    ),
+    _v(
+        "scale-slope-without-prior",
+        "_over_scales.py",
+        "- size - math.tanh(log_scale)",
+        "- size",
+        "the tails of the map of an unknown scale",
     ),
 ]

@@ -261,8 +261,8 @@ VARIANTS = [
     _v(
         "mixture-without-weights-of-nodes",
         "_likelihood_mixture.py",
-        "(self.log_weights[:, None] + weights.log()).flatten()",
-        "(self.log_weights[:, None] - math.log(len(nodes)) + 0 * nodes).flatten()",
+        "log_f = (self.log_shares[:, None] + weights.log()).flatten()",
+        "log_f = (self.log_shares[:, None] + 0 * nodes).flatten()",
         "nodes of f with equal weights",
     ),
     _v(
@@ -398,5 +398,12 @@ VARIANTS = [
         '    return f"{_name(value)} {_digest_of_text(codes)}"',
         "    return _name(value)",
         "a module is the same whatever its methods do",
+    ),
+    _v(
+        "mixture-without-shares",
+        "_likelihood_mixture.py",
+        "log_f = (self.log_shares[:, None] + weights.log()).flatten()",
+        "log_f = (0 * self.log_shares[:, None] + weights.log()).flatten()",
+        "all scales of a prior equally likely in predictions",
     ),
 ]

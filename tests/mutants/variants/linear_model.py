@@ -22,8 +22,8 @@ VARIANTS = [
     _v(
         "density-of-a-coefficient-variance",
         "_base.py",
-        "z = (grid - float(mean)) / float(std)",
-        "z = (grid - float(mean)) / float(std) ** 2",
+        "z = (grid[:, None] - mean) / std",
+        "z = (grid[:, None] - mean) / std**2",
         "the variance for the standard deviation",
     ),
     _v(
@@ -78,15 +78,15 @@ VARIANTS = [
     _v(
         "count-mean-at-posterior-mean",
         "_count_predictions.py",
-        "rate = torch.exp(mean + 0.5 * std.square())",
-        "rate = torch.exp(mean)",
+        "torch.exp(mean + 0.5 * std.square()), std.square()",
+        "torch.exp(mean), std.square()",
         "the rate at the posterior mean",
     ),
     _v(
         "count-std-without-noise",
         "_count_predictions.py",
-        "deviation = (rate + rate.square() * extra).sqrt()",
-        "deviation = (rate.square() * extra).sqrt()",
+        "variance = rate + rate.square() * extra",
+        "variance = rate.square() * extra",
         "the Poisson noise left out of the deviation",
     ),
     _v(
@@ -197,8 +197,8 @@ VARIANTS = [
     _v(
         "logistic-std-for-variance",
         "_logistic.py",
-        "small = log_expect_sigmoid(-mean.abs(), variance.sqrt())",
-        "small = log_expect_sigmoid(-mean.abs(), variance)",
+        "_two_columns(mean, variance.sqrt(), log_w)",
+        "_two_columns(mean, variance, log_w)",
         "the variance where the standard deviation belongs",
     ),
     _v(
@@ -340,5 +340,19 @@ VARIANTS = [
         "if self._had_exposure and exposure is None:",
         "if False:",
         "counts are compared with rates per unit, in silence",
+    ),
+    _v(
+        "nodes-variance-within",
+        "_nodes.py",
+        "variances + (means - mean).square()",
+        "variances",
+        "the deviation of a mixture without that of its means",
+    ),
+    _v(
+        "other-divergences-at-scale-one",
+        "_base.py",
+        "built = target.prior.given_scale(scale)",
+        "built = target.prior.given_scale(1.0)",
+        "a search over divergences compares priors",
     ),
 ]

@@ -138,4 +138,18 @@ VARIANTS = [
         "{name: ratio for name, ratio in pairs}",
         "the relative variance for the rate",
     ),
+    _v(
+        "scales-drawn-equally",
+        "_over_scales.py",
+        "component = torch.searchsorted(ends[:-1].contiguous(), uniform)",
+        "component = (uniform * len(ends)).long()",
+        "all scales equally likely in draws",
+    ),
+    _v(
+        "mixture-as-prior-without-spread",
+        "_over_scales.py",
+        "covariance = torch.tensordot(weights, covariances, 1) + moved.T @ moved",
+        "covariance = torch.tensordot(weights, covariances, 1)",
+        "a prior from other data that is too narrow",
+    ),
 ]

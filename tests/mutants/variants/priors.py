@@ -27,13 +27,6 @@ VARIANTS = [
         "a known scale is taken to make the whole prior normal",
     ),
     _v(
-        "scale-of-the-other-tail",
-        "_half_cauchy.py",
-        "scale = torch.where(score > 0, 1 / tangent, tangent)",
-        "scale = torch.where(score > 0, tangent, 1 / tangent)",
-        "large scales for small scores",
-    ),
-    _v(
         "gradient-at-the-median-scale",
         "_normal.py",
         "        return -expected * theta / self.scale.square()",
@@ -50,8 +43,8 @@ VARIANTS = [
     _v(
         "half-cauchy-jacobian",
         "_half_cauchy.py",
-        "log_density - size * log_scale",
-        "log_density - (size + 1) * log_scale",
+        "log_density(log_scale) - size * log_scale",
+        "log_density(log_scale) - (size + 1) * log_scale",
         "the density of the scale where that of its logarithm belongs",
     ),
     _v(
@@ -63,9 +56,9 @@ VARIANTS = [
     ),
     _v(
         "unknown-scale-log-density",
-        "_normal.py",
-        "return -math.log(math.pi * math.cosh(log_scale))",
-        "return -math.log(math.cosh(log_scale))",
+        "_half_cauchy.py",
+        "return math.log(2 / math.pi) - away",
+        "return math.log(2) - away",
         "a hyperprior of mass pi in the evidence",
     ),
     _v(

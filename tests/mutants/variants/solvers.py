@@ -719,4 +719,32 @@ VARIANTS = [
         "if True:\n        return alternate",
         "a fit starts at the scale that modes imply",
     ),
+    _v(
+        "nodes-without-density-of-the-scale",
+        "_scale_nodes.py",
+        "float(self.prior.log_density_of_scale(z)) - found.value",
+        "0.0 * float(z) - found.value",
+        "weights of scales without their prior",
+    ),
+    _v(
+        "nodes-without-step",
+        "_scale_nodes.py",
+        "(float(torch.logsumexp(values, 0)) + math.log(step))",
+        "float(torch.logsumexp(values, 0))",
+        "a bound that depends on the distance of nodes",
+    ),
+    _v(
+        "nodes-end-early",
+        "_scale_nodes.py",
+        "FALL, MAX_NODES, SIGNS = 5.0, 32",
+        "FALL, MAX_NODES, SIGNS = 1.0, 32",
+        "likely scales left out",
+    ),
+    _v(
+        "nodes-of-one-side",
+        "_scale_nodes.py",
+        "return below[:0:-1] + above",
+        "return above",
+        "smaller scales left out",
+    ),
 ]

@@ -8,15 +8,15 @@ VARIANTS = [
     _v(
         "score-without-determinant",
         "_unknown_scale.py",
-        "return diagonal.log().sum(1) - 0.5 * squares - constant",
-        "return 0.0 * diagonal.log().sum(1) - 0.5 * squares - constant",
+        "rest = rest + (hats @ self.diagonals).log().sum(1)",
+        "rest = rest + 0.0 * (hats @ self.diagonals).log().sum(1)",
         "whitened parameters beside a scale without their determinant",
     ),
     _v(
         "score-slope-without-nodes",
         "_unknown_scale.py",
-        "+ (by_z * self._mix(slopes, nodes)).sum(1)",
-        "+ 0.0 * (by_z * self._mix(slopes, nodes)).sum(1)",
+        "(slope * (inner * power + width * self._mix(turns, nodes))).sum(1)",
+        "(slope * inner * power).sum(1)",
         "the slope of a scale as if the normals were the same at each",
     ),
     _v(
@@ -228,5 +228,26 @@ VARIANTS = [
         "f = torch.addcmul(mean, nodes[:, None], std)\n    with torch",
         "f = torch.addcmul(mean, 0 * nodes[:, None], std)\n    with torch",
         "the loss at the mean in the place of its mean over five nodes",
+    ),
+    _v(
+        "score-of-the-other-tail",
+        "_scale_score.py",
+        "log_start = torch.special.log_ndtr(-sign * self.score[end])",
+        "log_start = torch.special.log_ndtr(sign * self.score[end])",
+        "a jump in the map of a scale beyond its nodes",
+    ),
+    _v(
+        "reduced-without-noise",
+        "_reduced.py",
+        "coef = inside @ self.basis + noise",
+        "coef = inside @ self.basis",
+        "directions that rows leave open do not vary",
+    ),
+    _v(
+        "reduced-noise-in-the-rows",
+        "_reduced.py",
+        "noise = noise - (noise @ self.basis.T) @ self.basis",
+        "noise = 1.0 * noise",
+        "fitted values of expanded draws vary twice",
     ),
 ]

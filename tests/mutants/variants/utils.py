@@ -232,8 +232,8 @@ VARIANTS = [
     _v(
         "network-quantiles-mean",
         "_mixture.py",
-        "torch.special.ndtr((middle - means) / scale).mean(0) < level",
-        "torch.special.ndtr((middle - means.mean(0)) / scale) < level",
+        "cdf = torch.special.ndtr((middle - means) / scale)",
+        "cdf = torch.special.ndtr((middle - means.mean(0) + 0 * means) / scale)",
         "one normal around the mean of the components",
     ),
     _v(
@@ -561,5 +561,19 @@ VARIANTS = [
         "not resamples(step):",
         "True:",
         "samplers transform the rows to predict",
+    ),
+    _v(
+        "normal-mixture-equal-weights",
+        "_mixture.py",
+        "(cdf.mean(0) if weights is None else weights @ cdf) < level",
+        "cdf.mean(0) < level",
+        "all normals of a mixture equally likely",
+    ),
+    _v(
+        "softmax-points-by-number",
+        "_softmax.py",
+        "ends = log_weights.exp()",
+        "ends = torch.full_like(log_weights, 1 / len(log_weights))",
+        "all normals of a mixture equally likely",
     ),
 ]
