@@ -223,6 +223,13 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         found |= self._moments_of(found["_nodes"], found["_theta"])
         return found | self._scale_in_units(found)
 
+    def _judge_fit(self, target):
+        """How many scales of the prior are averaged over; 1 beside a distribution."""
+        numbers, message = super()._judge_fit(target)
+        if self._model.prior is not None and self._model.prior.n_unknown_scales == 1:
+            numbers["n_scales"] = 1 if self._is_drawn() else len(self._nodes.normals)
+        return numbers, message
+
     def _moments_of(self, nodes, theta):
         """Means and standard deviations, in the units of the data."""
         model, found = self._model, {}

@@ -74,17 +74,16 @@ default="auto"
         Distribution of the coefficients before the data. "auto" is
         ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients,
         which the data determine: they are shrunk much if effects are weak, and little
-        if they are strong. The half-Cauchy hyperprior is weak and proper. The evidence
-        integrates over the scale, but ``coef_std_`` and predictions use a single one:
-        with few rows the standard deviations of strong effects are up to a quarter too
-        small. "normal" has the scale 1, which suits standardized features.
+        if they are strong. The half-Cauchy hyperprior is weak and proper. The scale is
+        integrated out: the posterior is a mixture of the normals at all likely scales,
+        for coefficients, intervals, probabilities and the bound. "normal" has the scale
+        1, which suits standardized features.
         ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
         has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
         coefficients without effect to 0 and leave large ones alone. A dict gives one
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
-        learned from other data the prior. "auto" is "normal" with other divergences
-        than KL, and beside an unknown dispersion. Scales that are given are in units of
-        the features; those that are inferred or learned, and "auto", are relative to
+        learned from other data the prior. Beside an unknown dispersion "auto" is
+        "normal". Scales that are given are in units of the features; those that are inferred or learned, and "auto", are relative to
         the columns: see `BayesianLogisticRegression`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
@@ -167,9 +166,8 @@ default="auto"
     posterior_ : Posterior
         The fitted posterior, in the units of the fit: ``posterior_.units``.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` inferred ("auto"), in units of the features: the
-        posterior is that under a normal prior of this scale; or the learned one. Only
-        if `prior` infers or learns one.
+        Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
+        of the features; or the learned one. Only if `prior` infers or learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

@@ -72,16 +72,20 @@ default="auto"
         Distribution of the coefficients before the data. "auto" is
         ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients,
         which the data determine: they are shrunk much if effects are weak, and little
-        if they are strong. The half-Cauchy hyperprior is weak and proper. The evidence
-        integrates over the scale, but ``coef_std_`` and predictions use a single one:
-        with few rows the standard deviations of strong effects are up to a quarter too
-        small. "normal" has the scale 1, which suits standardized features.
+        if they are strong. The half-Cauchy hyperprior is weak and proper. The scale is
+        integrated out: the posterior is a mixture of the normals at all likely scales,
+        for coefficients, intervals, probabilities and the bound. "normal" has the scale
+        1, which suits standardized features.
         ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
         has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
         coefficients without effect to 0 and leave large ones alone. A dict gives one
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
-        learned from other data the prior. "auto" is "normal" with other divergences
-        than KL. Scales that are given are in units of the features; those that are
+        learned from other data the prior. With other divergences than KL "auto" is
+        normal, with the scale that a fit by KL finds: the same for all of them, and in
+        ``plug_in`` of the evidence. Where solver or objective take draws, the scale has
+        a distribution that is independent of the coefficients, which makes intervals of
+        strong effects too narrow: ``diagnostics_["n_scales"]`` is 1 then. Scales that
+        are given are in units of the features; those that are
         inferred or learned, and "auto", are relative to the columns: to the root mean
         square of their standard deviations, or, for "ard", each to its own. So the fit
         does not depend on a common unit of the features, and under "ard" on none.
@@ -173,11 +177,12 @@ default="auto"
         exact bound is finite at this posterior, or None if unknown.
     posterior_ : Posterior
         The fitted posterior, of features in the units of the fit: ``posterior_.units``
-        has their origin and scale. `sample_posterior` draws for the original ones.
+        has their origin and scale. `sample_posterior` draws for the original ones. A
+        `MixtureOverScales` if `prior` infers a scale.
     prior_scale_ : float or dict of str to float
-        The scale that `prior` inferred ("auto"), in units of the features: the
-        posterior is that under a normal prior of this scale; or the learned scales, by
-        block. Only if `prior` infers or learns one.
+        Posterior mean (geometric) of the scale that `prior` infers ("auto"), in units
+        of the features; or the learned scales, by block. Only if `prior` infers or
+        learns one.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     n_features_in_ : int

@@ -262,7 +262,7 @@ def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
         torch.log_softmax(values, 0).tolist(),
         [node.log_scale for node in nodes],
     )
-    diagnostics = first.diagnostics | {"n_scales": len(nodes)}
+    diagnostics = dict(first.diagnostics)
     if "quadrature_error" in diagnostics:
         diagnostics["quadrature_error"] = max(node.error for node in nodes)
     return replace(

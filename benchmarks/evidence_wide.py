@@ -1,0 +1,121 @@
+"""Evidence of the default prior where features outnumber rows, against particles.
+
+    python benchmarks/evidence_wide.py [kind ...]
+
+Counts, two and three classes; 15 to 60 rows, up to four times as many features, effects
+from none to strong. The reference knows no coefficient: at each of 33 log scales of the
+prior f of all rows is normal, and particles go through the rows one by one (each is
+drawn given those before, weighted by its likelihood and resampled), which estimates
+the evidence at that scale without bias. The trapezoidal rule adds the scales up. Its
+standard error is that of four runs. A reliable interval misses if the reference is
+outside of it by more than three of these errors.
+"""
+
+import platform
+import sys
+import time
+import warnings
+from datetime import date
+
+import numpy as np
+import torch
+from scipy.special import gammaln, log_softmax, logsumexp
+
+from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
+
+N_PARTICLES, N_RUNS = 8_000, 4
+COLUMNS = {"counts": 1, "two": 1, "three": 3}
+SHAPES = [(15, 30), (15, 60), (20, 40), (20, 80), (30, 60), (30, 120), (40, 60)]
+SHAPES += [(60, 90), (60, 240)]
+EFFECTS = (0.0, 0.3, 1.0, 3.0)
+
+
+def log_likelihood(kind, y, f):
+    """Of one row, (n_particles,), at functions (n_particles, n_columns)."""
+    if kind == "counts":
+        return y * f[:, 0] - np.exp(np.minimum(f[:, 0], 300)) - gammaln(y + 1)
+    if kind == "two":
+        return -np.logaddexp(0, -f[:, 0] if y else f[:, 0])
+    return log_softmax(f, 1)[:, int(y)]
+
+
+def at_scale(kind, gram, y, log_scale, rng):
+    """Log evidence at one scale, by particles that go through the rows."""
+    n, k = len(y), COLUMNS[kind]
+    cov = np.exp(2 * log_scale) * gram + 100.0
+    root = np.linalg.cholesky(cov + 1e-8 * np.diag(np.diag(cov)))
+    noise, total = np.empty((N_PARTICLES, k, n)), 0.0
+    for i in range(n):
+        noise[:, :, i] = rng.standard_normal((N_PARTICLES, k))
+        f = noise[:, :, : i + 1] @ root[i, : i + 1]
+        log_w = log_likelihood(kind, y[i], f)
+        total += logsumexp(log_w) - np.log(N_PARTICLES)
+        ends = np.cumsum(np.exp(log_w - log_w.max()))
+        points = (np.arange(N_PARTICLES) + rng.uniform()) / N_PARTICLES
+        noise = noise[np.searchsorted(ends, points * ends[-1])]
+    return total
+
+
+def reference(kind, X, y):
+    """Log evidence and its standard error."""
+    rows = X - X.mean(0)
+    gram = rows @ rows.T / (rows**2).mean()
+    log_scales, step = np.linspace(-9, 7, 33, retstep=True)
+    prior, runs = -np.log(np.pi * np.cosh(log_scales)), []
+    for seed in range(N_RUNS):
+        rng = np.random.default_rng(seed)
+        values = [at_scale(kind, gram, y, z, rng) for z in log_scales]
+        runs.append(logsumexp(np.array(values) + prior) + np.log(step))
+    return np.mean(runs), np.std(runs, ddof=1) / np.sqrt(N_RUNS)
+
+
+def draw(kind, n, d, effect, rng):
+    """Features and targets; `effect` is the deviation of f."""
+    while True:
+        X = rng.standard_normal((n, d))
+        f = effect * X @ rng.standard_normal((d, COLUMNS[kind])) / np.sqrt(d)
+        if kind == "counts":
+            return X, rng.poisson(np.exp(np.minimum(f[:, 0], 5)))
+        noise = rng.gumbel(size=(n, max(COLUMNS[kind], 2)))
+        y = (noise + np.hstack([0 * f, f])[:, -noise.shape[1] :]).argmax(1)
+        if len(np.unique(y)) == noise.shape[1]:
+            return X, y
+
+
+def main(kinds):
+    torch.set_num_threads(1)
+    print(f"{date.today()}, {platform.machine()}")
+    print(
+        "kind     n    d  effect   interval           reliable  reference    misses  s"
+    )
+    n_misses = n_reliable = n_sets = 0
+    for kind in kinds or COLUMNS:
+        for i, (n, d) in enumerate(SHAPES):
+            effect = EFFECTS[i % len(EFFECTS)]
+            X, y = draw(kind, n, d, effect, np.random.default_rng(i))
+            of_counts = kind == "counts"
+            model = (
+                BayesianPoissonRegressor if of_counts else BayesianLogisticRegression
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fit = model().fit(X, y)
+                begin = time.process_time()
+                found = fit.evidence_bounds(X, y, random_state=0)
+                seconds = time.process_time() - begin
+            low, high = found.interval()
+            value, error = reference(kind, X, y)
+            misses = not low - 3 * error < value < high + 3 * error
+            n_sets, n_reliable = n_sets + 1, n_reliable + found.reliable
+            n_misses += misses and found.reliable
+            print(
+                f"{kind:6s} {n:3d} {d:4d} {effect:6.1f} [{low:8.2f}, {high:8.2f}]"
+                f"  {found.reliable!s:8s} {value:8.2f} +- {error:.2f}  "
+                f"{'MISS' if misses else '':4s} {seconds:6.1f} {found.method}",
+                flush=True,
+            )
+    print(f"{n_sets} sets, {n_reliable} reliable, {n_misses} of these miss")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
