@@ -20,6 +20,7 @@ from skvi.evidence._over_scales import NearLifted, has_unknown_scale, lift, unit
 from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
+from skvi.evidence._scored_mode import ScoredMode
 from skvi.evidence._sides import Sides
 from skvi.evidence._sum_over_scales import bound_over_scales
 from skvi.evidence._summarize import summarize, without_bounds
@@ -131,7 +132,7 @@ def bound_evidence(
         return run.nothing(reason)
     if normal is None:
         normal = _normal_near(target, posterior, generator)
-    return run.by(method, proposals_near(target, normal))
+    return run.by(method, run.proposals_near(normal))
 
 
 class _Run:
@@ -190,6 +191,11 @@ class _Run:
         if lifted is not None:
             return _better(found, self._mixture(lifted))
         return _better(found, self.annealing(normal))
+
+    def proposals_near(self, normal: NormalForm) -> ProposalFamily:
+        """Of the modes that the prior may hide, or of the only one."""
+        found = Modes.find(self.target, normal) or ScoredMode.find(*self.fit, normal)
+        return found or OneMode(normal)
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
@@ -291,11 +297,6 @@ class _Run:
     def _is_good(self, bounds: EvidenceBounds) -> bool:
         wide = max(WIDE, 3 * (self.asked[1] or 0.0))
         return bounds.reliable and _width(bounds) < wide
-
-
-def proposals_near(target: Target, normal: NormalForm) -> ProposalFamily:
-    """Of the modes that the prior may hide, or of the only one."""
-    return Modes.find(target, normal) or OneMode(normal)
 
 
 def _width(bounds: EvidenceBounds) -> float:

@@ -147,8 +147,9 @@ def bridge_estimate(
     for _ in range(200):
         shift = log_ratio - estimate
         # Fractions of each draw that are due to the posterior and to the proposal.
-        top = log_mean_exp(forward - torch.logaddexp(forward + shift, 0 * forward), 0)
-        bottom = log_mean_exp(-torch.logaddexp(flat + shift, 0 * flat), 0)
+        one, other = torch.zeros_like(forward), torch.zeros_like(flat)
+        top = log_mean_exp(forward - torch.logaddexp(forward + shift, one), 0)
+        bottom = log_mean_exp(-torch.logaddexp(flat + shift, other), 0)
         new = float(top - bottom)
         if abs(new - estimate) < 1e-10:
             break

@@ -62,11 +62,19 @@ class OneMode(ProposalFamily):
     ) -> Iterator[tuple[Proposal, WeightedDraws]]:
         """Two Student-t around the normal, for many rows and a log-concave density."""
         is_simple = target.is_log_concave and target.has_design
-        if not is_simple or target.cost_per_draw < MIN_ROWS:
-            return
+        if is_simple and target.cost_per_draw >= MIN_ROWS:
+            yield from self.student_t(target, generator, n_draws)
+
+    def student_t(
+        self, target: Target, generator: torch.Generator, n_draws: int
+    ) -> Iterator[tuple[Proposal, WeightedDraws]]:
+        """Proposals around the normal, and draws of each."""
         for df in (max(MANY, PER_PARAMETER * self.normal.size), FEW):
-            proposal = StudentT(self.normal, df)
+            proposal = self._proposal(df)
             yield proposal, draw_weighted(target, proposal, n_draws, generator)
+
+    def _proposal(self, df: int) -> Proposal:
+        return StudentT(self.normal, df)
 
     def starts(
         self, target: Target, n_chains: int, generator: torch.Generator

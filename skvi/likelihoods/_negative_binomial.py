@@ -9,6 +9,7 @@ from scipy.special import betainc, expit
 from torch.nn.functional import softplus
 
 from skvi.likelihoods._counts import CountLikelihood
+from skvi.utils._arrays import weighted_sum
 from skvi.utils._device import CPU
 from skvi.utils._expectations import Expectations
 from skvi.utils._quadrature import expect_softplus
@@ -92,7 +93,8 @@ class NegativeBinomialLikelihood(CountLikelihood):
         if not self.learned:
             return super().initial_hyper(y)
         mean, variance = float(y.mean()), float(y.var(correction=0))
-        start = max((variance - mean) / max(mean, 1e-300) ** 2, MIN_START)
+        # Zeros alone say nothing: the mean of the hyperprior.
+        start = max((variance - mean) / mean**2, MIN_START) if mean > 0 else 1.0
         return y.new_tensor([math.log(start)], dtype=torch.float64)
 
     def bind(self, hyper: torch.Tensor) -> "NegativeBinomialLikelihood":
@@ -125,6 +127,19 @@ class NegativeBinomialLikelihood(CountLikelihood):
         r, odds = 1 / self._alpha, f + self._alpha.log()
         log_binomial = _log_binomial(y, r)
         return log_binomial - y * _softplus(-odds) - r * _softplus(odds)
+
+    def total_log_prob(
+        self, f: torch.Tensor, y: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Gamma functions of distinct counts only; see `Likelihood.total_log_prob`."""
+        if self._alpha.shape[-1:] == y.shape:  # of the rows
+            return super().total_log_prob(f, y, weight)
+        r, odds = 1 / self._alpha, f[..., 0] + self._alpha.log()
+        rows = weighted_sum(y * odds - (y + r) * _softplus(odds), weight)
+        counts, at = y.unique(return_inverse=True)
+        weight = torch.ones_like(y) if weight is None else weight
+        total = torch.zeros_like(counts).index_add(0, at, weight.to(y.dtype))
+        return rows + _log_binomial(counts, r) @ total
 
     def _mass_slopes(self, f: torch.Tensor, y: torch.Tensor) -> tuple:
         r, special = 1 / self._alpha, torch.special

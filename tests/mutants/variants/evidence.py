@@ -6,6 +6,34 @@ _v = variants_of("evidence/")
 
 VARIANTS = [
     _v(
+        "scored-density-without-jacobian",
+        "_scored_mode.py",
+        "return self.density.log_prob(x) + log_slope",
+        "return self.density.log_prob(x) - log_slope",
+        "the inverse of the Jacobian of a normal score",
+    ),
+    _v(
+        "score-of-the-wrong-tail",
+        "_scored_mode.py",
+        "score = torch.where(below < 0, below, above)",
+        "score = torch.where(below < 0, above, below)",
+        "the larger of two probabilities, which is 1 in the tail",
+    ),
+    _v(
+        "scored-mode-without-heavy-tails",
+        "_scored_mode.py",
+        "DEFENSIVE, HEAVY = 0.05, 5",
+        "DEFENSIVE, HEAVY = 1e-12, 5",
+        "weights without a bound in the tails",
+    ),
+    _v(
+        "bridge-of-impossible-draws",
+        "_estimates.py",
+        "one, other = torch.zeros_like(forward), torch.zeros_like(flat)",
+        "one, other = 0 * forward, 0 * flat",
+        "NaN where a draw has no density",
+    ),
+    _v(
         "sum-over-scales-without-a-clock",
         "_sum_over_scales.py",
         "for trial in (-TRIAL, TRIAL):\n        if clock.left() == 0.0:",

@@ -6,6 +6,13 @@ _v = variants_of("likelihoods/")
 
 VARIANTS = [
     _v(
+        "distinct-counts-once",
+        "_negative_binomial.py",
+        "return rows + _log_binomial(counts, r) @ total",
+        "return rows + _log_binomial(counts, r).sum(-1)",
+        "every distinct count once, however many rows have it",
+    ),
+    _v(
         "odd-row-in-no-product",
         "_bernoulli.py",
         "product[:, :1] *= rest",
