@@ -10,12 +10,13 @@ from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.priors import BuiltPrior
 from skvi.solvers import implied_scale
+from skvi.utils._device import Movable
 
 __all__ = ["NormalNodes"]
 
 
 @dataclass(frozen=True, eq=False)
-class NormalNodes:
+class NormalNodes(Movable):
     """A mixture of normals of the parameters of the predictor, or a single one.
 
     Parameters

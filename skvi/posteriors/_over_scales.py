@@ -70,13 +70,21 @@ class MixtureOverScales(Posterior):
         return self.nodes[int(self.log_weights.argmax())]
 
     def normals(self) -> list[NormalForm]:
-        """The nodes as normals."""
+        """The nodes as normals.
+
+        Returns
+        -------
+        list of NormalForm
+        """
         return [node.normal(node.params.detach()) for node in self.nodes]
 
     def as_prior(self) -> Posterior:
         """The member of the family of the nodes that has the mixture's moments.
 
-        Of a factor, that of the likeliest node is kept; variances are the mixture's.
+        Returns
+        -------
+        Posterior
+            Of low rank: with the correlations of the likeliest node.
         """
         weights, normals = self.log_weights.detach().exp(), self.normals()
         means = torch.stack([normal.mean for normal in normals])
@@ -120,6 +128,7 @@ class MixtureOverScales(Posterior):
     def log_prob(
         self, theta: torch.Tensor, params: torch.Tensor | None = None
     ) -> torch.Tensor:
+        """Log density of the mixture; see `Posterior.log_prob`."""
         nodes, log_weights = self._split(self.params if params is None else params)
         logs = torch.stack([node.log_prob(theta) for node in nodes])
         return torch.logsumexp(logs + log_weights[:, None], 0)

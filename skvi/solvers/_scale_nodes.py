@@ -47,6 +47,29 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
     Returns
     -------
     Solver
+        Its solutions have a `MixtureOverScales` as their posterior.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skvi.divergences import KL
+    >>> from skvi.likelihoods import BernoulliLikelihood
+    >>> from skvi.losses import LogLoss
+    >>> from skvi.objectives import ELBO
+    >>> from skvi.posteriors import FullRankNormal
+    >>> from skvi.predictors import LinearPredictor
+    >>> from skvi.priors import HalfCauchy, Normal
+    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
+    >>> from skvi.targets import SupervisedTarget
+    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(4, 1).double()
+    >>> prior = Normal(HalfCauchy()).build(model.layout)
+    >>> y = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    >>> target = SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), prior, X, y)
+    >>> posterior = FullRankNormal().build(model.layout)
+    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
+    >>> solver = over_scales(NaturalGradient(), problem)
+    >>> solver.solve(problem, SolverOptions()).posterior
+    <MixtureOverScales of coef(1, 1)>
     """
     target = problem.target
     can = (
