@@ -39,7 +39,9 @@ def test_the_sum_holds_the_integral(size):
     )
     found = _sum_over_scales.bound_over_scales(target, 0.0, bound, BoundsTable())
     grid = np.linspace(-12, 12, 200_001)
-    exact = logsumexp(value(grid) - np.log(math.pi * np.cosh(grid))) + math.log(grid[1] - grid[0])
+    exact = logsumexp(value(grid) - np.log(math.pi * np.cosh(grid))) + math.log(
+        grid[1] - grid[0]
+    )
     assert found.lower < exact < found.upper
     assert found.gap < 0.1
 
