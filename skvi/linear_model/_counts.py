@@ -83,8 +83,8 @@ default="auto"
         coefficients without effect to 0 and leave large ones alone. A dict gives one
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
         learned from other data the prior. Beside an unknown dispersion "auto" is
-        "normal". Scales that are given are in units of the features; those that are inferred or learned, and "auto", are relative to
-        the columns: see `BayesianLogisticRegression`.
+        "normal". Scales that are given are in units of the features; those that are
+        inferred or learned, and "auto", are relative to the columns: see `BayesianLogisticRegression`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and
