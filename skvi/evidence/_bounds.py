@@ -18,16 +18,15 @@ from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.evidence._over_scales import NearLifted, has_unknown_scale, lift, unit
 from skvi.evidence._proposals import ProposalFamily
-from skvi.evidence._remedies import BUDGET, with_remedy
 from skvi.evidence._result import EvidenceBounds
+from skvi.evidence._row_particles import row_particle_sides
 from skvi.evidence._scored_mode import ScoredMode
 from skvi.evidence._sides import Sides
-from skvi.evidence._sum_over_scales import bound_over_scales
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
 from skvi.evidence._tempered_result import summarize_tempered
 from skvi.exceptions import IncompatibleComponentsError
-from skvi.posteriors import FullRankNormal, Posterior
+from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
@@ -38,13 +37,6 @@ __all__ = ["bound_evidence"]
 
 # If importance sampling gives wider bounds than this, annealing is tried.
 WIDE = 0.1
-# Nats that are aimed for at each scale of an unknown one, and the fraction of the
-# seconds that are left which it may take: there are some fifteen.
-TERM_PRECISION, TERM_SHARE = 0.1, 0.1
-UNFINISHED = with_remedy(
-    ["the integral over the scale of the prior is open"],
-    f"{BUDGET}, or a known scale, such as prior=Normal(scale=1.0)",
-)
 # Draws behind the moments of posteriors that are not normal.
 N_MOMENTS = 1000
 
@@ -201,9 +193,9 @@ class _Run:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def unknown_scale(self, method: str) -> EvidenceBounds:
-        """In coordinates in which parameters and scale are nearly normal, or by a sum.
+        """In coordinates in which parameters and scale are nearly normal.
 
-        The sum is over fits at known scales, where no normal comes near.
+        Where they are not, and rows are few, by particles that go through the rows.
         """
         target = cast(SupervisedTarget, self.target)
         lifted = lift(target, self.fit[1])
@@ -217,36 +209,20 @@ class _Run:
         found = self._near_normal(family, self.clock.part(0.5))
         if found is not None and self._is_good(found):
             return found
-        reason = why_too_long(lifted, family.normal, self.generator)
-        if reason and not self.clock.is_limited:
-            return self.nothing(reason)
-        if found is not None or family.is_near(lifted, self.generator):
-            found = self.importance(family, self.clock.part(0.5))
-            if found.reliable:
-                return found
-        return self._sum(lifted, found)
+        particles = self._particles(target, self.clock.part(0.5))
+        if particles is not None and particles.reliable:
+            return particles
+        found = self.cheapest(family)
+        return found if particles is None else _better(found, particles)
 
-    def _sum(
-        self, lifted: UnknownScaleTarget, found: EvidenceBounds | None
-    ) -> EvidenceBounds:
-        """A sum over known scales; or what was found if it cannot end in time."""
-        n_draws, precision = self.asked
-
-        def at_scale(known: Target) -> EvidenceBounds:
-            # Errors of the terms average out.
-            each = precision if precision or n_draws else TERM_PRECISION
-            q = FullRankNormal().build(known.layout)
-            options = n_draws, each, self.quantity, None, "auto", self.report
-            seconds = self.clock.part(TERM_SHARE).left()
-            return bound_evidence(known, q, self.generator, *options, seconds)
-
-        nothing = self.nothing(UNFINISHED)
-        center = float(lifted.nodes[lifted.values.argmax()])
-        options = center, at_scale, nothing.table, self.clock
-        total = bound_over_scales(lifted.linear, *options)
-        if total is None:
-            return found or nothing
-        return total if found is None else _better(total, found)
+    def _particles(
+        self, target: SupervisedTarget, clock: Clock
+    ) -> EvidenceBounds | None:
+        options = self.generator, *self.asked, self.report, clock
+        sides = row_particle_sides(target, *options)
+        if sides is None:
+            return None
+        return summarize(*self.fit, sides, self.generator, self.quantity)
 
     def annealing(self, normal: NormalForm) -> EvidenceBounds:
         left = self.clock.part(1.0)

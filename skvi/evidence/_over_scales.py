@@ -20,7 +20,6 @@ from skvi.sampling import (
     Chains,
     StudentT,
     WeightedDraws,
-    adapt_proposal,
     draw_weighted,
 )
 from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
@@ -35,8 +34,6 @@ __all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
 MAX_PARAMS, TOL = 1500, 0.01
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
-# Draws of a proposal, and what their weights must be like for more of them to do.
-N_PILOT, MOST_KHAT, LEAST_ESS = 4096, 0.7, 0.02
 
 
 def has_unknown_scale(target: Target) -> bool:
@@ -119,11 +116,6 @@ class NearLifted(OneMode):
     def jumps(self, target: Target) -> bool:
         """Between scales."""
         return True
-
-    def is_near(self, target: Target, generator: torch.Generator) -> bool:
-        """Whether weights of an adapted proposal are worth many draws."""
-        _, pilot = adapt_proposal(target, self.normal, generator, N_PILOT)
-        return pilot.khat <= MOST_KHAT and pilot.ess >= LEAST_ESS * N_PILOT
 
     def variance(self, pilot: WeightedDraws) -> float:
         """Relative variance alone: far out logs of weights fall without limit."""

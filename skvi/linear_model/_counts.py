@@ -84,7 +84,8 @@ default="auto"
         prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
         learned from other data the prior. Beside an unknown dispersion "auto" is
         "normal". Scales that are given are in units of the features; those that are
-        inferred or learned, and "auto", are relative to the columns: see `BayesianLogisticRegression`.
+        inferred or learned, and "auto", are relative to the columns: see
+        `BayesianLogisticRegression`.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and

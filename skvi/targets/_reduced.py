@@ -2,7 +2,6 @@
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from skvi.targets._supervised import SupervisedTarget
 from skvi.utils._random import randn
 from skvi.utils._sparse import SparseRows
 
-__all__ = ["ReducedTarget", "reduced"]
+__all__ = ["ReducedTarget", "features_of", "reduced", "unit_of"]
 
 # Largest matrix of features that is decomposed, and the smallest singular value that
 # counts, relative to the largest.
@@ -80,20 +79,16 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     ReducedTarget or None
         None with as many rows as features, or a prior that prefers directions.
     """
-    X, predictor = target.X, target.predictor
-    n, d = X.shape
-    if n >= d or n * d > MAX_ELEMENTS:
+    predictor, (n, d) = target.predictor, target.X.shape
+    if n >= d or n * d > MAX_ELEMENTS or unit_of(target) is None:
         return None
-    k = predictor.n_outputs
-    unit = target.prior.given_scale(1.0).as_normal().scale[: k * d]
-    if not bool((unit == unit[0]).all()):
-        return None
-    left, size, right = torch.linalg.svd(_dense(X), full_matrices=False)
+    k, device = predictor.n_outputs, target.hyper.device
+    left, size, right = torch.linalg.svd(features_of(target), full_matrices=False)
     rank = max(int((size > RANK_TOL * size[0]).sum()), 1)
     small = LinearPredictor(rank, k, predictor.fit_intercept)
-    starts = torch.arange(k, device=unit.device)[:, None] * d
-    where = (starts + torch.arange(rank, device=unit.device)).flatten()
-    rest = torch.arange(k * d, predictor.layout.size, device=unit.device)
+    starts = torch.arange(k, device=device)[:, None] * d
+    where = (starts + torch.arange(rank, device=device)).flatten()
+    rest = torch.arange(k * d, predictor.layout.size, device=device)
     other = copy(target)
     other._predictor, other.layout = small, small.layout
     other.rows = replace(target.rows, X=left[:, :rank] * size[:rank])
@@ -101,8 +96,35 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     return ReducedTarget(other, right[:rank], k)
 
 
-def _dense(X: Any) -> torch.Tensor:
-    """Features as a matrix in double precision."""
+def unit_of(target: SupervisedTarget) -> float | None:
+    """Prior deviation of the coefficients at scale 1; None if they have several.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With a prior that has one unknown scale.
+
+    Returns
+    -------
+    float or None
+    """
+    size = target.predictor.n_outputs * target.X.shape[1]
+    unit = target.prior.given_scale(1.0).as_normal().scale[:size]
+    return float(unit[0]) if bool((unit == unit[0]).all()) else None
+
+
+def features_of(target: SupervisedTarget) -> torch.Tensor:
+    """Features of a linear model as a matrix in double precision.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+
+    Returns
+    -------
+    Tensor of shape (n, d)
+    """
+    X = target.X
     if isinstance(X, SparseRows):
         shift = 0.0 if X.shift is None else X.shift
         return torch.from_numpy(X.matrix.toarray().astype(np.float64) + shift)

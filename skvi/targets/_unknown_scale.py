@@ -59,9 +59,7 @@ class UnknownScaleTarget(Target):
             raise ValueError("Beside its unknown scale the prior must be normal.")
         self.of_scale, self.unit = target.prior.log_density_of_scale, unit.scale
         self.is_scaled = (target.prior.scale_weights() > 0).to(unit.scale.dtype)
-        #: The target itself, over its own parameters.
-        self.linear, self.full, self.values = target, full, values
-        self.likelihood = target.with_prior(SomeBlocks(()))
+        self.likelihood, self.full = target.with_prior(SomeBlocks(())), full
         self.layout = Layout({"standardized": (unit.size,), "score": (1,)})
         # Not a factor of the density, but what chains start from.
         wide = {"standardized": Normal(WIDE), "score": Normal(WIDE_SCORE)}

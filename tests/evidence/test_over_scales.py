@@ -1,50 +1,18 @@
 """Evidence under a prior with one unknown scale."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import logsumexp
+from scipy.special import log_softmax, logsumexp
 from scipy.stats import norm, poisson, t
 
-from skvi.evidence import BoundsTable, EvidenceBounds, _bounds, _sum_over_scales
+from skvi._model import TrainingData
+from skvi.evidence import _bounds
+from skvi.evidence._row_particles import _Rows
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 from skvi.priors import build_prior
-
-
-@pytest.mark.parametrize("size", [1, 20, 700, 3000])
-def test_the_sum_holds_the_integral(size):
-    """P coefficients that the data determine: the log scale is known to 1 / sqrt(2 P).
-
-    Wrong variant: steps of at least 0.08: with 700 coefficients 0.2 nats off.
-    """
-    squares = size * 0.5 * np.random.default_rng(size).normal(1, 0.1) ** 2
-
-    def value(log_scale):
-        variance = np.exp(2 * log_scale) + 0.01
-        return -0.5 * (size * np.log(2 * math.pi * variance) + squares / variance)
-
-    def prior(log_scale):
-        return -np.log(math.pi * np.cosh(float(log_scale)))
-
-    def bound(log_scale):
-        v = float(value(log_scale))
-        return EvidenceBounds(v, v, 0.0, 0.0, v, 0.0, 1e3, 0.1, True, "", "importance")
-
-    target = SimpleNamespace(
-        prior=SimpleNamespace(given_scale=math.log, log_density_of_scale=prior),
-        with_prior=lambda log_scale: log_scale,
-    )
-    found = _sum_over_scales.bound_over_scales(target, 0.0, bound, BoundsTable())
-    grid = np.linspace(-12, 12, 200_001)
-    exact = logsumexp(value(grid) - np.log(math.pi * np.cosh(grid))) + math.log(
-        grid[1] - grid[0]
-    )
-    assert found.lower < exact < found.upper
-    assert found.gap < 0.1
-
 
 CASES = {  # rows, effects
     "one": (60, [0.5]),
@@ -83,7 +51,7 @@ def test_whitened_parameters_and_scale_hold_the_integral(case, monkeypatch):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(n, len(effects)))
     y = X @ np.array(effects) > rng.logistic(size=n)
-    monkeypatch.setattr(_bounds, "bound_over_scales", None)
+    monkeypatch.setattr(_bounds, "row_particle_sides", lambda *_: None)
     model = BayesianLogisticRegression(prior="auto", fit_intercept=False).fit(X, y)
     found = model.evidence_bounds(X, y, random_state=0, precision=0.1)
     exact = grid_of(model, X, y, 6000 if len(effects) == 1 else 200)
@@ -141,21 +109,55 @@ def test_wide_counts_hold_the_integral():
     assert found.table["IW-EUBO of q"].value < model.lower_bound_ + 0.5
 
 
-def test_scales_that_are_not_summed_in_time_are_open(monkeypatch):
-    """Nothing is said then but why. Wrong variant: the clock not read between terms."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(14, 30))
-    y = X[:, 0] > 0
+def separable(n_classes, n=12, d=30):
+    rng = np.random.default_rng(n_classes)
+    X = rng.normal(size=(n, d))
+    return X, np.arange(n) % n_classes
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_separable_rows_hold_the_integral(n_classes):
+    """As a quadrature over the scale of means over draws of f, without particles.
+
+    Wrong variants: a row left out; the weights without the density of the scale;
+    offered runs in place of accepted ones.
+    """
+    X, y = separable(n_classes, n=5, d=8)
+    model = BayesianLogisticRegression(intercept_prior="normal").fit(X, y)
+    found = model.evidence_bounds(X, y, random_state=0)
+    rng, rows = np.random.default_rng(0), X - X.mean(0)
+    gram = rows @ rows.T / (rows**2).mean()
+    log_scales, step = np.linspace(-8, 8, 33, retstep=True)
+    k, values = 1 if n_classes == 2 else 3, []
+    noise = rng.standard_normal((40_000, k, 5))
+    for z in log_scales:
+        f = noise @ np.linalg.cholesky(math.exp(2 * z) * gram + 1 + 1e-9 * np.eye(5)).T
+        f = np.concatenate([0 * f, f], 1) if k == 1 else f
+        log_p = np.take_along_axis(log_softmax(f, 1), y[None, None], 1)[:, 0].sum(1)
+        values.append(logsumexp(log_p) - math.log(len(f) * math.pi * math.cosh(z)))
+    exact = logsumexp(values) + math.log(step)
+    low, high = found.interval()
+    assert found.reliable
+    assert found.method == "particles"
+    assert low - 0.01 < exact < high + 0.01
+    assert high - low < 0.15
+
+
+def test_draws_given_f_have_its_fitted_values():
+    """Matheron's rule. Wrong variant: without the intercept in what is missing."""
+    X, y = separable(3)
     model = BayesianLogisticRegression().fit(X, y)
-    terms, known = [], _bounds.bound_evidence
-
-    def count(*args):
-        terms.append(args)
-        return known(*args)
-
-    monkeypatch.setattr(_bounds, "bound_evidence", count)
-    monkeypatch.setattr(_bounds.NearLifted, "is_near", lambda *_: False)
-    found = model.evidence_bounds(X, y, random_state=0, max_seconds=0.01)
-    assert not found.reliable
-    assert "the scale of the prior is open; what helps: max_seconds" in found.reason
-    assert len(terms) == 1
+    data = TrainingData.gather(model._model.response, X, y, None, None)
+    target = model._model.target(data).frozen()
+    rows, generator = _Rows(target), torch.Generator().manual_seed(0)
+    runs = rows.run(torch.linspace(-2, 2, 5).double(), 64, generator)
+    theta = rows.theta(runs, generator)
+    f = target.predictor.forward(theta, target.X).mT
+    torch.testing.assert_close(
+        f, runs.noise @ rows.roots(runs.log_scale).mT, atol=1e-3, rtol=1e-3
+    )
+    # The coordinates that the rows leave open have the deviation of the prior.
+    coef = theta[:, :90].reshape(5, 3, 30)
+    basis = torch.linalg.svd(rows.X, full_matrices=True)[2][12:]
+    ratio = (coef @ basis.T).std((1, 2)) / runs.log_scale.exp()
+    assert bool((ratio - 1).abs().max() < 0.5)

@@ -1,0 +1,254 @@
+"""Evidence of wide models under an unknown scale: particles that go through the rows.
+
+Given the scale of the prior, f of all rows is normal, whatever the number of features.
+A particle draws f of one row after the other, each given those before; its weight is
+the likelihood of the row, and particles are resampled by it (Gordon, Salmond and Smith
+1993). The product of the mean weights has the expectation p(D | scale), so that such a
+run, with its scale drawn from a density near the posterior's, is one draw with a weight
+of importance sampling in a larger space. Chains that are offered runs (particle
+independent Metropolis-Hastings: Andrieu, Doucet and Holenstein 2010) have exact draws
+of the posterior, and the weights that the upper bound needs. No mode and no normal is
+assumed: a posterior at the edge of separable classes is as easy as any.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from skvi.evidence._clock import Clock
+from skvi.evidence._estimates import block_size
+from skvi.evidence._proposals import relative_variance, variance_of_logs
+from skvi.evidence._sides import Sides, error_of
+from skvi.sampling import Chains, WeightedDraws
+from skvi.sampling._state import Report
+from skvi.targets import SupervisedTarget
+from skvi.targets._reduced import features_of, unit_of
+from skvi.targets._scale_score import ScaleScore
+from skvi.utils._log_space import LOG_2PI, log_mean_exp
+from skvi.utils._random import rand, randn
+
+__all__ = ["row_particle_sides"]
+
+# Rows beyond which too many particles die out.
+MAX_ROWS = 300
+# Log scales of the pilot runs, runs at each, and particles of a run: twice as many
+# until the logs of its estimates vary less than this.
+GRID, N_PILOT, MOST_VARIANCE = (-9.0, 9.0, 25), 16, 0.5
+LEAST_PARTICLES, MAX_PARTICLES = 256, 8192
+# Chains, offers to each before draws count and after, and runs for the lower bound.
+N_CHAINS, N_FORGET, N_ITER = 32, 8, 24
+# Numbers that a batch of runs holds.
+BATCH_ELEMENTS = 2**24
+# Relative jitter of covariances.
+JITTER = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class _Runs:
+    """Particle estimates with their scales.
+
+    Parameters
+    ----------
+    log_scale, estimate : Tensor of shape (R,)
+        The estimate is the log of one that has the expectation p(D | scale).
+    noise : Tensor of shape (R, K, n)
+        One particle of each run, in whitened coordinates.
+    """
+
+    log_scale: torch.Tensor
+    estimate: torch.Tensor
+    noise: torch.Tensor
+
+    def take(self, index: torch.Tensor) -> "_Runs":
+        return _Runs(self.log_scale[index], self.estimate[index], self.noise[index])
+
+
+class _Rows:
+    """A linear model in terms of f of its rows."""
+
+    def __init__(self, target: SupervisedTarget) -> None:
+        self.target, self.X = target, features_of(target)
+        self.unit, self.k = unit_of(target), target.predictor.n_outputs
+        prior = target.prior.given_scale(1.0).as_normal()
+        has_intercept = target.predictor.fit_intercept
+        self.width = float(prior.scale[-1]) if has_intercept else 0.0
+        self.gram = self.unit**2 * self.X @ self.X.T
+        self.n_rows = len(self.X)
+
+    def roots(self, log_scale: torch.Tensor) -> torch.Tensor:
+        """Roots of the covariances of f at scales, (R, n, n)."""
+        cov = torch.exp(2 * log_scale)[:, None, None] * self.gram + self.width**2
+        diagonal = cov.diagonal(dim1=1, dim2=2)
+        return torch.linalg.cholesky(cov + torch.diag_embed(JITTER * diagonal))
+
+    def run(
+        self, log_scale: torch.Tensor, n_particles: int, generator: torch.Generator
+    ) -> _Runs:
+        """Run particles through the rows at each scale, in batches."""
+        size = max(1, BATCH_ELEMENTS // (n_particles * self.k * self.n_rows))
+        parts = [self._run(z, n_particles, generator) for z in log_scale.split(size)]
+        return _Runs(log_scale, *(torch.cat(p) for p in zip(*parts, strict=True)))
+
+    def _run(
+        self, log_scale: torch.Tensor, n_particles: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        roots, n_runs = self.roots(log_scale), len(log_scale)
+        shape = n_runs, n_particles, self.k
+        noise = randn(generator, *shape, self.n_rows)
+        total = torch.zeros_like(log_scale)
+        for i in range(self.n_rows):
+            row = roots[:, i, : i + 1, None]
+            f = (noise[..., : i + 1].flatten(1, 2) @ row).reshape(shape)
+            log_w = self._log_likelihood(i, f)
+            total = total + log_mean_exp(log_w)
+            kept = _resample(log_w, generator)[..., None, None]
+            before = noise[..., : i + 1]
+            noise[..., : i + 1] = before.gather(1, kept.expand_as(before))
+        return total, noise[:, 0].clone()
+
+    def _log_likelihood(self, i: int, f: torch.Tensor) -> torch.Tensor:
+        """Minus the loss of a row, (R, N)."""
+        target, row = self.target, slice(i, i + 1)
+        if target.offset is not None:
+            f = f + target.offset[i]
+        losses = target.loss(target.likelihood, f.flatten(0, 1)[:, None], target.y[row])
+        losses = losses[:, 0].reshape(f.shape[:2])
+        return (
+            -losses
+            if target.sample_weight is None
+            else -target.sample_weight[i] * losses
+        )
+
+    def theta(self, runs: _Runs, generator: torch.Generator) -> torch.Tensor:
+        """Draw the parameters of the target given f (Matheron's rule), (R, P)."""
+        roots, n_runs = self.roots(runs.log_scale), len(runs.log_scale)
+        f = runs.noise @ roots.mT
+        width = self.unit * runs.log_scale.exp()[:, None, None]
+        coef = width * randn(generator, n_runs, self.k, self.X.shape[1])
+        intercept = self.width * randn(generator, n_runs, self.k, 1)
+        lack = (f - coef @ self.X.T - intercept).mT
+        lack = torch.cholesky_solve(lack, roots).mT
+        coef = coef + width**2 * lack @ self.X
+        parts = [coef.flatten(1)]
+        if self.width:
+            parts.append(
+                (intercept + self.width**2 * lack.sum(2, keepdim=True)).flatten(1)
+            )
+        return torch.cat(parts, 1)
+
+
+def row_particle_sides(
+    target: SupervisedTarget,
+    generator: torch.Generator,
+    n_draws: int | None,
+    precision: float | None,
+    report: Report,
+    clock: Clock,
+) -> Sides | None:
+    """Log weights of runs of particles, and of chains that are offered them.
+
+    Parameters
+    ----------
+    target : SupervisedTarget
+        With one unknown scale of the coefficients.
+    generator : torch.Generator
+    n_draws, precision, report
+        As of `importance_sides`.
+    clock : Clock
+
+    Returns
+    -------
+    Sides or None
+        None with more rows than features, or more than 300, and where estimates vary
+        too much.
+    """
+    n, d = target.X.shape
+    if n > min(d + 1, MAX_ROWS) or unit_of(target) is None:
+        return None
+    rows = _Rows(target)
+    found = _tune(rows, generator)
+    if found is None or clock.left() == 0.0:
+        return None
+    score, n_particles = found
+
+    def draw(size: int) -> tuple[_Runs, torch.Tensor]:
+        u = randn(generator, size)
+        z, log_slope, _ = score.at(u)
+        runs = rows.run(z, n_particles, generator)
+        log_q = -0.5 * (u.square() + LOG_2PI) - log_slope
+        prior = target.prior.log_density_of_scale(z)
+        return runs, runs.estimate + prior - log_q + target.constant
+
+    report("particles", 0.2)
+    _, pilot = draw(8 * N_PILOT)
+    variance = max(_relative(pilot), variance_of_logs(pilot))
+    wanted = variance / error_of(precision) ** 2
+    n_below = n_draws or int(min(max(wanted, 512), 8192))
+    n_iter = max(N_ITER, math.ceil(n_below / N_CHAINS))
+    below = draw(n_below)[1]
+    report("particles", 0.5)
+    runs, offered = draw(N_CHAINS * (N_FORGET + n_iter))
+    states = _accepted(offered.reshape(N_CHAINS, -1), generator)[:, N_FORGET:]
+    report("particles", 0.9)
+    theta = rows.theta(runs.take(states.flatten()), generator)
+    log_joint = target.log_joint_batched(theta).reshape(states.shape)
+    weights = offered[states]
+    return Sides(
+        method="particles",
+        forward=below,
+        reverse=weights,
+        bridge=weights,
+        k_below=block_size(variance, n_below),
+        k_above=block_size(variance, weights.numel()),
+        chains=Chains(theta.reshape(*states.shape, -1), log_joint, 1.0),
+        error=math.inf if n_draws is not None else error_of(precision),
+    )
+
+
+def _tune(rows: _Rows, generator: torch.Generator) -> tuple[ScaleScore, int] | None:
+    """Density of the log scale, and particles that make estimates nearly constant."""
+    low, high, n_nodes = GRID
+    like = rows.gram
+    nodes = torch.linspace(low, high, n_nodes, dtype=like.dtype, device=like.device)
+    n_particles = LEAST_PARTICLES
+    while n_particles <= MAX_PARTICLES:
+        runs = rows.run(nodes.repeat_interleave(N_PILOT), n_particles, generator)
+        estimates = runs.estimate.reshape(n_nodes, N_PILOT)
+        values = log_mean_exp(estimates) + rows.target.prior.log_density_of_scale(nodes)
+        likely = torch.softmax(values, 0)
+        if float(likely @ estimates.var(1)) <= MOST_VARIANCE:
+            slopes = torch.gradient(values, spacing=(nodes,))[0]
+            return ScaleScore(nodes, values, slopes), n_particles
+        n_particles *= 2
+    return None
+
+
+def _resample(log_w: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Systematic: indices of the particles that go on, (R, N), in random order last."""
+    n_runs, n = log_w.shape
+    ends = torch.softmax(log_w, 1).cumsum(1)
+    line = torch.arange(n, dtype=log_w.dtype, device=log_w.device)
+    points = (line + rand(generator, n_runs, 1)) / n * ends[:, -1:]
+    index = torch.searchsorted(ends, points).clamp(max=n - 1)
+    # The first particle is the one that is kept: any of them, equally likely.
+    turn = (rand(generator, n_runs, 1) * n).long()
+    return index.gather(1, (turn + line.long()) % n)
+
+
+def _accepted(log_w: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """States of chains that are offered draws one by one: indices into all, (M, T)."""
+    n_chains, n_iter = log_w.shape
+    first = torch.arange(n_chains, device=log_w.device) * n_iter
+    state, kept = first, []
+    flat, log_u = log_w.flatten(), rand(generator, n_chains, n_iter).log()
+    for i in range(n_iter):
+        takes = log_u[:, i] < flat[first + i] - flat[state]
+        state = torch.where(takes, first + i, state)
+        kept.append(state)
+    return torch.stack(kept, 1)
+
+
+def _relative(log_weights: torch.Tensor) -> float:
+    """Relative variance of weights."""
+    return relative_variance(WeightedDraws(log_weights[:, None], log_weights))
