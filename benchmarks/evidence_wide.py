@@ -4,11 +4,12 @@
 
 Counts, two and three classes; 15 to 60 rows, up to four times as many features, effects
 from none to strong. The reference knows no coefficient: at each of 33 log scales of the
-prior f of all rows is normal, and particles go through the rows one by one (each is
-drawn given those before, weighted by its likelihood and resampled), which estimates
-the evidence at that scale without bias. The trapezoidal rule adds the scales up. Its
-standard error is that of four runs. A reliable interval misses if the reference is
-outside of it by more than three of these errors.
+prior f of all rows is normal, and the trapezoidal rule adds the scales up. Counts: by
+importance sampling around the mode of f. Classes: particles go through the rows one by
+one (each is drawn given those before, weighted by its likelihood and resampled), many
+more and at more scales than skvi uses where it does the same. Standard errors are those
+of four runs. A reliable interval misses if the reference is outside of it by more than
+three of these errors.
 """
 
 import platform
@@ -19,7 +20,8 @@ from datetime import date
 
 import numpy as np
 import torch
-from scipy.special import gammaln, log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import norm, poisson, t
 
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
 
@@ -32,8 +34,6 @@ EFFECTS = (0.0, 0.3, 1.0, 3.0)
 
 def log_likelihood(kind, y, f):
     """Of one row, (n_particles,), at functions (n_particles, n_columns)."""
-    if kind == "counts":
-        return y * f[:, 0] - np.exp(np.minimum(f[:, 0], 300)) - gammaln(y + 1)
     if kind == "two":
         return -np.logaddexp(0, -f[:, 0] if y else f[:, 0])
     return log_softmax(f, 1)[:, int(y)]
@@ -56,6 +56,25 @@ def at_scale(kind, gram, y, log_scale, rng):
     return total
 
 
+def around_mode(gram, y, log_scale, rng):
+    """Log evidence of counts at one scale, by weights of Student-t around the mode."""
+    n = len(y)
+    root = np.linalg.cholesky(np.exp(2 * log_scale) * gram + 100 + 1e-9 * np.eye(n))
+    e = np.zeros(n)
+    for _ in range(100):
+        rate = np.exp(root @ e)
+        hessian = np.eye(n) + root.T @ (rate[:, None] * root)
+        change = np.linalg.solve(hessian, root.T @ (y - rate) - e)
+        e = e + change * min(1.0, 1.0 / np.abs(root @ change).max())
+    width = np.linalg.cholesky(np.linalg.inv(hessian))
+    noise = rng.standard_t(10, size=(N_PARTICLES, n))
+    draws = e + noise @ width.T
+    log_p = poisson.logpmf(y, np.exp(np.minimum(draws @ root.T, 50))).sum(1)
+    log_p += norm.logpdf(draws).sum(1)
+    log_q = t.logpdf(noise, 10).sum(1) - np.log(np.diag(width)).sum()
+    return logsumexp(log_p - log_q) - np.log(N_PARTICLES)
+
+
 def reference(kind, X, y):
     """Log evidence and its standard error."""
     rows = X - X.mean(0)
@@ -64,7 +83,10 @@ def reference(kind, X, y):
     prior, runs = -np.log(np.pi * np.cosh(log_scales)), []
     for seed in range(N_RUNS):
         rng = np.random.default_rng(seed)
-        values = [at_scale(kind, gram, y, z, rng) for z in log_scales]
+        if kind == "counts":
+            values = [around_mode(gram, y, z, rng) for z in log_scales]
+        else:
+            values = [at_scale(kind, gram, y, z, rng) for z in log_scales]
         runs.append(logsumexp(np.array(values) + prior) + np.log(step))
     return np.mean(runs), np.std(runs, ddof=1) / np.sqrt(N_RUNS)
 

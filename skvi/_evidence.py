@@ -62,9 +62,9 @@ class EvidenceMixin:
             normal to the posterior, and back from MCMC chains; it costs more, and works
             if no proposal fits. "auto": the first, and the second if the first is not
             reliable, or wider than 0.1 nats. Under an unknown scale, the default prior
-            of some models, "auto" and "importance" use tempered chains over scale and
-            parameters if no mixture over the scale fits, as with separable classes;
-            "annealing" is a sum over scales.
+            of some models, all of them are for parameters and scale together. "auto"
+            then also takes particles that go through the rows, if there are fewer rows
+            than features, and no normal is near, as with separable classes.
         n_draws : int, default=None
             Draws on each side, at least 64. None chooses as many as `precision`
             needs.

@@ -37,7 +37,9 @@ MAX_ROWS = 300
 GRID, N_PILOT, MOST_VARIANCE = (-9.0, 9.0, 25), 16, 0.5
 LEAST_PARTICLES, MAX_PARTICLES = 256, 8192
 # Chains, offers to each before draws count and after, and runs for the lower bound.
-N_CHAINS, N_FORGET, N_ITER = 32, 8, 24
+N_CHAINS, N_FORGET, N_ITER = 16, 8, 100
+# Target distance of each bound from log Z, in nats: a run takes milliseconds.
+DEFAULT_PRECISION = 0.08
 # Numbers that a batch of runs holds.
 BATCH_ELEMENTS = 2**24
 # Relative jitter of covariances.
@@ -180,10 +182,11 @@ def row_particle_sides(
         prior = target.prior.log_density_of_scale(z)
         return runs, runs.estimate + prior - log_q + target.constant
 
+    error = error_of(DEFAULT_PRECISION if precision is None else precision)
     report("particles", 0.2)
     _, pilot = draw(8 * N_PILOT)
     variance = max(_relative(pilot), variance_of_logs(pilot))
-    wanted = variance / error_of(precision) ** 2
+    wanted = variance / error**2
     n_below = n_draws or int(min(max(wanted, 512), 8192))
     n_iter = max(N_ITER, math.ceil(n_below / N_CHAINS))
     below = draw(n_below)[1]
@@ -202,7 +205,7 @@ def row_particle_sides(
         k_below=block_size(variance, n_below),
         k_above=block_size(variance, weights.numel()),
         chains=Chains(theta.reshape(*states.shape, -1), log_joint, 1.0),
-        error=math.inf if n_draws is not None else error_of(precision),
+        error=math.inf if n_draws is not None else error,
     )
 
 
