@@ -243,7 +243,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         progress = FitProgress(self, data, n_iter)
         try:
             if before and (self.warm_start or self._continues):
-                start = self._continue(problem, before)
+                start = self._continue(problem, before, solver)
                 options = replace(options, warm_up=0.0)
             else:
                 start = self._start(problem, solver, file)
@@ -256,7 +256,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
             options = replace(options, warm_start=True)
             return solver.solve(problem.at(start), options), progress
         except PhaseInterrupted as phase:
-            state = better_state(problem.state, phase.state)
+            state = better_state(start or problem.state, phase.state)
         except KeyboardInterrupt:
             if start is None:
                 raise
@@ -320,10 +320,12 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _check_posterior(self, posterior: Posterior) -> None:
         """Raise if this estimator cannot predict from such a posterior."""
 
-    def _continue(self, problem: Problem, before: dict[str, Any]) -> State:
+    def _continue(
+        self, problem: Problem, before: dict[str, Any], solver: Solver
+    ) -> State:
         """The end of the last fit, as a start."""
         classes = getattr(self, "classes_", ())
-        state = continued_state(problem, before, classes)
+        state = continued_state(problem, before, classes, solver)
         posterior = state.posterior
         dtype = self._posterior_dtype(problem.target)
         return State(posterior.at(posterior.params.to(dtype)), state.target)

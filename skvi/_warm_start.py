@@ -7,15 +7,16 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from skvi.posteriors import Posterior
-from skvi.solvers import Problem, State
+from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.solvers import Problem, Solver, State
+from skvi.solvers._scale_nodes import OverScales
 from skvi.targets import Target
 
 __all__ = ["at_last_scales", "continued_state"]
 
 
 def continued_state(
-    problem: Problem, before: dict[str, Any], classes: ArrayLike
+    problem: Problem, before: dict[str, Any], classes: ArrayLike, solver: Solver
 ) -> State:
     """State in which the last fit ended, as far as the family can represent it.
 
@@ -27,6 +28,8 @@ def continued_state(
         "posterior_", "_hyper" and, for a classifier, "classes_" of the last fit.
     classes : array-like
         Classes of the next fit; empty if there are none.
+    solver : Solver
+        That of the next fit.
 
     Returns
     -------
@@ -46,6 +49,11 @@ def continued_state(
             f"parameters need {target.layout}, or have other classes. Use the "
             "same features, classes and sizes, or warm_start=False."
         )
+    if isinstance(solver, OverScales):
+        mixture = before["posterior_"]
+        if isinstance(mixture, MixtureOverScales):
+            posterior = mixture.in_family(posterior)
+            return State(posterior, at_last_scales(target, before))
     # Components of a mixture continue those of the last fit, in turn.
     ends = [_single(end) for end in before["posterior_"].components]
     pairs = zip(posterior.components, cycle(ends))

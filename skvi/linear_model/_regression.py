@@ -163,7 +163,7 @@ class GaussianRegression(
         d = target.predictor.n_features
         return len(target.y) * d * min(len(target.y), d)
 
-    def _continue(self, problem, before):
+    def _continue(self, problem, before, solver):
         last, target = before["posterior_"], problem.target
         same = type(last) is type(problem.posterior)
         same = same and len(last.params) == len(problem.posterior.params)

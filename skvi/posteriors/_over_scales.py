@@ -78,6 +78,22 @@ class MixtureOverScales(Posterior):
         """
         return [node.normal(node.params.detach()) for node in self.nodes]
 
+    def in_family(self, posterior: Posterior) -> "MixtureOverScales":
+        """The mixture with nodes of another family.
+
+        Parameters
+        ----------
+        posterior : Posterior
+            Of the family.
+
+        Returns
+        -------
+        MixtureOverScales
+        """
+        nodes = [posterior.near(normal) for normal in self.normals()]
+        log_weights = self.log_weights.detach().tolist()
+        return MixtureOverScales(nodes, log_weights, self.log_scales.tolist())
+
     def as_prior(self) -> Posterior:
         """The member of the family of the nodes that has the mixture's moments.
 

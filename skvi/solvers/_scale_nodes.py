@@ -145,13 +145,16 @@ class OverScales(Solver):
         if isinstance(last, MixtureOverScales):
             problem = replace(problem, posterior=last.likeliest)
         first = self.inner.solve(problem, replace(options, tol=max(options.tol, ROUGH)))
-        if not first.converged:
-            return replace(first, state=_alone(first.state))
-        try:
-            nodes = _Nodes(self.inner, problem, options).around(first.posterior)
-        except KeyboardInterrupt:
-            return replace(first, state=_alone(first.state)).cut_short()
-        return _joined(problem, first, nodes)
+        alone = replace(first, state=_alone(first.state))
+        if first.converged:
+            try:
+                nodes = _Nodes(self.inner, problem, options).around(first.posterior)
+                return _joined(problem, first, nodes)
+            except KeyboardInterrupt:
+                alone = alone.cut_short()
+        if isinstance(last, MixtureOverScales):
+            alone.raise_interrupt()  # the mixture before may be better
+        return alone
 
 
 class _Nodes:

@@ -24,9 +24,11 @@ from skvi.solvers import (
     _moment_matching,
     _natural_gradient,
     _quasi_newton_solver,
+    _scale_nodes,
     _tilted,
 )
 from skvi.solvers._conjugate import Conjugate
+from skvi.solvers._coordinate_ascent import _Ascent
 from skvi.targets import SupervisedTarget
 from tests.interrupts import (
     MODELS,
@@ -65,7 +67,7 @@ PLACES = {
     "first state": ("coordinate ascent", Conjugate, "evaluate", 1, False),
     # In the middle of a step, which is then undone.
     "natural step": ("natural gradient", SupervisedTarget, "expected_loss_terms", 4, 1),
-    "update": ("coordinate ascent", Conjugate, "evaluate", 4, True),
+    "update": ("coordinate ascent", _Ascent, "_extrapolate", 1, True),
     "whitening": ("quasi-Newton", _quasi_newton_solver, "LBFGS", 2, True),
     "search": ("quasi-Newton", SupervisedTarget, "expected_loss_at", 25, True),
     "first scales": ("empirical Bayes", _natural_gradient, "point_at", 3, True),
@@ -82,6 +84,7 @@ PLACES = {
     # In a start that is not yet better than that of the family.
     "start": ("weighted regression", SupervisedTarget, "expected_loss_terms", 4, True),
     # While the result is judged.
+    "scales": ("natural gradient", _scale_nodes, "shrinkage", 1, True),
     "quadrature": ("natural gradient", _natural_gradient, "refined_value", 1, True),
     "verdict": ("quasi-Newton", _quasi_newton_solver, "judge_quadrature", 1, True),
     "message": ("coordinate ascent", Conjugate, "is_at_limit", 1, True),
@@ -175,6 +178,7 @@ def test_a_worse_state_is_not_kept(monkeypatch):
     ("name", "owner", "method"),
     [
         ("natural gradient", _natural_gradient, "point_of"),
+        ("natural gradient", _scale_nodes, "shrinkage"),
         ("coordinate ascent", Conjugate, "evaluate"),
         ("alternating", _natural_gradient, "point_of"),
         ("tilted moments", _natural_gradient, "find_start"),
@@ -186,7 +190,8 @@ def test_a_warm_start_is_not_lost(name, owner, method, monkeypatch):
     """Ctrl-C before the first step: the posterior of the last fit is still the best.
 
     Wrong variants: `start` is None in `_run`; the ELBO's solution in the place of
-    the last fit's (`kept` in `MomentMatching`).
+    the last fit's (`kept` in `MomentMatching`); of several scales the likeliest alone
+    (`continued_state`), or a fit beside an independent one (`OverScales.solve`).
     """
     model, data = MODELS[name]
     model, (X, y) = clone(model).set_params(warm_start=True), data()

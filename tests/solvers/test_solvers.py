@@ -31,6 +31,9 @@ from tests.references.make_hard_sets import (
     problem_of,
 )
 
+# Of the references, whose features are standardized.
+REFERENCE_PRIOR = {"prior": "normal", "intercept_prior": "normal"}
+
 
 def normal_of(model):
     normal = model.posterior_.as_normal()
@@ -42,6 +45,7 @@ def check_optimum(variant, name, scale, family):
     model = BayesianLogisticRegression(
         posterior=family,
         prior=Laplace(scale) if "laplace" in variant else Normal(scale),
+        intercept_prior=Normal(scale),
         **PARTS[variant],
     )
     model.fit(*synthetic_data(name))
@@ -140,7 +144,7 @@ def test_tolerance_bounds_the_gap(name, variant):
             posterior="mean_field",
             divergence=KL(weight=weight),
             tol=tol,
-            prior="normal",
+            **REFERENCE_PRIOR,
         ).fit(*synthetic_data(name))
         assert model.converged_
         assert -model.objective_value_ - best < 2 * tol
@@ -148,7 +152,8 @@ def test_tolerance_bounds_the_gap(name, variant):
 
 def test_too_few_iterations_warn_and_keep_the_best():
     X, y = synthetic_data("separable")
-    model = BayesianLogisticRegression(max_iter=1, prior=Normal(100.0))
+    wide = {"prior": Normal(100.0), "intercept_prior": Normal(100.0)}
+    model = BayesianLogisticRegression(max_iter=1, **wide)
     with pytest.warns(ConvergenceWarning, match="increase max_iter"):
         model.fit(X, y)
     assert model.n_iter_ == len(model.loss_curve_) == 1
@@ -223,7 +228,7 @@ def test_noisy_eubo_arrives_or_says_that_it_did_not():
     EUBO means nothing; a fit that is ten nats off has not converged."""
     X, y = real_data("virginica")
     model = BayesianLogisticRegression(
-        objective=EUBO("score"), solver="stochastic", random_state=0, prior="normal"
+        objective=EUBO("score"), solver="stochastic", random_state=0, **REFERENCE_PRIOR
     ).fit(X, y)
     assert model.lower_bound_ > -20.5636 - 1 or not model.converged_
 
@@ -327,7 +332,8 @@ def test_interrupted_natural_gradient_keeps_the_best(monkeypatch):
     """Wrong variant: the exception is not caught."""
     X, y = synthetic_data("separable")
     interrupt_call(monkeypatch, SupervisedTarget, "expected_loss_terms", 5)
-    model = BayesianLogisticRegression(prior=Normal(100.0))
+    wide = {"prior": Normal(100.0), "intercept_prior": Normal(100.0)}
+    model = BayesianLogisticRegression(**wide)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     assert not model.converged_

@@ -78,7 +78,7 @@ VARIANTS = [
     _v(
         "phase-kept-though-worse",
         "_variational.py",
-        "better_state(problem.state, phase.state)",
+        "better_state(start or problem.state, phase.state)",
         "phase.state",
         "what a phase found is kept, even where it is worse than the start",
     ),
