@@ -472,7 +472,7 @@ def test_adversarial_data(seed):
 def test_warnings_point_at_the_line_of_the_user():
     """Through decorators and a pipeline. Wrong variant: a fixed stacklevel."""
     X, y = small()
-    model = BayesianLogisticRegression(max_iter=1, tol=1e-12)
+    model = BayesianLogisticRegression(max_iter=1, tol=1e-12, prior="normal")
     pipeline = make_pipeline(StandardScaler(), model)
     for estimator in (model, pipeline):
         with pytest.warns(ConvergenceWarning) as record:

@@ -114,11 +114,19 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         is_relative = self._relative_to() is not None
         message = unscaled_message(data["X"], prior, name, is_relative)
         self._warn(message, SkviWarning)
+        return target, data
+
+    def _pose(self, target):
+        """As for every estimator; other divergences than KL need a known scale."""
         is_auto = isinstance(self.prior, str) and self.prior == "auto"
         is_unknown = target.prior is not None and target.prior.n_unknown_scales == 1
-        if is_auto and is_unknown and self.divergence_.kl_weight is None:
-            target = self._at_scale_by_kl(target)
-        return target, data
+        if not (is_auto and is_unknown and self.divergence_.kl_weight is None):
+            return super()._pose(target)
+        # Impossible combinations are refused before any fit: at some scale.
+        known = target.with_prior(target.prior.given_scale(1.0))
+        problem, solver = super()._pose(known)
+        found = self._at_scale_by_kl(target).to(problem.target.hyper.device)
+        return replace(problem, target=found), solver
 
     def _at_scale_by_kl(self, target):
         """The target under the scale that a fit by KL finds.
@@ -129,7 +137,9 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
         solver = over_scales(choose_solver(problem)(), problem)
-        found = solver.solve(problem, SolverOptions(max_iter=self.max_iter)).posterior
+        solution = solver.solve(problem, SolverOptions(max_iter=self.max_iter))
+        solution.raise_interrupt()
+        found = solution.posterior
         scale = NormalNodes.of(found, found.as_normal()).scale(target.prior)
         prior = Normal(scale / self._model.units.x_scale)
         has_blocks = isinstance(self.prior_, dict)

@@ -329,7 +329,7 @@ def _prior_density(fitted: Any, index: int, grid: np.ndarray) -> np.ndarray:
     prior = fitted.prior_
     prior = prior["coef"] if isinstance(prior, dict) else prior
     if isinstance(prior, Posterior):  # the posterior of another fit
-        normal = prior.real_part().as_normal()
+        normal = prior.real_part().as_prior().as_normal()
         if normal is None:
             raise TypeError("The posterior that is the prior is not normal.")
         at, width = float(normal.mean[index]), float(normal.variance[index].sqrt())

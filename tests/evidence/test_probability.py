@@ -48,7 +48,7 @@ def check(bounds):
     assert bounds.interval(50)[1] == 0.0
 
 
-@pytest.mark.parametrize("weight", [None, [2.0, 1.0, 3.0], [0.5, 0.1, 0.7]])
+@pytest.mark.parametrize("weight", [None, [2.0, 1.0, 3.0], [0.5, 0.2, 0.9]])
 def test_separable_labels(sure, weight):
     """A power of a probability is at most 1, too.
 

@@ -139,7 +139,9 @@ def test_gibbs_posteriors_of_classifiers(loss):
 
     Wrong variant: curvatures from autograd, with which the fit stops at the prior.
     """
-    model = BayesianLogisticRegression(loss=loss, prior="normal").fit(X, Y)
+    model = BayesianLogisticRegression(
+        loss=loss, prior="normal", intercept_prior="normal"
+    ).fit(X, Y)
     assert model.converged_
     assert model.score(X, Y) > 0.88
     assert isinstance(model.loss_function_, CallableLoss)
