@@ -67,11 +67,11 @@ class _Runs:
 
 
 class _Rows:
-    """A linear model in terms of f of its rows."""
+    """A linear model in terms of f of its rows; `unit` is the deviation at scale 1."""
 
-    def __init__(self, target: SupervisedTarget) -> None:
+    def __init__(self, target: SupervisedTarget, unit: float) -> None:
         self.target, self.X = target, features_of(target)
-        self.unit, self.k = unit_of(target), target.predictor.n_outputs
+        self.unit, self.k = unit, target.predictor.n_outputs
         prior = target.prior.given_scale(1.0).as_normal()
         has_intercept = target.predictor.fit_intercept
         self.width = float(prior.scale[-1]) if has_intercept else 0.0
@@ -166,9 +166,10 @@ def row_particle_sides(
         too much.
     """
     n, d = target.X.shape
-    if n > min(d + 1, MAX_ROWS) or unit_of(target) is None:
+    unit = unit_of(target)
+    if n > min(d + 1, MAX_ROWS) or unit is None:
         return None
-    rows = _Rows(target)
+    rows = _Rows(target, unit)
     found = _tune(rows, generator)
     if found is None or clock.left() == 0.0:
         return None

@@ -149,7 +149,7 @@ def test_draws_given_f_have_its_fitted_values():
     model = BayesianLogisticRegression().fit(X, y)
     data = TrainingData.gather(model._model.response, X, y, None, None)
     target = model._model.target(data).frozen()
-    rows, generator = _Rows(target), torch.Generator().manual_seed(0)
+    rows, generator = _Rows(target, 1.0), torch.Generator().manual_seed(0)
     runs = rows.run(torch.linspace(-2, 2, 5).double(), 64, generator)
     theta = rows.theta(runs, generator)
     f = target.predictor.forward(theta, target.X).mT
