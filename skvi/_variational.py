@@ -239,8 +239,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         Raises KeyboardInterrupt if there is no result yet.
         """
         start, options = None, self._solver_options(problem.target)
-        n_iter = solver.count_iterations(problem, options)
-        progress = FitProgress(self, data, n_iter)
+        progress = FitProgress(self, data, solver.count_iterations(problem, options))
         try:
             if before and (self.warm_start or self._continues):
                 start = self._continue(problem, before, solver)
@@ -326,9 +325,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         """The end of the last fit, as a start."""
         classes = getattr(self, "classes_", ())
         state = continued_state(problem, before, classes, solver)
-        posterior = state.posterior
-        dtype = self._posterior_dtype(problem.target)
-        return State(posterior.at(posterior.params.to(dtype)), state.target)
+        params = state.posterior.params.to(self._posterior_dtype(problem.target))
+        return State(state.posterior.at(params), state.target)
 
     def _posterior_dtype(self, target: Any) -> torch.dtype:
         return torch.float64

@@ -152,7 +152,7 @@ class OverScales(Solver):
                 return _joined(problem, first, nodes)
             except KeyboardInterrupt:
                 alone = alone.cut_short()
-        if isinstance(last, MixtureOverScales):
+        if problem.posterior is not last:
             alone.raise_interrupt()  # the mixture before may be better
         return alone
 
@@ -199,8 +199,7 @@ class _Nodes:
         node = side[-1]
         lack = highest.value - node.value - node.slope * step
         tol = self.tol * math.exp(min(max(lack, 0.0), FALL))
-        z = node.log_scale + step
-        return self._solve(z, self._predicted(side, step), tol)
+        return self._solve(node.log_scale + step, self._predicted(side, step), tol)
 
     def _solve(self, log_scale: float, start: Posterior, tol: float = 0.0) -> _Node:
         known = self.prior.given_scale(math.exp(log_scale))

@@ -83,6 +83,13 @@ VARIANTS = [
         "what a phase found is kept, even where it is worse than the start",
     ),
     _v(
+        "scales-of-a-warm-start-forgotten",
+        "_warm_start.py",
+        "if isinstance(solver, OverScales):",
+        "if False:",
+        "after Ctrl-C the likeliest scale of a warm start is all that is left",
+    ),
+    _v(
         "warm-start-forgotten",
         "_variational.py",
         "state = start\n",

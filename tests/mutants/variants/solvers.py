@@ -741,6 +741,13 @@ VARIANTS = [
         "likely scales left out",
     ),
     _v(
+        "nodes-before-an-interrupt-lost",
+        "_scale_nodes.py",
+        "            alone.raise_interrupt()",
+        "            pass",
+        "after Ctrl-C a fit beside an independent scale replaces a better mixture",
+    ),
+    _v(
         "nodes-of-one-side",
         "_scale_nodes.py",
         "return below[:0:-1] + above",
