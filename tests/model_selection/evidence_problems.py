@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_expit, logsumexp
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
@@ -145,16 +145,17 @@ def logistic_pair(difference, rng):
     """Two scales for a logistic regression; the evidence by quadrature in the plane."""
     X = rng.normal(size=(40, 1))
     y = (rng.uniform(size=40) < 1 / (1 + np.exp(-1.0 * X[:, 0] - 0.5))).astype(int)
-    f = GRID[:, None, None] + GRID[:, None] * X[:, 0]
+    f = GRID[:, None, None] + GRID[:, None] * (X[:, 0] - X.mean())
     log_likelihood = log_expit(np.where(y == 1, f, -f)).sum(-1)
 
     def log_evidence(scale):
-        log_prior = -0.5 * (GRID / scale) ** 2 - 0.5 * np.log(2 * np.pi * scale**2)
-        log_joint = log_likelihood + log_prior[:, None] + log_prior
+        intercept, coef = (norm.logpdf(GRID, scale=s) for s in (1.0, scale))
+        log_joint = log_likelihood + intercept[:, None] + coef
         return logsumexp(log_joint) + 2 * np.log(0.1)  # the rule of trapezia
 
     scales = scales_apart(log_evidence, difference)
-    return BayesianLogisticRegression(prior="normal"), scales, X, y
+    model = BayesianLogisticRegression(prior="normal", intercept_prior="normal")
+    return model, scales, X, y
 
 
 PAIRS = [linear_pair, logistic_pair]
