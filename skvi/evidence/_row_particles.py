@@ -12,6 +12,7 @@ assumed: a posterior at the edge of separable classes is as easy as any.
 """
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ MAX_ROWS = 300
 GRID, N_PILOT, MOST_VARIANCE = (-9.0, 9.0, 25), 16, 0.5
 LEAST_PARTICLES, MAX_PARTICLES = 256, 8192
 # Chains, offers to each before draws count and after, and runs for the lower bound.
-N_CHAINS, N_FORGET, N_ITER = 16, 8, 100
+N_CHAINS, N_FORGET, N_ITER, MIN_RUNS = 16, 8, 100, 128
 # Target distance of each bound from log Z, in nats: a run takes milliseconds.
 DEFAULT_PRECISION = 0.08
 # Numbers that a batch of runs holds.
@@ -170,10 +171,10 @@ def row_particle_sides(
     if n > min(d + 1, MAX_ROWS) or unit is None:
         return None
     rows = _Rows(target, unit)
-    found = _tune(rows, generator)
-    if found is None or clock.left() == 0.0:
+    found = _tune(rows, generator, clock)
+    if found is None:
         return None
-    score, n_particles = found
+    score, n_particles, seconds = found
 
     def draw(size: int) -> tuple[_Runs, torch.Tensor]:
         u = randn(generator, size)
@@ -189,7 +190,10 @@ def row_particle_sides(
     variance = max(_relative(pilot), variance_of_logs(pilot))
     wanted = variance / error**2
     n_below = n_draws or int(min(max(wanted, 512), 8192))
-    n_iter = max(N_ITER, math.ceil(n_below / N_CHAINS))
+    # How many runs there is time for is known before the first of them.
+    affordable = int(clock.affordable(seconds, 0.4))
+    is_cut, n_below = affordable < n_below, max(min(n_below, affordable), MIN_RUNS)
+    n_iter = max(math.ceil(n_below / N_CHAINS), 8 if is_cut else N_ITER)
     below = draw(n_below)[1]
     report("particles", 0.5)
     runs, offered = draw(N_CHAINS * (N_FORGET + n_iter))
@@ -207,23 +211,31 @@ def row_particle_sides(
         k_above=block_size(variance, weights.numel()),
         chains=Chains(theta.reshape(*states.shape, -1), log_joint, 1.0),
         error=math.inf if n_draws is not None else error,
+        is_cut=is_cut,
     )
 
 
-def _tune(rows: _Rows, generator: torch.Generator) -> tuple[ScaleScore, int] | None:
-    """Density of the log scale, and particles that make estimates nearly constant."""
+def _tune(
+    rows: _Rows, generator: torch.Generator, clock: Clock
+) -> tuple[ScaleScore, int, float] | None:
+    """Density of the log scale, particles that make estimates nearly constant, seconds.
+
+    The latter are those of one run.
+    """
     low, high, n_nodes = GRID
     like = rows.gram
     nodes = torch.linspace(low, high, n_nodes, dtype=like.dtype, device=like.device)
     n_particles = LEAST_PARTICLES
-    while n_particles <= MAX_PARTICLES:
+    while n_particles <= MAX_PARTICLES and clock.left() != 0.0:
+        begin = time.monotonic()
         runs = rows.run(nodes.repeat_interleave(N_PILOT), n_particles, generator)
         estimates = runs.estimate.reshape(n_nodes, N_PILOT)
         values = log_mean_exp(estimates) + rows.target.prior.log_density_of_scale(nodes)
         likely = torch.softmax(values, 0)
         if float(likely @ estimates.var(1)) <= MOST_VARIANCE:
             slopes = torch.gradient(values, spacing=(nodes,))[0]
-            return ScaleScore(nodes, values, slopes), n_particles
+            seconds = (time.monotonic() - begin) / (n_nodes * N_PILOT)
+            return ScaleScore(nodes, values, slopes), n_particles, seconds
         n_particles *= 2
     return None
 
