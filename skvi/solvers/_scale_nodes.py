@@ -94,8 +94,8 @@ class _Node(NamedTuple):
     value, slope : float
         Log of the integrand, and its derivative in the log scale: by the envelope
         theorem that of the divergence at a fixed q.
-    error : float
-        Of the quadrature, in nats.
+    error, gap : float
+        Of the quadrature, and of the fit, in nats.
     """
 
     log_scale: float
@@ -103,6 +103,7 @@ class _Node(NamedTuple):
     value: float
     slope: float
     error: float
+    gap: float
 
     @property
     def normal(self) -> NormalForm:
@@ -214,8 +215,9 @@ class _Nodes:
         slope = math.exp(-2 * log_scale) * squares - self.size - math.tanh(log_scale)
         z = normal.mean.new_tensor(log_scale)
         value = float(self.prior.log_density_of_scale(z)) - found.value / self.kl_weight
-        error = float(found.diagnostics.get("quadrature_error") or 0.0)
-        return _Node(log_scale, found.posterior, value, slope, error)
+        number = found.diagnostics.get
+        error, gap = (float(number(k) or 0.0) for k in ("quadrature_error", "gap"))
+        return _Node(log_scale, found.posterior, value, slope, error, gap)
 
     def _curvature(self, node: _Node) -> float:
         """Of minus the log of the integrand, as if the losses were quadratic."""
@@ -282,14 +284,18 @@ def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
     values = nodes[0].normal.mean.new_tensor([node.value for node in nodes])
     step = (nodes[-1].log_scale - nodes[0].log_scale) / (len(nodes) - 1)
     total = -weight * (float(torch.logsumexp(values, 0)) + math.log(step))
+    log_weights = torch.log_softmax(values, 0)
     posterior = MixtureOverScales(
         [node.posterior for node in nodes],
-        torch.log_softmax(values, 0).tolist(),
+        log_weights.tolist(),
         [node.log_scale for node in nodes],
     )
     diagnostics = dict(first.diagnostics)
     if "quadrature_error" in diagnostics:
         diagnostics["quadrature_error"] = max(node.error for node in nodes)
+    if "gap" in diagnostics:  # the total gains as much as its terms on average
+        gaps = values.new_tensor([node.gap for node in nodes])
+        diagnostics["gap"] = float(log_weights.exp() @ gaps)
     return replace(
         first,
         state=State(posterior, first.target),

@@ -748,6 +748,13 @@ VARIANTS = [
         "after Ctrl-C a fit beside an independent scale replaces a better mixture",
     ),
     _v(
+        "gap-of-first-fit",
+        "_scale_nodes.py",
+        'diagnostics["gap"] = float(log_weights.exp() @ gaps)',
+        'diagnostics["gap"] = first.diagnostics["gap"]',
+        "the gap of a fit that is not the reported one",
+    ),
+    _v(
         "nodes-of-one-side",
         "_scale_nodes.py",
         "return below[:0:-1] + above",
