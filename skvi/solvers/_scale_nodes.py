@@ -17,8 +17,9 @@ import torch
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
 from skvi.solvers._mode import add, scale_of
-from skvi.solvers._solution import Solution, State
+from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
+from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 
@@ -32,6 +33,8 @@ FALL, MAX_NODES, SIGNS = 5.0, 32, (-1, 1)
 # Nats that the fit which finds the middle may leave, and likely nodes; and most
 # iterations of a node.
 ROUGH, NODE_TOL, MAX_ITER = 0.03, 1e-3, 50
+# Probability of scales at which a fit may end early without a word.
+MOST_LOST = 0.05
 
 
 def over_scales(solver: Solver, problem: Problem) -> Solver:
@@ -40,8 +43,7 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
     Parameters
     ----------
     solver : Solver
-        It solves the problem, with a distribution of the scale that is independent of
-        theta.
+        It solves the problem beside an independent distribution of the scale.
     problem : Problem
 
     Returns
@@ -87,15 +89,9 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
 class _Node(NamedTuple):
     """A fit at one log scale, and its part of the sum.
 
-    Parameters
-    ----------
-    log_scale : float
-    posterior : Posterior
-    value, slope : float
-        Log of the integrand, and its derivative in the log scale: by the envelope
-        theorem that of the divergence at a fixed q.
-    error, gap : float
-        Of the quadrature, and of the fit, in nats.
+    `value` and `slope` are the log of the integrand and its derivative in the log scale
+    (by the envelope theorem that of the divergence at a fixed q), `error` and `gap` the
+    nats that quadrature and fit leave.
     """
 
     log_scale: float
@@ -104,6 +100,7 @@ class _Node(NamedTuple):
     slope: float
     error: float
     gap: float
+    converged: bool
 
     @property
     def normal(self) -> NormalForm:
@@ -115,29 +112,26 @@ class _Node(NamedTuple):
 class OverScales(Solver):
     """Integrate over the one unknown scale of a prior.
 
-    Parameters
-    ----------
-    inner : Solver
-        It solves the problem at each scale.
+    `inner` solves the problem at each scale.
     """
 
     inner: Solver
+
+    continues = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """Name of the solver at each scale."""
         return self.inner.name
 
-    continues = True
-
     def needs_start(self, problem: Problem) -> bool:  # type: ignore[override]
-        """Whether the solver at each scale needs one; see `Solver`."""
+        """That of the solver at each scale; see `Solver`."""
         return self.inner.needs_start(problem)
 
     def count_iterations(  # type: ignore[override]
         self, problem: Problem, options: SolverOptions
     ) -> int:
-        """Of the solver at each scale; see `Solver`."""
+        """That of the solver at each scale; see `Solver`."""
         return self.inner.count_iterations(problem, options)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
@@ -217,7 +211,8 @@ class _Nodes:
         value = float(self.prior.log_density_of_scale(z)) - found.value / self.kl_weight
         number = found.diagnostics.get
         error, gap = (float(number(k) or 0.0) for k in ("quadrature_error", "gap"))
-        return _Node(log_scale, found.posterior, value, slope, error, gap)
+        done = found.converged
+        return _Node(log_scale, found.posterior, value, slope, error, gap, done)
 
     def _curvature(self, node: _Node) -> float:
         """Of minus the log of the integrand, as if the losses were quadratic."""
@@ -296,6 +291,10 @@ def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
     if "gap" in diagnostics:  # the total gains as much as its terms on average
         gaps = values.new_tensor([node.gap for node in nodes])
         diagnostics["gap"] = float(log_weights.exp() @ gaps)
+    lost = values.new_tensor([float(not node.converged) for node in nodes])
+    if float(log_weights.exp() @ lost) > MOST_LOST:
+        message = unfinished(MAX_ITER, diagnostics["gap"], "standardize the features")
+        first = replace(first, ending=Ending.UNFINISHED, message=message)
     return replace(
         first,
         state=State(posterior, first.target),
