@@ -111,7 +111,7 @@ def unit(lifted: UnknownScaleTarget) -> NormalForm:
 class NearLifted(OneMode):
     """Proposals around N(0, I); the lifted posterior is near, but not log-concave."""
 
-    least_draws, least_block = 4096, 64
+    least_block = 64
 
     def jumps(self, target: Target) -> bool:
         """Between scales."""
