@@ -285,8 +285,19 @@ def test_quantiles_invert_the_distribution():
     for level, k in zip(levels, found.T, strict=True):
         assert bool((poisson_mixture_cdf(k, mean, std) >= level).all())
         assert bool((poisson_mixture_cdf(k - 1, mean, std) < level).all())
-    alone = poisson_mixture_quantiles(mean[3:4], std[3:4], levels)
+    alone = poisson_mixture_quantiles(mean[None, 3:4], std[None, 3:4], one, levels)
     assert bool((alone[0] == found[3]).all())
+    # Of two normals: the weighted mean of the distribution functions.
+    pair, weights = torch.stack([mean, mean.flip(0)]), torch.tensor([0.3, 0.7]).double()
+    both = poisson_mixture_quantiles(pair, torch.stack([std, std]), weights, levels)
+
+    def cdf(k):
+        parts = [poisson_mixture_cdf(k, m, std) for m in pair]
+        return 0.3 * parts[0] + 0.7 * parts[1]
+
+    for level, k in zip(levels, both.T, strict=True):
+        assert bool((cdf(k) >= level).all())
+        assert bool((cdf(k - 1) < level).all())
 
 
 def test_mass_of_a_mixture():
