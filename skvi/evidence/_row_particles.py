@@ -191,8 +191,9 @@ def row_particle_sides(
     wanted = variance / error**2
     n_below = n_draws or int(min(max(wanted, 512), 8192))
     # How many runs there is time for is known before the first of them.
-    affordable = int(clock.affordable(seconds, 0.4))
-    is_cut, n_below = affordable < n_below, max(min(n_below, affordable), MIN_RUNS)
+    affordable = clock.affordable(seconds, 0.4)
+    is_cut = affordable < n_below
+    n_below = max(int(min(n_below, affordable)), MIN_RUNS)
     n_iter = max(math.ceil(n_below / N_CHAINS), 8 if is_cut else N_ITER)
     below = draw(n_below)[1]
     report("particles", 0.5)
