@@ -468,13 +468,6 @@ VARIANTS = [
         "heavy tails of the weights to the next temperature pass",
     ),
     _v(
-        "scale-slope-without-prior",
-        "_over_scales.py",
-        "- size - math.tanh(log_scale)",
-        "- size",
-        "the tails of the map of an unknown scale",
-    ),
-    _v(
         "particles-without-density-of-scales",
         "_row_particles.py",
         "log_q = -0.5 * (u.square() + LOG_2PI) - log_slope",
