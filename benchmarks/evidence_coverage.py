@@ -92,7 +92,11 @@ def one_run(data, truth, run, estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whether it converged is a column
         model = estimator(
-            prior="normal", objective=objective, posterior=family, random_state=seed
+            prior="normal",
+            intercept_prior="normal",
+            objective=objective,
+            posterior=family,
+            random_state=seed,
         ).fit(*data)
     fitted, cpu = time.perf_counter(), time.process_time()
     bounds = model.evidence_bounds(*data, random_state=random_state(*run))

@@ -135,9 +135,17 @@ WITH_PARTS = [
 # digits are too much to ask.
 SLOW = [
     BayesianLogisticRegression(objective="eubo", posterior="mean_field"),
-    BayesianLogisticRegression(loss=GammaLoss(gamma=1.3), posterior="mean_field"),
+    # Under an unknown scale the quadrature of a robust loss of three classes ends fits
+    # after other numbers of steps: they agree to three digits.
     BayesianLogisticRegression(
-        divergence="renyi", loss="beta", posterior="mean_field", tol=1e-9
+        loss=GammaLoss(gamma=1.3), posterior="mean_field", prior="normal"
+    ),
+    BayesianLogisticRegression(
+        divergence="renyi",
+        loss="beta",
+        posterior="mean_field",
+        prior="normal",
+        tol=1e-9,
     ),
     BayesianPoissonRegressor(objective="eubo", posterior="mean_field", prior="normal"),
     EvidenceSearch(

@@ -31,7 +31,7 @@ __all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
 
 # Parameters beyond which fits at all scales take too much memory, and nats that they
 # may leave: they are proposals.
-MAX_PARAMS, TOL = 1500, 0.01
+MAX_PARAMS, TOL = 1500, 1e-4
 # Degrees of freedom that are tried where weights may be nearly constant.
 DEGREES = (100, 20, 5)
 

@@ -137,7 +137,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
         solver = over_scales(choose_solver(problem)(), problem)
-        solution = solver.solve(problem, SolverOptions(max_iter=self.max_iter))
+        solution = solver.solve(problem, self._solver_options(target))
         solution.raise_interrupt()
         found = solution.posterior
         scale = NormalNodes.of(found, found.as_normal()).scale(target.prior)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
-from sklearn.utils import indexable
+from sklearn.utils import column_or_1d, indexable
 
 from skvi.model_selection._batched_candidate import (
     FittedCandidate,
@@ -122,6 +122,8 @@ class BatchedGridSearchCV(GridSearchCV):
             return super().fit(X, y, **params)
         self._validate_params()
         X, y = indexable(X, y)
+        if np.ndim(y) == 2 and np.shape(y)[1] == 1:
+            y = column_or_1d(y, warn=True)
         cv = check_cv(self.cv, y, classifier=is_classifier(self.estimator))
         splits = [*cv.split(X, y, params.get("groups"))]
         grid = [*ParameterGrid(self.param_grid)]

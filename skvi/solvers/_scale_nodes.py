@@ -30,9 +30,9 @@ __all__ = ["OverScales", "over_scales"]
 STEP, SHORTEST, LONGEST, MUCH = 1.25, 0.01, 1.0, 1.5
 # Nats below the highest node at which the rest is left out, and most nodes of a side.
 FALL, MAX_NODES, SIGNS = 5.0, 32, (-1, 1)
-# Nats that the fit which finds the middle may leave, and likely nodes; and most
-# iterations of a node.
-ROUGH, NODE_TOL, MAX_ITER = 0.03, 1e-3, 50
+# Nats that the fit which finds the middle may leave, and likely nodes, in tolerances
+# (0.03 and 0.001 nats by default); and most iterations of a node.
+ROUGH, NODE_TOL, MAX_ITER = 3000.0, 100.0, 50
 # Probability of scales at which a fit may end early without a word.
 MOST_LOST = 0.05
 
@@ -139,7 +139,7 @@ class OverScales(Solver):
         last = problem.posterior
         if isinstance(last, MixtureOverScales):
             problem = replace(problem, posterior=last.likeliest)
-        first = self.inner.solve(problem, replace(options, tol=max(options.tol, ROUGH)))
+        first = self.inner.solve(problem, replace(options, tol=ROUGH * options.tol))
         alone = replace(first, state=_alone(first.state))
         if first.converged:
             try:
@@ -160,7 +160,7 @@ class _Nodes:
         self.options = replace(
             options, max_iter=MAX_ITER, warm_start=True, progress=no_progress
         )
-        self.tol = max(options.tol, NODE_TOL)
+        self.tol = NODE_TOL * options.tol
         self.prior = problem.linear_target.prior
         self.weights = self.prior.scale_weights()
         self.size = int((self.weights > 0).sum())

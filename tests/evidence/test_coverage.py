@@ -95,6 +95,9 @@ class FromFit(BayesianLogisticRegression):
         )
 
 
+PRIORS = {"prior": "normal", "intercept_prior": "normal"}
+
+
 def assert_contains(bounds, truth):
     assert bounds.reliable, bounds.reason
     low, high = bounds.interval()
@@ -119,7 +122,7 @@ def test_contains_the_truth(name, family):
     data, objectives = load(name), ("elbo", "eubo", "renyi")
     for seed, objective in enumerate(objectives):
         model = BayesianLogisticRegression(
-            posterior=family, objective=objective, random_state=seed, prior="normal"
+            posterior=family, objective=objective, random_state=seed, **PRIORS
         ).fit(*data)
         state = 10 * seed + (family == "full_rank")
         assert_contains(model.evidence_bounds(*data, random_state=state), TRUTHS[name])
@@ -135,7 +138,7 @@ def test_contains_the_truth_from_a_factorized_proposal(name):
     sampling is not reliable on wdbc and ionosphere, and annealing takes its place.
     """
     data = load(name)
-    model = FromFit(posterior="mean_field", prior="normal").fit(*data)
+    model = FromFit(posterior="mean_field", **PRIORS).fit(*data)
     bounds = model.evidence_bounds(*data, random_state=0)
     assert_contains(bounds, TRUTHS[name])
     assert bounds.method == "importance"

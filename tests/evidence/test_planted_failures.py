@@ -87,9 +87,8 @@ def test_plain_importance_sampling_from_a_factorized_q(monkeypatch):
     """
     X, y = load_breast_cancer(return_X_y=True)
     data = scale(X), y
-    model = BayesianLogisticRegression(posterior="mean_field", prior="normal").fit(
-        *data
-    )
+    priors = {"prior": "normal", "intercept_prior": "normal"}
+    model = BayesianLogisticRegression(posterior="mean_field", **priors).fit(*data)
     adapt = _one_mode.adapt_proposal
 
     def plain(target, normal, generator, n_draws, deadline):

@@ -631,7 +631,7 @@ def test_an_unknown_scale_of_separable_classes(recwarn):
 def test_stochastic_solver_agrees():
     X, y = data("iris")
     model = BayesianLogisticRegression(
-        solver="stochastic", posterior="mean_field", random_state=0, prior="normal"
+        solver="stochastic", posterior="mean_field", random_state=0, **REFERENCE_PRIOR
     ).fit(X, y)
     assert model.diagnostics_["solver"] == Stochastic.name
     exact = fitted("iris", "mean_field").lower_bound_

@@ -138,7 +138,8 @@ def test_methods_agree(posterior):
     """Breast cancer, 31 coefficients: log p(D) = -55.224 by other means."""
     X, y = load_breast_cancer(return_X_y=True)
     data = scale(X), y
-    model = BayesianLogisticRegression(posterior=posterior, prior="normal").fit(*data)
+    priors = {"prior": "normal", "intercept_prior": "normal"}
+    model = BayesianLogisticRegression(posterior=posterior, **priors).fit(*data)
     found = {
         method: model.evidence_bounds(*data, method=method, random_state=1)
         for method in ("importance", "annealing")
