@@ -26,6 +26,7 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.fixes import parse_version
 
 from skvi.exceptions import SkviWarning
 from skvi.linear_model import (
@@ -317,6 +318,10 @@ def test_counts_with_exposure():
         assert with_exposure > interval_coverage_scorer(model, X, y)
 
 
+# Earlier versions of scikit-learn hand nothing on to a pipeline's own score.
+ROUTES_TO_SCORES = parse_version(sklearn.__version__) >= parse_version("1.8")
+
+
 def test_scores_without_the_exposure_of_the_fit_say_so():
     """Once a score, in cross-validation as well, unless routing passes it on.
 
@@ -332,6 +337,8 @@ def test_scores_without_the_exposure_of_the_fit_say_so():
         with pytest.warns(SkviWarning, match="the fit had an exposure") as found:
             low = cross_val_score(pipe, X, y, scoring=scoring, cv=2, params=params)
         assert len(found) == 2
+        if scoring is None and not ROUTES_TO_SCORES:
+            continue
         with sklearn.config_context(enable_metadata_routing=True):
             model = BayesianPoissonRegressor(prior="normal")
             model.set_fit_request(exposure=True).set_score_request(exposure=True)
