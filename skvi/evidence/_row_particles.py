@@ -37,6 +37,8 @@ MAX_ROWS = 300
 # until the logs of its estimates vary less than this.
 GRID, N_PILOT, MOST_VARIANCE = (-9.0, 9.0, 25), 16, 0.5
 LEAST_PARTICLES, MAX_PARTICLES = 256, 8192
+# Nats below the highest of these scales at which others are left out, and fewest.
+DEEP, LEAST_NODES = 20.0, 3
 # Chains, offers to each before draws count and after, and runs for the lower bound.
 N_CHAINS, N_FORGET, N_ITER, MIN_RUNS = 16, 8, 100, 128
 # Target distance of each bound from log Z, in nats: a run takes milliseconds.
@@ -232,11 +234,15 @@ def _tune(
         runs = rows.run(nodes.repeat_interleave(N_PILOT), n_particles, generator)
         estimates = runs.estimate.reshape(n_nodes, N_PILOT)
         values = log_mean_exp(estimates) + rows.target.prior.log_density_of_scale(nodes)
-        likely = torch.softmax(values, 0)
-        if float(likely @ estimates.var(1)) <= MOST_VARIANCE:
-            slopes = torch.gradient(values, spacing=(nodes,))[0]
+        # Beyond, rates overflow; tails of the density of scales are heavier than that.
+        likely = (values > values.max() - DEEP).nonzero()[:, 0]
+        if len(likely) < LEAST_NODES:
+            return None
+        z, values = nodes[likely], values[likely]
+        if float(values.softmax(0) @ estimates[likely].var(1)) <= MOST_VARIANCE:
+            slopes = torch.gradient(values, spacing=(z,))[0]
             seconds = (time.monotonic() - begin) / (n_nodes * N_PILOT)
-            return ScaleScore(nodes, values, slopes), n_particles, seconds
+            return ScaleScore(z, values, slopes), n_particles, seconds
         n_particles *= 2
     return None
 

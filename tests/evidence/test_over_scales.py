@@ -173,3 +173,18 @@ def test_draws_given_f_have_its_fitted_values():
     basis = torch.linalg.svd(rows.X, full_matrices=True)[2][12:]
     ratio = (coef @ basis.T).std((1, 2)) / runs.log_scale.exp()
     assert bool((ratio - 1).abs().max() < 0.5)
+
+
+def test_particles_leave_out_scales_at_which_rates_overflow(monkeypatch):
+    """Counts, for which particles are not needed. Wrong variant: all scales are kept."""
+    monkeypatch.setattr(_bounds, "near_normal_sides", lambda *_: None)
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(8, 16))
+    y = rng.poisson(np.exp(X @ rng.normal(size=16) / 4))
+    model = BayesianPoissonRegressor().fit(X, y)
+    found = model.evidence_bounds(X, y, random_state=0)
+    low, high = found.interval()
+    assert found.reliable
+    assert found.method == "particles"
+    assert low - 0.02 < in_row_space(X, y) < high + 0.02
+    assert high - low < 0.2
