@@ -176,7 +176,7 @@ def test_draws_given_f_have_its_fitted_values():
 
 
 def test_particles_leave_out_scales_at_which_rates_overflow(monkeypatch):
-    """Counts, for which particles are not needed. Wrong variant: all scales are kept."""
+    """Counts that need no particles. Wrong variant: all scales are kept."""
     monkeypatch.setattr(_bounds, "near_normal_sides", lambda *_: None)
     rng = np.random.default_rng(2)
     X = rng.normal(size=(8, 16))
