@@ -9,6 +9,21 @@ rows of each class, or five counts that are not 0 and none above 10,000. Compare
 with the intervals of the estimator are those of the exact posterior, from weighted
 draws, for the same data: coefficients, and class probabilities of 20 new rows. One row
 for each number of rows and kind, and for each band of the scale that was drawn.
+
+Two cores of x86_64, beside other work, 2026-11-25; width is the median ratio of ours to
+the exact posterior's, ms that of the fit. The first 200 draws of two classes and 150
+rows are unlucky ones: the exact posterior covers 85 % there, on average 90.
+
+    kind    rows  scale   sets  coef: ours exact  proba: ours exact  width  ms
+    two       40  all      200        89.5  90.7         88.4  89.3   0.98    35
+    two       40  < 1       96        89.6  89.9         90.2  90.4   0.99    35
+    two       40  1 to 3    61        90.7  90.7         88.9  88.9   0.98    35
+    two       40  > 3       43        87.6  92.2         83.7  87.4   0.92    62
+    two      150  all      200        85.0  85.5         84.6  84.6   0.99    32
+    three     40  all       80        86.7  87.4         87.9  88.5   0.99   106
+    three     40  > 3       21        75.7  78.3         83.7  85.1   0.87   239
+    three    150  all       80        91.4  91.5         87.3  88.0   1.00   124
+    counts   150  all      300        89.2  89.2                     1.00    31
 """
 
 import platform
