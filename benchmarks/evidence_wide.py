@@ -3,8 +3,8 @@
     python benchmarks/evidence_wide.py [kind ...]
 
 Counts, two and three classes; 15 to 60 rows, up to four times as many features, effects
-from none to strong. The reference knows no coefficient: at each of 129 log scales of the
-prior f of all rows is normal, and the trapezoidal rule adds the scales up. Counts: by
+from none to strong. The reference knows no coefficient: at each of 129 log scales of
+the prior f of all rows is normal, and the trapezoidal rule adds them up. Counts: by
 importance sampling around the mode of f. Classes: particles go through the rows one by
 one (each is drawn given those before, weighted by its likelihood and resampled), many
 more and at more scales than skvi uses where it does the same. Standard errors are those
@@ -17,15 +17,15 @@ where many rows with strong effects determine the scale: the one of 60 x 90 coun
 129, and two runs.
 
     kind     n    d  effect   interval             reference          s
-    counts  15   30    0.0 [  -26.64,   -26.57]     -26.62 +- 0.00          0.3 importan
-    counts  15   60    0.3 [  -25.45,   -25.39]     -25.42 +- 0.00          0.2 importan
-    counts  20   40    1.0 [  -38.51,   -38.38]     -38.44 +- 0.00          2.6 particle
-    counts  20   80    3.0 [  -53.43,   -53.31]     -53.46 +- 0.03         43.5 importan
-    counts  30   60    0.0 [  -44.56,   -44.51]     -44.54 +- 0.00          0.3 importan
-    counts  30  120    0.3 [  -52.57,   -52.53]     -52.56 +- 0.00          0.3 importan
-    counts  40   60    1.0 [  -69.78,   -69.64]     -69.68 +- 0.01         33.1 particle
-    counts  60   90    3.0 [ -174.48,  -174.34]    -174.42 +- 0.10         40.4 importan
-    counts  60  240    0.0 [  -85.95,   -85.90]     -85.94 +- 0.00          0.6 importan
+    counts  15   30    0.0 [  -26.64,   -26.57]     -26.62 +- 0.00    0.3 importance
+    counts  15   60    0.3 [  -25.45,   -25.39]     -25.42 +- 0.00    0.2 importance
+    counts  20   40    1.0 [  -38.51,   -38.38]     -38.44 +- 0.00    2.6 particles
+    counts  20   80    3.0 [  -53.43,   -53.31]     -53.46 +- 0.03   43.5 importance
+    counts  30   60    0.0 [  -44.56,   -44.51]     -44.54 +- 0.00    0.3 importance
+    counts  30  120    0.3 [  -52.57,   -52.53]     -52.56 +- 0.00    0.3 importance
+    counts  40   60    1.0 [  -69.78,   -69.64]     -69.68 +- 0.01   33.1 particles
+    counts  60   90    3.0 [ -174.48,  -174.34]    -174.42 +- 0.10   40.4 importance
+    counts  60  240    0.0 [  -85.95,   -85.90]     -85.94 +- 0.00    0.6 importance
     two     15   30    0.0 [  -12.53,   -12.40]    -12.44 +- 0.01    1.6 particles
     two     15   60    0.3 [  -13.25,   -13.16]    -13.19 +- 0.01    1.6 particles
     two     20   40    1.0 [  -12.00,   -11.94]    -11.94 +- 0.01   11.0 particles
