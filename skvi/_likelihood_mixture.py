@@ -147,7 +147,7 @@ class NormalMixture(LikelihoodMixture):
         return max(1, CHUNK_ELEMENTS // n_components)
 
     def _resolution(self) -> torch.Tensor:
-        """Smallest distance in f over which predictions bend, (M, n_samples)."""
+        """Smallest distance in f on which predictions are curved, (M, n_samples)."""
         f = (self.mean + 2 * self.std)[..., None]
         if self.hyper is None:
             return self.likelihood.resolution(f)

@@ -68,8 +68,8 @@ class ScaleScore(Movable):
         left, gap = right - 1, self.score[right] - self.score[right - 1]
         part = ((score - self.score[left]) / gap).clamp(0, 1)
         ends = self.z[left], self.z[right], self.slope[left], self.slope[right]
-        z, slope, bend = _hermite(part, gap, *ends)
-        log_slope, change = slope.log(), bend / slope
+        z, slope, curvature = _hermite(part, gap, *ends)
+        log_slope, change = slope.log(), curvature / slope
         for sign, end in ((-1, 0), (1, last)):
             out = sign * (score - self.score[end]) > 0
             far = torch.where(out, sign * score, 0.0)
