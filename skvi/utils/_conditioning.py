@@ -3,9 +3,13 @@
 Given the other classes, the log odds of one class against all of them are normal up to
 a known shift, so that ``log-sum-exp = L + softplus(f_K - L)`` with L that of the others
 has a closed form (`mixture_softplus`), and so have the probabilities, the logarithm of
-each included (`log_mixture_sigmoid`). K - 2 dimensions remain for nodes.
+each included (`log_mixture_sigmoid`). K - 2 dimensions remain for nodes. With three
+classes the integrand has a kink where the other two cross, and is smooth on the scale
+of the normal elsewhere: nodes ``z = z_0 + (pi / std) sinh t`` at equal steps of t need
+to grow with the logarithm of the standard deviation only.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -19,7 +23,6 @@ from skvi.utils._logistic_mixture import (
 )
 from skvi.utils._normal_points import (
     NODE_ELEMENTS,
-    Rules,
     contrasts,
     factorize_rows,
     product_rules,
@@ -33,6 +36,11 @@ __all__ = ["expect_conditioned", "log_expect_conditioned"]
 MAX_PRODUCT, N_POINTS = 2, 2**10
 # In two dimensions wider rows take the rule of this standard deviation.
 WIDEST = 6.0
+# In one: step of t, that of z in such far from the kink, farthest z, and by how many
+# nodes their numbers differ; for which standard deviation of f Gauss-Hermite is cheaper,
+# and for which steps of the last f the kink is not the only place.
+STEP, LONG, FARTHEST, N_LINE = 0.4, 1.5, 6.4, 16
+NARROW, STEEPEST = 0.65, 1.5
 # Arrays of the size of the nodes in `log_mixture_sigmoid`.
 N_LOGS = 6
 
@@ -96,7 +104,7 @@ def log_expect_conditioned(
         log_last, log_rest = log_mixture_sigmoid(f[:, -1] - others, variance)
         f[:, :-1] += (log_rest - others)[:, None]
         f[:, -1] = log_last
-        f += weights.log()
+        f += weights.log()[:, None]
         out[at] = torch.logsumexp(f, 2)
     return out.gather(1, order)
 
@@ -127,35 +135,80 @@ def _visit(
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """Rows, their f at the nodes of all classes but the last, the variance of the last.
 
-    Yields rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (N,). A node takes
-    memory for so many numbers.
+    Yields rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (m or 1, N). A node
+    takes memory for so many numbers.
     """
     k = mean.shape[1]
     root = factorize_rows(reduce_covariance(covariance))
     # The last contrast moves the last class against the others.
     variance = k / (k - 1) * root[:, -1, -1:].square()
     factor = contrasts(k, mean.device) @ root[:, :, :-1]
-    for rows, nodes, weights in _rules(factor, refine):
-        for chunk in row_chunks(len(rows), len(weights) * per_node, NODE_ELEMENTS):
+    for rows, nodes, weights in _rules(mean, variance[:, 0], factor, refine):
+        each = weights.shape[1] * per_node
+        for chunk in row_chunks(len(rows), each, NODE_ELEMENTS):
             at = rows[chunk]
-            f = factor[at].reshape(len(at) * k, k - 2) @ nodes
-            f = f.reshape(len(at), k, -1).add_(mean[at, :, None])
-            yield at, f, variance[at], weights
+            own = (nodes, weights) if len(weights) == 1 else (nodes[chunk], weights[chunk])
+            f = (factor[at] @ own[0]).add_(mean[at, :, None])
+            yield at, f, variance[at], own[1]
 
 
-def _rules(factor: torch.Tensor, refine: int) -> Rules:
-    """Rows with the nodes, (K - 2, N), and weights that they take."""
-    n, _, dimension = factor.shape
+# Rows, (m,), with the nodes, (K - 2, N) or (m, 1, N), and weights, (1 or m, N).
+Rules = Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def _rules(
+    mean: torch.Tensor, variance: torch.Tensor, factor: torch.Tensor, refine: int
+) -> Rules:
+    """Each row by the cheapest rule that is fine enough for its covariance."""
+    n, k, dimension = factor.shape
+    every = torch.arange(n, device=factor.device)
     if dimension > MAX_PRODUCT:
         rule = quasi_random_rule(dimension, N_POINTS * refine, factor.device)
-        return iter([(torch.arange(n, device=factor.device), *rule)])
-    std = factor.new_zeros(n)
+        yield every, rule[0], rule[1][None]
+        return
+    std = variance.new_zeros(n)
     if dimension:
         largest = torch.linalg.eigvalsh(factor.mT @ factor)[:, -1]
         std = (2 * largest.clamp(min=0)).sqrt()  # of a difference of two f, at most
-    if dimension == MAX_PRODUCT:
-        std = std.clamp(max=WIDEST)
-    return product_rules(std, dimension, refine)
+    rest = every
+    if dimension == 1:
+        # Given the others the last f has its own width, and that of the softplus.
+        slope = (factor[:, -1:] - factor[:, :-1]).abs().amax((1, 2))
+        suits = (std > NARROW) & (slope < STEEPEST * (variance + 3).sqrt())
+        yield from _by_kink(suits.nonzero()[:, 0], mean, factor, refine)
+        rest = (~suits).nonzero()[:, 0]
+    std = std[rest] if dimension == 1 else std[rest].clamp(max=WIDEST)
+    for rows, nodes, weights in product_rules(std, dimension, refine):
+        yield rest[rows], nodes, weights[None]
+
+
+def _by_kink(
+    rows: torch.Tensor, mean: torch.Tensor, factor: torch.Tensor, refine: int
+) -> Rules:
+    """Nodes of three classes, close together where the first two cross.
+
+    Equal steps of t where ``sinh t = sinh((z - z_0) / LONG) LONG std / pi``: near z_0
+    they are those of f, and far from it those of z.
+    """
+    slope = (factor[rows, 0] - factor[rows, 1])[:, 0]
+    center = (mean[rows, 1] - mean[rows, 0]) / slope
+    center = center.clamp(-FARTHEST, FARTHEST)[:, None]
+    ratio = ((math.pi / LONG) / slope.abs()).clamp(max=1.0)[:, None]
+    low, high = (
+        torch.asinh(torch.sinh((end - center) / LONG) / ratio)
+        for end in (-FARTHEST, FARTHEST)
+    )
+    most = 2 * torch.asinh(math.sinh(FARTHEST / LONG) / ratio[:, 0])
+    groups = torch.ceil(most / (STEP * N_LINE))
+    for count in groups.unique().tolist():
+        at = (groups == count).nonzero()[:, 0]
+        n_nodes = N_LINE * int(count) * refine
+        line = torch.arange(n_nodes, dtype=mean.dtype, device=mean.device) + 0.5
+        t = torch.lerp(low[at], high[at], line / n_nodes)
+        x = ratio[at] * torch.sinh(t)
+        z = LONG * torch.asinh(x) + center[at]
+        weights = exp_(-0.5 * z.square()) * torch.cosh(t) / (1 + x.square()).sqrt()
+        yield rows[at], z[:, None], weights / weights.sum(1, keepdim=True)
 
 
 def _integrate(
@@ -179,4 +232,4 @@ def _integrate(
     beside = -(p @ two[..., None])[..., 0]
     second[:, -1, :-1] = second[:, :-1, -1] = beside
     second.diagonal(dim1=1, dim2=2).sub_(second.sum(2))
-    return (ramp + level) @ weights, first, second
+    return ((ramp + level) * weights).sum(1), first, second
