@@ -73,6 +73,11 @@ class CategoricalLikelihood(Likelihood):
         """K: one column of f for each class."""
         return self.n_classes
 
+    @property
+    def row_error(self) -> float | None:  # type: ignore[override]
+        """Of up to three classes; see `Likelihood`."""
+        return 1e-8 if self.n_classes <= 3 else None
+
     def log_prob(self, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Log mass, (S, n)."""
         own = f.gather(2, _codes(y).expand(len(f), -1)[..., None])[..., 0]

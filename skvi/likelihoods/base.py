@@ -89,6 +89,9 @@ class Likelihood(Component, Movable, Predictive):
     #: c, where ``-log p(y | f)`` is ``c f^2 / 2 + O(|f|)`` for large ``|f|`` of either
     #: sign (0 for a bounded slope); None if it is not known to be of this form.
     tail_curvature: float | None = None
+    #: Nats by which `expected_log_prob` is off per row, on average, where that is known
+    #: and small; None: fits compare it with a finer rule. For one column of f it is.
+    row_error: float | None = None
 
     @property
     def length_scale(self) -> float:

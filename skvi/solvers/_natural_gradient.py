@@ -264,13 +264,26 @@ class _Iteration(Run):
         point = self.point
         if point.curvature.ndim == 1:
             return 0.0
+        if self._known_error < RESOLVED * self.options.tol:
+            return 2 * self._known_error
         self._resolved_at = self._gap()
         return 2 * abs(self._refined_value() - point.value)
 
+    @property
+    def _known_error(self) -> float:
+        """Error of the quadrature in nats that needs no finer rule."""
+        target, n_rows = self.problem.linear_target, len(self.point.curvature)
+        error = target.likelihood.row_error if target.loss.is_log_loss else None
+        return math.inf if error is None else error * n_rows
+
     def _finish(self, gap: float) -> Solution:
         point = self.point
-        fine = self._refined_value()
-        error = abs(fine - point.value)
+        several = point.curvature.ndim == 3
+        if several and self._known_error < RESOLVED * self.options.tol:
+            fine, error = point.value, self._known_error
+        else:
+            fine = self._refined_value()
+            error = abs(fine - point.value)
         message, converged = "", gap < self._tolerance
         singular = self._singularity() > 1e-3
         if self.stopped:
@@ -284,7 +297,6 @@ class _Iteration(Run):
             message = judge_quadrature(error, point.curvature)
         found = {"gap": gap, "quadrature_error": error}
         solution = self.solution(converged, message, found)
-        several = point.curvature.ndim == 3
         return replace(solution, value=fine) if several else solution
 
     def _refined_value(self) -> float:

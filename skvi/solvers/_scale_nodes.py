@@ -171,7 +171,8 @@ class _Nodes:
         normal = cast(NormalForm, posterior.as_normal())
         middle = self._solve(math.log(implied_scale(self.prior, normal)), posterior)
         step = _step(self._curvature(middle))
-        sides = [[middle, self._next([middle], sign * step, middle)] for sign in SIGNS]
+        below = self._next([middle], -step, middle)
+        sides = [[middle, below], [middle, self._next([below, middle], step, middle)]]
         # Losses are not quadratic: the slopes tell the width better.
         fall = sides[0][1].slope - sides[1][1].slope
         wider = _step(0.5 * fall / step)
@@ -183,7 +184,9 @@ class _Nodes:
             step = wider
         highest = max((middle, *(side[1] for side in sides)), key=lambda n: n.value)
         for side, sign in zip(sides, SIGNS, strict=True):
-            while side[-1].value > highest.value - FALL and len(side) < MAX_NODES:
+            while _ahead(side[-1], sign * step) > highest.value - FALL:
+                if len(side) == MAX_NODES:
+                    break
                 side.append(self._next(side, sign * step, highest))
                 highest = max(highest, side[-1], key=lambda n: n.value)
         below, above = sides
@@ -223,17 +226,20 @@ class _Nodes:
 
     def _predicted(self, side: list[_Node], step: float) -> Posterior:
         """Start of the node after the last one of a side."""
-        posterior, normal = side[-1].posterior, side[-1].normal
+        posterior, normal, z = side[-1].posterior, side[-1].normal, side[-1].log_scale
         if normal.factor is not None:
             return posterior
         if len(side) > 1:
-            gap = side[-1].log_scale - side[-2].log_scale
-            if math.isclose(gap, step, rel_tol=1e-6):
-                return posterior.near(_continued(side[-2].normal, normal))
-        z = side[-1].log_scale
+            logs = side[-2].log_scale, z, z + step
+            return posterior.near(_continued(side[-2].normal, normal, logs))
         change = (math.exp(-2 * (z + step)) - math.exp(-2 * z)) * self.weights
         moved = _with_precision(normal, change)
         return posterior if moved is None else posterior.near(moved)
+
+
+def _ahead(node: _Node, step: float) -> float:
+    """Most that the next node can have: the integrand is concave, or nearly."""
+    return min(node.value, node.value + node.slope * step)
 
 
 def _step(curvature: float) -> float:
@@ -241,13 +247,25 @@ def _step(curvature: float) -> float:
     return min(max(STEP * max(curvature, 1e-9) ** -0.5, SHORTEST), LONGEST)
 
 
-def _continued(before: NormalForm, last: NormalForm) -> NormalForm:
-    """The normal that differs from the last one as that does from the one before."""
-    mean = 2 * last.mean - before.mean
+def _continued(
+    before: NormalForm, last: NormalForm, log_scales: tuple[float, float, float]
+) -> NormalForm:
+    """The normal at the third log scale, from those at the first two.
+
+    The mean is linear in the scale, as it nearly is if classes are separable, and the
+    covariance follows the geodesic of positive definite matrices in its logarithm.
+    """
+    logs, (first, second, third) = log_scales, map(math.exp, log_scales)
+    mean = torch.lerp(before.mean, last.mean, (third - first) / (second - first))
+    share = (logs[2] - logs[0]) / (logs[1] - logs[0])
     if last.is_diagonal:
-        return NormalForm(mean, last.scale.square() / before.scale)
+        return NormalForm(mean, before.scale * (last.scale / before.scale) ** share)
     ratio = torch.linalg.solve_triangular(before.scale, last.scale, upper=False)
-    return NormalForm(mean, last.scale @ ratio)
+    vectors, roots, _ = torch.linalg.svd(ratio)
+    root = before.scale @ (vectors * roots**share)
+    # The lower factor of root root'.
+    upper = torch.linalg.qr(root.T).R
+    return NormalForm(mean, upper.T * upper.diagonal().sign())
 
 
 def _with_precision(normal: NormalForm, change: torch.Tensor) -> NormalForm | None:
