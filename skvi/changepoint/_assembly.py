@@ -1,5 +1,6 @@
 """Build a stream from the parameters of a detector."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,10 @@ LARGEST_BETA = 10.0
 # The largest order of the run-length loss, of those tried on the five autoregressions
 # (benchmarks/bench_changepoint_defaults.py), that finds both changes where they are.
 RUN_LENGTH_BETA = 1.75
+
+# Parameters of a level with its noise: a segment with no more of them is dropped at
+# `min_probability` itself.
+PARAMETERS = 2
 
 LEVEL = "level"
 
@@ -252,6 +257,17 @@ def make_groups(
     return groups
 
 
+def log_threshold(min_probability: float, n_parameters: int) -> float:
+    """Log probability below which hypotheses are dropped.
+
+    A segment that has just begun pays a few nats for each of its parameters before it
+    can gain anything: the power grows with their number.
+    """
+    if min_probability == 0:
+        return -math.inf
+    return max(1.0, n_parameters / PARAMETERS) * math.log(min_probability)
+
+
 def make_scaling(
     rows: np.ndarray, scaling: Any, models: Sequence[SegmentModel], n_features: int
 ) -> Scaling:
@@ -277,8 +293,10 @@ def make_stream(
     power, run_length_power = powers
     groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
     first = max(model.order for model in models)
+    n_parameters = max(group.n_parameters() for group in groups)
+    log_least = log_threshold(min_probability, n_parameters)
     filter_ = Filter(
-        groups, hazard, model_prior, max_hypotheses, min_probability, first, adapts
+        groups, hazard, model_prior, max_hypotheses, log_least, first, adapts
     )
     records = Records(hazard, history, n_kept)
     judge = Judge(run_length_power, adapts, scaling.burn_in.noise)

@@ -44,11 +44,13 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
     A series consists of segments. Within a segment, rows follow one model with one set
     of parameters; at a changepoint both are drawn anew. Row by row, the detector
-    computes the exact posterior of the first row of the current segment and of the
-    model that it follows; parameters are integrated out. This gives the most probable
+    computes the posterior of the first row of the current segment and of the model that
+    it follows; parameters are integrated out. It is exact for
+    ``max_hypotheses=None, min_probability=0``; by default improbable hypotheses are
+    dropped, so that the cost of a row does not depend on the number of rows before it,
+    and the detector can run on an endless stream. It gives the most probable
     segmentation, the probability of each changepoint, a prediction of the next row, and
-    the evidence of the series. It can run on an endless stream: the cost of a row does
-    not depend on the number of rows before it.
+    the evidence of the series.
 
     With ``loss="beta"`` outliers are no longer mistaken for changepoints: rows far from
     the prediction of a segment have little influence on its parameters and on its
@@ -92,9 +94,13 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
     max_hypotheses : int, default=200
         Maximum number of hypotheses to keep, each a pair of a first row and a model;
-        None keeps all, at a cost that grows with every row.
+        the least probable ones are dropped. None sets no limit: the cost may grow with
+        every row.
     min_probability : float, default=1e-7
-        Hypotheses with a smaller probability are dropped.
+        Hypotheses with a smaller probability are dropped. A segment has at least two
+        parameters, such as a level and its noise, and before it can fit better it pays
+        for each of them: with p parameters, those of all series together, the
+        threshold is ``min_probability ** (p / 2)``.
     threshold : float, default=0.5
         Changepoints of the most probable segmentation are reported if the expected
         number of changes within 5 rows on either side is at least this value. 0 reports
@@ -132,12 +138,16 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     log_densities_ : ndarray of shape (n_samples,)
         Predictive log density of every row, given the rows before it, in nats.
     log_evidence_ : float
-        Log density of the whole series, in nats; a lower bound where hypotheses were
+        Log density of the whole series, in nats; a lower bound if hypotheses were
         dropped. With a robust `run_length_loss` it is a generalized evidence, which
         cannot be compared with that of another loss.
     dropped_mass_ : float
-        Sum of the probabilities of all dropped hypotheses. If the models are correct,
-        this is an upper bound of the probability that the true hypothesis was dropped.
+        Sum of the probabilities that dropped hypotheses had when they were dropped. In
+        the mean over series drawn from the models and the hazard, it bounds the
+        probability that the true hypothesis was dropped. It is no bound for the series
+        at hand: a dropped hypothesis might have become probable later. To know, compare
+        `log_evidence_` with that of a fit with a larger `max_hypotheses` and
+        ``min_probability=0``.
     n_rows_seen_ : int
         Number of rows so far.
     first_row_ : int

@@ -54,8 +54,8 @@ class Filter:
         Probabilities of the models at the start of a segment.
     max_hypotheses : int or None
         Maximum number to keep; None for all.
-    min_probability : float
-        Less probable ones are dropped.
+    log_least : float
+        Hypotheses with a smaller log probability are dropped.
     first : int
         The first row that is scored: the rows before it only serve as its past.
     tilts : bool
@@ -69,7 +69,7 @@ class Filter:
         hazard: Hazard,
         model_prior: np.ndarray,
         max_hypotheses: int | None,
-        min_probability: float,
+        log_least: float,
         first: int,
         tilts: bool = False,
     ) -> None:
@@ -78,8 +78,8 @@ class Filter:
         with np.errstate(divide="ignore"):
             self.log_prior = np.log(model_prior)
         self.max_hypotheses = math.inf if max_hypotheses is None else max_hypotheses
-        self.min_probability = min_probability
-        self._prunes = min_probability > 0 or max_hypotheses is not None
+        self.log_least = log_least
+        self._prunes = log_least > -math.inf or max_hypotheses is not None
         self.n_rows = min(group.rows_at_once for group in groups)
         self.fresh = [group.fresh(self.n_rows) for group in groups]
         self.states = [{n: a[:0] for n, a in state.items()} for state in self.fresh]
@@ -243,12 +243,12 @@ class Filter:
             np.subtract(weight, top, out=p)
             np.exp(p, out=p)
             sums[i] = size = float(np.add.reduce(p))
+            after = top + math.log(size)
             if judged[i]:
-                after = top + math.log(size)
                 total[i] = after - self.log_total
                 self.log_total = after
             if self._prunes:
-                sums[i] = self._prune(p, size)
+                sums[i] = self._prune(p, size, after + self.log_least)
         posterior /= sums[:, None]
         predictive = self._predictive(before, posterior[:-1], ends)
         if slope is not None:
@@ -279,20 +279,20 @@ class Filter:
             weight[place], path[place] = mass + log_prior, value + log_prior
         self.n_alive += len(places)
 
-    def _prune(self, probability: np.ndarray, size: float) -> float:
+    def _prune(self, probability: np.ndarray, size: float, least: float) -> float:
         """Drop hypotheses that are too many or too improbable; return the sum kept.
 
-        Probabilities are divided by their sum, the size.
+        Takes probabilities times their sum, the size, and the least log weight.
         """
-        n = len(probability)
+        n, weight = len(probability), self.weights[0]
         crowded = self.n_alive > self.max_hypotheses
-        few = probability < self.min_probability * size
+        few = weight < least
         if not crowded and np.count_nonzero(few) <= n - self.n_alive:
             return size
         if crowded:
             excess = n - int(self.max_hypotheses)
-            few[self.weights[0].argpartition(excess - 1)[:excess]] = True
-        few[probability.argmax()] = False
+            few[weight.argpartition(excess - 1)[:excess]] = True
+        few[weight.argmax()] = False
         places = few.nonzero()[0]
         lost = float(probability[places].sum()) / size
         probability[places] = 0.0

@@ -57,6 +57,10 @@ class Group:
         """State of one new hypothesis for each model, (n_models, ...)."""
         raise NotImplementedError
 
+    def n_parameters(self) -> int:
+        """Number of parameters of a segment, of all series, under the largest model."""
+        raise NotImplementedError
+
     def fresh(self, n_rows: int) -> State:
         """States of the hypotheses that begin in some rows, row by row."""
         prior = self.prior() | {"member": np.arange(len(self.models))}
@@ -108,6 +112,10 @@ class SingleModel(Group):
         prior = self.model.prior(self.burn_in)
         return {name: np.asarray(a, float)[None] for name, a in prior.items()}
 
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`; a model keeps at least one statistic for each."""
+        return sum(array.size for array in self.prior().values())
+
     def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
         """See `Group.read_one`."""
         # Copies: a model may return the state itself, which is about to change.
@@ -153,6 +161,10 @@ class ConjugateGroup(Group):
         size = max(self.designs.sizes)
         priors = [prior_of(model, self.burn_in, size) for model in self.members]
         return {name: np.stack([p[name] for p in priors]) for name in priors[0]}
+
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`: coefficients and noise."""
+        return self.burn_in.n_series * (max(self.designs.sizes) + 1)
 
     def read_one(self, state: State, row: Row, usable: np.ndarray) -> tuple:
         """See `Group.read_one`."""

@@ -55,6 +55,10 @@ class LevelGroup(Group):
             "rate": self.shapes[:, None] * self.noise**2,
         }
 
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`: level and noise."""
+        return 2 * self.noise.shape[1]
+
     def read(
         self, state: State, rows: Window, usable: np.ndarray, born: np.ndarray
     ) -> Reading:

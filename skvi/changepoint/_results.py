@@ -236,7 +236,7 @@ class Results(BaseEstimator):
 
     @property
     def dropped_mass_(self) -> float:
-        """Sum of the probabilities of all dropped hypotheses."""
+        """Sum of the probabilities that hypotheses had when they were dropped."""
         return self._of_stream().filter.dropped_mass
 
     @property

@@ -118,6 +118,10 @@ class RobustGroup(Group):
         state = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         return state | {f"frozen_{name}": state[name].copy() for name in NATURAL}
 
+    def n_parameters(self) -> int:
+        """See `Group.n_parameters`: coefficients and noise."""
+        return self.burn_in.n_series * (max(self.designs.sizes) + 1)
+
     def _fit(self, state: State, design: np.ndarray) -> tuple[np.ndarray, ...]:
         fit = (design * state["mean"]).sum(-1)
         full = np.broadcast_to(design, state["mean"].shape)

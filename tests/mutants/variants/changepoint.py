@@ -27,6 +27,13 @@ VARIANTS = [
         "the evidence of dropped hypotheses goes to the others",
     ),
     _v(
+        "changepoint-threshold-power",
+        "_assembly.py",
+        "return max(1.0, n_parameters / PARAMETERS) * math.log(min_probability)",
+        "return math.log(min_probability)",
+        "new segments of many series are dropped before they have paid",
+    ),
+    _v(
         "changepoint-smoothing-hazard",
         "_records.py",
         "ends = before * hazard",
