@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,9 @@ from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
 
 __all__ = [
+    "Settings",
     "check_adaption",
     "check_losses",
-    "make_scaling",
-    "make_stream",
     "power_of",
     "resolve_divergence",
     "resolve_hazard",
@@ -49,6 +49,7 @@ __all__ = [
     "resolve_models",
     "resolve_prior",
     "resolve_run_length_loss",
+    "resolve_scaling",
 ]
 
 # Standard deviations from the prediction at which a row has the largest influence.
@@ -268,36 +269,65 @@ def log_threshold(min_probability: float, n_parameters: int) -> float:
     return max(1.0, n_parameters / PARAMETERS) * math.log(min_probability)
 
 
-def make_scaling(
-    rows: np.ndarray, scaling: Any, models: Sequence[SegmentModel], n_features: int
-) -> Scaling:
-    """Units of the series, estimated from its first rows or as given."""
-    given = resolve_scaling(scaling, rows.shape[1])
-    return measure(rows, given, models[0].support, n_features)
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a stream is made of, except its units.
 
+    Parameters
+    ----------
+    models : sequence of SegmentModel
+    scaling : "auto", None or tuple
+        As given to the detector.
+    hazard : Hazard
+    model_prior : ndarray of shape (n_models,)
+    divergence : KL
+    powers : (float or None, float or None)
+        beta - 1 of the losses of the parameters and of the run length.
+    max_hypotheses : int or None
+    min_probability : float
+    history, n_kept : int
+        Rows of a look back, and rows whose results are kept.
+    adapts : bool
+        Whether the order of the run-length loss is adapted.
+    """
 
-def make_stream(
-    models: Sequence[SegmentModel],
-    scaling: Scaling,
-    hazard: Hazard,
-    model_prior: np.ndarray,
-    divergence: KL,
-    powers: tuple[float | None, float | None],
-    max_hypotheses: int | None,
-    min_probability: float,
-    history: int,
-    n_kept: int,
-    adapts: bool,
-) -> Stream:
-    """Assemble a stream, before its first row."""
-    power, run_length_power = powers
-    groups = make_groups(models, scaling.burn_in, 1 / divergence.weight, power)
-    first = max(model.order for model in models)
-    n_parameters = max(group.n_parameters() for group in groups)
-    log_least = log_threshold(min_probability, n_parameters)
-    filter_ = Filter(
-        groups, hazard, model_prior, max_hypotheses, log_least, first, adapts
-    )
-    records = Records(hazard, history, n_kept)
-    judge = Judge(run_length_power, adapts, scaling.burn_in.noise)
-    return Stream(models, scaling, filter_, records, judge)
+    models: Sequence[SegmentModel]
+    scaling: Any
+    hazard: Hazard
+    model_prior: np.ndarray
+    divergence: KL
+    powers: tuple[float | None, float | None]
+    max_hypotheses: int | None
+    min_probability: float
+    history: int
+    n_kept: int
+    adapts: bool
+
+    @property
+    def measures_scale(self) -> bool:
+        """Whether units are measured, for real numbers only."""
+        return isinstance(self.scaling, str) and self.models[0].support == "real"
+
+    def measure(self, columns: Sequence[np.ndarray], n_features: int) -> Scaling:
+        """Units of the series, from their first rows or as given."""
+        given = resolve_scaling(self.scaling, len(columns))
+        return measure(columns, given, self.models[0].support, n_features)
+
+    def stream(self, scaling: Scaling) -> Stream:
+        """Assemble a stream, before its first row."""
+        power, run_length_power = self.powers
+        temper = 1 / self.divergence.weight
+        groups = make_groups(self.models, scaling.burn_in, temper, power)
+        n_parameters = max(group.n_parameters() for group in groups)
+        filter_ = Filter(
+            groups,
+            self.hazard,
+            self.model_prior,
+            self.max_hypotheses,
+            log_threshold(self.min_probability, n_parameters),
+            max(model.order for model in self.models),
+            self.adapts,
+        )
+        records = Records(self.hazard, self.history, self.n_kept)
+        judge = Judge(run_length_power, self.adapts, scaling.burn_in.noise)
+        return Stream(self.models, scaling, filter_, records, judge)

@@ -1,12 +1,11 @@
 """Which columns of X are series, and which are exogenous features of regressions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Columns", "Pending", "find_columns", "labels_of"]
+__all__ = ["Columns", "find_columns", "labels_of"]
 
 
 class Columns:
@@ -74,18 +73,3 @@ def labels_of(X: Any) -> np.ndarray | None:
     if index is None or callable(index):  # lists have a method of that name
         return None
     return index.to_numpy()
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Rows of an incomplete burn-in, with their labels."""
-
-    X: np.ndarray
-    labels: np.ndarray | None
-
-    @staticmethod
-    def join(parts: Sequence["Pending"]) -> "Pending":
-        """Concatenate rows, and their labels if all have some."""
-        labels = [part.labels for part in parts if part.labels is not None]
-        joined = np.concatenate(labels) if len(labels) == len(parts) else None
-        return Pending(np.concatenate([part.X for part in parts]), joined)

@@ -1,6 +1,5 @@
 """The detector as a scikit-learn estimator."""
 
-import time
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Self
@@ -11,10 +10,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import validate_data
 
 from skvi.changepoint._assembly import (
+    Settings,
     check_adaption,
     check_losses,
-    make_scaling,
-    make_stream,
     power_of,
     resolve_divergence,
     resolve_hazard,
@@ -22,11 +20,11 @@ from skvi.changepoint._assembly import (
     resolve_models,
     resolve_prior,
     resolve_run_length_loss,
+    resolve_scaling,
 )
-from skvi.changepoint._columns import Pending, find_columns, labels_of
-from skvi.changepoint._interrupts import interrupts_between_rows
+from skvi.changepoint._columns import find_columns, labels_of
+from skvi.changepoint._feed import Batch, Feed
 from skvi.changepoint._results import Results
-from skvi.changepoint._stream import Stream
 from skvi.changepoint.base import Hazard, SegmentModel
 from skvi.divergences import KL
 from skvi.losses import BetaLoss, LogLoss
@@ -36,7 +34,6 @@ __all__ = ["BayesianChangepointDetector"]
 
 # Default number of burn-in rows of a stream.
 STREAM_BURN_IN = 100
-SECONDS_BETWEEN_LINES = 1.0
 
 
 class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
@@ -90,8 +87,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         / scale. "auto" takes the median and a robust scale of the burn-in (for counts
         and binary data: 0 and 1); None is (0, 1).
     burn_in : int, default=None
-        Number of initial rows from which the priors are scaled. None: all rows of
-        `fit`; in a stream that begins with `partial_fit`, the first 100 rows.
+        Number of rows from which the priors are scaled, for each series from where its
+        values begin to vary. None: all rows of `fit`, and 100 rows of a stream. A
+        series that is constant for longer gets its scale when it begins to vary.
     max_hypotheses : int, default=200
         Maximum number of hypotheses to keep, each a pair of a first row and a model;
         the least probable ones are dropped. None sets no limit: the cost may grow with
@@ -303,18 +301,23 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             Ctrl-C was pressed. The rows so far, and up to 31 more, have been processed,
             and `partial_fit` can continue with row ``n_rows_seen_``.
         """
-        labels = labels_of(X)
-        X = self._check(X, reset=True)
-        self._pending = None
-        stream = self._begin(X, X[: self.burn_in], max(len(X), self.history))
-        return self._run(stream, X, labels)
+        rows = self._begin(X)
+        n = len(rows)
+        self._feed = self._new_feed(rows, self.burn_in or n, max(n, self.history))
+        name = type(self).__name__ if self.verbose else None
+        try:
+            self._feed.push(rows, closes=True, name=name)
+        finally:
+            self._feed.burn_in = self.burn_in or STREAM_BURN_IN
+        return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Process the next rows of a series.
 
-        Until the burn-in is complete, results are those of a fit to the rows so far.
-        Afterwards, the results do not depend on how the stream is divided into calls.
+        Until the burn-in is complete, results are those of a fit to the rows so far,
+        computed on request. Afterwards, they do not depend on how the stream is divided
+        into calls.
 
         Parameters
         ----------
@@ -334,33 +337,22 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         KeyboardInterrupt
             As `fit`.
         """
-        is_first = "_stream" not in vars(self)
-        labels = labels_of(X)
-        X = self._check(X, reset=is_first)
-        if not is_first and self._pending is None:
-            return self._run(self._stream, X, labels)
-        # Until the burn-in is complete, every call starts from scratch.
-        before = [] if is_first else [self._pending]
-        rows = Pending.join([*before, Pending(X, labels)])
-        n = self.burn_in or STREAM_BURN_IN
-        stream = self._begin(rows.X, rows.X[:n], self.history)
-        self._pending = rows if len(rows.X) < n else None
-        return self._run(stream, rows.X, rows.labels)
+        if "_feed" in vars(self):
+            rows = self._batch(X, reset=False)
+        else:
+            rows = self._begin(X)
+            burn_in = self.burn_in or STREAM_BURN_IN
+            self._feed = self._new_feed(rows, burn_in, self.history)
+        self._feed.push(rows, name=type(self).__name__ if self.verbose else None)
+        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
 
-    def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
-        return validate_data(
-            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
-        )
-
-    def _begin(self, X: np.ndarray, first_rows: np.ndarray, n_kept: int) -> Stream:
-        """Resolve the parameters, and begin a stream."""
-        names = getattr(self, "feature_names_in_", None)
-        self._columns = find_columns(self.feature_columns, X.shape[1], names)
+    def _begin(self, X: ArrayLike) -> Batch:
+        """Resolve the parameters, and check the first rows."""
         self.models_ = resolve_models(self.models)
         self.hazard_ = resolve_hazard(self.hazard)
         self.model_prior_ = resolve_prior(self.model_prior, len(self.models_))
@@ -371,18 +363,23 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         check_losses(self.loss_function_, self.run_length_loss_)
         check_adaption(self.adapt_beta, self.run_length_loss_)
         self.divergence_ = resolve_divergence(self.divergence, self.models_)
-        series, features = self._columns.split(first_rows, self.models_[0].support)
-        self._scaling = make_scaling(
-            series, self.scaling, self.models_, features.shape[1]
-        )
-        self.location_, self.scale_ = self._scaling.location, self._scaling.scale
-        self._stream = self._new_stream(n_kept)
-        return self._stream
+        return self._batch(X, reset=True)
 
-    def _new_stream(self, n_kept: int) -> Stream:
-        return make_stream(
+    def _batch(self, X: ArrayLike, reset: bool) -> Batch:
+        labels = labels_of(X)
+        X = validate_data(
+            self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
+        )
+        if reset:
+            names = getattr(self, "feature_names_in_", None)
+            self._columns = find_columns(self.feature_columns, X.shape[1], names)
+        series, features = self._columns.split(X, self.models_[0].support)
+        return Batch(series, features, labels)
+
+    def _new_feed(self, rows: Batch, burn_in: int, n_kept: int) -> Feed:
+        settings = Settings(
             self.models_,
-            self._scaling,
+            self.scaling,
             self.hazard_,
             self.model_prior_,
             self.divergence_,
@@ -393,18 +390,5 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             n_kept,
             self.adapt_beta,
         )
-
-    def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
-        """Push rows, until the last one or Ctrl-C."""
-        series, features = self._columns.split(X, self.models_[0].support)
-        told = time.monotonic()
-        with interrupts_between_rows() as interrupt:
-            i = 0
-            while i < len(X) and not interrupt.came:
-                rest = labels if labels is None else labels[i:]
-                i += stream.push(series[i:], features[i:], rest)
-                if self.verbose and time.monotonic() - told > SECONDS_BETWEEN_LINES:
-                    told = time.monotonic()
-                    name = type(self).__name__
-                    print(f"[{name}] row {i} of {len(X)}", flush=True)  # noqa: T201
-        return self
+        resolve_scaling(self.scaling, rows.values.shape[1])
+        return Feed(settings, burn_in, rows.values.shape[1])

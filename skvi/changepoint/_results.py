@@ -1,14 +1,16 @@
 """Results of a detector for the rows that it has seen."""
 
 from copy import copy
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from skvi.changepoint._columns import Columns, labels_of
+from skvi.changepoint._columns import Columns
+from skvi.changepoint._feed import Batch, Feed
+from skvi.changepoint._scaling import Scaling
 from skvi.changepoint._stream import Stream
 
 __all__ = ["Results"]
@@ -17,17 +19,11 @@ __all__ = ["Results"]
 class Results(BaseEstimator):
     """Attributes that are computed on access, from the state of the stream."""
 
-    _stream: Stream
+    _feed: Feed
     _columns: Columns
     threshold: float
 
-    def _check(self, X: ArrayLike, reset: bool) -> np.ndarray:
-        raise NotImplementedError
-
-    def _new_stream(self, n_kept: int) -> Stream:
-        raise NotImplementedError
-
-    def _run(self, stream: Stream, X: np.ndarray, labels: np.ndarray | None) -> Self:
+    def _batch(self, X: ArrayLike, reset: bool) -> Batch:
         raise NotImplementedError
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -46,7 +42,7 @@ class Results(BaseEstimator):
         detector = self._replay(X)
         return detector.labels_
 
-    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: Any = None) -> "Results":
         """Detect the changepoints of a series."""
         raise NotImplementedError
 
@@ -158,28 +154,45 @@ class Results(BaseEstimator):
     def _replay(self, X: ArrayLike) -> "Results":
         """Run a series from its first row, with the priors of the fit."""
         check_is_fitted(self)
-        labels = labels_of(X)
-        X = self._check(X, reset=False)
+        rows = self._batch(X, reset=False)
         other = copy(self)
-        other._stream = other._new_stream(len(X))
-        return other._run(other._stream, X, labels)
+        other._feed = self._feed.replay(rows)
+        return other
 
-    def _of_stream(self) -> Stream:
-        if "_stream" not in vars(self):
+    def _fitted(self) -> Feed:
+        if "_feed" not in vars(self):
             raise AttributeError(
                 f"This {type(self).__name__} is not fitted; call fit or partial_fit."
             )
-        return self._stream
+        return self._feed
+
+    @property
+    def _stream(self) -> Stream:
+        return self._fitted().current
+
+    @property
+    def _scaling(self) -> Scaling:
+        return self._stream.scaling
+
+    @property
+    def location_(self) -> np.ndarray:
+        """Zero of the units in which models see the series, (n_series,)."""
+        return self._scaling.location
+
+    @property
+    def scale_(self) -> np.ndarray:
+        """Size of these units, (n_series,)."""
+        return self._scaling.scale
 
     @property
     def n_rows_seen_(self) -> int:
         """Number of rows so far."""
-        return self._of_stream().filter.t
+        return self._fitted().n_rows
 
     @property
     def first_row_(self) -> int:
         """Index of the row that the first entry of the per-row arrays refers to."""
-        records = self._of_stream().records
+        records = self._stream.records
         return records.n_rows - records.n_known()
 
     @property
@@ -190,7 +203,7 @@ class Results(BaseEstimator):
     @property
     def changepoint_labels_(self) -> np.ndarray:
         """The changepoints' labels in the index of X, such as dates."""
-        labels = self._of_stream().labels
+        labels = self._stream.labels
         return np.array([labels.get(s, s) for s in self.changepoints_])
 
     @property
@@ -207,7 +220,7 @@ class Results(BaseEstimator):
     @property
     def change_probability_(self) -> np.ndarray:
         """Probability that a row is the first of a segment, given all rows."""
-        return np.clip(self._of_stream().records.smoothed(), 0.0, 1.0)
+        return np.clip(self._stream.records.smoothed(), 0.0, 1.0)
 
     @property
     def run_lengths_(self) -> np.ndarray:
@@ -222,7 +235,7 @@ class Results(BaseEstimator):
     @property
     def model_posterior_(self) -> np.ndarray:
         """Probability of every model in the current segment."""
-        stream = self._of_stream()
+        stream = self._stream
         posterior = stream.filter.posterior()
         if not len(posterior.start):
             return stream.filter.model_prior.copy()
@@ -231,49 +244,51 @@ class Results(BaseEstimator):
     @property
     def log_evidence_(self) -> float:
         """Joint log density of all rows, in nats; a lower bound if any was dropped."""
-        stream = self._of_stream()
+        stream = self._stream
         return stream.filter.log_evidence + stream.log_jacobian
 
     @property
     def dropped_mass_(self) -> float:
         """Sum of the probabilities that hypotheses had when they were dropped."""
-        return self._of_stream().filter.dropped_mass
+        return self._stream.filter.dropped_mass
 
     @property
     def run_length_beta_(self) -> float:
         """Order of the loss by which hypotheses are weighted; 1 is the log loss."""
-        return 1 + (self._of_stream().judge.power or 0.0)
+        return 1 + (self._stream.judge.power or 0.0)
 
     @property
     def log_densities_(self) -> np.ndarray:
         """Log density of every kept row, given the rows before it, in nats."""
-        return self._of_stream().records.column("log_density")
+        column = self._stream.records.column
+        return column("log_density") - column("scored") @ np.log(self.scale_)
 
     @property
     def predictions_(self) -> np.ndarray:
         """Prediction of every kept row from those before it: (n_samples, n_series)."""
-        return self._of_stream().records.column("mean")
+        mean = self._stream.records.column("mean")
+        return self.location_ + self.scale_ * mean
 
     @property
     def prediction_stds_(self) -> np.ndarray:
         """Standard deviations of `predictions_`."""
-        return self._of_stream().records.column("std")
+        return self.scale_ * self._stream.records.column("std")
 
     @property
     def model_posteriors_(self) -> np.ndarray:
         """`model_posterior_` after every kept row: (n_samples, n_models)."""
-        return self._of_stream().records.column("models")
+        return self._stream.records.column("models")
 
     def _segments(self) -> list[tuple[int, int]]:
         """First row and model of the segments that pass the threshold."""
-        stream = self._of_stream()
+        stream = self._stream
         first, *rest = stream.filter.segmentation()
         starts = np.array([s for s, _ in rest], dtype=int)
         sure = stream.records.supports(starts) >= self.threshold
         return [first, *(segment for segment, x in zip(rest, sure, strict=True) if x)]
 
     def _run_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        stream = self._of_stream()
+        stream = self._stream
         posterior = stream.filter.posterior()
         lengths, place = np.unique(
             stream.filter.t - posterior.start, return_inverse=True

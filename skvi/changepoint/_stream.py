@@ -55,7 +55,8 @@ class Stream:
         # predictions.
         self.past = np.zeros((self.order, n_series))
         self.observed = np.zeros((self.order, n_series), bool)
-        self.log_jacobian = 0.0
+        # Values of every series that the evidence includes.
+        self.n_scored = np.zeros(n_series)
         self.next_collection = COLLECT_EVERY
         # Labels of rows that may turn out to be changepoints, such as dates.
         self.labels: dict[int, Any] = {}
@@ -97,7 +98,10 @@ class Stream:
         judgment = self.judge(readings, usable)
         passed = filter_.advance(judgment.gain, usable.any(1), judgment.slope)
         mean, std = predict(readings, passed.predictive)
-        self._remember(mean, std, self._densities(judgment, passed, usable), passed)
+        density = self._densities(judgment, passed, usable)
+        self.n_scored += usable.sum(0)
+        rows_seen = {"mean": mean, "std": std, "scored": usable, "log_density": density}
+        self._remember(rows_seen, passed)
         self._shift(np.where(seen, values, mean), seen)
         return n
 
@@ -145,28 +149,30 @@ class Stream:
         known = np.where(usable, values, 0.0)
         return Window(known, past, features, self.filter.t), usable
 
+    @property
+    def log_jacobian(self) -> float:
+        """Log density in units of the series, relative to that in units of models."""
+        return -float(self.n_scored @ np.log(self.scaling.scale))
+
     def _densities(
         self, judgment: Judgment, passed: Passed, usable: np.ndarray
     ) -> np.ndarray:
-        """Log densities of rows, given those before them, in units of the series."""
-        found = passed.log_total
-        if self.judge.power is not None:
-            density = np.where(passed.predictive > 0, judgment.density, -np.inf)
-            top = density.max(1)
-            total = (passed.predictive * np.exp(density - top[:, None])).sum(1)
-            found = np.where(usable.any(1), top + np.log(total), 0.0)
-        units = (usable * np.log(self.scaling.scale)).sum(1)
-        for unit in units.tolist():
-            self.log_jacobian -= unit
-        return found - units
+        """Log densities of rows, given those before them, in units of the models."""
+        if self.judge.power is None:
+            return passed.log_total
+        density = np.where(passed.predictive > 0, judgment.density, -np.inf)
+        top = density.max(1)
+        total = (passed.predictive * np.exp(density - top[:, None])).sum(1)
+        return np.where(usable.any(1), top + np.log(total), 0.0)
 
     def _wait(self, values: np.ndarray, seen: np.ndarray) -> None:
         """Rows that only serve as the past of others."""
         n, n_series = values.shape
         self.filter.t += n
         row = {
-            "mean": np.tile(self.scaling.location, (n, 1)),
+            "mean": np.zeros((n, n_series)),
             "std": np.full((n, n_series), np.inf),
+            "scored": np.zeros((n, n_series), bool),
             "log_density": np.zeros(n),
             "models": np.zeros((n, len(self.models))),
             "run_length": np.zeros(n),
@@ -174,24 +180,17 @@ class Stream:
         self.records.wait(row)
         self._shift(np.where(seen, values, 0.0), seen)
 
-    def _remember(
-        self, mean: np.ndarray, std: np.ndarray, density: np.ndarray, passed: Passed
-    ) -> None:
-        scaling, filter_, p = self.scaling, self.filter, passed.posterior
+    def _remember(self, rows: dict[str, np.ndarray], passed: Passed) -> None:
+        """Record rows, in units of the models, whose scale may still be measured."""
+        filter_, p = self.filter, passed.posterior
         block, n_models = filter_.block, len(self.models)
         models = np.ones((len(p), 1))
         if n_models > 1:
             of = [np.where(block.model == m, p, 0.0).sum(1) for m in range(n_models)]
             models = np.stack(of, -1)
         index = np.arange(filter_.t - len(p), filter_.t)
-        rows = {
-            "mean": scaling.location + scaling.scale * mean,
-            "std": scaling.scale * std,
-            "log_density": density,
-            "models": models,
-            "run_length": index - np.einsum("rk,k->r", p, 1.0 * block.start),
-        }
-        self.records.add(block, rows)
+        lengths = index - np.einsum("rk,k->r", p, 1.0 * block.start)
+        self.records.add(block, rows | {"models": models, "run_length": lengths})
         if filter_.t >= self.next_collection and filter_.t == block.end:
             self.next_collection = filter_.t + COLLECT_EVERY
             kept = filter_.collect()

@@ -54,8 +54,8 @@ def test_one_series_that_changes_among_many_is_found(n_series, shift):
     ids=str,
 )
 def test_other_models_of_many_series(model, after):
-    """Wrong variant, caught by known noise and trials: the threshold does not know the number of
-    parameters."""
+    """Wrong variant, caught by known noise and trials: the threshold does not know the
+    number of parameters."""
     d, n = 10, 300
     rng, changed = np.random.default_rng(1), np.zeros((n, d))
     changed[200:, 0] = 1.0

@@ -34,6 +34,20 @@ VARIANTS = [
         "new segments of many series are dropped before they have paid",
     ),
     _v(
+        "changepoint-units-again",
+        "_feed.py",
+        "self.asleep &= begins >= len(rows)",
+        "self.asleep &= False",
+        "the scale of a series that begins with a constant is never measured",
+    ),
+    _v(
+        "changepoint-units-constant-start",
+        "_feed.py",
+        "starts = np.where(begins < len(rows), np.maximum(begins - 1, 0), 0)",
+        "starts = 0 * begins",
+        "units are measured from the constant with which a series begins, too",
+    ),
+    _v(
         "changepoint-smoothing-hazard",
         "_records.py",
         "ends = before * hazard",
@@ -106,8 +120,8 @@ VARIANTS = [
     _v(
         "changepoint-jacobian",
         "_stream.py",
-        "self.log_jacobian -= unit",
-        "self.log_jacobian += unit",
+        "return -float(self.n_scored @ np.log(self.scaling.scale))",
+        "return float(self.n_scored @ np.log(self.scaling.scale))",
         "sign of the log scale in the evidence",
     ),
     _v(

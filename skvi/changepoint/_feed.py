@@ -1,0 +1,189 @@
+"""Rows on their way into a stream: they wait until their units have been measured."""
+
+import time
+from collections.abc import Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from skvi.changepoint._assembly import Settings
+from skvi.changepoint._interrupts import interrupts_between_rows
+from skvi.changepoint._scaling import first_change, first_observed, scale_of
+from skvi.changepoint._stream import Stream
+
+__all__ = ["Batch", "Feed"]
+
+SECONDS_BETWEEN_LINES = 1.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows: (n, n_series), (n, n_features), and (n,) labels or None."""
+
+    values: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> "Batch":
+        labels = None if self.labels is None else self.labels[rows]
+        return Batch(self.values[rows], self.features[rows], labels)
+
+    @staticmethod
+    def join(parts: Sequence["Batch"]) -> "Batch":
+        """Concatenate rows, and their labels if all have some."""
+        labels = [part.labels for part in parts if part.labels is not None]
+        return Batch(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.features for part in parts]),
+            np.concatenate(labels) if len(labels) == len(parts) else None,
+        )
+
+
+class Feed:
+    """A stream, and the rows after it whose units are not settled yet.
+
+    The units of a series are measured from `burn_in` rows: those from which it begins
+    to vary. A series that is constant for longer is 0 in all units whose location is
+    the constant, whatever the scale: the scale is measured when values begin to vary,
+    and the rows since then wait, once more. The stream of waiting rows, in units of
+    those so far, is computed on request.
+
+    Parameters
+    ----------
+    settings : Settings
+    burn_in : int
+    n_series : int
+    """
+
+    def __init__(self, settings: Settings, burn_in: int, n_series: int) -> None:
+        self.settings, self.burn_in = settings, burn_in
+        # The stream up to the first row that waits.
+        self.settled: Stream | None = None
+        self.waiting: Batch | None = None
+        # Series that have not varied so far, and their constants; NaN: never observed.
+        self.asleep = np.full(n_series, settings.measures_scale)
+        self.level = np.full(n_series, np.nan)
+        self._current: Stream | None = None
+
+    def push(self, rows: Batch, closes: bool = False, name: str | None = None) -> None:
+        """Take the next rows; process those whose units are known.
+
+        Parameters
+        ----------
+        rows : Batch
+        closes : bool
+            Whether units are settled with these rows, however few there are.
+        name : str, optional
+            Progress is printed under this name.
+        """
+        if self.waiting is not None:
+            rows = Batch.join([self.waiting, rows])
+        self.waiting = self._current = None
+        while len(rows):
+            begins = self._begins(rows)
+            n = self._n_settled(begins, len(rows))
+            if n > len(rows) and not closes:
+                self.waiting = rows
+                return
+            now, rows = rows[:n], rows[n:]
+            self.settled = self._settle(self.settled, now, begins)
+            self._notice(now, begins)
+            run(self.settled, now, name)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows so far."""
+        n = 0 if self.settled is None else self.settled.filter.t
+        return n + (0 if self.waiting is None else len(self.waiting))
+
+    @property
+    def current(self) -> Stream:
+        """The stream after all rows, in units measured from those so far."""
+        if self.waiting is None and self.settled is not None:
+            return self.settled
+        if self._current is None:
+            rows = self.waiting
+            stream = deepcopy(self.settled)
+            stream = self._settle(stream, rows, self._begins(rows))
+            run(stream, rows)
+            self._current = stream
+        return self._current
+
+    def replay(self, rows: Batch) -> Self:
+        """Return a feed of other rows in the same units, from the first row on."""
+        other = copy(self)
+        settings = replace(self.settings, n_kept=len(rows))
+        other.settled = settings.stream(self.current.scaling)
+        other.waiting = other._current = None
+        run(other.settled, rows)
+        return other
+
+    def _begins(self, rows: Batch) -> np.ndarray:
+        """First of the rows in which each series varies, if it did not before."""
+        n = len(rows)
+        return np.array(
+            [
+                first_change(column, level) if asleep else n
+                for column, level, asleep in zip(
+                    rows.values.T, self.level, self.asleep, strict=True
+                )
+            ]
+        )
+
+    def _n_settled(self, begins: np.ndarray, n_rows: int) -> int:
+        """Number of rows to process next; more than there are if they wait."""
+        begins = begins[self.asleep]
+        if self.settled is not None:
+            first = int(begins.min(initial=n_rows))
+            if first > 0:
+                return first
+        n = 0 if self.settled is not None else self.burn_in
+        for begin in np.sort(begins[begins < n_rows]).tolist():
+            if begin < max(n, 1):
+                n = max(n, begin + max(self.burn_in - 1, 1))
+        return n
+
+    def _settle(self, stream: Stream | None, rows: Batch, begins: np.ndarray) -> Stream:
+        """Stream in units that suit the rows, which it has not processed yet."""
+        columns = rows.values.T
+        if stream is None:
+            starts = np.where(begins < len(rows), np.maximum(begins - 1, 0), 0)
+            parts = [
+                column[start : start + self.burn_in]
+                for column, start in zip(columns, starts.tolist(), strict=True)
+            ]
+            scaling = self.settings.measure(parts, rows.features.shape[1])
+            return self.settings.stream(scaling)
+        location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
+        for j in np.flatnonzero(self.asleep).tolist():
+            if np.isnan(self.level[j]):
+                location[j] = first_observed(columns[j], location[j])
+            if begins[j] < len(rows):
+                varied = columns[j, begins[j] : begins[j] + self.burn_in - 1]
+                scale[j] = scale_of(np.append(location[j], varied))
+        stream.scaling = replace(stream.scaling, location=location, scale=scale)
+        return stream
+
+    def _notice(self, rows: Batch, begins: np.ndarray) -> None:
+        """Remember which series have varied, and the constants of the others."""
+        for j in np.flatnonzero(self.asleep & np.isnan(self.level)).tolist():
+            self.level[j] = first_observed(rows.values[:, j], np.nan)
+        self.asleep &= begins >= len(rows)
+
+
+def run(stream: Stream, rows: Batch, name: str | None = None) -> None:
+    """Push rows, until the last one or Ctrl-C; print the progress under a name."""
+    told = time.monotonic()
+    with interrupts_between_rows() as interrupt:
+        i = 0
+        while i < len(rows) and not interrupt.came:
+            rest = rows[i:]
+            i += stream.push(rest.values, rest.features, rest.labels)
+            if name and time.monotonic() - told > SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                print(f"[{name}] row {i} of {len(rows)}", flush=True)  # noqa: T201
