@@ -38,19 +38,7 @@ from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss, LogLoss
 from skvi.losses.base import Loss
 
-__all__ = [
-    "Settings",
-    "check_adaption",
-    "check_losses",
-    "power_of",
-    "resolve_divergence",
-    "resolve_hazard",
-    "resolve_loss",
-    "resolve_models",
-    "resolve_prior",
-    "resolve_run_length_loss",
-    "resolve_scaling",
-]
+__all__ = ["Settings"]
 
 # Standard deviations from the prediction at which a row has the largest influence.
 INFLUENCE_PEAK = 2.0
@@ -281,8 +269,7 @@ class Settings:
     hazard : Hazard
     model_prior : ndarray of shape (n_models,)
     divergence : KL
-    powers : (float or None, float or None)
-        beta - 1 of the losses of the parameters and of the run length.
+    loss, run_length_loss : Loss
     max_hypotheses : int or None
     min_probability : float
     history, n_kept : int
@@ -296,12 +283,39 @@ class Settings:
     hazard: Hazard
     model_prior: np.ndarray
     divergence: KL
-    powers: tuple[float | None, float | None]
+    loss: Loss
+    run_length_loss: Loss
     max_hypotheses: int | None
     min_probability: float
     history: int
     n_kept: int
     adapts: bool
+
+    @classmethod
+    def of(cls, detector: Any, n_series: int) -> "Settings":
+        """Resolve the parameters of a detector; raise if they do not fit together."""
+        models = resolve_models(detector.models)
+        loss = resolve_loss(detector.loss, models)
+        run_length_loss = resolve_run_length_loss(
+            detector.run_length_loss, detector.loss, models
+        )
+        check_losses(loss, run_length_loss)
+        check_adaption(detector.adapt_beta, run_length_loss)
+        resolve_scaling(detector.scaling, n_series)
+        return cls(
+            models,
+            detector.scaling,
+            resolve_hazard(detector.hazard),
+            resolve_prior(detector.model_prior, len(models)),
+            resolve_divergence(detector.divergence, models),
+            loss,
+            run_length_loss,
+            detector.max_hypotheses,
+            detector.min_probability,
+            detector.history,
+            detector.history,
+            detector.adapt_beta,
+        )
 
     @property
     def measures_scale(self) -> bool:
@@ -315,9 +329,8 @@ class Settings:
 
     def stream(self, scaling: Scaling) -> Stream:
         """Assemble a stream, before its first row."""
-        power, run_length_power = self.powers
         temper = 1 / self.divergence.weight
-        groups = make_groups(self.models, scaling.burn_in, temper, power)
+        groups = make_groups(self.models, scaling.burn_in, temper, power_of(self.loss))
         n_parameters = max(group.n_parameters() for group in groups)
         filter_ = Filter(
             groups,
@@ -329,5 +342,6 @@ class Settings:
             self.adapts,
         )
         records = Records(self.hazard, self.history, self.n_kept)
-        judge = Judge(run_length_power, self.adapts, scaling.burn_in.noise)
+        power = power_of(self.run_length_loss)
+        judge = Judge(power, self.adapts, scaling.burn_in.noise)
         return Stream(self.models, scaling, filter_, records, judge)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Columns", "find_columns", "labels_of"]
+__all__ = ["Columns", "as_table", "find_columns", "labels_of"]
 
 
 class Columns:
@@ -65,6 +65,19 @@ def find_columns(
         else:
             found.append(int(column))
     return Columns(n_columns, found)
+
+
+def as_table(X: Any, is_series: bool) -> Any:
+    """Return a one-dimensional container as a column, if it can only be one series."""
+    if isinstance(X, (list, tuple)):
+        is_flat = all(np.isscalar(value) for value in X)
+    else:
+        is_flat = len(getattr(X, "shape", ())) == 1
+    if not (is_flat and is_series):
+        return X
+    if hasattr(X, "to_frame") and hasattr(X, "index"):
+        return X.to_frame(0)  # pandas: its missing values are kept
+    return np.reshape(np.asarray(X), (-1, 1))
 
 
 def labels_of(X: Any) -> np.ndarray | None:

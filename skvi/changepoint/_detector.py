@@ -1,6 +1,7 @@
 """The detector as a scikit-learn estimator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -9,26 +10,17 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import validate_data
 
-from skvi.changepoint._assembly import (
-    Settings,
-    check_adaption,
-    check_losses,
-    power_of,
-    resolve_divergence,
-    resolve_hazard,
-    resolve_loss,
-    resolve_models,
-    resolve_prior,
-    resolve_run_length_loss,
-    resolve_scaling,
-)
-from skvi.changepoint._columns import find_columns, labels_of
+from skvi.changepoint._assembly import Settings
+from skvi.changepoint._columns import as_table, find_columns, labels_of
+from skvi.changepoint._discrete import misfits
 from skvi.changepoint._feed import Batch, Feed
 from skvi.changepoint._results import Results
 from skvi.changepoint.base import Hazard, SegmentModel
 from skvi.divergences import KL
+from skvi.exceptions import SkviWarning
 from skvi.losses import BetaLoss, LogLoss
-from skvi.utils._validation import Interval, StrOptions, _fit_context
+from skvi.utils._validation import Interval, StrOptions, _fit_context, refuse_dates
+from skvi.utils._warnings import warn_user
 
 __all__ = ["BayesianChangepointDetector"]
 
@@ -105,8 +97,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         all: the most probable of very many segmentations also contains changes whose
         position is very uncertain.
     history : int, default=5000
-        Minimum number of later rows used for the smoothed probability that a row began
-        a segment. The hypotheses of up to twice as many rows are kept in memory.
+        Minimum number of later rows that `change_probability_` takes into account. The
+        hypotheses of up to twice as many rows are kept in memory.
     verbose : int, default=0
         If positive, the progress of a long fit is printed every second.
 
@@ -137,8 +129,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Predictive log density of every row, given the rows before it, in nats.
     log_evidence_ : float
         Log density of the whole series, in nats; a lower bound if hypotheses were
-        dropped. With a robust `run_length_loss` it is a generalized evidence, which
-        cannot be compared with that of another loss.
+        dropped. It is comparable between detectors of the same kind of values only: of
+        "poisson" and "bernoulli" it is a probability. With a robust `run_length_loss`
+        it is a generalized evidence, comparable with no other.
     dropped_mass_ : float
         Sum of the probabilities that dropped hypotheses had when they were dropped. In
         the mean over series drawn from the models and the hazard, it bounds the
@@ -177,14 +170,10 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     the divergence from the prior, and hypotheses are weighted by the beta loss of their
     predictions. The most probable segmentation is that of the joint posterior.
 
-    Only the Kullback-Leibler divergence is offered: with any other, the contributions
-    of rows are not additive, and rows could not be processed one at a time.
-
-    The beta loss depends on units: densities are taken in units of the noise of the
-    burn-in, estimated from differences of neighboring rows.
-
-    The posterior of a new segment is fully optimized after each row. From 25 rows on it
-    takes one step per row, and older rows keep the influence that they had by then.
+    Only the Kullback-Leibler divergence is offered: with any other, rows could not be
+    processed one at a time. The beta loss takes densities in units of the noise of the
+    burn-in. The robust posterior of a segment is optimal up to 25 rows; from then on it
+    takes one step per row, and older rows keep their influence.
 
     References
     ----------
@@ -223,11 +212,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     """
 
     _parameter_constraints: dict = {
-        "models": [
-            str,
-            SegmentModel,
-            "array-like",
-        ],
+        "models": [str, SegmentModel, "array-like"],
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
         "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
         "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
@@ -284,8 +269,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            The rows of a series in their order, NaN where missing.
+        X : array-like of shape (n_samples, n_features) or (n_samples,)
+            The rows of a series in their order, NaN where missing. Dates belong into
+            the index of a DataFrame or Series.
         y : None
             Ignored.
 
@@ -301,14 +287,15 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             Ctrl-C was pressed. The rows so far, and up to 31 more, have been processed,
             and `partial_fit` can continue with row ``n_rows_seen_``.
         """
-        rows = self._begin(X)
+        rows = self._batch(X, reset=True, is_series=True)
         n = len(rows)
-        self._feed = self._new_feed(rows, self.burn_in or n, max(n, self.history))
+        self._begin(rows, self.burn_in or n, max(n, self.history))
         name = type(self).__name__ if self.verbose else None
         try:
             self._feed.push(rows, closes=True, name=name)
         finally:
             self._feed.burn_in = self.burn_in or STREAM_BURN_IN
+        self._warn(is_complete=True)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -338,12 +325,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
             As `fit`.
         """
         if "_feed" in vars(self):
-            rows = self._batch(X, reset=False)
+            rows = self._batch(X)
         else:
-            rows = self._begin(X)
-            burn_in = self.burn_in or STREAM_BURN_IN
-            self._feed = self._new_feed(rows, burn_in, self.history)
+            rows = self._batch(X, reset=True)
+            self._begin(rows, self.burn_in or STREAM_BURN_IN, self.history)
         self._feed.push(rows, name=type(self).__name__ if self.verbose else None)
+        self._warn(is_complete=False)
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -351,44 +338,40 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
-    def _begin(self, X: ArrayLike) -> Batch:
-        """Resolve the parameters, and check the first rows."""
-        self.models_ = resolve_models(self.models)
-        self.hazard_ = resolve_hazard(self.hazard)
-        self.model_prior_ = resolve_prior(self.model_prior, len(self.models_))
-        self.loss_function_ = resolve_loss(self.loss, self.models_)
-        self.run_length_loss_ = resolve_run_length_loss(
-            self.run_length_loss, self.loss, self.models_
-        )
-        check_losses(self.loss_function_, self.run_length_loss_)
-        check_adaption(self.adapt_beta, self.run_length_loss_)
-        self.divergence_ = resolve_divergence(self.divergence, self.models_)
-        return self._batch(X, reset=True)
-
-    def _batch(self, X: ArrayLike, reset: bool) -> Batch:
+    def _batch(
+        self, X: ArrayLike, reset: bool = False, is_series: bool = False
+    ) -> Batch:
+        """Check rows; one dimension is one series for `fit`, and perhaps one row."""
+        refuse_dates(X)
         labels = labels_of(X)
+        X = as_table(X, is_series if reset else self.n_features_in_ == 1)
         X = validate_data(
             self, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan"
         )
         if reset:
             names = getattr(self, "feature_names_in_", None)
             self._columns = find_columns(self.feature_columns, X.shape[1], names)
+            self._resolve(len(self._columns.series))
         series, features = self._columns.split(X, self.models_[0].support)
         return Batch(series, features, labels)
 
-    def _new_feed(self, rows: Batch, burn_in: int, n_kept: int) -> Feed:
-        settings = Settings(
-            self.models_,
-            self.scaling,
-            self.hazard_,
-            self.model_prior_,
-            self.divergence_,
-            (power_of(self.loss_function_), power_of(self.run_length_loss_)),
-            self.max_hypotheses,
-            self.min_probability,
-            self.history,
-            n_kept,
-            self.adapt_beta,
-        )
-        resolve_scaling(self.scaling, rows.values.shape[1])
-        return Feed(settings, burn_in, rows.values.shape[1])
+    def _resolve(self, n_series: int) -> None:
+        """Resolve the parameters."""
+        self._settings = found = Settings.of(self, n_series)
+        self.models_, self.hazard_ = found.models, found.hazard
+        self.model_prior_, self.divergence_ = found.model_prior, found.divergence
+        self.loss_function_ = found.loss
+        self.run_length_loss_ = found.run_length_loss
+
+    def _begin(self, rows: Batch, burn_in: int, n_kept: int) -> None:
+        settings = replace(self._settings, n_kept=n_kept)
+        self._feed = Feed(settings, burn_in, rows.values.shape[1])
+
+    def _warn(self, is_complete: bool) -> None:
+        """Warn once of columns that the models do not suit."""
+        columns, self._feed.measured = self._feed.measured, ()
+        known = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        names = [f"Column {name}" for name in known[self._columns.series]]
+        names = names[: len(columns)]
+        if message := misfits(columns, names, self.models_, is_complete):
+            warn_user(message, SkviWarning)

@@ -69,6 +69,8 @@ class Feed:
         self.asleep = np.full(n_series, settings.measures_scale)
         self.level = np.full(n_series, np.nan)
         self._current: Stream | None = None
+        # The rows of every series from which units were measured, until they are read.
+        self.measured: Sequence[np.ndarray] = ()
 
     def push(self, rows: Batch, closes: bool = False, name: str | None = None) -> None:
         """Take the next rows; process those whose units are known.
@@ -91,6 +93,8 @@ class Feed:
                 self.waiting = rows
                 return
             now, rows = rows[:n], rows[n:]
+            if self.settled is None:
+                self.measured = self._burn_in_of(now, begins)
             self.settled = self._settle(self.settled, now, begins)
             self._notice(now, begins)
             run(self.settled, now, name)
@@ -152,11 +156,7 @@ class Feed:
         """Stream in units that suit the rows, which it has not processed yet."""
         columns = rows.values.T
         if stream is None:
-            starts = np.where(begins < len(rows), np.maximum(begins - 1, 0), 0)
-            parts = [
-                column[start : start + self.burn_in]
-                for column, start in zip(columns, starts.tolist(), strict=True)
-            ]
+            parts = self._burn_in_of(rows, begins)
             scaling = self.settings.measure(parts, rows.features.shape[1])
             return self.settings.stream(scaling)
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
@@ -168,6 +168,14 @@ class Feed:
                 scale[j] = scale_of(np.append(location[j], varied))
         stream.scaling = replace(stream.scaling, location=location, scale=scale)
         return stream
+
+    def _burn_in_of(self, rows: Batch, begins: np.ndarray) -> Sequence[np.ndarray]:
+        """First rows of every series, from the last one before it varies."""
+        starts = np.where(begins < len(rows), np.maximum(begins - 1, 0), 0)
+        return [
+            column[start : start + self.burn_in]
+            for column, start in zip(rows.values.T, starts.tolist(), strict=True)
+        ]
 
     def _notice(self, rows: Batch, begins: np.ndarray) -> None:
         """Remember which series have varied, and the constants of the others."""

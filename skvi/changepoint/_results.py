@@ -23,7 +23,7 @@ class Results(BaseEstimator):
     _columns: Columns
     threshold: float
 
-    def _batch(self, X: ArrayLike, reset: bool) -> Batch:
+    def _batch(self, X: ArrayLike) -> Batch:
         raise NotImplementedError
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -154,7 +154,7 @@ class Results(BaseEstimator):
     def _replay(self, X: ArrayLike) -> "Results":
         """Run a series from its first row, with the priors of the fit."""
         check_is_fitted(self)
-        rows = self._batch(X, reset=False)
+        rows = self._batch(X)
         other = copy(self)
         other._feed = self._feed.replay(rows)
         return other

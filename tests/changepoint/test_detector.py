@@ -20,6 +20,7 @@ from skvi.losses import BetaLoss
 from tests.changepoint.series import jump, state
 
 ORDERED = {
+    "check_fit1d": "one dimension is one series",
     "check_methods_sample_order_invariance": "rows of a series have an order",
     "check_methods_subset_invariance": "a row is judged by those before and after it",
 }

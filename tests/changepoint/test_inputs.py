@@ -14,7 +14,7 @@ from skvi.changepoint import (
     PoissonCounts,
 )
 from skvi.divergences import KL, Renyi
-from skvi.exceptions import IncompatibleComponentsError
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.losses import BetaLoss
 from skvi.priors import Normal
 from tests.changepoint.series import jump, state
@@ -43,7 +43,8 @@ def test_constant_stretches(loss):
     detector = BayesianChangepointDetector(loss=loss)
     assert detector.fit(X).changepoints_.size == 0
     X[60:] = 1.0
-    assert detector.fit(X).changepoints_.tolist() == [60]
+    with pytest.warns(SkviWarning, match="only 0 and 1"):
+        assert detector.fit(X).changepoints_.tolist() == [60]
     X = jump(120)
     X[30:50] = 0.3
     assert 60 in detector.fit(X).changepoints_
@@ -72,7 +73,8 @@ def test_missing_rows():
     detector = BayesianChangepointDetector().fit(X)
     assert detector.changepoints_.tolist() == [100]
     assert np.isfinite(detector.predictions_).all()
-    nothing = BayesianChangepointDetector().fit(np.full((9, 1), np.nan))
+    with pytest.warns(SkviWarning, match="no observed value"):
+        nothing = BayesianChangepointDetector().fit(np.full((9, 1), np.nan))
     assert nothing.log_evidence_ == 0
     assert nothing.changepoints_.size == 0
 

@@ -40,6 +40,7 @@ def test_weaker_divergence_learns_less():
         assert a.predict_next()[0] == pytest.approx(b.predict_next()[0], abs=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Column 0 holds only 0 and 1")
 @pytest.mark.parametrize("model", [KnownNoise(0.7), PoissonCounts(), BernoulliTrials()])
 def test_weaker_divergence_of_other_models(model):
     """Four rows teach what one does. Wrong variant: their number is not divided."""

@@ -48,6 +48,13 @@ VARIANTS = [
         "units are measured from the constant with which a series begins, too",
     ),
     _v(
+        "changepoint-dispersion",
+        "_discrete.py",
+        "kept = np.argsort(gap)[: int((1 - TRIM) * len(gap))]",
+        "gap, kept = np.sqrt(2) * np.abs(column[1:] - column.mean()), slice(None)",
+        "changes of the mean of counts are overdispersion",
+    ),
+    _v(
         "changepoint-smoothing-hazard",
         "_records.py",
         "ends = before * hazard",

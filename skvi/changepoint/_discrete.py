@@ -1,0 +1,116 @@
+"""Columns whose values do not suit the kind of model, and what does."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from skvi.changepoint.base import RegressionModel, SegmentModel
+
+__all__ = ["misfit", "misfits"]
+
+# Probability that two rows are equal from which on the default reports changes that are
+# none: series rounded to steps of one and two standard deviations have 0.28 and 0.51,
+# Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
+MOST_TIES = 1 / 3
+# Fewer rows say too little.
+LEAST_ROWS = 20
+# Rows that the prior of the noise is worth, so that equal rows do not outweigh it.
+ENOUGH_NOISE_DF = 20.0
+# Variance of counts, relative to their mean, beyond which they are not Poisson.
+LARGEST_DISPERSION = 2.0
+# The largest differences are left out, as changes and outliers. About this fraction of
+# the variance of Poisson counts is left.
+TRIM, LEFT = 0.05, 0.75
+
+NO_DENSITY = (
+    "the models have densities, in which a run of equal values is a segment without "
+    "noise: changes and log_evidence_ mean little, and log_evidence_ is not comparable "
+    "with that of probabilities. "
+)
+
+
+def misfits(
+    columns: Sequence[np.ndarray],
+    names: Sequence[str],
+    models: Sequence[SegmentModel],
+    is_complete: bool,
+) -> str | None:
+    """One message about all columns, (n,) each, with NaN where missing, if any.
+
+    Of a column without values it is one only if the series is complete.
+    """
+    found = []
+    for column, name in zip(columns, names, strict=True):
+        seen = column[np.isfinite(column)]
+        if is_complete and not len(seen):
+            found.append(f"{name} has no observed value: nothing is learned from it.")
+        elif (advice := misfit(seen, models)) is not None:
+            found.append(f"{name} {advice}")
+    if not found:
+        return None
+    more = len(found) - 1
+    return found[0] + (f" There are {more} more such columns." if more else "")
+
+
+def misfit(column: np.ndarray, models: Sequence[SegmentModel]) -> str | None:
+    """What the values are that the models do not suit, and what to do, if anything."""
+    support = models[0].support
+    if len(column) < LEAST_ROWS or support == "binary":
+        return None
+    if support == "count":
+        return overdispersed(column)
+    return tied(column, has_noise(models))
+
+
+def has_noise(models: Sequence[SegmentModel]) -> bool:
+    """Whether no segment can be without noise, whatever its rows."""
+    return all(
+        isinstance(model, RegressionModel)
+        and model.noise_scale != "auto"
+        and model.noise_df >= ENOUGH_NOISE_DF
+        for model in models
+    )
+
+
+def tied(column: np.ndarray, has_noise: bool) -> str | None:
+    """Advice on a column with two values, or in which most rows are equal."""
+    values, counts = np.unique(column, return_counts=True)
+    n_values, share = len(values), counts / len(column)
+    if n_values == 1 or (n_values > 2 and (share**2).sum() < MOST_TIES):
+        return None
+    if n_values == 2:
+        first = f"holds only {values[0]:g} and {values[1]:g}; {NO_DENSITY}"
+        if values.tolist() == [0, 1]:
+            return first + 'Use models="bernoulli".'
+        return f'{first}Use models="bernoulli" for X == {values[1]:g}.'
+    top = values[counts.argmax()] + 0.0
+    first = f"holds {top:g} in {share.max():.0%} of the rows; {NO_DENSITY}"
+    are_counts = values[0] >= 0 and (values == np.floor(values)).all()
+    if are_counts and overdispersed(column) is None:
+        return first + 'Use models="poisson".'
+    gaps = np.diff(values)
+    if not are_counts and np.allclose(gaps, gaps.min() * np.rint(gaps / gaps.min())):
+        if has_noise:
+            return None
+        return (
+            f"{first}If it is rounded to steps of {gaps.min():g}, use "
+            f"ConstantMean(noise_scale=1.0, noise_df={ENOUGH_NOISE_DF})."
+        )
+    return (
+        f'{first}Use models="bernoulli" for X != {top:g}, and the values themselves '
+        f"with NaN for {top:g}."
+    )
+
+
+def overdispersed(column: np.ndarray) -> str | None:
+    """Advice on counts whose neighbors differ by more than Poisson counts do."""
+    gap, total = np.abs(np.diff(column)), column[1:] + column[:-1]
+    kept = np.argsort(gap)[: int((1 - TRIM) * len(gap))]
+    dispersion = (gap[kept] ** 2).sum() / max(total[kept].sum(), 1.0) / LEFT
+    if dispersion < LARGEST_DISPERSION:
+        return None
+    return (
+        f"holds counts whose variance is about {dispersion:.1f} times their mean. That "
+        "of Poisson counts is equal to it: changes are reported where there are none. "
+        "Use ConstantMean for 2 * sqrt(X + 3 / 8)."
+    )
