@@ -13,6 +13,7 @@ from skvi.changepoint._regression import (
     VectorAutoregression,
 )
 from skvi.changepoint._rows import BurnIn, Row
+from skvi.changepoint._table import ChangepointTable
 from skvi.changepoint.base import (
     Hazard,
     ObservationModel,
@@ -26,6 +27,7 @@ __all__ = [
     "BernoulliTrials",
     "BurnIn",
     "ChangepointDisplay",
+    "ChangepointTable",
     "ConstantHazard",
     "ConstantMean",
     "Hazard",

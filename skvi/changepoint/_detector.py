@@ -92,10 +92,10 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         for each of them: with p parameters, those of all series together, the
         threshold is ``min_probability ** (p / 2)``.
     threshold : float, default=0.5
-        Changepoints of the most probable segmentation are reported if the expected
-        number of changes within 5 rows on either side is at least this value. 0 reports
-        all: the most probable of very many segmentations also contains changes whose
-        position is very uncertain.
+        A changepoint is reported if there is an interval with a change in it, and with
+        none in half as many rows on either side, with at least this probability. 0
+        reports the most probable segmentation: that of very many also contains changes
+        that are very uncertain.
     history : int, default=5000
         Minimum number of later rows that `change_probability_` takes into account. The
         hypotheses of up to twice as many rows are kept in memory.
@@ -105,8 +105,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     changepoints_ : ndarray of int
-        First rows of all segments except the first, in the most probable segmentation,
-        restricted to changes that pass the `threshold`.
+        First rows of all segments except the first, if they pass the `threshold`: those
+        of the most probable segmentation, and others if a change is probable but not in
+        it, since its place is too uncertain. `summary` has their intervals.
     changepoint_labels_ : ndarray
         Their labels in the index of a DataFrame, such as dates.
     segment_models_ : ndarray of int
@@ -370,8 +371,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     def _warn(self, is_complete: bool) -> None:
         """Warn once of columns that the models do not suit."""
         columns, self._feed.measured = self._feed.measured, ()
-        known = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
-        names = [f"Column {name}" for name in known[self._columns.series]]
-        names = names[: len(columns)]
+        names = [f"Column {name}" for name in self._series_names()][: len(columns)]
         if message := misfits(columns, names, self.models_, is_complete):
             warn_user(message, SkviWarning)

@@ -26,10 +26,11 @@ MOST_SERIES = 5
 class ChangepointDisplay:
     """Visualization of a series and of what a detector found, in stacked panels.
 
-    The series with its predictions and changepoints; the probability of every row to
-    begin a segment, and (light) the expected changes within 5 rows of it, at most 1;
-    the posterior of the run length after every row, in gray on a logarithmic scale from
-    0.0001 (white) to 1 (black); and, if there are several models, their probabilities.
+    The series with its predictions and changepoints, shaded where they may be; the
+    probability of every row to begin a segment, and (light) the expected changes within
+    5 rows of it, at most 1; the posterior of the run length after every row, in gray on
+    a logarithmic scale from 0.0001 (white) to 1 (black); and, if there are several
+    models, their probabilities.
 
     It is recommended to use `from_estimator`.
 
@@ -184,10 +185,13 @@ class ChangepointDisplay:
         return self
 
     def _changes(self) -> np.ndarray:
-        """Positions on the x axis of the visible changepoints."""
-        first = self.detector.n_rows_seen_ - len(self._x)
-        found = self.detector.changepoints_ - first
-        return self._x[found[found >= 0]]
+        """Positions of visible changepoints and their intervals, (n_changes, 3)."""
+        first, table = (
+            self.detector.n_rows_seen_ - len(self._x),
+            self.detector.summary(),
+        )
+        places = np.column_stack([table.row, table.low, table.high]) - first
+        return self._x[np.maximum(places[places[:, 0] >= 0], 0)]
 
     def _draw_series(self, ax: "Axes", X: np.ndarray, predictions: bool) -> None:
         shown = X[:, :MOST_SERIES]
@@ -203,9 +207,10 @@ class ChangepointDisplay:
                 low, high = mean - 1.64 * std, mean + 1.64 * std
                 style["label"] = "90 % prediction"
                 ax.fill_between(self._x, low, high, alpha=0.4, lw=0, **style)
-        for i, x in enumerate(self._changes()):
+        for i, (x, low, high) in enumerate(self._changes()):
             style = {"color": common.VERMILION, "lw": 1.2, "ls": "--", "zorder": 3}
             ax.axvline(x, label="" if i else "changepoint", **style)
+            ax.axvspan(low, high, color=common.VERMILION, alpha=0.15, lw=0, zorder=0)
         if len(seen):  # bands of the first rows are as wide as the prior
             room = 0.08 * max(np.ptp(seen), 1e-12)
             ax.set_ylim(seen.min() - room, seen.max() + room)

@@ -332,15 +332,14 @@ class Filter:
             )
         return p
 
-    def collect(self) -> set[int]:
-        """Forget segments that precede no kept hypothesis; return the others."""
+    def collect(self) -> None:
+        """Forget segments that precede no kept hypothesis."""
         reachable: set[int] = set()
         for start in set(self.posterior().start.tolist()):
             while start in self.parents and start not in reachable:
                 reachable.add(start)
                 start = self.parents[start][0]
         self.parents = {key: self.parents[key] for key in sorted(reachable)}
-        return reachable
 
 
 def log_sum(values: np.ndarray) -> float:

@@ -1,10 +1,12 @@
 """Records of past rows, in bounded memory."""
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
 from skvi.changepoint._blocks import Block, Posterior
+from skvi.changepoint._changes import Change, Intervals, find_changes
 from skvi.changepoint.base import Hazard
 
 __all__ = ["AROUND", "Records", "nearby_sums"]
@@ -40,9 +42,11 @@ class Records:
         self.parts: deque[dict[str, np.ndarray]] = deque()
         self.n_in_parts = 0
         self.frozen: deque[float] = deque(maxlen=n_kept)
-        # Row that will not be re-evaluated -> expected changes around it.
-        self.support: dict[int, float] = {}
+        self.n_frozen = 0
+        # Changes in rows that will not be re-evaluated.
+        self.settled: list[Change] = []
         self._smoothed: np.ndarray | None = None
+        self._changes: list[Change] | None = None
 
     def room(self) -> int:
         """Maximum number of rows of one part: then follows the next backward pass."""
@@ -51,7 +55,7 @@ class Records:
     def wait(self, rows: dict[str, np.ndarray]) -> None:
         """Record the rows before the first that is scored."""
         self._add(rows)
-        self.first = self.n_rows
+        self.first = self.n_frozen = self.n_rows
         self.frozen.extend([0.0] * len(rows["log_density"]))
 
     def add(self, block: Block, rows: dict[str, np.ndarray]) -> None:
@@ -59,15 +63,18 @@ class Records:
         if not self.blocks or self.blocks[-1] is not block:
             self.blocks.append(block)
         self._add(rows)
-        if self.n_rows - self.first > 2 * self.lag:
-            self._freeze()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough rows for a backward pass."""
+        return self.n_rows - self.first > 2 * self.lag
 
     def _add(self, rows: dict[str, np.ndarray]) -> None:
         n = len(rows["log_density"])
         self.parts.append(rows)
         self.n_rows += n
         self.n_in_parts += n
-        self._smoothed = None
+        self._smoothed = self._changes = None
         while self.n_in_parts - len(self.parts[0]["log_density"]) >= self.n_kept:
             self.n_in_parts -= len(self.parts.popleft()["log_density"])
 
@@ -75,33 +82,35 @@ class Records:
         """Number of recorded rows."""
         return min(self.n_rows, self.n_kept)
 
-    def _freeze(self) -> None:
-        """Finalize the oldest rows, and forget their posteriors."""
-        before = list(self.frozen)[-AROUND:]
-        first = self.first - len(before)
-        found = np.concatenate([before, self._backward()])
-        around = nearby_sums(found)
-        for i in range(max(len(before) - AROUND, 0), len(before) + self.lag):
-            self.support[first + i] = float(around[i])
-        self.frozen.extend(found[len(before) : len(before) + self.lag])
-        self.first += self.lag
+    def freeze(self, starts: Sequence[int]) -> None:
+        """Finalize the oldest rows, and forget their posteriors.
+
+        Takes the first rows of the segments of the most probable segmentation. The
+        changes of later rows may reach back by a quarter of the rows.
+        """
+        end = self.first + self.lag
+        self.settled = [c for c in self.changes(starts) if c.row < end]
+        found = self._backward()
+        self.frozen.extend(found[self.n_frozen - self.first : self.lag])
+        self.n_frozen = end
+        self.first = end - self.lag // 4
+        self._smoothed = self._changes = None
         while self.blocks[0].end <= self.first:
             self.blocks.popleft()
 
-    def forget(self, kept: set[int]) -> None:
-        """Forget the support of rows that begin no possible segment."""
-        self.support = {s: x for s, x in self.support.items() if s in kept}
-
-    def supports(self, rows: np.ndarray) -> np.ndarray:
-        """Expected number of changes in the rows around each given row."""
-        found = self.smoothed()
-        first, around = self.n_rows - len(found), nearby_sums(found)
-        return np.array(
-            [
-                around[row - first] if row >= first else self.support.get(row, 1.0)
-                for row in rows.tolist()
-            ]
-        )
+    def changes(self, starts: Sequence[int]) -> list[Change]:
+        """Changes at the starts of segments, and others that are probable."""
+        if self._changes is None:
+            self._changes = list(self.settled)
+            if self.blocks:
+                found = find_changes(
+                    self._backward(),
+                    [start for start in starts if start > self.first],
+                    self.first,
+                    self._probability_of,
+                )
+                self._changes += [c for c in found if c.row >= self.n_frozen]
+        return self._changes
 
     def column(self, name: str) -> np.ndarray:
         """One column of all recorded rows."""
@@ -124,21 +133,40 @@ class Records:
         ones.
         """
         if self._smoothed is None:
-            found = np.concatenate([np.array(self.frozen, float), self._backward()])
+            recent = self._backward()[self.n_frozen - self.first :]
+            found = np.concatenate([np.array(self.frozen, float), recent])
             self._smoothed = found[-self.n_known() :]
         return self._smoothed
 
-    def _backward(self) -> np.ndarray:
-        """Smoothed probabilities of the rows whose posteriors are kept."""
+    def _probability_of(self, intervals: Intervals) -> np.ndarray:
+        """Probabilities of at least one change in intervals, with both ends.
+
+        There is none if the segment of the last row began before the first row: once
+        the backward pass has come to the last row, it knows of all such segments.
+        """
+        asked: dict[int, dict[int, float]] = {}
+        for low, high in intervals:
+            asked.setdefault(high, {})[low] = 0.0
+        self._backward(asked)
+        return np.array([1 - asked[high][low] for low, high in intervals])
+
+    def _backward(self, asked: dict[int, dict[int, float]] | None = None) -> np.ndarray:
+        """Smoothed probabilities of the rows whose posteriors are kept.
+
+        Fills in what is asked: last row -> first row -> probability of a segment that
+        began before the first row and contains the last one.
+        """
         if not self.blocks:
             return np.zeros(0)
-        last = self.blocks[-1]
+        last, asked = self.blocks[-1], asked or {}
         # One entry in front for all earlier rows; future rows at the end.
         found = np.zeros(1 + last.end - self.first)
         now = last.probability[self.n_rows - 1 - last.first]
         np.add.at(found, self._places(last), now)
+        for low in asked.get(self.n_rows - 1, {}):
+            asked[self.n_rows - 1][low] = found[: 1 + low - self.first].sum()
         for block in reversed(self.blocks):
-            self._look_back(block, found)
+            self._look_back(block, found, asked)
         if self.first == 0:
             found[1] = 0.0  # it begins the series; nothing changed
         return found[1 : 1 + self.n_rows - self.first]
@@ -147,7 +175,9 @@ class Records:
         """Positions of the first rows of a block's hypotheses in a backward pass."""
         return np.maximum(1 + block.start - self.first, 0)
 
-    def _look_back(self, block: Block, found: np.ndarray) -> None:
+    def _look_back(
+        self, block: Block, found: np.ndarray, asked: dict[int, dict[int, float]]
+    ) -> None:
         """Add what a block's rows contribute to the beginnings of earlier segments."""
         low, high = max(block.first, self.first), min(block.end, self.n_rows - 1)
         if low >= high:
@@ -166,6 +196,9 @@ class Records:
                 begins += said[block.places[row + 1 - block.first]].sum()
             if begins > 0:
                 said += begins * share
+            for start in asked.get(row, {}):
+                earlier = said[block.start < start].sum()
+                asked[row][start] = found[: 1 + start - self.first].sum() + earlier
         np.add.at(found, self._places(block), said)
 
 

@@ -8,10 +8,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from skvi.changepoint._changes import Change
 from skvi.changepoint._columns import Columns
 from skvi.changepoint._feed import Batch, Feed
 from skvi.changepoint._scaling import Scaling
 from skvi.changepoint._stream import Stream
+from skvi.changepoint._table import ChangepointTable, make_table
 
 __all__ = ["Results"]
 
@@ -151,6 +153,31 @@ class Results(BaseEstimator):
         mean, std = self._stream.predict_next(given)
         return (mean, std) if return_std else mean
 
+    def summary(self) -> ChangepointTable:
+        """Table of the changepoints: probability, interval, and means on either side.
+
+        Returns
+        -------
+        ChangepointTable
+            The intervals have 90 % of the probability. Prints as a table; ``to_frame``
+            gives a data frame.
+        """
+        check_is_fitted(self)
+        stream = self._stream
+        labels = stream.labels
+        values = self.location_ + self.scale_ * stream.records.column("value")
+        return make_table(
+            self._changes(),
+            values,
+            self.first_row_,
+            (lambda row: labels.get(row, row)) if labels else None,
+            self._series_names(),
+        )
+
+    def _series_names(self) -> list[str]:
+        known = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        return [str(name) for name in known[self._columns.series]]
+
     def _replay(self, X: ArrayLike) -> "Results":
         """Run a series from its first row, with the priors of the fit."""
         check_is_fitted(self)
@@ -197,8 +224,8 @@ class Results(BaseEstimator):
 
     @property
     def changepoints_(self) -> np.ndarray:
-        """First rows of all segments except the first."""
-        return np.array([s for s, _ in self._segments()[1:]], dtype=int)
+        """First rows of all segments except the first; `summary` says more."""
+        return np.array([change.row for change in self._changes()], dtype=int)
 
     @property
     def changepoint_labels_(self) -> np.ndarray:
@@ -209,7 +236,9 @@ class Results(BaseEstimator):
     @property
     def segment_models_(self) -> np.ndarray:
         """Number of the model of every segment."""
-        return np.array([model for _, model in self._segments()], dtype=int)
+        starts, models = np.transpose(self._stream.filter.segmentation())
+        first_rows = np.concatenate([starts[:1], self.changepoints_])
+        return models[np.searchsorted(starts, first_rows, side="right") - 1]
 
     @property
     def labels_(self) -> np.ndarray:
@@ -279,13 +308,12 @@ class Results(BaseEstimator):
         """`model_posterior_` after every kept row: (n_samples, n_models)."""
         return self._stream.records.column("models")
 
-    def _segments(self) -> list[tuple[int, int]]:
-        """First row and model of the segments that pass the threshold."""
-        stream = self._stream
-        first, *rest = stream.filter.segmentation()
-        starts = np.array([s for s, _ in rest], dtype=int)
-        sure = stream.records.supports(starts) >= self.threshold
-        return [first, *(segment for segment, x in zip(rest, sure, strict=True) if x)]
+    def _changes(self) -> list[Change]:
+        """Changes that pass the threshold; without one, the most probable path."""
+        found = self._stream.changes()
+        if self.threshold == 0:
+            return [change for change in found if change.is_best]
+        return [change for change in found if change.isolated >= self.threshold]
 
     def _run_lengths(self) -> tuple[np.ndarray, np.ndarray]:
         stream = self._stream

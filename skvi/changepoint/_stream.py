@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from skvi.changepoint._changes import Change
 from skvi.changepoint._filter import Filter, Passed
 from skvi.changepoint._judge import Judge, Judgment, predict
 from skvi.changepoint._records import Records
@@ -100,10 +101,18 @@ class Stream:
         mean, std = predict(readings, passed.predictive)
         density = self._densities(judgment, passed, usable)
         self.n_scored += usable.sum(0)
-        rows_seen = {"mean": mean, "std": std, "scored": usable, "log_density": density}
-        self._remember(rows_seen, passed)
+        row = {"mean": mean, "std": std, "scored": usable, "log_density": density}
+        self._remember(row | {"value": values}, passed)
         self._shift(np.where(seen, values, mean), seen)
         return n
+
+    def starts(self) -> list[int]:
+        """First rows of the segments of the most probable segmentation after row 0."""
+        return [start for start, _ in self.filter.segmentation()[1:]]
+
+    def changes(self) -> list[Change]:
+        """Changes, of the most probable segmentation and others."""
+        return self.records.changes(self.starts())
 
     def predict_next(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the next row, in the units of the series."""
@@ -173,6 +182,7 @@ class Stream:
             "mean": np.zeros((n, n_series)),
             "std": np.full((n, n_series), np.inf),
             "scored": np.zeros((n, n_series), bool),
+            "value": values,
             "log_density": np.zeros(n),
             "models": np.zeros((n, len(self.models))),
             "run_length": np.zeros(n),
@@ -191,11 +201,16 @@ class Stream:
         index = np.arange(filter_.t - len(p), filter_.t)
         lengths = index - np.einsum("rk,k->r", p, 1.0 * block.start)
         self.records.add(block, rows | {"models": models, "run_length": lengths})
+        if self.records.is_full:
+            self.records.freeze(self.starts())
         if filter_.t >= self.next_collection and filter_.t == block.end:
             self.next_collection = filter_.t + COLLECT_EVERY
-            kept = filter_.collect()
-            self.records.forget(kept)
-            self.labels = {s: self.labels[s] for s in self.labels if s in kept}
+            filter_.collect()
+            first, settled = self.records.first, self.records.settled
+            kept = {row for c in settled for row in (c.row, c.low, c.high)}
+            self.labels = {
+                s: x for s, x in self.labels.items() if s >= first or s in kept
+            }
 
     def _shift(self, values: np.ndarray, seen: np.ndarray) -> None:
         if self.order:

@@ -38,6 +38,10 @@ def test_panels():
     assert display.axes_[0].get_title() == "a jump"
     lines = [line for line in display.axes_[0].lines if line.get_linestyle() == "--"]
     assert [line.get_xdata()[0] for line in lines] == detector.changepoints_.tolist()
+    shaded = display.axes_[0].patches
+    ends = [(p.get_x(), p.get_x() + p.get_width()) for p in shaded]
+    table = detector.summary()
+    assert ends == list(zip(table.low, table.high, strict=True))
     texts = [[t.get_text() for t in ax.get_legend().texts] for ax in display.axes_[:2]]
     assert texts == [
         ["90 % prediction", "changepoint"],

@@ -55,6 +55,27 @@ VARIANTS = [
         "changes of the mean of counts are overdispersion",
     ),
     _v(
+        "changepoint-isolated-change",
+        "_changes.py",
+        "isolated = probability - beside(total, ends)",
+        "isolated = 1.0 * probability",
+        "many improbable changes in many rows are a change",
+    ),
+    _v(
+        "changepoint-earlier-segments",
+        "_records.py",
+        "asked[row][start] = found[: 1 + start - self.first].sum() + earlier",
+        "asked[row][start] = found[: 2 + start - self.first].sum() + earlier",
+        "a change in the first row of an interval is none",
+    ),
+    _v(
+        "changepoint-settled-too-early",
+        "_records.py",
+        "self.first = end - self.lag // 4",
+        "self.first = end",
+        "intervals end where rows are settled",
+    ),
+    _v(
         "changepoint-smoothing-hazard",
         "_records.py",
         "ends = before * hazard",
