@@ -18,7 +18,9 @@ at thresholds 0 (the most probable segmentation, as published), 0.5 and 0.9. "Th
 settings" are the 500 at threshold 0: the same model, prior and rule as the published.
 
 Means of the 31 series that the published detector could read (22 November 2026; all
-series in ``results/changepoint_tcpd.txt``; 20 minutes of one processor):
+series in ``results/changepoint_tcpd.txt``; 20 minutes of one processor; the defaults on
+25 November 2026, with the threshold as it is now; the grids at thresholds of the
+expected changes within 5 rows):
 
                                          covering    F1
     published, default                      0.642  0.705

@@ -45,7 +45,8 @@ class Records:
         self.n_frozen = 0
         # Changes in rows that will not be re-evaluated.
         self.settled: list[Change] = []
-        self._smoothed: np.ndarray | None = None
+        # Results of backward passes from the last row.
+        self._recent: np.ndarray | None = None
         self._changes: list[Change] | None = None
 
     def room(self) -> int:
@@ -74,7 +75,7 @@ class Records:
         self.parts.append(rows)
         self.n_rows += n
         self.n_in_parts += n
-        self._smoothed = self._changes = None
+        self._recent = self._changes = None
         while self.n_in_parts - len(self.parts[0]["log_density"]) >= self.n_kept:
             self.n_in_parts -= len(self.parts.popleft()["log_density"])
 
@@ -90,11 +91,10 @@ class Records:
         """
         end = self.first + self.lag
         self.settled = [c for c in self.changes(starts) if c.row < end]
-        found = self._backward()
-        self.frozen.extend(found[self.n_frozen - self.first : self.lag])
+        self.frozen.extend(self.recent()[self.n_frozen - self.first : self.lag])
         self.n_frozen = end
         self.first = end - self.lag // 4
-        self._smoothed = self._changes = None
+        self._recent = self._changes = None
         while self.blocks[0].end <= self.first:
             self.blocks.popleft()
 
@@ -104,7 +104,7 @@ class Records:
             self._changes = list(self.settled)
             if self.blocks:
                 found = find_changes(
-                    self._backward(),
+                    self.recent(),
                     [start for start in starts if start > self.first],
                     self.first,
                     self._probability_of,
@@ -132,11 +132,15 @@ class Records:
         Rows that are more than `lag` rows old may have been judged without the last
         ones.
         """
-        if self._smoothed is None:
-            recent = self._backward()[self.n_frozen - self.first :]
-            found = np.concatenate([np.array(self.frozen, float), recent])
-            self._smoothed = found[-self.n_known() :]
-        return self._smoothed
+        recent = self.recent()[self.n_frozen - self.first :]
+        found = np.concatenate([np.array(self.frozen, float), recent])
+        return found[-self.n_known() :]
+
+    def recent(self) -> np.ndarray:
+        """Smoothed probabilities of the rows whose posteriors are kept."""
+        if self._recent is None:
+            self._recent = self._backward()
+        return self._recent
 
     def _probability_of(self, intervals: Intervals) -> np.ndarray:
         """Probabilities of at least one change in intervals, with both ends.
