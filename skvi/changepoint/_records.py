@@ -105,7 +105,7 @@ class Records:
             if self.blocks:
                 found = find_changes(
                     self.recent(),
-                    [start for start in starts if start > self.first],
+                    [start for start in starts if start >= max(self.first, 1)],
                     self.first,
                     self._probability_of,
                 )

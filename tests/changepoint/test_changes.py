@@ -154,3 +154,17 @@ def test_table_of_changepoints():
     assert columns["mean_after b"][0] == pytest.approx(X[100:, 1].mean())
     assert str(table).splitlines()[1].split()[:3] == ["100", "100", "100"]
     assert len(BayesianChangepointDetector().fit(X[:90]).summary().to_frame()) == 0
+
+
+@pytest.mark.parametrize("history", [1, 2, 5])
+def test_streams_with_hardly_any_memory(history):
+    """Changes in every position between two look backs are settled.
+
+    Wrong variants: a change in the row at which rows are settled is lost, or counts
+    twice.
+    """
+    for at in range(60, 66):
+        x = np.random.default_rng(0).standard_normal(100)
+        x[at:] += 8.0
+        detector = BayesianChangepointDetector(history=history, burn_in=40)
+        assert detector.partial_fit(x[:, None]).changepoints_.tolist() == [at]

@@ -76,6 +76,13 @@ VARIANTS = [
         "intervals end where rows are settled",
     ),
     _v(
+        "changepoint-settled-twice",
+        "_records.py",
+        "if c.row < end]",
+        "if c.row <= end]",
+        "changes at which rows are settled are reported twice",
+    ),
+    _v(
         "changepoint-smoothing-hazard",
         "_records.py",
         "ends = before * hazard",
