@@ -66,7 +66,7 @@ class Feed:
         self.settled: Stream | None = None
         self.waiting: Batch | None = None
         # Series that have not varied so far, and their constants; NaN: never observed.
-        self.asleep = np.full(n_series, settings.measures_scale)
+        self.is_constant = np.full(n_series, settings.measures_scale)
         self.level = np.full(n_series, np.nan)
         self._current: Stream | None = None
         # The rows of every series from which units were measured, until they are read.
@@ -132,16 +132,16 @@ class Feed:
         n = len(rows)
         return np.array(
             [
-                first_change(column, level) if asleep else n
-                for column, level, asleep in zip(
-                    rows.values.T, self.level, self.asleep, strict=True
+                first_change(column, level) if is_constant else n
+                for column, level, is_constant in zip(
+                    rows.values.T, self.level, self.is_constant, strict=True
                 )
             ]
         )
 
     def _n_settled(self, begins: np.ndarray, n_rows: int) -> int:
         """Number of rows to process next; more than there are if they wait."""
-        begins = begins[self.asleep]
+        begins = begins[self.is_constant]
         if self.settled is not None:
             first = int(begins.min(initial=n_rows))
             if first > 0:
@@ -160,7 +160,7 @@ class Feed:
             scaling = self.settings.measure(parts, rows.features.shape[1])
             return self.settings.stream(scaling)
         location, scale = stream.scaling.location.copy(), stream.scaling.scale.copy()
-        for j in np.flatnonzero(self.asleep).tolist():
+        for j in np.flatnonzero(self.is_constant).tolist():
             if np.isnan(self.level[j]):
                 location[j] = first_observed(columns[j], location[j])
             if begins[j] < len(rows):
@@ -179,9 +179,9 @@ class Feed:
 
     def _notice(self, rows: Batch, begins: np.ndarray) -> None:
         """Remember which series have varied, and the constants of the others."""
-        for j in np.flatnonzero(self.asleep & np.isnan(self.level)).tolist():
+        for j in np.flatnonzero(self.is_constant & np.isnan(self.level)).tolist():
             self.level[j] = first_observed(rows.values[:, j], np.nan)
-        self.asleep &= begins >= len(rows)
+        self.is_constant &= begins >= len(rows)
 
 
 def run(stream: Stream, rows: Batch, name: str | None = None) -> None:

@@ -36,8 +36,8 @@ VARIANTS = [
     _v(
         "changepoint-units-again",
         "_feed.py",
-        "self.asleep &= begins >= len(rows)",
-        "self.asleep &= False",
+        "self.is_constant &= begins >= len(rows)",
+        "self.is_constant &= False",
         "the scale of a series that begins with a constant is never measured",
     ),
     _v(
