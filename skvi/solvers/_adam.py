@@ -16,10 +16,14 @@ SMALLEST_SHARE = 1 / 32
 # Fraction of the total decrease that may fall into the last quarter of a fixed
 # schedule.
 SMALL_FALL = 0.01
-# Initial fraction of the divergence.
-WARM_UP_SHARE = 0.1
+# Initial fraction of the divergence, and the maximum number of observations with it:
+# wide layers of smooth units need as many before KL switches units off.
+WARM_UP_SHARE, MAX_WARM_UP = 0.1, 30
 # Number of values that represent the start of a fit.
 START = 5
+# Weights of the moments' last values, and the length of a gradient, in root mean
+# squares of those before it, above which it is shortened.
+BETA_1, BETA_2, LONGEST = 0.9, 0.999, 5.0
 
 
 class Adam(Optimizer):
@@ -50,6 +54,11 @@ class Adam(Optimizer):
 
 class AdamStack:
     """Steps of several vectors, in place, in fused operations.
+
+    Few steps have a gradient longer than five root mean squares of those before it. One
+    that is a thousand times as long, as that of the log of a scale where a residual is
+    large, would move every parameter by thirty step sizes, and make steps tiny for the
+    next thousand. It is shortened, in its direction.
 
     Parameters
     ----------
@@ -83,17 +92,38 @@ class AdamStack:
         groups = defaultdict(list)
         for m, adam in enumerate(self.adams):
             groups[adam.rate, adam.count].append(m)
+        shorten = self._shortening(n_steps)
+        for adam in self.adams:
             adam.count += n_steps
         # Slices of longer rows are not contiguous for a fused operation.
         if len(groups) == 1 and self.matrices[0].is_contiguous():
-            return [
-                _update([[matrix] for matrix in self.matrices], *next(iter(groups)))
-            ]
+            key = next(iter(groups))
+            return [shorten, _update([[matrix] for matrix in self.matrices], *key)]
         rows = [matrix.unbind() for matrix in self.matrices]
-        return [
+        updates = [
             _update([[of_kind[m] for m in members] for of_kind in rows], *key)
             for key, members in groups.items()
         ]
+        return [shorten, *updates]
+
+    def _shortening(self, n_steps: int) -> Callable[[], None]:
+        """Shorten the gradients of the next steps that are much longer than others."""
+        _, gradients, _, second = self.matrices
+        # What the mean of the squares has to be divided by, as it starts at 0.
+        weights = [
+            [1 - BETA_2 ** (adam.count + k) for adam in self.adams]
+            for k in range(n_steps)
+        ]
+        limits = iter(LONGEST / gradients.new_tensor(weights).sqrt()[..., None])
+
+        def shorten() -> None:
+            longest = second.sum(1, True).sqrt_().mul_(next(limits))
+            length = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+            # The first gradient, and one after zeros, have nothing to compare with.
+            share = (longest / length).clamp_(max=1.0).masked_fill_(~(longest > 0), 1.0)
+            gradients.mul_(share)
+
+        return shorten
 
 
 def _update(
@@ -115,8 +145,8 @@ def _update(
             [],
             counts,
             lr=rate,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=BETA_1,
+            beta2=BETA_2,
             weight_decay=0.0,
             eps=1e-8,
             amsgrad=False,
@@ -127,18 +157,66 @@ def _update(
 
 
 class Schedule:
-    """Base of schedules: monitors whether noise drives the objective up."""
+    """Base of schedules: monitors whether noise drives the objective up.
+
+    A subclass must implement `_adapt`, and `done`.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    warm_up : int, default=0
+        Number of observations of the warm-up, in which gradients contain a tenth of the
+        divergence.
+    """
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
     #: Message if it is not finished.
     unfinished = "the objective was still decreasing"
-    #: Fraction of the divergence that gradients contain.
-    share = 1.0
+
+    def __init__(self, optimizer: Optimizer, warm_up: int = 0) -> None:
+        self.optimizer, self.warm_up, self.n_seen = optimizer, warm_up, 0
+
+    @property
+    def share(self) -> float:
+        """Fraction of the divergence that gradients contain."""
+        return WARM_UP_SHARE if self.n_seen < self.warm_up else 1.0
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to gain."""
+        raise NotImplementedError
 
     @property
     def drifted(self) -> bool:
         """Whether the end exceeds the lowest average by more than noise."""
         return self.rise > 0
+
+    def observe(self, values: torch.Tensor) -> None:
+        """Take the objective in the steps since the last time, and adapt the step size.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+        """
+        self._see(values, *self._watch(values))
+
+    def go_back(self, values: torch.Tensor) -> None:
+        """Continue with half the step size from where the objective had these values.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+            They count as observed once more.
+        """
+        self.optimizer.rate /= 2
+        self._see(values, *_mean_and_error(values))
+
+    def _see(self, values: torch.Tensor, mean: float, error: float) -> None:
+        self.n_seen += 1
+        self._adapt(values, mean, error)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        """Adapt the step size; only what is observed after the warm-up counts."""
 
     def state_dict(self) -> dict[str, Any]:
         """The complete state; the step size belongs to the optimizer."""
@@ -154,14 +232,11 @@ class Schedule:
 
     def _watch(self, values: torch.Tensor) -> tuple[float, float]:
         """Mean of the values and its standard error."""
-        mean = float(values.mean())
-        error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+        mean, error = _mean_and_error(values)
         if math.isnan(self.first):
             # A first window may end far above its start.
-            start = values[:START]
-            self.first = self.lowest = float(start.mean())
-            if len(start) > 1:
-                self.lowest_error = float(start.std()) / math.sqrt(len(start))
+            self.first, self.lowest_error = _mean_and_error(values[:START])
+            self.lowest = self.first
         noise = 4 * math.hypot(error, self.lowest_error)
         small = max(noise, SMALL_FALL * (self.first - self.lowest))
         self.rise = max(mean - self.lowest - small, 0.0)
@@ -170,11 +245,20 @@ class Schedule:
         return mean, error
 
 
+def _mean_and_error(values: torch.Tensor) -> tuple[float, float]:
+    """Mean, and its standard error; 0 of a single value."""
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), error
+
+
 class Plateau(Schedule):
     """Halves the step size if the objective does not decrease by more than noise."""
 
-    def __init__(self, optimizer: Optimizer, patience: int, tol: float) -> None:
-        self.optimizer, self.smallest = optimizer, optimizer.rate * SMALLEST_SHARE
+    def __init__(
+        self, optimizer: Optimizer, patience: int, tol: float, warm_up: int = 0
+    ) -> None:
+        super().__init__(optimizer, warm_up)
+        self.smallest = optimizer.rate * SMALLEST_SHARE
         self.patience, self.tol = max(patience, 1), tol
         self.best, self.best_error, self.waited = math.inf, 0.0, 0
 
@@ -187,8 +271,13 @@ class Plateau(Schedule):
         """Whether even small steps made no progress."""
         return self.done and not self.drifted
 
-    def observe(self, values: torch.Tensor) -> None:
-        mean, error = self._watch(values)
+    def go_back(self, values: torch.Tensor) -> None:
+        self.smallest /= 2
+        super().go_back(values)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
+        if self.n_seen <= self.warm_up:
+            return
         noise = 2 * math.hypot(error, self.best_error)
         fell = mean < self.best - max(noise, self.tol)
         self.waited = 0 if fell else self.waited + 1

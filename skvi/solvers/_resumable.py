@@ -2,6 +2,7 @@
 
 from skvi.objectives._steps import Steps
 from skvi.solvers._adam import Plateau
+from skvi.solvers._best import Best
 from skvi.solvers._checkpoint import Tree
 from skvi.solvers._epochs import EpochEnd
 from skvi.solvers._optimizer import Optimizer
@@ -41,6 +42,7 @@ class Resumable:
     schedule: Plateau | StableDecay | Patience
     validation: Validation | None
     _end: EpochEnd | None
+    _best: Best | None
     _found: Tree | None = None
 
     @property
@@ -61,9 +63,16 @@ class Resumable:
             checkpoint.save(self._state(steps))
 
     def _state(self, steps: Steps) -> Tree:
-        end = self._end
+        best = self._best
         own = {
-            "end": None if end is None else {n: getattr(end, n) for n in END},
+            "end": _taken_apart(self._end),
+            "best": None
+            if best is None
+            else {
+                "end": _taken_apart(best.end),
+                "optimizer": best.optimizer,
+                "rest": best.rest,
+            },
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
@@ -84,6 +93,9 @@ class Resumable:
         own = to_device(self._found["own"], self.problem.posterior.params.device)
         vars(self).update({name: own[name] for name in CHANGING})
         self._end = None if own["end"] is None else EpochEnd(**own["end"])
+        if own["best"] is not None:
+            end = EpochEnd(**own["best"]["end"])
+            self._best = Best(**own["best"] | {"end": end})
         self.optimizer.load_state_dict(own["optimizer"])
         self.schedule.load_state_dict(own["schedule"])
         if self.validation is not None:
@@ -97,6 +109,8 @@ class Resumable:
         ----------
         steps : Steps
         """
+        if not steps.weighs_divergence:
+            self.schedule.warm_up = 0
         if self._found is None:
             if self.options.checkpoint is not None:  # if this fails, raise now
                 self.options.checkpoint.save(self._state(steps))
@@ -107,3 +121,7 @@ class Resumable:
 
     def _set_generator(self, state: Tree) -> None:
         self.problem.source_of_draws.set_state(state["generator"])
+
+
+def _taken_apart(end: EpochEnd | None) -> Tree:
+    return None if end is None else {name: getattr(end, name) for name in END}

@@ -4,14 +4,13 @@ import math
 
 import torch
 
-from skvi.solvers._adam import SMALL_FALL, SMALLEST_SHARE, WARM_UP_SHARE, Schedule
+from skvi.solvers._adam import SMALL_FALL, SMALLEST_SHARE, Schedule
 from skvi.solvers._optimizer import Optimizer
 
 __all__ = ["StableDecay"]
 
-# Maximum number of observations of the warm-up: wide layers of smooth units need as
-# many before KL switches units off. Minimum without progress.
-MAX_WARM_UP, MIN_HOLD = 30, 12
+# Minimum number of observations without progress.
+MIN_HOLD = 12
 # With fewer observations the step size decreases from the start.
 FEWEST = 44
 # Step size at the start of a round, as a fraction of that of the round before.
@@ -47,9 +46,8 @@ class StableDecay(Schedule):
     n_terms : float, default=inf
         Number of rows and parameters: a hundredth of a nat for each counts as no
         decrease.
-    warm_up : float, default=0.0
-        Maximum fraction of the observations in which gradients contain a tenth of the
-        divergence, of at most 30.
+    warm_up : int, default=0
+        As of `Schedule`.
 
     References
     ----------
@@ -64,26 +62,23 @@ class StableDecay(Schedule):
         n_observations: int,
         tol: float,
         n_terms: float = math.inf,
-        warm_up: float = 0.0,
+        warm_up: int = 0,
     ) -> None:
-        self.optimizer, self.start, self.tol = optimizer, optimizer.rate, tol
+        super().__init__(optimizer, warm_up)
+        self.start, self.tol = optimizer.rate, tol
         # The first values can be huge (a reverse KL of a narrow q), and 1 % of them
         # too: never more than 0.01 nats for each row and parameter.
         self.largest_fall = SMALL_FALL * n_terms
         self.n_observations = n_observations
-        self.warm_up = min(int(warm_up * n_observations), MAX_WARM_UP)
         self.seen: list[torch.Tensor] = []
+        # Observations that tell nothing about the level of the objective.
+        self.n_ignored = warm_up
         # Observations before the step size decreases, and until it is at its end. If
         # there are too few to detect a level objective, it decreases from the start.
         is_short = n_observations < FEWEST
         self.n_held, self.n_all = 0 if is_short else n_observations, n_observations
         # The last round ended: its observations, and whether the last gained nothing.
         self.n_before, self.is_level = 0, False
-
-    @property
-    def share(self) -> float:  # type: ignore[override]
-        """A tenth in the observations of the warm-up, then 1."""
-        return WARM_UP_SHARE if len(self.seen) < self.warm_up else 1.0
 
     @property
     def done(self) -> bool:
@@ -96,12 +91,16 @@ class StableDecay(Schedule):
             return False
         return self.is_level or self._fell_little(len(self.seen) // 4)
 
-    def observe(self, values: torch.Tensor) -> None:
-        self._watch(values)
+    def go_back(self, values: torch.Tensor) -> None:
+        self.start /= 2
+        self.n_ignored = max(self.n_ignored, self.n_seen + 1)
+        super().go_back(values)
+
+    def _adapt(self, values: torch.Tensor, mean: float, error: float) -> None:
         self.seen.append(values)
         count = len(self.seen)
         if count < self.n_held:
-            n_after = count - self.warm_up
+            n_after = count - self.n_ignored
             is_due = self.tol > 0 and n_after >= MIN_HOLD
             is_level = is_due and self._fell_little(n_after // 3)
             if is_level or 2 * count >= self.n_observations:

@@ -7,13 +7,15 @@ from dataclasses import replace
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
-from skvi.solvers._adam import Plateau
+from skvi.solvers._adam import MAX_WARM_UP, START, Plateau
+from skvi.solvers._best import Best, divergence_at
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._resumable import Resumable
 from skvi.solvers._solution import INTERRUPTED, Ending, Solution, State, ending_of
 from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._training_checks import non_finite_message, weight_efficiency
 from skvi.solvers._validation import Patience, Validation
 from skvi.solvers.base import Problem, SolverOptions
 
@@ -64,6 +66,7 @@ class Training(Resumable):
         self.ceiling = torch.maximum(high.to(dtype), hyper)
         self.start = self.params.clone()
         self.optimizer = make_optimizer(problem, self.params)
+        self._fresh = self.optimizer.state_dict()
         batches = 1
         if options.batch_size is not None:
             batches = math.ceil(problem.target.n_rows / options.batch_size)
@@ -84,6 +87,7 @@ class Training(Resumable):
         self._sweep: list[torch.Tensor] = []
         self._total = torch.zeros_like(self.params)
         self._end: EpochEnd | None = None
+        self._best: Best | None = None
         self.resume()
 
     @property
@@ -92,6 +96,11 @@ class Training(Resumable):
         if not self.has_batches:
             return None
         return math.ceil(self.problem.target.n_rows / self.steps)
+
+    @property
+    def n_terms(self) -> int:
+        """Number of rows and parameters: what nats are compared with."""
+        return self.problem.target.n_rows + self.problem.target.layout.size
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
@@ -103,18 +112,16 @@ class Training(Resumable):
         return repr(self.problem.objective), found, sizes
 
     def _schedule(self) -> Plateau | StableDecay | Patience:
-        options = self.options
+        options, optimizer = self.options, self.optimizer
+        n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
+        warm_up = min(int(options.warm_up * n_sweeps), MAX_WARM_UP)
         if not options.early_stopping:
-            n_sweeps = math.ceil(options.max_iter / self.epochs_per_sweep)
-            n_terms = self.problem.target.n_rows + self.problem.target.layout.size
-            return StableDecay(
-                self.optimizer, n_sweeps, options.tol, n_terms, options.warm_up
-            )
+            return StableDecay(optimizer, n_sweeps, options.tol, self.n_terms, warm_up)
         patience = options.n_iter_no_change or PATIENCE * self.epochs_per_sweep
         if self.validation is not None:
-            return Patience(self.validation, patience)
-        n_sweeps = math.ceil(patience / self.epochs_per_sweep)
-        return Plateau(self.optimizer, n_sweeps, options.tol)
+            return Patience(optimizer, self.validation, patience, warm_up)
+        patience = math.ceil(patience / self.epochs_per_sweep)
+        return Plateau(optimizer, patience, options.tol, warm_up)
 
     # --- steps ------------------------------------------------------------------------
 
@@ -173,7 +180,7 @@ class Training(Resumable):
                 self._end_epoch(trail[stop].clone())
             start = stop
         if not (is_finite or self.stopped or self.schedule.done):
-            self.message = _non_finite(self._at(trail[end].clone()))
+            self.message = non_finite_message(self._at(trail[end].clone()))
 
     def _end_epoch(self, last: torch.Tensor) -> None:
         values = torch.cat(self._epoch)
@@ -193,16 +200,58 @@ class Training(Resumable):
         is_last = len(self.history) == self.options.max_iter
         if self.stopped or not (is_last or len(self._sweep) == self.epochs_per_sweep):
             return
-        self.schedule.observe(torch.cat(self._sweep))
+        self._end_sweep(end)
         self._sweep = []
         self._total.zero_()
+
+    def _end_sweep(self, end: EpochEnd) -> None:
+        """Adapt the step size; far above the best state, go back to it."""
+        values = torch.cat(end.values)
+        if self._best is None:
+            # Its first values stand for the start.
+            first = values[:START]
+            sums = self.start * len(first), self.start, [first], self.steps
+            rest = self._rest(self.start)
+            self._best = Best(EpochEnd(*sums), self._fresh, rest)
+        rest = self._rest(end.state)
+        if self.schedule.share == 1.0:
+            self._best.rest = 0.0  # the warm-up is over
+        if self._best.is_lost(values, rest, self.n_terms):
+            self._go_back(self._best)
+            return
+        if self._best.is_better(values, rest):
+            self._best = Best(end, self.optimizer.state_dict(), rest)
+        self.schedule.observe(values)
+
+    def _go_back(self, best: Best) -> None:
+        """Continue from the best state with half the step size."""
+        rate = self.optimizer.rate
+        self.params.copy_(best.end.last)
+        self.optimizer.load_state_dict(best.optimizer | {"rate": rate})
+        self.schedule.go_back(best.values)
+
+    def _rest(self, params: torch.Tensor) -> float:
+        """The part of the divergence that gradients do not contain."""
+        share = self.schedule.share
+        return 0.0 if share == 1.0 else (1 - share) * divergence_at(self._at(params))
 
     # --- the end ----------------------------------------------------------------------
 
     @property
     def kept(self) -> torch.Tensor:
-        """Best state so far: that of the end of the last epoch, or the start."""
-        return self.start if self._end is None else self._end.state
+        """State of the end, see `end`, or the start."""
+        return self.start if self.end is None else self.end.state
+
+    @property
+    def end(self) -> EpochEnd | None:
+        """The end of the last epoch, or of the best sweep if that is better.
+
+        With held-out rows, the end of the epoch with the best score.
+        """
+        end, best = self._end, self._best
+        if end is None or best is None or self.validation is not None:
+            return end
+        return best.end if best.is_missed(torch.cat(end.values)) else end
 
     def finish(self) -> None:
         """Set `solution`, the result of the training, and whether it has converged."""
@@ -218,8 +267,8 @@ class Training(Resumable):
         if self.schedule.drifted and not message:
             message = (
                 f"the noise of the gradients drove the objective up, by more than "
-                f"{self.schedule.rise:.2g} nats beyond its lowest; lower learning_rate "
-                "or increase n_draws"
+                f"{self.schedule.rise:.2g} nats beyond its lowest; the best state was "
+                "kept. Lower learning_rate, or increase n_draws"
             )
         if not self.schedule.converged and not message:
             message = (
@@ -239,7 +288,7 @@ class Training(Resumable):
                 f"the gradient predicts a gain of {gain:.2g} nats, which its noise "
                 "kept from showing; increase n_draws, or use gradient='reparam'"
             )
-        efficiency = _weight_efficiency(problem)
+        efficiency = weight_efficiency(problem)
         if not message and efficiency < MIN_EFFICIENCY:
             message = (
                 f"the weights that train {problem.objective!r} are degenerate "
@@ -316,7 +365,7 @@ class Training(Resumable):
         Minibatches of one epoch share the rows: epochs are independent, and single
         steps where there is no second epoch, which overstates the error.
         """
-        end = self._end
+        end = self.end
         if end is None:
             # Nothing was trained: two values at the start estimate the noise.
             start = self._at(self.start)
@@ -343,38 +392,7 @@ class Training(Resumable):
         return float(_estimate(problem, options, rows))
 
 
-@torch.no_grad()
-def _weight_efficiency(problem: Problem) -> float:
-    """Fraction of effective draws of a minimized bound; 1 if there is no bias."""
-    objective = problem.objective
-    if objective.kind != "weights" or objective.direction != "upper":
-        return 1.0
-    draw = problem.posterior.draw(1000, problem.source_of_draws)
-    theta, log_q = draw.theta, draw.log_q
-    log_weights = problem.target.log_joint_batched(theta) - log_q
-    weights = objective.training_weights(log_weights)
-    return float(1 / weights.square().sum()) / len(theta)
-
-
 def _estimate(
     problem: Problem, options: SolverOptions, rows: torch.Tensor | None
 ) -> torch.Tensor:
     return estimate(problem.objective, problem, rows, options.n_draws)
-
-
-def _non_finite(problem: Problem) -> str:
-    posterior = problem.posterior
-    with torch.no_grad():
-        draw = posterior.draw(1, problem.source_of_draws)
-        theta, log_q = draw.theta, draw.log_q
-        parts = {
-            "log q": log_q,
-            "log prior": problem.target.reference.log_prob(theta),
-            "log joint": problem.target.log_joint(theta),
-        }
-    bad = [name for name, value in parts.items() if not torch.isfinite(value).all()]
-    return (
-        f"{' and '.join(bad) or 'the gradient'} went non-finite; the last finite "
-        "state was kept. Lower learning_rate, as learning_rate=0.005 does, or "
-        "standardize the features"
-    )

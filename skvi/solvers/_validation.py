@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skvi.solvers._adam import Schedule
+from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._solution import State
 
 __all__ = ["Validation"]
@@ -69,14 +70,24 @@ class Patience(Schedule):
 
     Parameters
     ----------
+    optimizer : Optimizer
     validation : Validation
     patience : int
         Number of scores without an increase.
+    warm_up : int, default=0
+        As of `Schedule`.
     """
 
     unfinished = "the score of the held-out rows was still increasing"
 
-    def __init__(self, validation: Validation, patience: int) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        validation: Validation,
+        patience: int,
+        warm_up: int = 0,
+    ) -> None:
+        super().__init__(optimizer, warm_up)
         self.validation, self.patience = validation, patience
 
     @property
@@ -88,5 +99,7 @@ class Patience(Schedule):
         """Whether it stopped."""
         return self.done
 
-    def observe(self, values: torch.Tensor) -> None:
-        """Only the score counts; the objective may increase meanwhile."""
+    @property
+    def drifted(self) -> bool:
+        """Never: only the score counts, and the objective may increase."""
+        return False

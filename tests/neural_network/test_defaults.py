@@ -19,7 +19,7 @@ from skvi.solvers._adam import Adam
 from skvi.solvers._stable_decay import StableDecay
 
 
-def observe(means, n_observations, warm_up=0.0, noise=0.01):
+def observe(means, n_observations, warm_up=0, noise=0.01):
     """Step sizes after each observation, until the schedule is done; and itself."""
     generator, rates = torch.Generator().manual_seed(0), []
     schedule = StableDecay(
@@ -119,7 +119,7 @@ def test_without_a_tolerance_all_observations_are_made():
 def test_a_warm_up_is_not_level():
     """Wrong variants: observations of the warm-up count; it has no end."""
     means = [50.0] * 8 + [40.0 - k for k in range(40)] + [0.0] * 200
-    rates, schedule = observe(means, 200, warm_up=0.04)
+    rates, schedule = observe(means, 200, warm_up=8)
     assert (rates == 1.0).sum() > 48
     assert schedule.warm_up == 8
     assert schedule.share == 1.0
@@ -208,7 +208,7 @@ def test_a_narrow_prior_is_named():
 def test_nothing_is_level_before_the_warm_up_is_over():
     """Wrong variants: values under a tenth of the divergence count; rounds are as long
     as the warm-up, too."""
-    schedule = StableDecay(Adam(torch.zeros(1), 0.05), 1000, tol=1.0, warm_up=0.2)
+    schedule = StableDecay(Adam(torch.zeros(1), 0.05), 1000, tol=1.0, warm_up=30)
     while not schedule.is_level:
         schedule.observe(torch.zeros(5))
     # Thirty observations of the warm-up, and twelve without progress.

@@ -40,11 +40,9 @@ def test_steps_are_those_of_the_paper(weight):
         steps.rate = 0.2 / t
         gradient = torch.randn(7, generator=generator).double() * 10.0 ** (t % 5 - 2)
         curvature = precision * (gradient[3:6] + weight)  # of what is minimized
-        (update, point) = IvonSteps.stack(
-            [steps], params[None], gradient[None]
-        ).updates(1)
-        update()
-        point()
+        stack = IvonSteps.stack([steps], params[None], gradient[None])
+        for update in stack.updates(1):
+            update()
         share, found = 0.03 * steps.rate, curvature / weight
         second = 0.5 * share**2 * (precision - found) ** 2 / precision
         precision = (1 - share) * precision + share * found + second

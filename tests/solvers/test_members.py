@@ -229,20 +229,30 @@ def test_ctrl_c_keeps_what_every_member_has(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_fused_adam_is_adam(dtype):
-    """Kingma and Ba's algorithm 1, written again. Wrong variants: the moments are not
-    corrected; epsilon inside of the root; a step size that is not read again."""
+    """Kingma and Ba's algorithm 1, written again, with shortened gradients.
+
+    Wrong variants: the moments are not corrected; epsilon inside of the root; a step
+    size that is not read again; long gradients as they are; or shortened to what is
+    usual for the first steps, whose mean square starts at 0.
+    """
     generator = torch.Generator().manual_seed(0)
     params = torch.randn(7, generator=generator).to(dtype)
-    expected, m, v = params.double().clone(), 0.0, 0.0
+    expected, m, v = params.double().clone(), 0.0, torch.zeros(7).double()
+    lengths = []
     adam = Adam(params, 0.1)
     for t in range(1, 30):
         gradient = torch.randn(7, generator=generator).to(dtype) * 10.0 ** (t % 7 - 8)
         adam.rate = 0.1 / t
-        (update,) = AdamStack([adam], params[None], gradient[None]).updates(1)
-        update()
         g = gradient.double()
+        for update in AdamStack([adam], params[None], gradient[None]).updates(1):
+            update()
+        if t > 1:
+            usual = (v.sum() / (1 - 0.999 ** (t - 1))).sqrt()
+            lengths.append(float(g.norm() / usual))
+            g = g * min(1.0, 5.0 / lengths[-1])
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
         root = (v / (1 - 0.999**t)).sqrt()
         expected -= adam.rate * m / (1 - 0.9**t) / (root + 1e-8)
+    assert 1 < sum(length > 5 for length in lengths) < len(lengths) / 2
     rtol = 1e-12 if dtype == torch.float64 else 1e-4
     torch.testing.assert_close(params.double(), expected, rtol=rtol, atol=rtol)

@@ -1,0 +1,105 @@
+"""The best state that a training has passed through, and whether it is lost."""
+
+from dataclasses import dataclass
+
+import torch
+
+from skvi.solvers._epochs import EpochEnd, mean_and_error
+from skvi.solvers._optimizer import Numbers
+from skvi.solvers.base import Problem
+
+__all__ = ["Best", "divergence_at"]
+
+# Rises that are more than noise: in standard errors, and in nats. A training is lost if
+# they also exceed a fraction of a nat for each row and parameter: smaller ones are
+# often made up for by shorter steps.
+MANY_ERRORS, SMALL_RISE, FAR = 5.0, 5.0, 0.1
+
+
+@dataclass
+class Best:
+    """The sweep with the lowest average of what is minimized, and what follows it.
+
+    During the warm-up, which minimizes a fraction of the divergence, the rest of it is
+    subtracted. A start counts as a sweep.
+
+    Parameters
+    ----------
+    end : EpochEnd
+    optimizer : dict
+        State of the optimizer then.
+    rest : float
+        What is subtracted from its values.
+    """
+
+    end: EpochEnd
+    optimizer: Numbers
+    rest: float = 0.0
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The objective in the steps of the sweep."""
+        return torch.cat(self.end.values)
+
+    def is_better(self, values: torch.Tensor, rest: float = 0.0) -> bool:
+        """Whether the average of other values is lower.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+        rest : float, default=0.0
+            What is subtracted from them.
+
+        Returns
+        -------
+        bool
+        """
+        return float(values.mean()) - rest < float(self.values.mean()) - self.rest
+
+    def is_missed(self, values: torch.Tensor) -> bool:
+        """Whether an end with these values is worse than the best state.
+
+        Only the errors of the best sweep count: the average of an end with rare huge
+        values is uncertain, and that is no excuse.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+
+        Returns
+        -------
+        bool
+        """
+        return float(values.mean() - self.values.mean()) > self._allowed
+
+    def is_lost(self, values: torch.Tensor, rest: float, n_terms: float) -> bool:
+        """Whether most values are so far above that training should go back.
+
+        Parameters
+        ----------
+        values : Tensor of shape (T,)
+        rest : float
+        n_terms : float
+            Number of rows and parameters.
+
+        Returns
+        -------
+        bool
+        """
+        rise = float(values.median() - self.values.median()) - (rest - self.rest)
+        return rise > max(self._allowed, FAR * n_terms)
+
+    @property
+    def _allowed(self) -> float:
+        _, error = mean_and_error(self.values)
+        return max(SMALL_RISE, MANY_ERRORS * error)
+
+
+@torch.no_grad()
+def divergence_at(problem: Problem) -> float:
+    """The divergence at the state of a problem, where gradients weigh it."""
+    parts = [
+        problem.divergence.closed_form(component.normal(), problem.target.reference)
+        for component in problem.posterior.components
+    ]
+    return float(torch.stack(parts).mean())
