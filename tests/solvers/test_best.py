@@ -1,0 +1,126 @@
+"""The best state that a training has passed through."""
+
+import numpy as np
+import pytest
+import torch
+
+from skvi.neural_network import BayesianMLPRegressor
+from skvi.solvers import SolverOptions, Stochastic
+from skvi.solvers._best import FAR, divergence_at
+from tests.solvers.test_members import make_problem
+
+RATE = 0.05
+
+
+def make_training(**options):
+    """A training whose steps are made by hand: an iteration is a sweep."""
+    options = {"early_stopping": False, "steps_per_iter": 100, **options}
+    return Stochastic()._train(make_problem(0), SolverOptions(**options))
+
+
+def sweep(training, values, state):
+    """A sweep with these values, or with these mean values, that ends at a state."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    noise = torch.linspace(-1, 1, 100, dtype=torch.float64)
+    training.params.copy_(state)
+    training.optimizer.first.fill_(float(values.mean()))
+    training.record(values + noise, state.expand(101, -1).clone(), True)
+
+
+def at(training, number):
+    return torch.full_like(training.params, number)
+
+
+def test_a_lost_training_goes_back_to_its_best_state():
+    """With half the step size, and the moments of then.
+
+    Wrong variants: it goes on from where it is; with the step size that it had; with
+    the moments of the lost sweep; every rise is one too many.
+    """
+    training = make_training()
+    for level, number in ((90.0, 0.3), (50.0, 0.2), (53.0, 0.4)):
+        sweep(training, level, at(training, number))
+    assert training.optimizer.rate == RATE
+    far = 50.0 + 2 * FAR * training.n_terms + 10
+    sweep(training, far, at(training, 9.0))
+    torch.testing.assert_close(training.params, at(training, 0.2))
+    assert training.optimizer.rate == RATE / 2
+    assert float(training.optimizer.first[0]) == 50.0
+    assert training.history[-1] == pytest.approx(far)
+    torch.testing.assert_close(training.kept, at(training, 0.2))
+    sweep(training, 49.0, at(training, 0.1))
+    torch.testing.assert_close(training.kept, at(training, 0.1))
+
+
+def test_a_start_is_not_lost():
+    """Wrong variant: the first sweep is the best, wherever it leads."""
+    training = make_training()
+    start = training.params.clone()
+    values = torch.full((100,), 1e4)
+    values[:5] = 20.0
+    sweep(training, values, at(training, 9.0))
+    torch.testing.assert_close(training.params, start)
+    torch.testing.assert_close(training.kept, start)
+
+
+@pytest.mark.parametrize(("rise", "is_missed"), [(4.0, False), (8.0, True)])
+def test_an_end_that_is_worse_is_not_the_result(rise, is_missed):
+    """Five nats and five standard errors are noise. Wrong variant: the last state."""
+    training = make_training()
+    for level, number in ((90.0, 0.3), (50.0, 0.2), (50.0 + rise, 0.4)):
+        sweep(training, level, at(training, number))
+    expected = 0.2 if is_missed else 0.4
+    torch.testing.assert_close(training.kept, at(training, expected))
+    value, _ = training._value()
+    assert value == pytest.approx(50.0 if is_missed else 50.0 + rise)
+
+
+def test_a_single_huge_value_is_no_reason_to_go_back():
+    """But its sweep is not the result. Wrong variant: means for medians."""
+    training = make_training()
+    for level in (90.0, 50.0):
+        sweep(training, level, at(training, 0.2))
+    values = torch.full((100,), 50.0)
+    values[50] = 1e9
+    sweep(training, values, at(training, 0.4))
+    assert training.optimizer.rate == RATE
+    torch.testing.assert_close(training.params, at(training, 0.4))
+    torch.testing.assert_close(training.kept, at(training, 0.2))
+
+
+def test_the_warm_up_is_judged_by_what_it_minimizes():
+    """A loss that falls, at the expense of the divergence. Wrong variant: the whole
+    objective, which rises."""
+    training = make_training(warm_up=0.5)
+    assert training.schedule.share == pytest.approx(0.1)
+    near, far = at(training, 0.1), at(training, 2.0)
+    levels = [float(divergence_at(training._at(state))) for state in (near, far)]
+    rise = levels[1] - levels[0]
+    assert rise > 10 * (FAR * training.n_terms + 5)
+    for level in (1e6, 50.0):
+        sweep(training, level, near)
+    rate = training.optimizer.rate
+    sweep(training, 50.0 + 0.8 * rise, far)
+    torch.testing.assert_close(training.params, far)
+    assert training.optimizer.rate == rate
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_heteroscedastic_fits_with_long_steps(seed):
+    """Noise that grows with x. Wrong variant: gradients as long as they are, with which
+    both end hundreds of nats above what they passed."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(250, 1))
+    y = np.sin(2 * X[:, 0]) + np.exp(X[:, 0] - 2) * rng.normal(size=250)
+    model = BayesianMLPRegressor(
+        noise="heteroscedastic",
+        learning_rate=0.2,
+        max_iter=400,
+        tol=0.1,
+        random_state=seed,
+    ).fit(X, y)
+    loss = np.convolve(model.loss_curve_, np.ones(7) / 7, "valid")
+    assert -model.objective_value_ < loss.min() + 5
+    error = model.predict(X) - np.sin(2 * X[:, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.4
