@@ -115,12 +115,12 @@ def test_heteroscedastic_fits_with_long_steps(seed):
     y = np.sin(2 * X[:, 0]) + np.exp(X[:, 0] - 2) * rng.normal(size=250)
     model = BayesianMLPRegressor(
         noise="heteroscedastic",
-        learning_rate=0.2,
-        max_iter=400,
+        learning_rate=0.1,
+        max_iter=500,
         tol=0.1,
         random_state=seed,
     ).fit(X, y)
-    loss = np.convolve(model.loss_curve_, np.ones(7) / 7, "valid")
+    loss = np.convolve(model.loss_curve_, np.ones(25) / 25, "valid")
     assert -model.objective_value_ < loss.min() + 5
     error = model.predict(X) - np.sin(2 * X[:, 0])
-    assert np.sqrt(np.mean(error**2)) < 0.4
+    assert np.sqrt(np.mean(error**2)) < 0.1
