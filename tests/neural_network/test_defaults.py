@@ -15,8 +15,9 @@ from skvi.neural_network._flatness import remedies
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.predictors import MLPPredictor
 from skvi.priors import Laplace, Normal, build_prior
-from skvi.solvers._adam import Adam
+from skvi.solvers._adam import Adam, Plateau
 from skvi.solvers._stable_decay import StableDecay
+from skvi.solvers._validation import Patience, Validation
 
 
 def observe(means, n_observations, warm_up=0, noise=0.01):
@@ -214,6 +215,42 @@ def test_nothing_is_level_before_the_warm_up_is_over():
     # Thirty observations of the warm-up, and twelve without progress.
     assert len(schedule.seen) == 42
     assert schedule.n_all == 54
+
+
+@pytest.mark.parametrize("fraction", [None, 0.2])
+def test_early_stopping_waits_for_the_divergence(fraction):
+    """A wave, of which the default leaves an error of 0.02.
+
+    Wrong variants: the whole divergence from the first step; what makes no progress
+    during the warm-up stops; it has converged then.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(400, 1))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=400)
+    model = BayesianMLPRegressor(
+        early_stopping=True, validation_fraction=fraction, max_iter=2000, random_state=0
+    ).fit(X, y)
+    assert model.converged_
+    assert model.n_iter_ > 300  # of the warm-up
+    error = model.predict(X) - np.sin(2 * X[:, 0])
+    assert np.sqrt(np.mean(error**2)) < 0.04
+
+
+@pytest.mark.parametrize("kind", [Plateau, Patience])
+def test_early_stops_count_from_the_end_of_the_warm_up(kind):
+    """Wrong variants: they count from the first observation; the divergence has its
+    whole weight at once."""
+    optimizer, validation = Adam(torch.zeros(1), 1.0), Validation(lambda state: 0.0, 0)
+    given = (1, 1e-3) if kind is Plateau else (validation, 5)
+    schedule, shares = kind(optimizer, *given, warm_up=7), []
+    while not schedule.done:
+        shares.append(schedule.share)
+        validation.judge(None, schedule.share == 1.0)
+        schedule.observe(torch.tensor([1.0, 1.1]))
+        assert not schedule.converged or len(shares) > 7
+    assert shares == [0.1] * 7 + [1.0] * (len(shares) - 7)
+    # The first of them is progress; a sixth halving goes below 1/32.
+    assert len(shares) == 7 + 1 + (6 if kind is Plateau else 5)
 
 
 def test_steps_do_not_leave_where_the_divergence_is_finite():

@@ -108,8 +108,8 @@ def test_the_warm_up_is_judged_by_what_it_minimizes():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_heteroscedastic_fits_with_long_steps(seed):
-    """Noise that grows with x. Wrong variant: gradients as long as they are, with which
-    both end hundreds of nats above what they passed."""
+    """Noise that grows with x. Wrong variant: gradients as long as they are, and the
+    last state for the best one."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(250, 1))
     y = np.sin(2 * X[:, 0]) + np.exp(X[:, 0] - 2) * rng.normal(size=250)
