@@ -18,7 +18,11 @@ from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
-from skvi.neural_network._flatness import spaced_rows, unscaled_message
+from skvi.neural_network._flatness import (
+    spaced_rows,
+    unscaled_message,
+    worse_message,
+)
 from skvi.neural_network._layerwise import layerwise_prior
 from skvi.neural_network._sparsity import SparsityMixin
 from skvi.neural_network._stream import StreamMixin
@@ -218,6 +222,25 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
             weight = target.sample_weight[rows].double().cpu().numpy()
             weight = weight / weight.max()  # squares of large ones overflow
         return self._compare_with_constant(X, y, weight, target.n_rows / len(rows))
+
+    def _compare_with_constant_fit(self, found, target):
+        """Also say, however a fit ended, that it is worse than a constant."""
+        category = super()._compare_with_constant_fit(found, target)
+        diagnostics = found["diagnostics_"]
+        worse = worse_message(diagnostics.get("explained"), self._error_of_rows)
+        texts = filter(None, [worse, diagnostics["message"]])
+        diagnostics["message"] = "; ".join(texts)
+        return category
+
+    def _remedy(self, causes=(), others=()):
+        """What to change about a fit that misses a signal.
+
+        Causes that were found are all; otherwise what may be one.
+        """
+        if causes:
+            return " or ".join(causes)
+        early = ["early_stopping=False"] if self.early_stopping else []
+        return " or ".join([*early, *others, self._remedies()])
 
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""

@@ -16,6 +16,12 @@ __all__ = ["NetworkClassifierMixin"]
 class NetworkClassifierMixin(BayesianClassifierMixin):
     """Mixin: labels, and class probabilities of the networks' outputs."""
 
+    #: What the fraction that a fit explains is about.
+    _error_of_rows = (
+        "the log loss of the training rows is {:.3g} times that of the class "
+        "frequencies"
+    )
+
     @with_callbacks
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, sample_weight=None, classes=None):
@@ -111,6 +117,6 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
             weight,
             rows_per_row,
             "the class frequencies",
-            self._remedies(),
+            self._remedy(),
         )
         return {"explained": explained}, message

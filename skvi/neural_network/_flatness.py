@@ -11,17 +11,25 @@ __all__ = [
     "explained_log_loss",
     "explained_variance",
     "flat_message",
+    "has_outliers",
     "missed_message",
     "missed_variance",
     "remedies",
     "spaced_rows",
     "unscaled_message",
+    "without_outliers",
+    "worse_message",
 ]
 
 # A gain that ten parameters get by chance does not count, nor one below a tenth.
 CHANCE_PARAMETERS, SMALL_SHARE = 10, 0.1
-# Missed fraction that counts, at least four standard errors under pure noise.
-MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.3, 4.0, 20
+# Missed fraction that counts, at least five standard errors if residuals are noise.
+MISSED_SHARE, MISSED_ERRORS, MIN_PAIRS = 0.1, 5.0, 20
+# Residuals are outliers from this number of robust standard deviations on, which six in
+# 100,000 of a normal distribution are; and the fraction of them that is worth a word.
+OUTLYING, MANY_OUTLIERS = 4.0, 0.01
+# A negative explained fraction that is more than the shrinkage of the mean.
+WORSE = -0.1
 # Layers below this size are small, and larger weights of the prior can be lowered.
 SMALL_LAYER, LOW_WEIGHT = 10, 0.1
 # Root mean squares of the largest feature that are far from those of standardized ones.
@@ -94,6 +102,67 @@ def unscaled_message(X: np.ndarray) -> str:
         f"; the features have sizes from {sizes.min():.2g} to {sizes.max():.2g}, and "
         "networks expect about 1: standardize them first, as StandardScaler does"
     )
+
+
+def without_outliers(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Targets whose residuals are at most four robust standard deviations.
+
+    Parameters
+    ----------
+    y, mean : ndarray of shape (n,)
+        Targets and predictions.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Outliers are moved toward their predictions: of heavy-tailed noise a few rows
+        make up most of the variance, and hide whether the others are explained.
+    """
+    residual = y - mean
+    reach = OUTLYING * _robust_deviation(residual)
+    return mean + residual.clip(-reach, reach) if reach > 0 else y
+
+
+def has_outliers(residual: np.ndarray, weight: np.ndarray) -> bool:
+    """Whether more than 1 % of residuals are beyond four robust standard deviations.
+
+    Parameters
+    ----------
+    residual, weight : ndarray of shape (n,)
+
+    Returns
+    -------
+    bool
+    """
+    deviation = _robust_deviation(residual)
+    is_far = np.abs(residual - np.median(residual)) > OUTLYING * deviation
+    return deviation > 0 and float(weight @ is_far) > MANY_OUTLIERS * float(
+        weight.sum()
+    )
+
+
+def _robust_deviation(values: np.ndarray) -> float:
+    """Standard deviation of a normal distribution with the same median distance."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def worse_message(explained: float | None, error: str) -> str:
+    """Say that a constant would fit the training rows better; empty if it would not.
+
+    Parameters
+    ----------
+    explained : float or None
+        Fraction that the fit explains; negative if it is worse than a constant.
+    error : str
+        What the fraction is about, with a place for the ratio.
+
+    Returns
+    -------
+    str
+    """
+    if explained is None or explained >= WORSE:
+        return ""
+    return f"the fit is worse than a constant: {error.format(1 - explained)}"
 
 
 def explained_variance(
@@ -257,7 +326,8 @@ def missed_message(
         return ""
     explained = max(explained, 0.0)
     missed = min(missed, 1.0 - explained)
-    if missed < max(MISSED_SHARE, MISSED_ERRORS / n_pairs**0.5):
+    error = (1.0 - explained) / n_pairs**0.5
+    if missed < max(MISSED_SHARE, MISSED_ERRORS * error):
         return ""
     return (
         f"the fit explains {explained:.0%} of the variance of the target and misses "

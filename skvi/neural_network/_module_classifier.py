@@ -98,9 +98,9 @@ Prior, Posterior or dict, default="normal"
         increases: the step size is halved after `n_iter_no_change` iterations without
         progress beyond the noise, five times; bounds often increase again after long
         plateaus, which this misses. No data need be held out: the bound itself guards
-        against overfitting. With `validation_fraction` True stops, as scikit-learn's
-        networks do, when the score has not increased by `tol` for `n_iter_no_change`
-        epochs; the bound may then still be far from its optimum.
+        against overfitting. With `validation_fraction` True stops when the score has
+        not increased by `tol` for `n_iter_no_change` epochs after the first
+        fifth; the bound may then still be far from its optimum.
     validation_fraction : float, default=None
         Fraction of the rows, and of every class, that is held out of the fit, drawn by
         `random_state`. The state after every epoch is scored by its mean log predictive

@@ -24,8 +24,10 @@ from skvi.likelihoods import (
 from skvi.neural_network._flatness import (
     explained_variance,
     flat_message,
+    has_outliers,
     missed_message,
     missed_variance,
+    without_outliers,
 )
 from skvi.neural_network._predictions import NoisyPredictionMixin
 from skvi.utils._callbacks import with_callbacks
@@ -48,6 +50,10 @@ class NetworkRegressorMixin(
         ],
         "normalize_y": ["boolean"],
     }
+    #: What the fraction that a fit explains is about.
+    _error_of_rows = (
+        "the squared errors of the training rows are {:.3g} times those of their mean"
+    )
     _input_with_target = {"multi_output": True, "y_numeric": True}
 
     def _response(self, y):
@@ -160,17 +166,26 @@ class NetworkRegressorMixin(
         draws = self._drawn()
         means = draws.by_rows(X, lambda f: draws.likelihood.mean(f).mean(0))
         means, y = means.reshape(len(y), -1).T, y.reshape(len(y), -1).T
+        is_normal = self._resolve("likelihood").is_normal
+        given = y if is_normal else [*map(without_outliers, y, means)]
         shares = [
-            explained_variance(m, t, weight) for m, t in zip(means, y, strict=True)
+            explained_variance(m, t, weight) for m, t in zip(means, given, strict=True)
         ]
         worst = int(np.argmin([1.0 if share is None else share for share in shares]))
-        explained, mean, y = shares[worst], means[worst], y[worst]
+        explained, mean, y = shares[worst], means[worst], given[worst]
         missed, n_pairs = missed_variance(X.reshape(len(X), -1), y, mean, weight)
         found = {"explained": explained, "missed": missed}
         if explained is None:
             return found, ""
-        remedy = self._remedies()
-        message = missed_message(missed, explained, n_pairs, remedy)
+        heavy = (
+            is_normal and self.noise == "constant" and has_outliers(y - mean, weight)
+        )
+        outliers = ["likelihood='student_t', as there are outliers,"] if heavy else []
+        message = missed_message(
+            missed, explained, n_pairs, self._remedy(outliers, ["another random_state"])
+        )
         # A fraction is worth half as many nats of log likelihood per row.
-        flat = flat_message(explained, 0.5, weight, rows_per_row, "its mean", remedy)
+        flat = flat_message(
+            explained, 0.5, weight, rows_per_row, "its mean", self._remedy(outliers)
+        )
         return found, message or flat

@@ -128,14 +128,16 @@ default="auto"
         converged. After half of `max_iter` the step size decreases in any case. In the
         first fifth of a first fit, up to about 3,000 gradient steps (30 epochs, if they
         are more), the divergence has a tenth of its weight, so that the data shape the
-        units before the prior can switch them off. True stops when the bound no longer
-        increases: the step size is halved after `n_iter_no_change` iterations without
-        progress beyond the noise, five times; bounds often increase again after long
-        plateaus, which this misses.
+        units before the prior can switch them off. True stops after that
+        when the bound no longer increases: the step size is halved after
+        `n_iter_no_change` iterations without progress beyond the noise, five times;
+        bounds often increase again after long plateaus, which this misses.
         No data need be held out: the bound itself guards against overfitting. With
-        `validation_fraction` True stops, as scikit-learn's networks do, when the score
-        has not increased by `tol` for `n_iter_no_change` epochs; the bound may then
-        still be far from its optimum.
+        `validation_fraction` True stops when the score has not increased by `tol` for
+        `n_iter_no_change` epochs after the first fifth; the bound may then still be far
+        from its optimum. In every case steps that lead far above the best objective so
+        far are undone, and halved, and the fit returns the best state that it has
+        passed through.
     validation_fraction : float, default=None
         Fraction of the rows that is held out of the fit, drawn by `random_state`. The
         state after every epoch is scored by its mean log predictive density of these

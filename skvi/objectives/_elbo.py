@@ -9,6 +9,7 @@ from skvi.base import Draw
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.objectives._analytic import AnalyticSteps, structure_of
 from skvi.objectives._network_steps import can_train
+from skvi.objectives._normal_gain import gain_of_normal
 from skvi.objectives._normal_steps import NormalSteps
 from skvi.objectives._score import ScoreFunction, check_rao_blackwell, refuse_score
 from skvi.objectives._steps import Member, Steps
@@ -18,6 +19,8 @@ from skvi.utils._validation import StrOptions
 __all__ = ["ELBO"]
 
 SCORE_RATE = 0.1
+# Nats that a converged fit to a density may be short.
+SMALL_GAIN = 0.02
 # Draws, and elements of their scores, used to decide when a fit is finished.
 GAIN_DRAWS, GAIN_ELEMENTS = 1000, 2**23
 
@@ -100,6 +103,18 @@ class ELBO(Objective):
         """A tenth for "score", whose noise would carry q away."""
         return SCORE_RATE if self.gradient == "score" else 1.0
 
+    @property
+    def allowed_gain(self) -> float:  # type: ignore[override]
+        """A fiftieth of a nat, if gradients are not as noisy as those of "score"."""
+        return super().allowed_gain if self.gradient == "score" else SMALL_GAIN
+
+    @property
+    def gain_remedy(self) -> str:  # type: ignore[override]
+        """Longer fits, where the gradient is "reparam" already."""
+        if self.gradient == "score":
+            return super().gain_remedy
+        return "or lower learning_rate and tol, or uncorrelate the parameters"
+
     def check(self, divergence: Any, target: Any) -> None:
         """Check the order of the divergence, and what `gradient` needs."""
         self.validate()
@@ -156,8 +171,10 @@ class ELBO(Objective):
     def remaining_gain(
         self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
     ) -> float:
-        """For the score form with KL; see `Objective.remaining_gain`."""
+        """For "score", and densities without data; see `Objective.remaining_gain`."""
         weight = divergence.kl_weight
+        if self.gradient != "score" and target.prior is None:
+            return gain_of_normal(target, posterior, generator)
         if self.gradient != "score" or weight is None:
             return 0.0
         n_draws = min(GAIN_DRAWS, max(2, GAIN_ELEMENTS // len(posterior.params)))

@@ -131,6 +131,11 @@ class Objective(Component):
         """
         return True
 
+    #: Nats of `remaining_gain` that do not matter.
+    allowed_gain = 1.0
+    #: What else finds more of it.
+    gain_remedy = "or use gradient='reparam'"
+
     def remaining_gain(
         self, target: Any, posterior: Any, divergence: Any, generator: torch.Generator
     ) -> float:

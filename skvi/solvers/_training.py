@@ -28,8 +28,6 @@ JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
 PATIENCE = 3
 # Below this fraction of effective draws self-normalized gradients are mostly bias.
 MIN_EFFICIENCY = 0.1
-# Nats that may remain if gradients are too noisy to find them.
-MAX_GAIN = 1.0
 # Distance of an average over steps from the limit of a learned scale.
 END_MARGIN = math.log(3.0)
 
@@ -283,10 +281,10 @@ class Training(Resumable):
             problem.divergence,
             problem.source_of_draws,
         )
-        if not message and gain > MAX_GAIN:
+        if not message and gain > problem.objective.allowed_gain:
             message = (
                 f"the gradient predicts a gain of {gain:.2g} nats, which its noise "
-                "kept from showing; increase n_draws, or use gradient='reparam'"
+                f"kept from showing; increase n_draws, {problem.objective.gain_remedy}"
             )
         efficiency = weight_efficiency(problem)
         if not message and efficiency < MIN_EFFICIENCY:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 from skvi.solvers._adam import Schedule
 from skvi.solvers._optimizer import Optimizer
 from skvi.solvers._solution import State

@@ -127,12 +127,12 @@ class SolverOptions:
         Rows per gradient step of the stochastic solver; None is all rows.
     steps_per_iter : int, default=100
         Gradient steps of one iteration of the stochastic solver without minibatches.
-    early_stopping : bool, default=True
+    early_stopping : bool, default=False
         Whether the stochastic solver stops when the objective no longer decreases;
         otherwise it keeps the step size until then, decreases it linearly afterwards,
         and stops when another such round gains nothing.
     warm_up : float, default=0.0
-        Without early stopping, the fraction of `max_iter`, but at most 1,000 steps, in
+        The fraction of `max_iter`, but at most 30 windows of 100 steps or more, in
         which the stochastic solver gives the divergence a tenth of its weight, so that
         the data shape q before the prior does. Only if it has a separate gradient of
         the divergence, see `Steps.weighs_divergence`, as for networks and normals.
@@ -166,7 +166,7 @@ class SolverOptions:
     learning_rate: float | None = None
     batch_size: int | None = None
     steps_per_iter: int = 100
-    early_stopping: bool = True
+    early_stopping: bool = False
     warm_up: float = 0.0
     n_iter_no_change: int | None = None
     warm_start: bool = False

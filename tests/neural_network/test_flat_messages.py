@@ -11,9 +11,12 @@ from skvi.exceptions import SkviWarning
 from skvi.neural_network import BayesianMLPRegressor
 from skvi.neural_network._flatness import (
     explained_variance,
+    has_outliers,
     missed_message,
     missed_variance,
     remedies,
+    without_outliers,
+    worse_message,
 )
 
 LINEAR = {
@@ -24,6 +27,9 @@ LINEAR = {
     "n_draws": 2,
     "random_state": 0,
 }
+
+
+LONG = LINEAR | {"max_iter": 200}
 
 
 def fit(model, X, y, sample_weight=None):
@@ -129,3 +135,68 @@ def test_a_fit_that_stops_early_is_another_matter():
         model.fit(X, X[:, 0] ** 2)
     assert len(caught) == 1
     assert not issubclass(caught[0].category, SkviWarning)
+
+
+def far_rows():
+    """A line, and one row in twelve very far from it."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 1))
+    y = X[:, 0] + 0.1 * rng.normal(size=300)
+    y[::12] += 50 * rng.normal(size=25)
+    return X, y
+
+
+def test_outliers_hide_no_good_fit():
+    """Wrong variant: variances of all rows, of which outliers are nearly all."""
+    X, y = far_rows()
+    model = BayesianMLPRegressor(likelihood="student_t", **LONG)
+    assert fit(model, X, y) == []
+    assert model.diagnostics_["explained"] > 0.9
+    clean = np.random.default_rng(1).normal(size=300)
+    np.testing.assert_allclose(without_outliers(clean, 0 * clean), clean)
+    shifted = without_outliers(1e3 * y + 5, 1e3 * X[:, 0] + 5)
+    np.testing.assert_allclose(shifted, 1e3 * without_outliers(y, X[:, 0]) + 5)
+
+
+def test_outliers_under_normal_noise_are_named():
+    """Wrong variant: KL(weight=0.1) whatever the cause."""
+    [(category, text)] = fit(BayesianMLPRegressor(**LONG), *far_rows())
+    assert category is SkviWarning
+    assert "likelihood='student_t'" in text
+    assert "KL" not in text
+    noise, ones = np.random.default_rng(0).normal(size=2000), np.ones(2000)
+    assert not has_outliers(noise, ones)
+    noise[::50] *= 20
+    assert has_outliers(noise, ones)
+    assert not has_outliers(noise, (np.arange(2000) % 50 > 0) + 1e-9)
+
+
+def test_early_stopping_is_named():
+    """Wrong variant: the remedies of a complete fit alone."""
+    X = np.random.default_rng(0).uniform(-2, 2, size=(200, 1))
+    model = BayesianMLPRegressor(early_stopping=True, **LONG)
+    [(_, text)] = fit(model, X, X[:, 0] ** 2)
+    assert "early_stopping=False or another random_state or hidden" in text
+
+
+def test_errors_of_what_is_missed():
+    """Of the residuals, and not of the target: a third of it left is eleven standard
+    errors. Wrong variant: a fixed share of the target."""
+    assert "misses about 30%" in missed_message(0.299, 0.67, 150, "")
+    assert missed_message(0.299, 0.0, 150, "") == ""
+
+
+def test_worse_than_a_constant():
+    """Of a fit that has not converged, too. Wrong variant: only of others."""
+    X = np.random.default_rng(0).uniform(-2, 2, size=(50, 1))
+    model = BayesianMLPRegressor(warm_start=True, normalize_y=False, **LINEAR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, 3 * X[:, 0])
+    model.set_params(max_iter=1, learning_rate=1e-6)
+    with pytest.warns(ConvergenceWarning, match="worse than a constant: the sq"):
+        model.fit(X, -3 * X[:, 0])
+    assert "increase max_iter" in model.diagnostics_["message"]
+    ratio = 1 - model.score(X, -3 * X[:, 0])
+    assert f"{ratio:.3g} times" in model.diagnostics_["message"]
+    assert worse_message(-0.05, "{}") == worse_message(None, "{}") == ""

@@ -6,6 +6,20 @@ _v = variants_of("neural_network/")
 
 VARIANTS = [
     _v(
+        "flat-outliers-count",
+        "_regression.py",
+        "given = y if is_normal else [*map(without_outliers, y, means)]",
+        "given = y",
+        "a few rows of heavy tails decide whether the others are explained",
+    ),
+    _v(
+        "worse-than-a-constant-unsaid",
+        "_flatness.py",
+        "if explained is None or explained >= WORSE:",
+        "if True:",
+        "a fit that is worse than a constant does not say so",
+    ),
+    _v(
         "auto-counts-many-rows-late",
         "_mlp.py",
         "CHOICES[name][n_rows > MANY_ROWS]",
@@ -123,8 +137,8 @@ VARIANTS = [
     _v(
         "missed-by-few-errors",
         "_flatness.py",
-        "MISSED_ERRORS / n_pairs**0.5",
-        "MISSED_ERRORS / n_pairs",
+        "error = (1.0 - explained) / n_pairs**0.5",
+        "error = (1.0 - explained) / n_pairs",
         "a variance for the standard error of a covariance",
     ),
     _v(
