@@ -102,19 +102,24 @@ def on_a_grid(mean, covariance, n_line):
     return mean[0] + weights @ torch.logsumexp(f, 1), weights @ p, products
 
 
-@pytest.mark.parametrize(("k", "width", "n_line"), [(3, 8.0, 700), (4, 1.0, 65)])
-def test_correlated_classes(k, width, n_line):
+@pytest.mark.parametrize(
+    ("k", "width", "n_line", "rank"),
+    [(3, 0.8, 300, 3), (3, 8.0, 700, 3), (3, 30.0, 2000, 3), (3, 4.0, 2000, 1)]
+    + [(4, 1.0, 65, 4)],
+)
+def test_correlated_classes(k, width, n_line, rank):
     """Also where f is wide: the widest class, which differs, has no nodes.
 
     Wrong variants: the variance of a contrast; E(1 - s) for E(1 - s)^2; classes that
-    are left exchanged.
+    are left exchanged; nodes around zero and not around the kink; the same nodes where
+    f lies nearly on a line.
     """
     generator = torch.Generator().manual_seed(k)
     root, mean = (
         width * torch.randn(*shape, generator=generator, dtype=torch.float64)
-        for shape in ((3, k, k), (3, k))
+        for shape in ((3, k, rank), (3, k))
     )
-    covariance = root @ root.mT / k
+    covariance = root @ root.mT / k + 1e-4 * torch.eye(k)
     value, first, second = expect_conditioned(mean, covariance)
     for i in range(3):
         exact, p, products = on_a_grid(mean[i], covariance[i], n_line)

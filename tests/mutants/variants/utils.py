@@ -167,6 +167,20 @@ VARIANTS = [
         "a contrast of norm 1 for the difference to the others",
     ),
     _v(
+        "nodes-around-zero",
+        "_conditioning.py",
+        "    center = center.clamp(-FARTHEST, FARTHEST)[:, None]",
+        "    center = 0 * center.clamp(-FARTHEST, FARTHEST)[:, None]",
+        "nodes that are dense where no two classes cross",
+    ),
+    _v(
+        "nodes-of-steep-rows",
+        "_conditioning.py",
+        "suits = (std > NARROW) & (slope < STEEPEST * (variance + 3).sqrt())",
+        "suits = std > NARROW",
+        "nodes around one kink where the last class has another",
+    ),
+    _v(
         "products-of-the-others",
         "_conditioning.py",
         "-(p * (rest - two)[:, None]) @ p.mT",
