@@ -68,8 +68,9 @@ def units_of(
         return given or Units(0.0, 1.0)
     w = np.ones(len(y)) if weight is None else weight
     mean, scale = (_median_units if robust else _mean_units)(y, w, centered)
-    # A constant target has no scale, up to rounding.
-    return Units(mean, 1.0 if scale <= 1e-12 * max(abs(mean), 1e-300) else scale)
+    # A target that varies by rounding alone has no scale.
+    is_constant = scale <= 2 * np.finfo(float).eps * abs(mean)
+    return Units(mean, 1.0 if is_constant else scale)
 
 
 def column_units(
@@ -172,7 +173,9 @@ def check_rows(X, y):
 
 
 def _mean_units(y, w, centered):
-    mean = float(np.average(y, weights=w)) if centered else 0.0
+    # About a row, so that the origin of y does not round it.
+    origin = float(y[0])
+    mean = origin + float(np.average(y - origin, weights=w)) if centered else 0.0
     # Squares of very large or small numbers leave the range of floats.
     largest = max(float(np.abs(y - mean).max()), 1e-300)
     squared = ((y - mean) / largest) ** 2

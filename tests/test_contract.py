@@ -404,7 +404,10 @@ def test_rows_and_columns_may_be_permuted(name):
 
 @every_case
 def test_single_precision_stays_single(name):
-    """float32 out for float32 in, and the same answer to 0.001 deviations."""
+    """float32 out for float32 in, and the same answer to 0.001 deviations.
+
+    Numbers in units of y are double: the rounding of a large one exceeds the noise.
+    """
     X, _ = data(name)
     single = fit(name, X.astype(np.float32))
     if "mlp" in name:
@@ -417,7 +420,8 @@ def test_single_precision_stays_single(name):
     found = predictions(single, X.astype(np.float32))
     for key, values in found.items():
         if not (is_classifier(single) and key == "predict") and name not in COUNTS:
-            assert values.dtype == np.float32, key
+            expected = np.float32 if is_classifier(single) else np.float64
+            assert values.dtype == expected, key
     for key, values in predictions(fitted(name), X).items():
         assert values.dtype == np.float64 or values.dtype.kind == "i", key
 

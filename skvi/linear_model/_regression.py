@@ -312,7 +312,7 @@ class GaussianRegression(
             f = predictor.project(rows, root) * self._model.units.y_scale
             covariance = f @ f.T
             covariance.diagonal().add_(self._noise_variance())
-        return covariance.numpy().astype(X.dtype)
+        return covariance.numpy()
 
     def _noise(self, theta, shape, generator):
         """Noise of draws, (S, n), in units of y, with scales from theta."""

@@ -57,21 +57,21 @@ class RegressionPredictionMixin:
         if self._is_drawn():
             return self._predict_from_draws(X, return_std, return_cov)
         mean, variance = self._function_moments(X)
-        mean = mean.numpy().astype(X.dtype)
+        mean = mean.numpy()
         if return_std:
             total = (variance + self._noise_variance()).sqrt()
-            return mean, total.numpy().astype(X.dtype)
+            return mean, total.numpy()
         return (mean, self._covariance(X)) if return_cov else mean
 
     def _predict_from_draws(self, X, return_std, return_cov):
         draws, unit = self._drawn(), self._model.likelihood.standard_variance
         mixture = self._mixture(X)
         moments = draws.moments(X) if mixture is None else mixture.moments()
-        mean, std = moments.T.astype(X.dtype)
+        mean, std = moments.T
         if return_cov:
             covariance = np.atleast_2d(np.cov(draws.means(X)))
             noise = unit * float(draws.noise.square().mean()) * np.eye(len(mean))
-            return mean, (covariance + noise).astype(X.dtype)
+            return mean, covariance + noise
         return (mean, std) if return_std else mean
 
     def predict_quantiles(self, X, quantiles):
@@ -96,12 +96,12 @@ class RegressionPredictionMixin:
         if self._n_columns:
             return np.stack([o.predict_quantiles(X, levels) for o in self.outputs_], -1)
         if (mixture := self._mixture(X)) is not None:
-            return mixture.quantiles(levels).astype(X.dtype)
+            return mixture.quantiles(levels)
         if self._is_drawn():
-            return self._drawn().quantiles(X, levels).astype(X.dtype)
+            return self._drawn().quantiles(X, levels)
         mean, variance = self._function_moments(X)
         offsets = mixture_quantiles(variance, *self._noise_nodes(), levels)
-        return (mean[:, None] + offsets).numpy().astype(X.dtype)
+        return (mean[:, None] + offsets).numpy()
 
     def predict_log_density(self, X, y):
         """Log predictive density of each target: the proper score of a forecast.
@@ -184,7 +184,7 @@ class RegressionPredictionMixin:
         generator = make_generator(random_state)
         noise = self._noise(theta, (n_samples, X.shape[0]), generator)
         f = self._functions(X, theta)
-        return (f + noise).T.numpy().astype(X.dtype)
+        return (f + noise).T.numpy()
 
     def sample_posterior(self, n_samples=1, random_state=None):
         """Draw parameters from the fitted posterior.
@@ -266,4 +266,4 @@ class SampledLinearFunction:
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
         """
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
-        return (X @ self.coef.T + self.intercept).astype(X.dtype)
+        return X @ self.coef.T + self.intercept

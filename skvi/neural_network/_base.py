@@ -312,8 +312,7 @@ class SampledFunction:
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Targets in units of y without noise, or class probabilities.
+            Targets in units of y without noise, or class probabilities; float64.
         """
         X = self.estimator._check_X(X)
-        values = self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])
-        return values.astype(X.dtype)
+        return self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])

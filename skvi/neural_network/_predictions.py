@@ -12,7 +12,8 @@ __all__ = ["NoisyPredictionMixin"]
 class NoisyPredictionMixin:
     """Mixin: mixtures of the predictions of the networks that `_drawn` returns.
 
-    For several targets arrays have another axis.
+    For several targets arrays have another axis. Numbers in units of y are float64
+    also if X is float32: its rounding of a large target would exceed the noise.
     """
 
     def predict(self, X, return_std=False):
@@ -34,7 +35,7 @@ class NoisyPredictionMixin:
             Student-t noise of at most two degrees of freedom.
         """
         X = self._check_X(X)
-        moments = self._drawn().moments(X).astype(X.dtype)
+        moments = self._drawn().moments(X)
         mean, std = moments[:, 0], moments[:, 1]
         return (mean, std) if return_std else mean
 
@@ -55,7 +56,7 @@ class NoisyPredictionMixin:
         """
         X = self._check_X(X)
         levels = check_levels(quantiles)
-        return self._drawn().quantiles(X, levels).astype(X.dtype)
+        return self._drawn().quantiles(X, levels)
 
     def predict_log_density(self, X, y):
         """Log predictive density of each target: the proper score of a forecast.
@@ -106,4 +107,4 @@ class NoisyPredictionMixin:
         random_state = check_random_state(random_state)
         draws = self._drawn(self._draw(n_samples, random_state))
         generator = make_generator(random_state, draws.theta.device)
-        return draws.observations(X, generator).astype(X.dtype)
+        return draws.observations(X, generator)

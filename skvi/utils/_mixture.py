@@ -11,6 +11,8 @@ from scipy.special import ndtri
 N_HALVINGS = 50
 # Newton's method needs ten or so.
 MAX_STEPS, ROUNDING = 100, 1e-14
+# Relative rounding of a number.
+ULPS = 4 * float(np.finfo(float).eps)
 
 
 class Distribution(Protocol):
@@ -41,7 +43,8 @@ def mixture_quantiles(
     weights : Tensor of shape (S,), default=None
         Weights of the draws, with sum 1; None is equal weights.
     rounding : float, default=1e-14
-        Relative change of a quantile that ends the iteration.
+        Change that ends the iteration, relative to the widths of the distributions,
+        so that quantiles move with their origin.
 
     Returns
     -------
@@ -54,7 +57,8 @@ def mixture_quantiles(
         # A mixture's quantile lies between those of its components.
         own = likelihood.quantile(f, level)
         low, high = own.min(0).values, own.max(0).values
-        y, last = w @ own, high - low
+        y, width = w @ own, high - low
+        last = width
         done = torch.zeros_like(low, dtype=torch.bool)
         # Near 0 the rounding of probabilities, over the density, is what remains.
         least = 1 / (w @ (1 / (own - f[..., 0]).abs()))
@@ -65,8 +69,9 @@ def mixture_quantiles(
                 torch.where(excess < 0, high, y),
             )
             step = excess / (w @ likelihood.log_prob(f, y).exp())
-            size = torch.maximum(torch.maximum(low.abs(), high.abs()), least)
-            done |= torch.minimum(step.abs(), high - low) <= rounding * size
+            digits = ULPS * torch.maximum(low.abs(), high.abs())
+            enough = torch.maximum(digits, rounding * torch.maximum(width, least))
+            done |= torch.minimum(step.abs(), high - low) <= enough
             moved = y - step
             # Steps that do not shrink go to and fro across a steep place.
             inside = (moved > low) & (moved < high) & (step.abs() < 0.5 * last)

@@ -36,3 +36,26 @@ def test_counts_that_are_no_integers_in_floats():
     model = BayesianPoissonRegressor(prior="normal").fit(X, y)
     with pytest.raises(ValueError, match=r"y has values up to 2e\+20"):
         model.predict_log_density(X, y / y.max() * 2e20)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("offset", "scale"), [(5412345.678, 1e-2), (1e9, 1e-3)])
+def test_targets_far_from_zero(dtype, offset, scale):
+    """Predictions, ends, draws and densities move with y.
+
+    Wrong variants: results in the precision of X; a target with a scale of 1e-12 of its
+    origin is constant.
+    """
+    model, features = BayesianLinearRegression(), X.astype(dtype)
+
+    def answers(y):
+        parts = [model.predict(features), model.predict_interval(features)]
+        parts.append(model.sample_y(features, 2, random_state=0))
+        return parts, model.predict_log_density(features, y)
+
+    base, y = Y.astype(dtype).astype(float), offset + scale * Y
+    expected, densities = (model.fit(features, base), answers(base))[1]
+    found, moved = (model.fit(features, y), answers(y))[1]
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose((a - offset) / scale, b, atol=5e-3)
+    np.testing.assert_allclose(moved + np.log(scale), densities, atol=0.02)

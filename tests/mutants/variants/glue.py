@@ -289,9 +289,23 @@ VARIANTS = [
     _v(
         "scales-averaged-before-squares",
         "_noisy_draws.py",
-        "noise = self.likelihood.variance(f).mean(0) * self._scale().square()",
-        "noise = (self.likelihood.variance(f).sqrt().mean(0) * self._scale()).square()",
+        "noise = self.likelihood.variance(f).mean(0)",
+        "noise = self.likelihood.variance(f).sqrt().mean(0).square()",
         "the square of the mean scale of the noise",
+    ),
+    _v(
+        "origin-in-single-precision",
+        "_noisy_draws.py",
+        "return torch.as_tensor(value, dtype=torch.float64, device=device)",
+        "return torch.as_tensor(value, dtype=torch.float32, device=device)",
+        "the origin of y to seven digits",
+    ),
+    _v(
+        "small-scale-is-none",
+        "_regressors.py",
+        "2 * np.finfo(float).eps * abs(mean)",
+        "1e-13 * abs(mean)",
+        "a target that varies little relative to its origin is constant",
     ),
     _v(
         "network-same-noise-in-rows",

@@ -274,8 +274,8 @@ VARIANTS = [
     _v(
         "covariance-of-draws-without-noise",
         "_regression_predictions.py",
-        "(covariance + noise).astype(X.dtype)",
-        "covariance.astype(X.dtype)",
+        "return mean, covariance + noise",
+        "return mean, covariance",
         "covariances of f for those of observations",
     ),
     _v(

@@ -1,0 +1,69 @@
+"""Networks know no origin and no unit of y: everything they say moves with it."""
+
+import numpy as np
+import pytest
+
+from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
+from skvi.posteriors import Ensemble
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning",
+    "ignore::skvi.exceptions.SkviWarning",
+)
+FAST = {"max_iter": 3, "learning_rate": 0.03, "n_predict_draws": 20, "random_state": 0}
+NETWORKS = {
+    "normal": BayesianMLPRegressor(**FAST),
+    "heteroscedastic": BayesianMLPRegressor(noise="heteroscedastic", **FAST),
+    "student": BayesianMLPRegressor(likelihood="student_t", **FAST),
+    "ensemble": BayesianMLPRegressor(posterior=Ensemble(n_members=2), **FAST),
+    "robust": BayesianMLPRegressor(loss="beta", **FAST),
+    "module": BayesianModuleRegressor(**FAST),
+}
+UNITS = [
+    (0.0, 1e-6),
+    (0.0, 1e6),
+    (5412345.678, 1.0),
+    (-5412345.678, 1e-3),
+    (1e9, 1e6),
+    (1e9, 1e-4),
+    (1e9, 1e-6),
+]
+
+
+def rows(n_targets, n=100):
+    rng = np.random.default_rng(n_targets)
+    X = rng.normal(size=(n, 2))
+    y = X @ rng.normal(size=(2, n_targets)) + 0.1 * rng.normal(size=(n, n_targets))
+    return X, y[:, 0] if n_targets == 1 else y
+
+
+def answers(model, X, y, offset, scale):
+    """Everything that a network says of y, where the origin is 0 and the scale 1."""
+    mean, std = model.predict(X, return_std=True)
+    draws = model.sample_y(X, 3, random_state=0)
+    moved = [mean, model.predict_quantiles(X, [0.05, 0.5]), draws]
+    moved.append(model.sample_function(random_state=0)(X))
+    n_targets = 1 if y.ndim == 1 else y.shape[1]
+    density = model.predict_log_density(X, y) + n_targets * np.log(scale)
+    return [(part - offset) / scale for part in moved] + [std / scale, density]
+
+
+@pytest.mark.parametrize(("dtype", "n_targets"), [(np.float32, 1), (np.float64, 2)])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_offsets_and_scales(name, dtype, n_targets):
+    """Up to what training makes of the rounding of y, 20 % of the smallest scale.
+
+    Wrong variants: the origin in single precision; results in that of X; a target with
+    a scale of 1e-13 of its origin is constant.
+    """
+    X, base = rows(n_targets)
+    X, model = X.astype(dtype), NETWORKS[name]
+    expected = answers(model.fit(X, base), X, base, 0.0, 1.0)
+    for offset, scale in UNITS:
+        y = offset + scale * base
+        found = answers(model.fit(X, y), X, y, offset, scale)
+        rounding = np.finfo(float).eps * abs(offset) / scale
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, atol=0.02 + 40 * rounding)
+        ends = model.predict_interval(X, 0.99)
+        assert ((ends[:, 0] <= y) & (y <= ends[:, 1])).mean() > 0.9
