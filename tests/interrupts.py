@@ -26,6 +26,7 @@ from skvi.neural_network import (
 from skvi.posteriors import MixtureOverScales
 from skvi.priors import Normal
 from skvi.utils._random import make_generator
+from tests.modules import relu_network
 
 quick = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -97,7 +98,7 @@ MODELS = {
     ),
     "network by autograd": (
         BayesianModuleRegressor(
-            deterministic="1.bias", max_iter=3, n_draws=2, random_state=0
+            relu_network, deterministic="1.bias", max_iter=3, n_draws=2, random_state=0
         ),
         numbers,
     ),

@@ -23,6 +23,7 @@ from skvi.priors import Normal
 from skvi.utils import _device
 from skvi.utils._device import CPU
 from tests.devices import META, DefaultDevice, emulated_device
+from tests.modules import relu_network
 
 _rng = np.random.default_rng(0)
 X = _rng.normal(size=(60, 3))
@@ -65,7 +66,7 @@ NOISY = {
     "network-classes": (BayesianMLPClassifier(**SMALL), CLASSES),
     "network-weights": (BayesianMLPClassifier(objective="iwelbo", **SMALL), LABELS),
     "module-with-points": (
-        BayesianModuleRegressor(deterministic="*.bias", max_iter=2),
+        BayesianModuleRegressor(relu_network, deterministic="*.bias", max_iter=2),
         NUMBERS,
     ),
 }

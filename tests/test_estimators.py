@@ -21,6 +21,7 @@ from skvi.neural_network import (
 from skvi.objectives import ELBO
 from skvi.posteriors import Ensemble, FullRankNormal, MeanFieldNormal, Product
 from skvi.priors import HierarchicalNormal, Laplace, Normal
+from tests.modules import relu_network
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -51,12 +52,16 @@ DEFAULTS = [
 ]
 # The same code as that of the networks above, but for the module.
 MODULES = [
-    BayesianModuleRegressor(**MODULE),
-    BayesianModuleClassifier(**MODULE | {"learning_rate": 0.05, "tol": 100.0}),
+    BayesianModuleRegressor(relu_network, **MODULE),
+    BayesianModuleClassifier(
+        relu_network, **MODULE | {"learning_rate": 0.05, "tol": 100.0}
+    ),
 ]
 
 WITH_PARTS = [
-    BayesianModuleRegressor(deterministic="*.bias", **MODULE | {"max_iter": 2}),
+    BayesianModuleRegressor(
+        relu_network, deterministic="*.bias", **MODULE | {"max_iter": 2}
+    ),
     BayesianLogisticRegression(class_weight="balanced", n_jobs=1),
     BayesianLogisticRegression(
         objective=ELBO(),

@@ -33,7 +33,7 @@ ESTIMATORS = [
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),
     BayesianMLPClassifier(**NETWORK, activation="tanh", posterior="last_layer"),
-    BayesianModuleClassifier(max_iter=3),
+    BayesianModuleClassifier(TEMPLATE, max_iter=3),
     BayesianModuleRegressor(module=TEMPLATE, max_iter=3, deterministic="2"),
 ]
 

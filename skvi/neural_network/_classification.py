@@ -7,6 +7,7 @@ from skvi._classes import BayesianClassifierMixin, Labels
 from skvi._draws import average_log_probabilities, log_class_probabilities
 from skvi._model import Model
 from skvi.neural_network._flatness import explained_log_loss, flat_message
+from skvi.neural_network._output_limits import OutputLimits
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import _fit_context
 
@@ -96,6 +97,26 @@ class NetworkClassifierMixin(BayesianClassifierMixin):
         prior = self._build_prior(network.layout)
         loss, dtype = self.loss_function_, str(data.X.dtype)
         return Model(labels, network, likelihood, loss, prior, dtype)
+
+    def _name_outputs(self, n_outputs):
+        """What a module must return, for messages."""
+        if n_outputs == 1:
+            return "two classes use one log odds, that of classes_[1], as one column"
+        return "one column of log odds for each class"
+
+    def _limit_of_outputs(self, f, likelihood):
+        """Say that outputs are limited, whatever the parameters are; empty if not.
+
+        Several columns may have one sign, since only their differences matter.
+        """
+        limits = OutputLimits.of(f)
+        if not (limits.saturates.all() or (f.shape[-1] == 1 and limits.one_sided)):
+            return ""
+        return (
+            f"the outputs of the module are {limits}, whatever its parameters are, "
+            "but they are log odds, which have no limits: leave out its last layer, "
+            "such as Sigmoid, Softmax, ReLU or Tanh"
+        )
 
     def _mean(self, f):
         """Class probabilities of every network, (S, rows, K)."""

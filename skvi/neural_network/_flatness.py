@@ -40,9 +40,9 @@ LARGEST = 1e140
 MAX_ROWS = 2000
 
 
-def spaced_rows(n_rows: int) -> np.ndarray:
-    """Indices of at most 2000 rows, evenly spaced."""
-    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, MAX_ROWS)).astype(int))
+def spaced_rows(n_rows: int, most: int = MAX_ROWS) -> np.ndarray:
+    """Indices of at most `most` rows, evenly spaced."""
+    return np.unique(np.linspace(0, n_rows - 1, min(n_rows, most)).astype(int))
 
 
 def remedies(

@@ -20,6 +20,15 @@ class BayesianModuleClassifier(NetworkClassifierMixin, ModuleMixin, BayesianNetw
 
     Parameters
     ----------
+    module : torch.nn.Module, class or callable
+        The map from rows of X to outputs: a module, which is copied, and whose
+        parameters are the start; or its class, or a function that returns one, called
+        with the parameters ``module__name`` of the estimator, and with `n_features`,
+        `input_shape` and `n_outputs` if it has parameters of these names. Parameters
+        with ``requires_grad=False`` and buffers are not changed. Batch normalization,
+        dropout and spectral normalization are refused in training mode. Layers whose
+        draws torch cannot evaluate together, such as `torch.nn.LSTM`, are evaluated
+        for one draw after the other, which is slower. None, the default, is an error.
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
         In which sense the approximation is close to the exact posterior. "elbo" is
@@ -54,14 +63,6 @@ Prior, Posterior or dict, default="normal"
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is a normal prior with the scale of `prior`, or with scale 10 if that has
         none, or learns it: an intercept is never shrunk by a sparse prior.
-    module : torch.nn.Module, class, callable or None, default=None
-        The map from rows of X to outputs: a module, which is copied, and whose
-        parameters are the start; or its class, or a function that returns one, called
-        with the parameters ``module__name`` of the estimator, and with `n_features`,
-        `input_shape` and `n_outputs` if it has parameters of these names. None is one
-        hidden layer of 20 relu units. Parameters with ``requires_grad=False`` and
-        buffers are not changed. Batch normalization and dropout are refused in training
-        mode.
     deterministic : str or sequence of str, default=()
         Parameters without a posterior, learned as point estimates by type-II maximum
         likelihood: names ("conv1.weight"), layers ("norm") or patterns (``"*.bias"``).
@@ -221,13 +222,13 @@ Prior, Posterior or dict, default="normal"
 
     def __init__(
         self,
+        module=None,
         objective="elbo",
         divergence="kl",
         loss="log",
         posterior="mean_field",
         prior="normal",
         intercept_prior=None,
-        module=None,
         deterministic=(),
         class_weight=None,
         solver="auto",
@@ -248,13 +249,13 @@ Prior, Posterior or dict, default="normal"
         random_state=None,
         **module__params,
     ):
+        self.module = module
         self.objective = objective
         self.divergence = divergence
         self.loss = loss
         self.posterior = posterior
         self.prior = prior
         self.intercept_prior = intercept_prior
-        self.module = module
         self.deterministic = deterministic
         self.class_weight = class_weight
         self.solver = solver

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from skvi.exceptions import IncompatibleComponentsError
-from skvi.neural_network._flatness import remedies
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
+from skvi.neural_network._flatness import remedies, spaced_rows
 from skvi.posteriors import Ensemble
 from skvi.predictors import ModulePredictor, PartialPredictor
 from skvi.utils._modules import StoredModule, store_module
@@ -18,8 +18,8 @@ from skvi.utils._sparse import as_rows
 __all__ = ["ModuleMixin"]
 
 PREFIX = "module__"
-# Units of the hidden layer of the default module.
-DEFAULT_UNITS = 20
+# Rows on which the sizes of outputs are looked at.
+PROBE_ROWS = 50
 
 
 class ModuleMixin:
@@ -86,14 +86,19 @@ class ModuleMixin:
 
     def _network(self, X, likelihood):
         """Predictor of the module, without the deterministic blocks."""
-        is_template = isinstance(self.module, nn.Module)
+        is_template, rows = isinstance(self.module, nn.Module), as_rows(X)
         predictor = ModulePredictor(
             self._make_module(X.shape[1:], likelihood.n_outputs),
-            as_rows(X),
+            rows,
             likelihood.n_outputs,
             output_gain=self._output_gain,
             shuffle=isinstance(self.posterior_family_, Ensemble) and not is_template,
+            outputs=self._name_outputs(likelihood.n_outputs),
         )
+        some = rows[spaced_rows(len(rows), PROBE_ROWS)]
+        f = predictor.outputs_of_random_parameters(some)
+        if not self._continues:
+            self._warn(self._limit_of_outputs(f, likelihood), SkviWarning)
         names = self._deterministic_blocks(predictor.layout)
         return PartialPredictor(predictor, names) if names else predictor
 
@@ -109,7 +114,14 @@ class ModuleMixin:
                     "function that returns a module."
                 )
             return self.module
-        make = default_module if self.module is None else self.module
+        if self.module is None:
+            name = type(self).__name__
+            other = name.replace("Module", "MLP")
+            raise ValueError(
+                f"{name} needs a module: {name}(module), with a torch.nn.Module, its "
+                f"class, or a function that returns one. {other} has its own network."
+            )
+        make = self.module
         known = {
             "input_shape": tuple(input_shape),
             "n_features": math.prod(input_shape),
@@ -175,22 +187,3 @@ def _seed(random_state):
     if random_state is None or isinstance(random_state, (int, np.integer)):
         return random_state
     return random_state.randint(2**31 - 1)
-
-
-def default_module(n_features: int, n_outputs: int) -> nn.Module:
-    """One hidden layer of relu units.
-
-    Parameters
-    ----------
-    n_features, n_outputs : int
-
-    Returns
-    -------
-    torch.nn.Module
-    """
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(n_features, DEFAULT_UNITS),
-        nn.ReLU(),
-        nn.Linear(DEFAULT_UNITS, n_outputs),
-    )

@@ -29,6 +29,7 @@ from skvi.neural_network._flatness import (
     missed_variance,
     without_outliers,
 )
+from skvi.neural_network._output_limits import OutputLimits
 from skvi.neural_network._predictions import NoisyPredictionMixin
 from skvi.utils._callbacks import with_callbacks
 from skvi.utils._validation import Interval, StrOptions, _fit_context
@@ -153,6 +154,31 @@ class NetworkRegressorMixin(
             likelihood = IndependentLikelihood([likelihood])
             units = Units(np.array([units.y_mean]), np.array([units.y_scale]))
         return NoisyDraws(predictor, theta, likelihood, units)
+
+    def _name_outputs(self, n_outputs):
+        """What a module must return, for messages."""
+        if self.noise == "heteroscedastic":
+            return (
+                "for each target one column, and one of the log of its noise scale, "
+                "as noise='heteroscedastic' needs"
+            )
+        return "one column for each number that it predicts"
+
+    def _limit_of_outputs(self, f, likelihood):
+        """Say that outputs are limited, and standardized targets are not."""
+        if not self.normalize_y:
+            return ""
+        means = likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)
+        limits = OutputLimits.of(means)
+        found = limits.saturates | limits.one_sided
+        if not found.any():
+            return ""
+        return (
+            f"the outputs of the module are {limits.of_columns(found)}, whatever its "
+            "parameters are, but with normalize_y=True they are targets of mean 0 and "
+            "standard deviation 1: leave out its last layer, such as Sigmoid, ReLU or "
+            "Tanh, or use normalize_y=False"
+        )
 
     def _mean(self, f):
         """Networks' outputs in units of y, (S, rows) or (S, rows, K)."""

@@ -1,6 +1,7 @@
 """Any torch module as a predictor."""
 
 import math
+import warnings
 from copy import deepcopy
 from typing import Any
 
@@ -21,8 +22,14 @@ __all__ = ["ModulePredictor"]
 MAX_ELEMENTS = 2**25
 # Rows on which a module is checked to treat each one separately.
 PROBE_ROWS, TOLERANCE = 4, 1e-4
+# Scales of random parameters, in units of the natural ones, for the sizes of outputs.
+PROBE_SCALES = (1.0, 3.0, 10.0)
 AFFINE = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+NEEDS_INTEGERS = (
+    "features arrive as floats, and a layer takes integers: begin forward with "
+    "x = x.long(), or x[:, columns].long()"
+)
 
 
 class ModulePredictor(Predictor):
@@ -49,12 +56,15 @@ class ModulePredictor(Predictor):
     shuffle : bool, default=False
         Whether to permute the entries of each weight at every start, which gives a new
         random start if they were drawn independently.
+    outputs : str, default="one column for each number that it predicts"
+        What the outputs are, for messages.
 
     Raises
     ------
     IncompatibleComponentsError
-        Its output for a row depends on the other rows, or is random: batch
-        normalization and dropout in training mode. The message names what to use.
+        Its output for a row depends on the other rows, is random, or changes buffers:
+        batch normalization, dropout and spectral normalization in training mode. The
+        message names what to use.
     ValueError
         It has no parameters, fails on these rows, or has another number of outputs.
 
@@ -79,6 +89,7 @@ class ModulePredictor(Predictor):
         gain: float = math.sqrt(2),
         output_gain: float = 1.0,
         shuffle: bool = False,
+        outputs: str = "one column for each number that it predicts",
     ) -> None:
         module = deepcopy(module).to(CPU)
         self.n_outputs, self.shuffle = n_outputs, shuffle
@@ -102,8 +113,9 @@ class ModulePredictor(Predictor):
         _refuse_batch_layers(module)
         # Its parameters come from theta; the module itself holds none.
         self.module = module.to("meta")
-        self._width = n_outputs
-        self._probe(X)
+        self._width, self._loops = n_outputs, False
+        self._probe(X, outputs)
+        self._loops = not self._has_batching_rules(X[:PROBE_ROWS])
 
     def __getstate__(self) -> dict[str, Any]:
         """Replace all tensors, also those of the module, by arrays; see `Movable`."""
@@ -152,13 +164,39 @@ class ModulePredictor(Predictor):
         """
         blocks, X = self.layout.unpack(theta), X.to(theta.dtype)
         fixed = {name: _as(value, theta) for name, value in self._fixed.items()}
-        if len(theta) == 1:
-            single = {name: block[0] for name, block in blocks.items()}
-            return self._call(single, fixed, X)[None]
+        if len(theta) == 1 or self._loops:
+            draws = range(len(theta))
+            own = [{k: v[s] for k, v in blocks.items()} for s in draws]
+            return torch.stack([self._call(one, fixed, X) for one in own])
         chunk = max(1, MAX_ELEMENTS // (len(X) * self._width or 1))
         size = chunk if chunk < len(theta) else None
         evaluate = vmap(self._call, in_dims=(0, None, None), chunk_size=size)
         return evaluate(blocks, fixed, X)
+
+    def outputs_of_random_parameters(
+        self, X: torch.Tensor, n_draws: int = 16
+    ) -> torch.Tensor:
+        """Outputs for parameters of several scales around zero: what can come out.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, ...)
+        n_draws : int, default=16
+            Number of them for each scale.
+
+        Returns
+        -------
+        Tensor of shape (n_scales, n_draws, n, K)
+            For increasing scales.
+        """
+        generator = torch.Generator().manual_seed(0)
+        size = n_draws, self.layout.size
+        unit = torch.randn(size, generator=generator, dtype=torch.float64, device=CPU)
+        unit *= self.layout.natural_scales().to(CPU)
+        unit = unit.to(X.dtype)
+        with torch.no_grad():
+            found = [self.forward(scale * unit, X) for scale in PROBE_SCALES]
+        return torch.stack(found)
 
     def _call(
         self,
@@ -171,12 +209,26 @@ class ModulePredictor(Predictor):
         f = functional_call(self.module, {**values, **fixed}, (X,))
         return f[:, None] if f.ndim == 1 else f
 
-    def _probe(self, X: torch.Tensor) -> None:
+    def _has_batching_rules(self, rows: torch.Tensor) -> bool:
+        """Whether torch evaluates draws together, with gradients and without."""
+        theta = self._start.expand(2, -1).to(rows.dtype).requires_grad_()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it says so if a rule is missing and slow
+            try:
+                torch.autograd.grad(self.forward(theta, rows).sum(), theta)
+                with torch.no_grad():
+                    self.forward(theta, rows)
+            except (RuntimeError, UserWarning, ValueError):
+                return False
+        return True
+
+    def _probe(self, X: torch.Tensor, outputs: str) -> None:
         """Try the module on a few rows: shapes, widths, and independence of rows."""
         rows, widths = X[:PROBE_ROWS], [self.n_outputs]
         name = type(self.module).__name__
 
         def note(layer: nn.Module, inputs: tuple, output: object) -> None:
+            output = output[0] if isinstance(output, tuple) else output
             if isinstance(output, torch.Tensor) and len(output):
                 widths.append(output.numel() // len(output))
 
@@ -186,8 +238,9 @@ class ModulePredictor(Predictor):
             with torch.no_grad():
                 f = self.forward(theta, rows)[0]
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            hint = f" ({NEEDS_INTEGERS})" if _takes_integers(self.module, error) else ""
             raise ValueError(
-                f"{name} fails on rows of shape {tuple(X.shape[1:])}: {error}"
+                f"{name} fails on rows of shape {tuple(X.shape[1:])}: {error}{hint}"
             ) from error
         finally:
             for hook in hooks:
@@ -195,9 +248,9 @@ class ModulePredictor(Predictor):
         if f.shape != (len(rows), self.n_outputs):
             raise ValueError(
                 f"{name} returns an array of shape {tuple(f.shape)} for {len(rows)} "
-                f"rows; this model needs ({len(rows)}, {self.n_outputs}): one column "
-                "for each number that it predicts."
+                f"rows; this model needs ({len(rows)}, {self.n_outputs}): {outputs}."
             )
+        self._refuse_changes(theta, rows)
         self._width = max(widths)
         with torch.no_grad():
             alone = [self.forward(theta, rows[i : i + 1])[0] for i in range(len(rows))]
@@ -207,6 +260,33 @@ class ModulePredictor(Predictor):
                 "or on chance. Use layers that treat each row separately, such as "
                 "nn.GroupNorm and nn.LayerNorm, and no random numbers."
             )
+
+    def _refuse_changes(self, theta: torch.Tensor, rows: torch.Tensor) -> None:
+        """Raise if an evaluation changes buffers, and with them the next one."""
+        fixed = {name: _as(value, theta).clone() for name, value in self._fixed.items()}
+        before = {name: value.clone() for name, value in fixed.items()}
+        blocks = {name: block[0] for name, block in self.layout.unpack(theta).items()}
+        with torch.no_grad():
+            self._call(blocks, fixed, rows)
+        changed = [name for name in fixed if not torch.equal(fixed[name], before[name])]
+        if changed:
+            owners = dict(self.module.named_modules())
+            owner = changed[0].rpartition(".")[0]
+            raise IncompatibleComponentsError(
+                f"{type(owners[owner]).__name__} {owner!r} in training mode changes "
+                f"its buffers {changed} whenever it is evaluated, so that the output "
+                "depends on earlier ones. Leave it out, since the prior limits the "
+                "weights, or give a module in eval mode: module.eval(), which fixes "
+                "them."
+            )
+
+
+def _takes_integers(module: nn.Module, error: Exception) -> bool:
+    """Whether the error is that of floats in the place of integers."""
+    layers = nn.Embedding, nn.EmbeddingBag
+    if any(isinstance(layer, layers) for layer in module.modules()):
+        return "indices" in str(error)
+    return "Long" in str(error) or "index tensor" in str(error)
 
 
 def _as(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

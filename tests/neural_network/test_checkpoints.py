@@ -24,6 +24,7 @@ from skvi.priors import Normal
 from skvi.solvers import Stochastic, _resumable
 from skvi.solvers._checkpoint import CheckpointFile
 from tests.interrupts import interrupt, quick, stop
+from tests.modules import relu_network
 
 pytestmark = quick
 N = 120
@@ -70,7 +71,9 @@ FITS = {
     ),
     "classes": (BayesianMLPClassifier(prior="laplace", max_iter=9, **SMALL), 3),
     "module": (
-        BayesianModuleRegressor(deterministic="1.bias", max_iter=2, random_state=0),
+        BayesianModuleRegressor(
+            relu_network, deterministic="1.bias", max_iter=2, random_state=0
+        ),
         2,
     ),
 }

@@ -19,6 +19,7 @@ from skvi.neural_network import (
 )
 from skvi.posteriors import Ensemble
 from skvi.priors import Laplace, Normal
+from tests.modules import relu_network
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -75,7 +76,7 @@ def test_a_module_learns_what_the_mlp_learns():
     """
     X, y = wave()
     settings = {"learning_rate": 0.03, "max_iter": 120, "random_state": 0}
-    own = BayesianModuleRegressor(n_draws=10, **settings).fit(X, y)
+    own = BayesianModuleRegressor(relu_network, n_draws=10, **settings).fit(X, y)
     mlp = BayesianMLPRegressor(prior="normal", **settings).fit(X, y)
     assert own.lower_bound_ > mlp.lower_bound_ - 10
     assert own.score(X, y) > 0.85
@@ -216,7 +217,7 @@ def test_images():
 def test_pickles():
     """Modules of classes that can be imported. Wrong variant: a factory in the fit."""
     X, y = wave(30)
-    for module in (Net, template(), None):
+    for module in (Net, template(), relu_network):
         model = BayesianModuleRegressor(module=module, **FAST).fit(X, y)
         again = pickle.loads(pickle.dumps(model))
         assert np.array_equal(again.predict(X), model.predict(X))

@@ -5,6 +5,7 @@ import pytest
 
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleRegressor
 from skvi.posteriors import Ensemble
+from tests.modules import relu_network
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -17,7 +18,7 @@ NETWORKS = {
     "student": BayesianMLPRegressor(likelihood="student_t", **FAST),
     "ensemble": BayesianMLPRegressor(posterior=Ensemble(n_members=2), **FAST),
     "robust": BayesianMLPRegressor(loss="beta", **FAST),
-    "module": BayesianModuleRegressor(**FAST),
+    "module": BayesianModuleRegressor(relu_network, **FAST),
 }
 UNITS = [
     (0.0, 1e-6),

@@ -16,6 +16,7 @@ from skvi.neural_network import (
 )
 from skvi.objectives._analytic import AnalyticSteps
 from tests.interrupts import interrupt, quick
+from tests.modules import relu_network
 from tests.neural_network.test_conjugate import closed_form, kl
 
 pytestmark = quick
@@ -202,7 +203,7 @@ def test_bad_batches_leave_the_model_as_it_was():
 
 
 def test_points_have_no_posterior():
-    model = BayesianModuleRegressor(deterministic="1.bias", max_iter=1)
+    model = BayesianModuleRegressor(relu_network, deterministic="1.bias", max_iter=1)
     with pytest.raises(IncompatibleComponentsError, match=r"deterministic='1\.bias'"):
         model.partial_fit(*numbers())
     assert "_stream" not in vars(model)

@@ -8,6 +8,7 @@ import torch
 
 from skvi.neural_network import BayesianMLPRegressor, BayesianModuleClassifier
 from skvi.posteriors import Ensemble
+from tests.modules import relu_network
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -79,7 +80,11 @@ def test_members_of_a_mixture_are_pruned_on_their_own():
     """Modules too. Wrong variant: the weights that the first member keeps."""
     X, y = sparse_data(60)
     model = BayesianModuleClassifier(
-        posterior=Ensemble(n_members=3), max_iter=2, n_predict_draws=6, random_state=0
+        relu_network,
+        posterior=Ensemble(n_members=3),
+        max_iter=2,
+        n_predict_draws=6,
+        random_state=0,
     ).fit(X, y > 0)
     pruned = model.prune(1.5)
     masks = pruned.sparsity_report(1.5).kept["1.weight"]

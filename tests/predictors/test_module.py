@@ -243,3 +243,72 @@ def test_points_of_a_module():
     assert not set(names) & set(target.layout)
     # They start where the module has them: scale 1, shift 0.
     assert target.hyper.tolist() == [1.0] * 4 + [0.0] * 4
+
+
+class Recurrent(nn.Module):
+    """Columns as a sequence."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = kind(1, 4, batch_first=True)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.cell(x[..., None])[0][:, -1])
+
+
+def attention():
+    layers = nn.Linear(1, 4), nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+    return nn.Sequential(
+        nn.Unflatten(1, (3, 1)), *layers, nn.Flatten(), nn.Linear(12, 1)
+    )
+
+
+def normalized():
+    norm = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+    return nn.Sequential(norm, nn.Tanh(), nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Recurrent(nn.LSTM),
+        lambda: Recurrent(nn.GRU),
+        lambda: Recurrent(nn.RNN),
+        attention,
+        normalized,
+    ],
+)
+def test_layers_without_batching_rules(make):
+    """Draws one after the other, with the gradients of each.
+
+    Wrong variants: torch's error; its warnings; the first draw for all.
+    """
+    module, X = make(), randn(5, 3)
+    predictor = ModulePredictor(module, X)
+    theta = predictor._start + 0.3 * randn(3, predictor.layout.size)
+    theta.requires_grad_()
+    found = predictor.forward(theta, X)
+    gradient = torch.autograd.grad(found.square().sum(), theta)[0]
+    module.double()
+    for s in range(3):
+        own = theta[s].detach().requires_grad_()
+        blocks = {k: v[0] for k, v in predictor.layout.unpack(own[None]).items()}
+        f = functional_call(module, blocks, (X,))
+        torch.testing.assert_close(found[s], f)
+        expected = torch.autograd.grad(f.square().sum(), own)[0]
+        torch.testing.assert_close(gradient[s], expected)
+    with torch.no_grad():
+        torch.testing.assert_close(predictor.forward(theta, X), found.detach())
+
+
+def test_buffers_that_change():
+    """Refused where an evaluation changes the next one; fixed in eval mode."""
+    norm = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 1))
+    for module in (norm, nn.utils.spectral_norm(nn.Linear(3, 1))):
+        with pytest.raises(IncompatibleComponentsError, match="changes its buffers"):
+            ModulePredictor(module, randn(4, 3))
+        predictor = ModulePredictor(module.eval(), randn(4, 3))
+        theta = randn(3, predictor.layout.size)
+        first = predictor.forward(theta, randn(4, 3))
+        torch.testing.assert_close(predictor.forward(theta, randn(4, 3)), first)

@@ -199,6 +199,27 @@ VARIANTS = [
         "patterns that are taken for names",
     ),
     _v(
+        "small-outputs-are-limited",
+        "_output_limits.py",
+        "(size[-1] <= 1) & (size[-1] <= GROWTH * size[-2])",
+        "size[-1] <= 1",
+        "a linear layer of small features is said to be limited",
+    ),
+    _v(
+        "limits-of-the-noise",
+        "_regression.py",
+        "likelihood.mean(f.flatten(0, 1)).reshape(*f.shape[:-1], -1)",
+        "f",
+        "a log scale with limits is taken for a target with limits",
+    ),
+    _v(
+        "relu-of-several-classes",
+        "_classification.py",
+        "(f.shape[-1] == 1 and limits.one_sided)",
+        "limits.one_sided.all()",
+        "scores of several classes without negative ones are refused",
+    ),
+    _v(
         "only-large-features",
         "_flatness.py",
         "(sizes.max() < LARGE_INPUT and sizes.max() > SMALL_INPUT)",

@@ -188,6 +188,20 @@ VARIANTS = [
         "the same start for all members of an ensemble",
     ),
     _v(
+        "first-draw-for-all",
+        "_module.py",
+        "{k: v[s] for k, v in blocks.items()}",
+        "{k: v[0] for k, v in blocks.items()}",
+        "one draw, several times, where draws are evaluated one by one",
+    ),
+    _v(
+        "buffers-that-change",
+        "_module.py",
+        "if not torch.equal(fixed[name], before[name])",
+        "if fixed[name].shape != before[name].shape",
+        "functions that depend on what was evaluated before",
+    ),
+    _v(
         "symmetry-keeps-intercepts",
         "_mlp.py",
         "units.append(torch.cat([into.T, intercept[:, None], out], 1))",
