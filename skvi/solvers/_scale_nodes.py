@@ -184,9 +184,7 @@ class _Nodes:
             step = wider
         highest = max((middle, *(side[1] for side in sides)), key=lambda n: n.value)
         for side, sign in zip(sides, SIGNS, strict=True):
-            while _ahead(side[-1], sign * step) > highest.value - FALL:
-                if len(side) == MAX_NODES:
-                    break
+            while side[-1].value > highest.value - FALL and len(side) < MAX_NODES:
                 side.append(self._next(side, sign * step, highest))
                 highest = max(highest, side[-1], key=lambda n: n.value)
         below, above = sides
@@ -235,11 +233,6 @@ class _Nodes:
         change = (math.exp(-2 * (z + step)) - math.exp(-2 * z)) * self.weights
         moved = _with_precision(normal, change)
         return posterior if moved is None else posterior.near(moved)
-
-
-def _ahead(node: _Node, step: float) -> float:
-    """Most that the next node can have: the integrand is concave, or nearly."""
-    return min(node.value, node.value + node.slope * step)
 
 
 def _step(curvature: float) -> float:
