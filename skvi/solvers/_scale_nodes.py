@@ -171,8 +171,8 @@ class _Nodes:
         normal = cast(NormalForm, posterior.as_normal())
         middle = self._solve(math.log(implied_scale(self.prior, normal)), posterior)
         step = _step(self._curvature(middle))
-        below = self._next([middle], -step, middle)
-        sides = [[middle, below], [middle, self._next([below, middle], step, middle)]]
+        first = self._next([middle], -step, middle)
+        sides = [[middle, first], [middle, self._next([first, middle], step, middle)]]
         # Losses are not quadratic: the slopes tell the width better.
         fall = sides[0][1].slope - sides[1][1].slope
         wider = _step(0.5 * fall / step)

@@ -36,9 +36,9 @@ __all__ = ["expect_conditioned", "log_expect_conditioned"]
 MAX_PRODUCT, N_POINTS = 2, 2**10
 # In two dimensions wider rows take the rule of this standard deviation.
 WIDEST = 6.0
-# In one: step of t, that of z in such far from the kink, farthest z, and by how many
-# nodes their numbers differ; for which standard deviation of f Gauss-Hermite is cheaper,
-# and for which steps of the last f the kink is not the only place.
+# In one dimension: step of t, that of z in such far from the kink, farthest z, and by
+# how many nodes their numbers differ; up to which standard deviation of f Gauss-Hermite
+# is cheaper, and for which steps of the last f the kink is not the only place.
 STEP, LONG, FARTHEST, N_LINE = 0.4, 1.5, 6.4, 16
 NARROW, STEEPEST = 0.65, 1.5
 # Arrays of the size of the nodes in `log_mixture_sigmoid`.
@@ -147,7 +147,11 @@ def _visit(
         each = weights.shape[1] * per_node
         for chunk in row_chunks(len(rows), each, NODE_ELEMENTS):
             at = rows[chunk]
-            own = (nodes, weights) if len(weights) == 1 else (nodes[chunk], weights[chunk])
+            own = (
+                (nodes, weights)
+                if len(weights) == 1
+                else (nodes[chunk], weights[chunk])
+            )
             f = (factor[at] @ own[0]).add_(mean[at, :, None])
             yield at, f, variance[at], own[1]
 
@@ -160,7 +164,7 @@ def _rules(
     mean: torch.Tensor, variance: torch.Tensor, factor: torch.Tensor, refine: int
 ) -> Rules:
     """Each row by the cheapest rule that is fine enough for its covariance."""
-    n, k, dimension = factor.shape
+    n, _, dimension = factor.shape
     every = torch.arange(n, device=factor.device)
     if dimension > MAX_PRODUCT:
         rule = quasi_random_rule(dimension, N_POINTS * refine, factor.device)
