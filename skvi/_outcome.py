@@ -13,6 +13,7 @@ from skvi.posteriors import Posterior
 from skvi.solvers import (
     INTERRUPTED,
     SOLVERS,
+    Checkpoint,
     Problem,
     Solution,
     State,
@@ -31,11 +32,17 @@ __all__ = [
     "without_rows",
 ]
 
-# Draws for the bound after Ctrl-C, which should be quick.
-FEW_DRAWS = 100
+# Draws for the bound of a stochastic fit: an eighth of those of the fit, whose
+# gradients cost twice as much, and at least a few; after Ctrl-C at most a hundred.
+PER_DRAW, LEAST_DRAWS, FEW_DRAWS = 8, 10, 100
 
 
-def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, Any]:
+def judge_fit(
+    problem: Problem,
+    solution: Solution,
+    n_draws: int,
+    report: Checkpoint | None = None,
+) -> dict[str, Any]:
     """Describe a completed fit, with all diagnostics.
 
     Parameters
@@ -44,7 +51,9 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
         Problem of the fit.
     solution : Solution
     n_draws : int
-        Number of draws of each gradient step.
+        Number of draws of each iteration.
+    report : Checkpoint, default=None
+        Where the estimates are stored: a fit that is loaded does not make them again.
 
     Returns
     -------
@@ -52,7 +61,22 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
         Attributes by name; "message" in "diagnostics_" is the text of a warning.
     """
     (posterior, target), generator = solution.state, problem.generator
-    found = describe_fit(problem, solution, n_draws)
+    known = None if report is None else report.state
+    if known is None:
+        bound = _bound(problem, solution, n_draws)
+        is_stochastic = issubclass(SOLVERS[solution.solver], Stochastic)
+        weights = weight_diagnostics(
+            target,
+            posterior,
+            solution.n_iter,
+            generator,
+            solution.solver,
+            n_draws if is_stochastic else None,
+        )
+        known = {"bound": list(bound), "weights": weights}
+        if report is not None:
+            report.save(known)
+    found = describe_fit(problem, solution, n_draws, known["bound"])
     lost = _lost(problem, posterior, target)
     converged = solution.converged and not lost
     bound_exists, message = judge_existence(
@@ -61,9 +85,7 @@ def judge_fit(problem: Problem, solution: Solution, n_draws: int) -> dict[str, A
     found["converged_"] = converged
     found["diagnostics_"] |= {
         "converged": converged,
-        **weight_diagnostics(
-            target, posterior, solution.n_iter, generator, solution.solver
-        ),
+        **known["weights"],
         "bound_exists": bound_exists,
         "message": message,
     }
@@ -81,7 +103,7 @@ def describe_fit(
     problem: Problem,
     solution: Solution,
     n_draws: int,
-    n_bound_draws: int | None = None,
+    bound: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Describe a fit without slow diagnostics.
 
@@ -91,9 +113,9 @@ def describe_fit(
         Problem of the fit.
     solution : Solution
     n_draws : int
-        Number of draws of each gradient step.
-    n_bound_draws : int, default=None
-        Number of draws for the final ELBO; None chooses one that suits the fit.
+        Number of draws of each iteration.
+    bound : (float, float), default=None
+        The final ELBO and its standard error; None computes them.
 
     Returns
     -------
@@ -103,15 +125,7 @@ def describe_fit(
     objective = problem.objective
     sign = 1 if objective.direction == "upper" else -1
     objective_value = sign * solution.value
-    is_elbo = objective.kind == "expectation" and problem.divergence.is_standard
-    bound = objective_value, 0.0
-    if not (solution.is_exact and is_elbo):
-        bound = lower_bound(
-            solution.target,
-            solution.posterior,
-            problem.generator,
-            n_bound_draws or _bound_draws(solution, n_draws),
-        )
+    bound = _bound(problem, solution, n_draws) if bound is None else bound
     diagnostics = {
         "solver": solution.solver,
         "converged": solution.converged,
@@ -139,13 +153,22 @@ def describe_fit(
     return found
 
 
+def _bound(problem: Problem, solution: Solution, n_draws: int) -> Sequence[float]:
+    """The final ELBO and its standard error."""
+    objective = problem.objective
+    is_elbo = objective.kind == "expectation" and problem.divergence.is_standard
+    if solution.is_exact and is_elbo:
+        return -solution.value, 0.0
+    draws = _bound_draws(solution, n_draws)
+    return lower_bound(solution.target, solution.posterior, problem.generator, draws)
+
+
 def _bound_draws(solution: Solution, n_draws: int) -> int:
-    """Draws for the final ELBO: a tenth of those of a stochastic fit."""
-    if solution.interrupted:
-        return FEW_DRAWS
+    """Draws for the final ELBO: a few percent of the work of a stochastic fit."""
+    most = FEW_DRAWS if solution.interrupted else BOUND_DRAWS
     if not issubclass(SOLVERS[solution.solver], Stochastic):
-        return BOUND_DRAWS
-    return min(max(solution.n_iter * n_draws // 2, 50), BOUND_DRAWS)
+        return most
+    return min(max(solution.n_iter * n_draws // PER_DRAW, LEAST_DRAWS), most)
 
 
 @torch.no_grad()

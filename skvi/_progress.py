@@ -80,6 +80,12 @@ class FitProgress:
             task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)
         )
 
+    def resume(self, n_iter: int, path: Any) -> None:
+        """Go on after some iterations, which a checkpoint has."""
+        self.n_iter = n_iter
+        if self.verbose and n_iter:
+            self._print(f"resumes after iteration {n_iter} of {str(path)!r}")
+
     def finish(self, lower_bound: float) -> None:
         """Report the end of the fit."""
         if self.verbose:

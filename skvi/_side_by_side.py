@@ -9,6 +9,7 @@ import numpy as np
 
 from skvi._outcome import describe_fit
 from skvi._supervised import BaseSupervised
+from skvi.evidence import lower_bound
 from skvi.objectives._ensemble_steps import stack_structure
 from skvi.solvers import Problem, Solution, SolverOptions, Stochastic
 from skvi.utils._callbacks import has_callbacks
@@ -69,8 +70,9 @@ class PosedFit:
         estimator = self.estimator
         solution = estimator._refine(self.problem, solution)
         found = estimator._posterior_attributes(solution.state)
-        n_draws = self.options.n_draws
-        found |= describe_fit(self.problem, solution, n_draws, BOUND_DRAWS)
+        state, source = solution.state, self.problem.generator
+        bound = lower_bound(state.target, state.posterior, source, BOUND_DRAWS)
+        found |= describe_fit(self.problem, solution, self.options.n_draws, bound)
         vars(estimator).update(found)
         self.seconds += time.perf_counter() - start
 

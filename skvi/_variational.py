@@ -30,6 +30,7 @@ from skvi.posteriors import Family, Posterior
 from skvi.priors import Prior
 from skvi.solvers import (
     SOLVERS,
+    Checkpoint,
     CheckpointFile,
     PhaseInterrupted,
     Problem,
@@ -131,25 +132,16 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _solve(self, target: Any, before: dict[str, Any], **data: Any) -> None:
         """Check the combination, fit the posterior, set the shared attributes.
 
-        Parameters
-        ----------
-        target : Target
-        before : dict
-            Result of `_forget`.
-        **data : dict
-            "X", "y" and "metadata" as the user gave them, for callbacks.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            On Ctrl-C: with all attributes of the best posterior so far, or without any
-            if there is none yet.
+        `before` is the result of `_forget`; `data` are "X", "y" and "metadata" as the
+        user gave them, for callbacks. Raises KeyboardInterrupt on Ctrl-C: with all
+        attributes of the best posterior so far, or without any if there is none yet.
         """
         problem, solver = self._pose(target)
         file = self._checkpoint_file(target, problem, before)
         solution, progress = self._run(problem, solver, before, data, file)
         solution = self._refine(problem, solution)
-        solution, found = self._attributes(problem, solution)
+        report = None if file is None else file.at("report")
+        solution, found = self._attributes(problem, solution, report)
         vars(self).update(found)  # at once: fitted, or not at all
         if solution.interrupted:
             raise KeyboardInterrupt
@@ -248,7 +240,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
                 start = self._start(problem, solver, file)
             checkpoint = None if file is None else file.at("main")
             if checkpoint is not None:
-                progress.n_iter = checkpoint.n_iter
+                progress.resume(checkpoint.n_iter, file.path)
             options = replace(options, progress=progress, checkpoint=checkpoint)
             if start is None:
                 return solver.solve(problem, options), progress
@@ -276,14 +268,14 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return replace(solution, state=State(refined, target), is_exact=False)
 
     def _attributes(
-        self, problem: Problem, solution: Solution
+        self, problem: Problem, solution: Solution, report: Checkpoint | None = None
     ) -> tuple[Solution, dict[str, Any]]:
         """Fitted attributes, after Ctrl-C without slow ones; and how it ended."""
-        n_draws = self._draws_per_step(problem.target.n_rows)
+        n_draws = self._solver_options(problem.target).draws_per_iter
         if not solution.interrupted:
             try:
                 found = self._posterior_attributes(solution.state)
-                found |= judge_fit(problem, solution, n_draws)
+                found |= judge_fit(problem, solution, n_draws, report)
                 category = self._compare_with_constant_fit(found, solution.target)
                 self._warn(found["diagnostics_"]["message"], category)
                 return solution, found

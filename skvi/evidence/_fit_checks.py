@@ -99,6 +99,7 @@ def weight_diagnostics(
     n_iter: int,
     generator: torch.Generator,
     solver: str = "",
+    n_draws: int | None = None,
 ) -> dict[str, float | None]:
     """Effective sample size (as a fraction) and Pareto k of 128 weights of q.
 
@@ -114,6 +115,8 @@ def weight_diagnostics(
     generator : torch.Generator
     solver : str, default=""
         Name of the solver that was used.
+    n_draws : int, default=None
+        Draws of each iteration of a stochastic fit.
 
     Returns
     -------
@@ -146,6 +149,8 @@ def weight_diagnostics(
     size, n_rows = target.layout.size, target.cost_per_draw
     cost = WEIGHT_DRAWS * n_rows * (size + 20)
     fit_cost = max(n_iter, 3) * n_rows * (4 * size**2 + 600)
+    if n_draws is not None:  # a gradient costs as much as two evaluations
+        fit_cost = n_iter * 2 * n_draws * n_rows * (size + 20)
     if cost > 1e7 and cost > 0.1 * fit_cost:
         return {"efficiency": None, "khat": None}
     log_weights = _log_weights(target, posterior, WEIGHT_DRAWS, generator)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from skvi.likelihoods.base import Likelihood
+from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["IndependentLikelihood"]
 
@@ -88,6 +89,18 @@ class IndependentLikelihood(Likelihood):
         bound.likelihoods = [part.bind(numbers) for part, numbers in parts]
         return bound
 
+    def row_pass(self, buffers: RowBuffers) -> RowPass | None:
+        """Those of the targets; see `Likelihood.row_pass`."""
+        columns = [part.n_outputs for part in self.likelihoods]
+        numbers = [len(part.learned) for part in self.likelihoods]
+        f, slope = (x.split(columns, -1) for x in buffers[:2])
+        hyper, for_hyper = (x.split(numbers, -1) for x in buffers[2:])
+        own = map(RowBuffers, f, slope, hyper, for_hyper)
+        pairs = zip(self.likelihoods, own, strict=True)
+        passes = [part.row_pass(mine) for part, mine in pairs]
+        known = [one for one in passes if one is not None]
+        return _IndependentPass(known, numbers) if len(known) == len(passes) else None
+
     @property
     def length_scale(self) -> float:
         """The smallest one of the targets."""
@@ -120,3 +133,24 @@ class IndependentLikelihood(Likelihood):
         """Draw targets, (S, n, T)."""
         parts = [part.sample(g, generator) for part, g in self.by_target(f)]
         return torch.stack(parts, -1)
+
+
+class _IndependentPass(RowPass):
+    """Passes of several targets over the same rows."""
+
+    def __init__(self, passes: list[RowPass], numbers: list[int]) -> None:
+        super().__init__()
+        self._passes, self._numbers = passes, numbers
+
+    def __call__(
+        self, y: torch.Tensor, weight: torch.Tensor, count: torch.Tensor
+    ) -> None:
+        """Process some rows, with y of shape (M, 1, n, T)."""
+        for one, column in zip(self._passes, y.unbind(-1), strict=True):
+            one(column, weight, count)
+
+    def values(self, hyper: torch.Tensor) -> torch.Tensor:
+        """Sums over the targets; see `RowPass.values`."""
+        own = hyper.split(self._numbers, -1)
+        pairs = zip(self._passes, own, strict=True)
+        return torch.stack([one.values(numbers) for one, numbers in pairs]).sum(0)

@@ -12,13 +12,14 @@ import torch
 from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 
-from skvi._draws import Draws
+from skvi._draws import ROW_BLOCK, Draws
 from skvi._identity import identity_of
 from skvi._registry import SHORTHANDS
 from skvi._supervised import BaseSupervised
 from skvi.divergences import KL
 from skvi.neural_network._evidence import NetworkEvidenceMixin
 from skvi.neural_network._flatness import (
+    MAX_ROWS,
     spaced_rows,
     unscaled_message,
     worse_message,
@@ -45,6 +46,9 @@ STEPS_PER_EPOCH, MIN_BATCH, MAX_BATCH = 16, 64, 512
 # Number of rows up to which each step uses all.
 FEW_ROWS = 200
 
+
+# Cost of a gradient, in evaluations.
+GRADIENT_COST = 2
 
 # Number of draws, of those that predictions average over, that score the state after an
 # epoch.
@@ -215,7 +219,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         """Compare the fit of some training rows with a constant; log loss only."""
         if self._continues or not self.loss_function_.is_log_loss:
             return {}, ""  # a single batch need not show what the network has learned
-        rows = spaced_rows(target.n_rows)
+        rows = spaced_rows(target.n_rows, self._judged_rows(target))
         X, y = target.X[rows].cpu().numpy(), target.y[rows].double().cpu().numpy()
         weight = np.ones(len(y))
         if target.sample_weight is not None:
@@ -241,6 +245,12 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
             return " or ".join(causes)
         early = ["early_stopping=False"] if self.early_stopping else []
         return " or ".join([*early, *others, self._remedies()])
+
+    def _judged_rows(self, target):
+        """Rows that predictions are compared on: a tenth of the work of the fit."""
+        n_passes = self.n_iter_ * self._solver_options(target).draws_per_iter
+        affordable = GRADIENT_COST * n_passes * target.n_rows // self.n_predict_draws
+        return int(np.clip(affordable // 10, ROW_BLOCK, MAX_ROWS))
 
     def _input_remedy(self, target):
         """Name features whose size is not what networks expect."""

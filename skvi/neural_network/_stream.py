@@ -63,6 +63,14 @@ class StreamMixin:
 
     def _check_stream(self):
         """Raise if a posterior of these parameters cannot be the next prior."""
+        if self.early_stopping or self.validation_fraction is not None:
+            raise ValueError(
+                f"early_stopping={self.early_stopping!r} and validation_fraction="
+                f"{self.validation_fraction!r} are for fits: partial_fit makes the "
+                "posterior of each batch the prior of the next one, so that every "
+                "batch must be learned to its end, from all of its rows. Use "
+                "early_stopping=False and validation_fraction=None."
+            )
         if self.checkpoint_path is not None:
             raise ValueError(
                 "A checkpoint is that of one fit, and every batch is another one. Use "

@@ -23,7 +23,7 @@ __all__ = ["Training"]
 
 STEPS_PER_SWEEP = 100
 # Draws and rows that decide after Ctrl-C whether the start was better.
-JUDGE_DRAWS, JUDGE_ROWS = 32, 1024
+JUDGE_DRAWS, JUDGE_ROWS = 8, 1024
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
 # Below this fraction of effective draws self-normalized gradients are mostly bias.

@@ -174,6 +174,12 @@ class SolverOptions:
     progress: Progress = no_progress
     checkpoint: Checkpoint | None = None
 
+    @property
+    def draws_per_iter(self) -> int:
+        """Draws of an iteration of the stochastic solver that are of all rows."""
+        steps = self.steps_per_iter if self.batch_size is None else 1
+        return steps * self.n_draws
+
 
 class Solver:
     """Base class of solvers: a subclass must implement `solve`.

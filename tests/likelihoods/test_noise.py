@@ -92,16 +92,27 @@ LEARNED = [
     GaussianLikelihood("learn"),
     STUDENT,
     *HETEROSCEDASTIC,
+    IndependentLikelihood(
+        [
+            HeteroscedasticLikelihood(GaussianLikelihood("learn")),
+            StudentTLikelihood(5.0, 2.0),
+            GaussianLikelihood("learn"),
+        ]
+    ),
 ]
 
 
 @pytest.mark.parametrize("likelihood", LEARNED, ids=repr)
 def test_passes_are_automatic_derivatives(likelihood):
-    """Wrong variants: slopes without weights; no gradient of the learned level."""
+    """Wrong variants: slopes without weights; no gradient of the learned level; the
+    numbers of another target."""
     generator = torch.Generator().manual_seed(1)
     f = torch.randn(3, 5, likelihood.n_outputs, generator=generator).double()
-    hyper = torch.tensor([[-0.3], [0.4]]).double()[:, : len(likelihood.learned)]
+    n_learned = len(likelihood.learned)
+    hyper = torch.linspace(-0.3, 0.4, 2 * n_learned).double().reshape(2, n_learned)
     y = torch.stack([Y, Y.flip(0)])[:, None]
+    if isinstance(likelihood, IndependentLikelihood):
+        y = torch.stack([y, 0.5 * y, y + 1], -1)
     weight = torch.linspace(0.1, 2, 10).double().reshape(2, 1, 5)
     found, expected = (buffers_of(likelihood, f, hyper.clone()) for _ in range(2))
     passes = LogLoss().row_pass(likelihood, found)

@@ -1,6 +1,7 @@
 """A fit that was ended at any moment goes on, and comes to the same end bit for bit."""
 
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
+from skvi import _outcome
 from skvi._side_by_side import can_pose
 from skvi.neural_network import (
     BayesianMLPClassifier,
@@ -162,6 +164,8 @@ def test_a_finished_fit_is_not_trained_again(tmp_path, monkeypatch):
     first = fit(MLP, path, checkpoint_interval=1e9)
     before = path.read_bytes()
     monkeypatch.setattr(_resumable.Resumable, "save", None)
+    for name in ("lower_bound", "weight_diagnostics"):  # nor are its estimates
+        monkeypatch.setattr(_outcome, name, None)
     assert_same(fit(MLP, path), first)
     assert path.read_bytes() == before
 
@@ -309,11 +313,13 @@ def test_the_interval_is_that_between_writes(tmp_path, monkeypatch):
 
 
 def test_iterations_are_counted_on(tmp_path, monkeypatch, capsys):
-    """Wrong variant: the first line after a checkpoint is of iteration 1."""
+    """Wrong variants: the first line after a checkpoint is of iteration 1; none says
+    that there is a checkpoint."""
     path = tmp_path / "fit.npz"
     fit_until(4, MLP, path, monkeypatch)
     fit(MLP, path, verbose=2)
-    lines = capsys.readouterr().out.splitlines()
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"resumes after iteration \d+ of '.*fit\.npz'", first)
     assert "iteration 1/15" not in lines[0]
     assert "iteration 15/15" in lines[-2]
     assert "15 iterations" in lines[-1]

@@ -210,6 +210,17 @@ def test_points_have_no_posterior():
     model.set_params(deterministic=()).partial_fit(*numbers()).partial_fit(*numbers())
 
 
+@pytest.mark.parametrize(
+    "params", [{"early_stopping": True}, {"validation_fraction": 0.2}]
+)
+def test_batches_are_learned_to_the_end(params):
+    """Wrong variant: a batch whose posterior is not near its optimum is a prior."""
+    model = clone(MLP).set_params(**params)
+    with pytest.raises(ValueError, match=f"{next(iter(params))}=.* are for fits"):
+        model.partial_fit(*numbers())
+    assert not hasattr(model, "posterior_")
+
+
 def test_ctrl_c_keeps_the_batches_before(monkeypatch):
     """In the first batch the best posterior so far. Wrong variant: a later batch is
     taken in by half, and the model says nothing of it."""

@@ -15,6 +15,7 @@ from skvi.neural_network import (
 from skvi.objectives._analytic import AnalyticSteps
 from skvi.solvers._validation import Validation
 from tests.interrupts import interrupt, quick, stop
+from tests.modules import relu_network
 
 pytestmark = quick
 N = 100
@@ -89,6 +90,8 @@ def test_scores_of_classes_and_of_columns():
     for kind in (BayesianMLPClassifier, BayesianModuleClassifier):
         names = {"hidden_layer_sizes"} if kind is BayesianModuleClassifier else set()
         model = kind(**{k: v for k, v in SMALL.items() if k not in names})
+        if kind is BayesianModuleClassifier:
+            model.set_params(module=relu_network)
         model.set_params(class_weight="balanced").fit(X, codes)
         weight = N / (3 * np.bincount(codes)[codes[out]])
         expected = score(model, X[out], codes[out], weight)

@@ -174,6 +174,13 @@ VARIANTS = [
         "the deviation of one draw for the error of the mean",
     ),
     _v(
+        "cost-of-second-order-for-all",
+        "_fit_checks.py",
+        "if n_draws is not None:",
+        "if n_draws is None:",
+        "weights that take longer than the fit of a network",
+    ),
+    _v(
         "interval-lower-end",
         "_result.py",
         "low = self.lower - n_se * self.lower_se",

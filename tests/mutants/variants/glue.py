@@ -360,7 +360,7 @@ VARIANTS = [
     _v(
         "progress-from-one",
         "_variational.py",
-        "progress.n_iter = checkpoint.n_iter",
+        "progress.resume(checkpoint.n_iter, file.path)",
         "pass",
         "a fit that goes on counts its iterations from one",
     ),

@@ -6,6 +6,13 @@ _v = variants_of("likelihoods/")
 
 VARIANTS = [
     _v(
+        "numbers-of-another-target",
+        "_independent.py",
+        "own = hyper.split(self._numbers, -1)",
+        "own = hyper.flip(-1).split(self._numbers, -1)",
+        "the noise of the last target for that of the first",
+    ),
+    _v(
         "distinct-counts-once",
         "_negative_binomial.py",
         "return rows + _log_binomial(counts, r) @ total",
