@@ -37,6 +37,8 @@ MAX_WORK = 2e10
 # Elements that a move processes per parameter, for any target.
 MOVE_COST = 100
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
+# Share of the time that is left for paths of one direction, and the fewest of them.
+PATHS_SHARE, FEWEST_PATHS = 0.3, 2 * N_CHAINS
 # How many times as long chains run that do not agree yet.
 MORE = 6
 
@@ -58,11 +60,11 @@ def annealed_sides(
     is_hopeless = sampler.pilot.rhat > HOPELESS_RHAT
     is_late = time.monotonic() > clock.until(0.5)
     most = 1 if is_hopeless or is_late else 16
-    path, variance, seconds = _refine(path, sampler, generator, most)
+    path, variance, seconds = _refine(path, sampler, generator, most, clock)
     relative = math.expm1(min(variance, 20.0))
     limit = MIN_PATHS if is_hopeless else _n_paths(path)
     # How many there is time for is known before the first of them.
-    affordable = max(clock.affordable(seconds, 0.3), 2 * N_CHAINS)
+    affordable = max(clock.affordable(seconds, PATHS_SHARE), FEWEST_PATHS)
     is_late = is_late or affordable < limit
     limit = int(min(limit, affordable))
     n_below = n_draws or n_draws_for(relative, precision, limit, MIN_PATHS)
@@ -140,8 +142,11 @@ def _refine(
     sampler: HamiltonianChains,
     generator: torch.Generator,
     most: int,
+    clock: Clock,
 ) -> tuple[AnnealedPath, float, float]:
     """Divide the path until its log weights vary little, or it costs too much.
+
+    As many paths as are the fewest must fit into what the clock leaves.
 
     Returns the path, the variance, and the seconds that one of its paths takes.
     """
@@ -157,7 +162,9 @@ def _refine(
         if max(pareto_khat(forward), pareto_khat(-reverse)) > HEAVY:
             wanted = max(wanted, 2.0)
         wanted = max(wanted, MIN_LEVELS / (len(path.betas) - 1))
+        affordable = clock.affordable(seconds, PATHS_SHARE) / FEWEST_PATHS
         factor = math.ceil(min(wanted, most, _n_paths(path) / MIN_PATHS))
+        factor = int(min(factor, affordable))
         if factor <= 1:
             break
         path, variance = path.refined(factor), variance / factor
