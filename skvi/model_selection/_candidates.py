@@ -92,6 +92,17 @@ def model_key(estimator: Any) -> Any:
     return type(estimator), tuple(described)
 
 
+def prior_rule(estimator: Any) -> Any:
+    """Hashable that estimators share if their priors are given by equal parameters."""
+    final = final_step(estimator)
+    params = final.get_params(deep=False)
+    if "prior" not in params:
+        return None
+    names = "prior", "intercept_prior"
+    given = (canonical(_resolve(name, params.get(name))) for name in names)
+    return type(final), *given
+
+
 def _resolve(name: str, value: Any) -> Any:
     """Return the object of a shorthand."""
     table = SHORTHANDS.get(name, {})

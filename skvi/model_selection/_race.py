@@ -1,18 +1,30 @@
 """Bounds for all models: a cheap pass, then more work if it can matter."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 
 from skvi.evidence import FROM_TARGET, EvidenceBounds
+from skvi.evidence._clock import UNLIMITED, Clock
+from skvi.model_selection._candidates import prior_rule
 from skvi.model_selection._decision import Comparison, n_standard_errors
+from skvi.model_selection._progress import SearchProgress
 from skvi.model_selection._work import Outcome, bound_all, report_failures
 from skvi.utils._warnings import warn_user
 
 # Precisions of the passes, relative to the tightest one. Costs grow with the inverse
 # square, so that the first two add about a tenth to the last.
 PASSES = (10.0, 3.0, 1.0)
+# Parts of what is left of `max_seconds` that they may take; seconds of a model in the
+# first pass, however little is left.
+OF_PASSES, LEAST_SECONDS = (1.0, 0.5, 1.0), 1.0
+# Greatest ratio of the sweeps of chains in one pass to those in another.
+MAX_RATIO = 15.0
+# How names of learned hyperparameters of a prior begin.
+OF_PRIOR = "prior_scale"
 
 
 @dataclass
@@ -27,9 +39,11 @@ class Model:
     seconds: float = 0.0
     n_runs: int = 0
     precision: float = np.inf
+    last_seconds: float = 0.0
 
     def record(self, outcome: Outcome, precision: float) -> None:
         """Record the result of a run, replacing the last one."""
+        self.last_seconds = outcome.seconds
         self.seconds += outcome.seconds
         self.n_runs += 1
         self.precision = precision
@@ -70,7 +84,9 @@ class Race:
     confidence_level: float
     n_jobs: int | None
     reraise: bool
-    log: Any = field(default=lambda text: None)
+    progress: SearchProgress
+    clock: Clock = UNLIMITED
+    is_cut: bool = False  # whether there was no time for a pass
     errors: dict[int, str] = field(default_factory=dict)  # of candidates
 
     def run(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
@@ -92,17 +108,41 @@ class Race:
         """Bound some models with the precision of a pass, and fresh draws."""
         if not models:
             return
+        limit = self._seconds_each(len(models), number)
+        # A tighter run takes longer than the last one.
+        least = max(model.last_seconds for model in models)
+        if number and limit.get("max_seconds", math.inf) <= least:
+            self.is_cut = True
+            return
         precision = PASSES[number] * self.precision
-        self.log(f"{len(models)} evidences to {precision:.3g} nats")
-        seeds = [int(self.seeds[model.chosen, number]) for model in models]
+        rows = [model.chosen for model in models]
+        what = f"evidences to {precision:.3g} nats"
+        self.progress.begin(what, rows, _forecast(models, precision))
         options = [
-            {**self.options, "precision": precision, "random_state": seed}
-            for seed in seeds
+            {**self.options, **limit, "precision": precision, "random_state": int(seed)}
+            for seed in self.seeds[rows, number]
         ]
         fitted = [model.fitted for model in models]
-        found = bound_all(fitted, self.X, self.y, options, self.n_jobs, self.reraise)
+        found = bound_all(
+            fitted,
+            self.X,
+            self.y,
+            options,
+            self.n_jobs,
+            self.reraise,
+            self.progress,
+        )
         for model, outcome in zip(models, found, strict=True):
             model.record(outcome, precision)
+
+    def _seconds_each(self, n_models: int, number: int) -> dict[str, float]:
+        """Time limit of each model in a pass; empty if there is none."""
+        left = self.clock.part(OF_PASSES[number]).left()
+        if left is None:
+            return {}
+        n_rounds = math.ceil(n_models / effective_n_jobs(self.n_jobs))
+        least = 0.0 if number else LEAST_SECONDS
+        return {"max_seconds": max(left / n_rounds, least)}
 
     def _split(self, models: list[Model], fits: list[Outcome]) -> list[Model]:
         """Separate merged candidates whose learned hyperparameters can differ."""
@@ -134,7 +174,7 @@ class Race:
         ends = np.array([model.interval(n_errors) for model in models]) + prior[:, None]
         estimate = np.array([model.bounds.estimate for model in models])
         estimate = np.nan_to_num(estimate, nan=-np.inf)  # where nothing was tried
-        learned = [frozenset(model.bounds.plug_in) for model in models]
+        learned = learned_of(models)
         return Comparison(
             estimate + prior, ends[:, 0], ends[:, 1], learned, self.min_difference
         )
@@ -154,9 +194,33 @@ def check_quantities(models: list[Model]) -> None:
         )
 
 
+def learned_of(models: list[Model]) -> list[frozenset[str]]:
+    """Learned hyperparameters; those of the prior of any model with the same prior.
+
+    Small blocks of a network keep a fixed scale, and a deeper network has more blocks:
+    that is the same rule, and none of the models is more optimistic than another.
+    """
+    own = [frozenset(model.bounds.plug_in) for model in models]
+    rules = [prior_rule(model.fitted) for model in models]
+    shared: dict[Any, set[str]] = {}
+    for rule, names in zip(rules, own, strict=True):
+        of_prior = {name for name in names if name.startswith(OF_PRIOR)}
+        shared.setdefault(rule, set()).update(of_prior)
+    shared[None] = set()  # models without a prior that could be compared
+    return [names | shared[rule] for rule, names in zip(rules, own, strict=True)]
+
+
+def _forecast(models: list[Model], precision: float) -> float | None:
+    """Seconds of a pass, from those of the last one; None for the first."""
+    if any(not model.n_runs for model in models):
+        return None
+    ratios = (min((m.precision / precision) ** 2, MAX_RATIO) for m in models)
+    return sum(m.last_seconds * r for m, r in zip(models, ratios, strict=True))
+
+
 def warn_mixed(models: list[Model]) -> None:
     """Warn if hyperparameters that some models learn are given in others."""
-    found = {", ".join(model.bounds.plug_in) or "nothing" for model in models}
+    found = {", ".join(sorted(names)) or "nothing" for names in learned_of(models)}
     if len(found) > 1:
         warn_user(
             "Some candidates learn hyperparameters that others do not, or take them "

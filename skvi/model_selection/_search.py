@@ -14,6 +14,7 @@ from sklearn.utils.metadata_routing import (
     process_routing,
 )
 
+from skvi.evidence._clock import Clock
 from skvi.model_selection._candidates import (
     check_comparable,
     group_models,
@@ -21,10 +22,12 @@ from skvi.model_selection._candidates import (
     make_candidates,
 )
 from skvi.model_selection._delegates import ROUTED, Delegates
+from skvi.model_selection._progress import SearchProgress
 from skvi.model_selection._race import PASSES, Race
 from skvi.model_selection._results import make_results, models_of
 from skvi.model_selection._verdict import describe
 from skvi.model_selection._work import evidence_data, fit_all, report_failures
+from skvi.plotting._search_text import describe_candidates
 from skvi.utils._validation import Interval, StrOptions, _fit_context
 
 __all__ = ["EvidenceSearch"]
@@ -66,6 +69,10 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         decided, if the bounds reach their target.
     method : str, default="auto"
         Passed to ``evidence_bounds``.
+    max_seconds : float, default=None
+        Approximate time limit of the search, on which results then depend. Evidences
+        share what the fits leave; tighter ones are omitted if nothing is left. None
+        has no limit: networks take minutes.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
         Positive weights of the candidates, in the order of
         `sklearn.model_selection.ParameterGrid`, or a function of a candidate's
@@ -86,7 +93,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         not part of a model of it: for pure noise the search then prefers the model with
         the most selected features.
     verbose : int, default=0
-        1 writes a line for every pass, and the decision.
+        1 writes lines for every pass, with a forecast, every candidate, the decision.
     random_state : int, RandomState instance or None, default=None
         Seed of the bounds. Fits use that of the estimator.
 
@@ -211,6 +218,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         "confidence_level": [Interval(Real, 0, 1, closed="neither")],
         "precision": [None, Interval(Real, 0, None, closed="neither")],
         "method": [str],
+        "max_seconds": [None, Interval(Real, 0, None, closed="neither")],
         "model_prior": [None, "array-like", callable],
         "n_jobs": [Integral, None],
         "refit": ["boolean"],
@@ -229,6 +237,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         confidence_level=0.95,
         precision=None,
         method="auto",
+        max_seconds=None,
         model_prior=None,
         n_jobs=None,
         refit=True,
@@ -243,6 +252,7 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         self.confidence_level = confidence_level
         self.precision = precision
         self.method = method
+        self.max_seconds = max_seconds
         self.model_prior = model_prior
         self.n_jobs = n_jobs
         self.refit = refit
@@ -297,13 +307,15 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         )
         check_comparable(candidates)
         race = self._make_race(X, y, params, grid)
+        progress, fit_params = race.progress, self._fit_params(params)
+        progress.begin("fits", range(len(grid)))
         fits = fit_all(
-            candidates, X, y, self._fit_params(params), self.n_jobs, race.reraise
+            candidates, X, y, fit_params, self.n_jobs, race.reraise, progress
         )
         report_failures(fits, "fits")
         models = race.run(models_of(group_models(candidates), fits), fits)
         vars(self).update(self._results(race, grid, fits, models))
-        self._log(self.verdict_)
+        progress.write(self.verdict_)
         return self
 
     def _make_race(self, X, y, params, grid):
@@ -328,7 +340,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             self.confidence_level,
             self.n_jobs,
             isinstance(self.error_score, str),
-            self._log,
+            SearchProgress(describe_candidates(grid), self.verbose, self.n_jobs),
+            Clock(self.max_seconds),
         )
 
     def _fit_params(self, params):
@@ -352,17 +365,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
             "best_score_": best.bounds.estimate,
             "contenders_": [models[k].chosen for k in order],
             "decided_": len(order) == 1,
-            "verdict_": describe(models, comparison, grid),
+            "verdict_": describe(models, comparison, grid, race.is_cut),
         }
         if self.refit:
             found["best_estimator_"] = best.fitted
             if hasattr(best.fitted, "feature_names_in_"):
                 found["feature_names_in_"] = best.fitted.feature_names_in_
         return found
-
-    def _log(self, text):
-        if self.verbose:
-            print(f"[EvidenceSearch] {text}", flush=True)  # noqa: T201
 
     def get_metadata_routing(self):
         """Return the metadata that the estimator requests.

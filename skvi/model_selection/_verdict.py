@@ -7,10 +7,14 @@ from skvi.model_selection._race import Model
 from skvi.plotting._search_text import describe_candidates
 
 
-def describe(models: list[Model], comparison: Comparison, grid: list[dict]) -> str:
+def describe(
+    models: list[Model], comparison: Comparison, grid: list[dict], is_cut: bool = False
+) -> str:
     """Say which model is best, or why that is undecided, and what failed."""
     failed = len(grid) - sum(len(model.rows) for model in models)
     verdict = _compare(models, comparison, grid)
+    if is_cut:
+        verdict += "; max_seconds left no time for tighter bounds"
     if not failed:
         return verdict
     were = "candidate failed and was" if failed == 1 else "candidates failed and were"

@@ -3,7 +3,7 @@
 import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,9 @@ class Outcome:
         return self.error.strip().rpartition("\n")[2]
 
 
+Report = Callable[[Outcome], None]
+
+
 def fit_all(
     candidates: list[Any],
     X: Any,
@@ -42,11 +45,11 @@ def fit_all(
     params: dict,
     n_jobs: int | None,
     reraise: bool,
+    report: Report,
 ) -> list[Outcome]:
     """Fit every candidate."""
-    run = Parallel(n_jobs=n_jobs)
     work = (delayed(_attempt)(_fit, reraise, c, X, y, params) for c in candidates)
-    return run(work)
+    return _run(work, n_jobs, report)
 
 
 def bound_all(
@@ -56,13 +59,23 @@ def bound_all(
     options: list[dict],
     n_jobs: int | None,
     reraise: bool,
+    report: Report,
 ) -> list[Outcome]:
     """Bound the evidence of every fitted estimator, with its own options."""
     work = (
         delayed(_attempt)(_bound, reraise, estimator, X, y, option)
         for estimator, option in zip(fitted, options, strict=True)
     )
-    return Parallel(n_jobs=n_jobs)(work)
+    return _run(work, n_jobs, report)
+
+
+def _run(work: Iterable[Any], n_jobs: int | None, report: Report) -> list[Outcome]:
+    """Run tasks, and report each outcome when it is there, in their order."""
+    outcomes = []
+    for outcome in Parallel(n_jobs=n_jobs, return_as="generator")(work):
+        outcomes.append(outcome)
+        report(outcome)
+    return outcomes
 
 
 def _fit(estimator: Any, X: Any, y: Any, params: dict) -> Any:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -592,9 +593,80 @@ def test_exposure_reaches_the_evidence():
 
 def test_verbose(data, capsys):
     EvidenceSearch(REGRESSION, {"prior__scale": [0.01, 1.0]}, verbose=1).fit(*data)
+    seconds = r"\d[\d.e-]* s"
+    expected = [
+        "2 fits",
+        rf"1 of 2, scale=0\.01: {seconds}; about {seconds} more",
+        f"2 of 2, scale=1: {seconds}",
+        "2 evidences to 1 nats",
+        rf"1 of 2, scale=0\.01: {seconds}; about {seconds} more",
+        f"2 of 2, scale=1: {seconds}",
+        "decided: scale=1 is better .*",
+    ]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[EvidenceSearch] 2 evidences to 1 nats"
-    assert lines[1].startswith("[EvidenceSearch] decided: scale=1 is better")
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.fullmatch(rf"\[EvidenceSearch\] {pattern}", line)
+
+
+class Timed(Oracle):
+    """It takes the seconds that it is given."""
+
+    def evidence_bounds(self, X, y, precision, random_state, max_seconds):
+        found = super().evidence_bounds(X, y, precision, random_state)
+        self.runs_[-1] = max_seconds
+        return found
+
+
+def test_seconds_are_shared():
+    """What is left when a pass begins, half of it in the second one.
+
+    Wrong variant: every evidence may take all seconds.
+    """
+    search = oracle_search([0.0, -0.1, -50.0], estimator=Timed(), max_seconds=1000.0)
+    limits = search.best_estimator_.runs_
+    shares = [1000 / 3, 500 / 1, 1000 / 2]  # of three models, one and two
+    assert limits == pytest.approx(shares, rel=0.01)
+    assert "max_seconds" not in search.verdict_
+
+
+def test_seconds_that_are_over(capsys):
+    """The first bounds are computed all the same, and the forecast is of the others.
+
+    Wrong variant: silence about bounds that were not made tighter.
+    """
+    search = oracle_search(
+        [0.0, -0.1], estimator=Timed(), max_seconds=1e-9, n_jobs=None
+    )
+    assert search.best_estimator_.runs_ == [1.0]
+    assert "max_seconds left no time for tighter bounds" in search.verdict_
+    assert not search.decided_
+    capsys.readouterr()
+    oracle_search([0.0, -0.1], verbose=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.search(r"evidences to .* nats, up to about", line) for line in lines)
+
+
+class Ruled(Oracle):
+    """An oracle with a prior."""
+
+    def __init__(self, prior=None, log_evidence=0.0, plug_in=(), bias=0, reliable=True):
+        super().__init__(log_evidence, bias, reliable, plug_in)
+        self.prior = prior
+
+
+def test_one_rule_for_the_prior():
+    """Other widths have other learned scales, by one rule: nobody is more optimistic.
+
+    Wrong variant: the names of the scales are compared.
+    """
+    wide = {"log_evidence": [0.0], "plug_in": [("noise_scale", "prior_scale[coef_0]")]}
+    narrow = {"log_evidence": [-9.0], "plug_in": [("noise_scale",)]}
+    data = np.zeros((3, 1)), np.zeros(3)
+    search = EvidenceSearch(Ruled("auto"), [wide, narrow], random_state=0)
+    assert search.fit(*data).decided_
+    search.set_params(param_grid=[wide, narrow | {"prior": ["normal"]}])
+    with pytest.warns(UserWarning, match="learn hyperparameters that others do not"):
+        assert not search.fit(*data).decided_
 
 
 def test_units_of_a_posterior_as_prior():

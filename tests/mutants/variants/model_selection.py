@@ -76,6 +76,20 @@ VARIANTS = [
         "units that are the same for all split merged candidates",
     ),
     _v(
+        "all-seconds-for-each",
+        "_race.py",
+        "left / n_rounds",
+        "left",
+        "every evidence may take all seconds of the search",
+    ),
+    _v(
+        "rules-by-their-names",
+        "_race.py",
+        "names | shared[rule] for",
+        "names for",
+        "a wider network is said to learn more than a narrow one",
+    ),
+    _v(
         "location-of-no-intercept",
         "_candidates.py",
         'if scaled and not params.get("fit_intercept", True):',
