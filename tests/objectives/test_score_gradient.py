@@ -354,7 +354,7 @@ def test_the_message_says_what_to_change():
         random_state=0,
         prior="normal",
     )
-    with pytest.warns(UserWarning, match="lower learning_rate or increase n_draws"):
+    with pytest.warns(UserWarning, match="Lower learning_rate, or increase n_draws"):
         model.fit(X, y)
     assert not model.converged_
 
