@@ -66,7 +66,8 @@ default="auto"
         ``posterior_family_`` is the one it took.
         "full_rank" models the correlations between coefficients; "low_rank" models
         their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
-        for thousands of features; "mean_field" ignores them.
+        for thousands of features; "mean_field" ignores them. "ensemble", for networks,
+        gains nothing: this posterior has one mode.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Distribution of the coefficients before the data. "auto" is

@@ -16,6 +16,7 @@ from skvi._regressors import (
     with_noise_scale,
 )
 from skvi.base import Units
+from skvi.exceptions import SkviWarning
 from skvi.likelihoods import (
     HeteroscedasticLikelihood,
     IndependentLikelihood,
@@ -68,6 +69,7 @@ class NetworkRegressorMixin(
         given, robust = self._given_units(), not self._resolve("likelihood").is_normal
         units = column_units(data.y, data.weight, given, self.normalize_y, robust)
         standardizes = self.normalize_y and given is None
+        self._warn_of_constants(data.y)
         likelihood = self._likelihood(noise_in(units, self._noise_to_fix()), response)
         network = self._network(data.X, likelihood)
         return Model(
@@ -120,6 +122,19 @@ class NetworkRegressorMixin(
         should be representative of all rows.
         """
         return self._partial_fit(X, y, sample_weight)
+
+    def _warn_of_constants(self, y):
+        """Say that one row, or equal ones, tell nothing of a scale."""
+        is_learned = isinstance(self.noise_scale, str) and not self._continues
+        if is_learned and (np.ptp(y, axis=0) == 0).any():
+            equal = f"{len(y)} rows with equal values of y tell"
+            told = "one row tells" if len(y) == 1 else equal
+            self._warn(
+                f"{told} nothing of the scale of y or of its noise, so that "
+                "standard deviations and intervals have no meaning; give noise_scale, "
+                "in units of y, and normalize_y=False",
+                SkviWarning,
+            )
 
     def _likelihood(self, scale, response):
         """Noise of one target, or of each one."""

@@ -64,7 +64,11 @@ class Ensemble(Family):
     Draws are stratified: in every run of M of them each member occurs once, in random
     order, so that means over draws have less noise and no bias.
 
-    Linear models, whose posterior has a single mode, do not benefit.
+    Linear models, whose posterior has a single mode, do not benefit. For networks it
+    helps where there are no rows: in a gap of a sine the log density of new rows rises
+    by .5 nats a row with the defaults and by 1.4 with two layers, among the rows of six
+    sets by less than two standard errors (``benchmarks/bench_ensembles.py``;
+    2026-11-25, 1 core, x86_64).
 
     References
     ----------

@@ -132,7 +132,8 @@ def test_streams_settle_changes_as_fits_do():
     assert np.abs(table.low - whole.low).max() <= 5
     assert np.abs(table.high - whole.high).max() <= 5
     np.testing.assert_allclose(table.probability, whole.probability, atol=0.05)
-    assert table.labels[:, 1].tolist() == index[table.low].to_numpy().tolist()
+    dates = table.labels[:, 1].astype("datetime64[ns]")
+    np.testing.assert_array_equal(dates, index[table.low].to_numpy())
     assert np.isnan(table.mean_before).all()
     assert table.mean_after[1, 0] == pytest.approx(x[1075:].mean())
 

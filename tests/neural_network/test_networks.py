@@ -311,7 +311,8 @@ def test_constant_target():
     model = BayesianMLPRegressor(
         hidden_layer_sizes=(), max_iter=60, learning_rate=0.1, random_state=0
     )
-    model.fit(X, np.full(30, 5.0))
+    with pytest.warns(SkviWarning, match="30 rows with equal values of y"):
+        model.fit(X, np.full(30, 5.0))
     assert np.allclose(model.predict(X), 5, atol=0.01)
     assert 0 < model.noise_scale_ < 0.01
 
@@ -321,8 +322,13 @@ def test_huge_scales_and_one_row():
     X, y = wave(40)
     model = BayesianMLPRegressor(**FAST).fit(X, 1e12 * y)
     assert np.all(np.isfinite(model.predict(X, return_std=True)))
-    one = BayesianMLPRegressor(**FAST).fit(X[:1], y[:1])
+    one = BayesianMLPRegressor(**FAST)
+    with pytest.warns(SkviWarning, match="one row .* give noise_scale"):
+        one.fit(X[:1], y[:1])
     assert np.all(np.isfinite(one.predict(X, return_std=True)))
+    given = BayesianMLPRegressor(noise_scale=2.0, normalize_y=False, **FAST)
+    _, std = given.fit(X[:1], y[:1]).predict(X[:1], return_std=True)
+    assert std[0] > 2
 
 
 @quick
