@@ -21,7 +21,7 @@ from the prediction, and a run-length beta of 1.75.
 
 import numpy as np
 
-from skvi.changepoint import Autoregression, BayesianChangepointDetector
+from skvi.changepoint import BayesianChangepointDetector, Regression
 from skvi.losses import BetaLoss
 
 CHANGES = np.array([200, 400])
@@ -52,7 +52,7 @@ def trial(loss, run_length_loss):
         for bursts in (False, True):
             X = five_autoregressions(seed, bursts)
             detector = BayesianChangepointDetector(
-                Autoregression(), loss=loss, run_length_loss=run_length_loss
+                Regression(1), loss=loss, run_length_loss=run_length_loss
             ).fit(X)
             gaps = np.abs(detector.changepoints_[:, None] - CHANGES)
             near = gaps.min(0, initial=99)

@@ -44,8 +44,7 @@ import numpy as np
 
 from skvi.changepoint import (
     BayesianChangepointDetector,
-    ConstantMean,
-    VectorAutoregression,
+    Regression,
 )
 
 
@@ -92,7 +91,7 @@ def compare(lengths=(300, 1000, 4000, 10_000)):
         times = []
         for options in ({"max_hypotheses": None, "min_probability": 0.0}, {}):
             detector = BayesianChangepointDetector(
-                ConstantMean(noise_scale=1.0),
+                Regression(noise_scale=1.0),
                 hazard=500.0,
                 scaling=None,
                 history=n,
@@ -119,7 +118,7 @@ def vector(n=3000):
     """A vector autoregression of 8 series and order 3, with 200 hypotheses."""
     X = series(n, 8)
     detector = BayesianChangepointDetector(
-        VectorAutoregression(order=3), min_probability=0.0, max_hypotheses=200
+        Regression(3, across=True), min_probability=0.0, max_hypotheses=200
     )
     detector.partial_fit(X[:500])
     begin = time.process_time()

@@ -52,7 +52,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skvi.changepoint import BayesianChangepointDetector, ConstantMean
+from skvi.changepoint import BayesianChangepointDetector, Regression
 from skvi.losses import BetaLoss
 
 DATA = Path(os.environ.get("SKVI_DATA", "data")) / "tcpd"
@@ -102,7 +102,12 @@ def standard_grid():
     values = (0.01, 0.1, 1.0, 10.0, 100.0)
     for length, a, b, k in product((10.0, 50.0, 100.0, 200.0), values, values, values):
         noise = (b / a) ** 0.5
-        yield {"models": ConstantMean(noise / k**0.5, noise, 2 * a), "hazard": length}
+        yield {
+            "models": Regression(
+                mean_scale=noise / k**0.5, noise_scale=noise, noise_df=2 * a
+            ),
+            "hazard": length,
+        }
 
 
 def robust_grid():
@@ -112,7 +117,7 @@ def robust_grid():
         (10.0, 100.0), (1.0, 10.0), ("auto", 0.3, 1.0), (3.0, 20.0), orders
     ):
         yield {
-            "models": ConstantMean(level, noise, df),
+            "models": Regression(mean_scale=level, noise_scale=noise, noise_df=df),
             "hazard": length,
             "loss": BetaLoss(beta),
             "run_length_loss": BetaLoss(run_length_beta),

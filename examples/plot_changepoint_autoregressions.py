@@ -21,10 +21,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     ChangepointDisplay,
-    ConstantMean,
+    Regression,
 )
 
 rng = np.random.default_rng(1)
@@ -37,7 +36,7 @@ X = X[100:]
 outliers = np.sqrt(5) * rng.standard_t(4, 600)
 X[:, 0] += np.where(outliers > 3, outliers, 0.0)
 
-models = [ConstantMean(), Autoregression(1), Autoregression(3)]
+models = [Regression(), Regression(1), Regression(3)]
 figure, axes = plt.subplots(
     8,
     sharex=True,

@@ -30,10 +30,9 @@ import numpy as np
 import pandas as pd
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     ChangepointDisplay,
-    VectorAutoregression,
+    Regression,
 )
 
 N_STATIONS = 8  # of 29, evenly spaced, so that the script takes seconds
@@ -64,7 +63,7 @@ daily = air().iloc[:, :: 29 // N_STATIONS].iloc[:, :N_STATIONS]
 weekday = daily.groupby(daily.index.strftime("%a")).transform("mean")
 X = (daily - weekday) / (daily - weekday).std()
 
-models = [Autoregression(1), VectorAutoregression(1)]
+models = [Regression(1), Regression(1, across=True)]
 found = {}
 for loss in ("log", "beta"):
     found[loss] = detector = BayesianChangepointDetector(

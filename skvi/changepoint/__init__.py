@@ -5,13 +5,7 @@ from skvi.changepoint._detector import BayesianChangepointDetector
 from skvi.changepoint._display import ChangepointDisplay
 from skvi.changepoint._hazards import ConstantHazard
 from skvi.changepoint._normal import KnownNoise
-from skvi.changepoint._regression import (
-    Autoregression,
-    ConstantMean,
-    LinearRegression,
-    LinearTrend,
-    VectorAutoregression,
-)
+from skvi.changepoint._regression import Regression
 from skvi.changepoint._rows import BurnIn, Row
 from skvi.changepoint._table import ChangepointTable
 from skvi.changepoint.base import (
@@ -22,22 +16,18 @@ from skvi.changepoint.base import (
 )
 
 __all__ = [
-    "Autoregression",
     "BayesianChangepointDetector",
     "BernoulliTrials",
     "BurnIn",
     "ChangepointDisplay",
     "ChangepointTable",
     "ConstantHazard",
-    "ConstantMean",
     "Hazard",
     "KnownNoise",
-    "LinearRegression",
-    "LinearTrend",
     "ObservationModel",
     "PoissonCounts",
+    "Regression",
     "RegressionModel",
     "Row",
     "SegmentModel",
-    "VectorAutoregression",
 ]

@@ -16,13 +16,7 @@ from skvi.changepoint._judge import Judge
 from skvi.changepoint._levels import LevelGroup
 from skvi.changepoint._normal import KnownNoise
 from skvi.changepoint._records import Records
-from skvi.changepoint._regression import (
-    Autoregression,
-    ConstantMean,
-    LinearRegression,
-    LinearTrend,
-    VectorAutoregression,
-)
+from skvi.changepoint._regression import Regression
 from skvi.changepoint._robust import RobustGroup
 from skvi.changepoint._rows import BurnIn
 from skvi.changepoint._scaling import Scaling, measure
@@ -55,14 +49,14 @@ PARAMETERS = 2
 LEVEL = "level"
 
 MODELS = {
-    "constant_mean": ConstantMean,
-    "known_noise": KnownNoise,
-    "poisson": PoissonCounts,
-    "bernoulli": BernoulliTrials,
-    "autoregression": Autoregression,
-    "vector_autoregression": VectorAutoregression,
-    "linear_regression": LinearRegression,
-    "linear_trend": LinearTrend,
+    "constant_mean": Regression(),
+    "known_noise": KnownNoise(),
+    "poisson": PoissonCounts(),
+    "bernoulli": BernoulliTrials(),
+    "autoregression": Regression(order=1),
+    "vector_autoregression": Regression(order=1, across=True),
+    "linear_regression": Regression(features=True),
+    "linear_trend": Regression(trend=True),
 }
 
 
@@ -70,7 +64,7 @@ def resolve_models(models: Any) -> list[SegmentModel]:
     """Return copies of the requested models, checked to be comparable."""
     given = [models] if isinstance(models, (str, SegmentModel)) else list(models)
     if not given:
-        raise ValueError("models is empty. Give at least one, such as ConstantMean().")
+        raise ValueError("models is empty. Give at least one, such as Regression().")
     found = []
     for model in given:
         if isinstance(model, str):
@@ -78,11 +72,11 @@ def resolve_models(models: Any) -> list[SegmentModel]:
                 raise ValueError(
                     f"models has {model!r}, which is not one of {sorted(MODELS)}."
                 )
-            model = MODELS[model]()
+            model = MODELS[model]
         elif not isinstance(model, SegmentModel):
             raise TypeError(
                 f"models has a {type(model).__name__}. Give names or models, such as "
-                "ConstantMean(); a custom model extends ObservationModel."
+                "Regression(); a custom model extends ObservationModel."
             )
         model.validate()
         found.append(clone(model))

@@ -35,9 +35,9 @@ class Columns:
                 + {
                     "real": "values must be smaller than 1e100.",
                     "count": "the models are of counts: 0, 1, 2, ... Use models of "
-                    "real numbers, such as ConstantMean, or mark it as missing (NaN).",
+                    "real numbers, such as Regression, or mark it as missing (NaN).",
                     "binary": "the models are of zeros and ones. Use PoissonCounts or "
-                    "ConstantMean, or mark it as missing (NaN).",
+                    "Regression, or mark it as missing (NaN).",
                 }[support]
             )
         return series, features

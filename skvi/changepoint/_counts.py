@@ -31,7 +31,7 @@ class PoissonCounts(ObservationModel):
     support = "count"
     takes_parts = True
     instead_of_beta = (
-        'Use loss="log", or ConstantMean for 2 * sqrt(X + 3 / 8), whose noise is '
+        'Use loss="log", or Regression for 2 * sqrt(X + 3 / 8), whose noise is '
         "about 1 whatever the rate."
     )
     _parameter_constraints: dict = {"shape": [POSITIVE]}

@@ -73,7 +73,8 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     model_prior : array-like of shape (n_models,), default=None
         Probabilities of the models at the start of a segment; None: all equal.
     feature_columns : list of int or str, default=None
-        Columns of X that are not series but exogenous features, for `LinearRegression`.
+        Columns of X that are not series but exogenous features, for
+        ``Regression(features=True)``.
     scaling : "auto", None or (location, scale), default="auto"
         Units in which models see the series, and of their prior scales: (x - location)
         / scale. "auto" takes the median and a robust scale of the burn-in (for counts
@@ -157,7 +158,7 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     See Also
     --------
     ChangepointDisplay : Draws all this.
-    ConstantMean : The default model, with the parameters of its prior.
+    Regression : The default model, with the parameters of its prior.
 
     Notes
     -----

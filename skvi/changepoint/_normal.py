@@ -37,7 +37,7 @@ class KnownNoise(ObservationModel):
 
     takes_parts = True
     instead_of_beta = (
-        'Use loss="log", or ConstantMean(noise_scale=..., noise_df=1000.0), whose '
+        'Use loss="log", or Regression(noise_scale=..., noise_df=1000.0), whose '
         "noise is almost known."
     )
     _parameter_constraints: dict = {

@@ -1,147 +1,49 @@
-"""Regressions with conjugate priors: constants, autoregressions, exogenous features."""
+"""Linear regressions on past rows, time and features."""
 
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 
 from skvi.changepoint._rows import BurnIn, Row
 from skvi.changepoint.base import POSITIVE, RegressionModel
-from skvi.utils._validation import Interval
+from skvi.utils._validation import Interval, StrOptions
 
-__all__ = [
-    "Autoregression",
-    "ConstantMean",
-    "LinearRegression",
-    "LinearTrend",
-    "VectorAutoregression",
-]
-
-ORDER = [Interval(Integral, 1, None, closed="left")]
+__all__ = ["Regression"]
 
 
-class ConstantMean(RegressionModel):
-    """Noise around a level; both the level and the noise change with the segment.
+class Regression(RegressionModel):
+    r"""Noise around a level, a trend, past rows, features, or a sum of them.
 
-    Parameters
-    ----------
-    mean_scale : float, default=2.0
-        Prior standard deviation of the level, in units of the scale of the burn-in.
-    noise_scale : float or "auto", default="auto"
-        A typical standard deviation of the noise, in units of the scale of the
-        burn-in; "auto" takes it from the differences of neighboring rows.
-    noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
+    .. math::
+        y_{t} = c + \sum_{i=1}^{p} w_i^\top y_{t-i} + v^\top x_t + u \, (t - s) / 100
+        + \epsilon
 
-    Examples
-    --------
-    >>> from skvi.changepoint import ConstantMean
-    >>> ConstantMean(noise_scale=0.1)
-    ConstantMean(noise_scale=0.1)
-    """
-
-    _parameter_constraints: dict = {
-        "mean_scale": [POSITIVE],
-        **RegressionModel._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        mean_scale: float = 2.0,
-        noise_scale: float | str = "auto",
-        noise_df: float = 3.0,
-    ) -> None:
-        super().__init__(noise_scale, noise_df)
-        self.mean_scale = mean_scale
-
-    @property
-    def is_level(self) -> bool:
-        """True except in subclasses with other regressors."""
-        return type(self).regressors is ConstantMean.regressors
-
-    def regressors(self, row: Row) -> np.ndarray:
-        """1; see `RegressionModel.regressors`."""
-        return np.ones((1, 1))
-
-    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior of the level; see `RegressionModel.coefficient_prior`."""
-        return np.zeros(1), np.array([self.mean_scale])
-
-
-class LinearTrend(RegressionModel):
-    r"""Noise around a straight line in time.
-
-    .. math:: y_{t} = c + w \, (t - s) / 100 + \epsilon
-
-    where s is the first row of the segment: the lines of adjacent segments need not be
-    connected.
+    where s is the first row of the segment and the noise is independent between
+    series. The coefficients and the noise change with the segment. With the defaults
+    only the level c is there.
 
     Parameters
     ----------
+    order : int, default=0
+        Number p of past rows that a row depends on.
+    across : bool, default=False
+        Whether a series depends on the past of all series, or on its own only.
+    trend : bool, default=False
+        Whether the level changes linearly with time.
+    features : bool, default=False
+        Whether a row depends on its features :math:`x_t`, the columns of X that are
+        listed in the detector's `feature_columns`. A row with a missing feature is left
+        out.
     mean_scale : float, default=2.0
-        Prior standard deviation of the level c at the first row, in units of the scale
-        of the burn-in.
+        Prior standard deviation of the level, with a trend at the first row of the
+        segment, in units of the scale of the burn-in.
+    coef_scale : float or "auto", default="auto"
+        Prior standard deviation of the coefficients w and v: of the past without a
+        unit, of features in units of the scale of the burn-in per unit of the feature,
+        which is not scaled. "auto" is 0.3 with `across`, else 1.
     slope_scale : float, default=2.0
-        Prior standard deviation of the change w in a hundred rows, in the same units.
-    noise_scale : float or "auto", default="auto"
-        A typical standard deviation of the noise, in units of the scale of the
-        burn-in; "auto" takes it from the differences of neighboring rows.
-    noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.changepoint import BayesianChangepointDetector
-    >>> t = np.arange(120)
-    >>> line = np.where(t < 70, 0.05 * t, 5.0 - 0.1 * (t - 70))
-    >>> X = line[:, None] + 0.2 * np.random.default_rng(0).standard_normal((120, 1))
-    >>> BayesianChangepointDetector("linear_trend").fit(X).changepoints_
-    array([70])
-    """
-
-    _parameter_constraints: dict = {
-        "mean_scale": [POSITIVE],
-        "slope_scale": [POSITIVE],
-        **RegressionModel._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        mean_scale: float = 2.0,
-        slope_scale: float = 2.0,
-        noise_scale: float | str = "auto",
-        noise_df: float = 3.0,
-    ) -> None:
-        super().__init__(noise_scale, noise_df)
-        self.mean_scale = mean_scale
-        self.slope_scale = slope_scale
-
-    def regressors(self, row: Row) -> np.ndarray:
-        """1; see `RegressionModel.regressors`."""
-        return np.ones((1, 1))
-
-    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
-        """Age in hundreds of rows; see `RegressionModel.segment_regressors`."""
-        return age[..., None] / 100
-
-    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
-        return np.zeros(2), np.array([self.mean_scale, self.slope_scale])
-
-
-class Autoregression(RegressionModel):
-    r"""Every series depends on its own previous rows.
-
-    .. math:: y_{t} = c + \sum_{i=1}^{p} w_i \, y_{t-i} + \epsilon
-
-    Parameters
-    ----------
-    order : int, default=1
-        Number p of lagged rows.
-    mean_scale : float, default=2.0
-        Prior standard deviation of c, in units of the scale of the burn-in.
-    coef_scale : float, default=1.0
-        Prior standard deviation of the coefficients w.
+        Prior standard deviation of the change u in a hundred rows, in units of the
+        scale of the burn-in.
     noise_scale : float or "auto", default="auto"
         A typical standard deviation of the noise, in units of the scale of the
         burn-in; "auto" takes it from the differences of neighboring rows.
@@ -152,166 +54,90 @@ class Autoregression(RegressionModel):
     -----
     The first rows of a segment depend on the last ones of the segment before it. The
     first `order` rows of a series have no past: they are conditioned on, and not scored
-    by any model of a detector.
+    by any model of a detector. With `across`, a row with a missing value, and the
+    `order` rows after it, are left out. Lines of neighboring segments need not meet.
 
     Examples
     --------
-    >>> from skvi.changepoint import Autoregression
-    >>> Autoregression(order=3)
-    Autoregression(order=3)
+    >>> import numpy as np
+    >>> from skvi.changepoint import BayesianChangepointDetector, Regression
+    >>> t = np.arange(120)
+    >>> line = np.where(t < 70, 0.05 * t, 5.0 - 0.1 * (t - 70))
+    >>> X = line[:, None] + 0.2 * np.random.default_rng(0).standard_normal((120, 1))
+    >>> BayesianChangepointDetector(Regression(trend=True)).fit(X).changepoints_
+    array([70])
     """
 
     _parameter_constraints: dict = {
-        "order": ORDER,
+        "order": [Interval(Integral, 0, None, closed="left")],
+        "across": ["boolean"],
+        "trend": ["boolean"],
+        "features": ["boolean"],
         "mean_scale": [POSITIVE],
-        "coef_scale": [POSITIVE],
+        "coef_scale": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "slope_scale": [POSITIVE],
         **RegressionModel._parameter_constraints,
     }
 
     def __init__(
         self,
-        order: int = 1,
+        order: int = 0,
+        across: bool = False,
+        trend: bool = False,
+        features: bool = False,
         mean_scale: float = 2.0,
-        coef_scale: float = 1.0,
+        coef_scale: float | str = "auto",
+        slope_scale: float = 2.0,
         noise_scale: float | str = "auto",
         noise_df: float = 3.0,
     ) -> None:
         super().__init__(noise_scale, noise_df)
         self.order = order
+        self.across = across
+        self.trend = trend
+        self.features = features
         self.mean_scale = mean_scale
         self.coef_scale = coef_scale
+        self.slope_scale = slope_scale
+
+    @property
+    def shares_design(self) -> bool:
+        """Whether all series have the same regressors, their common past."""
+        return self.across and self.order > 0
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the level is the only regressor; false in subclasses with others."""
+        names = "regressors", "segment_regressors"
+        is_own = all(getattr(type(self), n) is getattr(Regression, n) for n in names)
+        return is_own and not (self.order or self.trend or self.features)
 
     def regressors(self, row: Row) -> np.ndarray:
-        """1 and the previous rows; see `RegressionModel.regressors`."""
-        found = np.ones((len(row.values), 1 + self.order))
-        found[:, 1:] = row.past[: self.order].T
-        return found
+        """1, the past and the features; see `RegressionModel.regressors`."""
+        past = row.past[: self.order]
+        past = past.ravel()[None] if self.across or not self.order else past.T
+        features = row.features if self.features else row.features[:0]
+        same = np.broadcast_to(features, (len(past), len(features)))
+        return np.concatenate([np.ones((len(past), 1)), past, same], axis=1)
+
+    def segment_regressors(self, age: np.ndarray) -> np.ndarray:
+        """Age in hundreds of rows; see `RegressionModel.segment_regressors`."""
+        return age[..., None] / 100 if self.trend else super().segment_regressors(age)
 
     def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
-        scale = np.full(1 + self.order, float(self.coef_scale))
-        scale[0] = self.mean_scale
-        return np.zeros(1 + self.order), scale
-
-
-class VectorAutoregression(Autoregression):
-    r"""Every series depends on the previous rows of all series.
-
-    .. math:: y_{t} = c + \sum_{i=1}^{p} W_i \, y_{t-i} + \epsilon
-
-    Parameters
-    ----------
-    order : int, default=1
-        Number p of lagged rows.
-    mean_scale : float, default=2.0
-        Prior standard deviation of c, in units of the scale of the burn-in.
-    coef_scale : float, default=0.3
-        Prior standard deviation of the coefficients, the entries of W.
-    noise_scale : float or "auto", default="auto"
-        A typical standard deviation of the noise, in units of the scale of the
-        burn-in; "auto" takes it from the differences of neighboring rows.
-    noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
-
-    Notes
-    -----
-    A row with a missing value, and the `order` rows after it, are left out. The noise
-    is independent between series. See `Autoregression` for the first rows.
-
-    Examples
-    --------
-    >>> from skvi.changepoint import VectorAutoregression
-    >>> VectorAutoregression(order=2)
-    VectorAutoregression(order=2)
-    """
-
-    shares_design = True
-
-    def __init__(
-        self,
-        order: int = 1,
-        mean_scale: float = 2.0,
-        coef_scale: float = 0.3,
-        noise_scale: float | str = "auto",
-        noise_df: float = 3.0,
-    ) -> None:
-        super().__init__(order, mean_scale, coef_scale, noise_scale, noise_df)
-
-    def regressors(self, row: Row) -> np.ndarray:
-        """1 and the previous rows of all series; see `RegressionModel.regressors`."""
-        return np.concatenate([[1.0], row.past[: self.order].ravel()])[None]
-
-    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior of c and W; see `RegressionModel.coefficient_prior`."""
-        n_coef = 1 + self.order * burn_in.n_series
-        scale = np.full(n_coef, float(self.coef_scale))
-        scale[0] = self.mean_scale
-        return np.zeros(n_coef), scale
+        """Of c, w, v and u; see `RegressionModel.coefficient_prior`."""
+        n_past = self.order * (burn_in.n_series if self.across else 1)
+        n_features = burn_in.n_features if self.features else 0
+        given = self.coef_scale
+        coef_scale = (0.3 if self.across else 1.0) if given == "auto" else given
+        scale = [self.mean_scale] + [coef_scale] * (n_past + n_features)
+        scale += [self.slope_scale] * self.trend
+        return np.zeros(len(scale)), np.array(scale, dtype=float)
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """All series or none; see `SegmentModel.usable`."""
-        return np.broadcast_to(
-            observed.all((1, 2))[:, None], (len(observed), observed.shape[2])
-        )
-
-
-class LinearRegression(RegressionModel):
-    r"""Every series depends on exogenous features of the row.
-
-    .. math:: y_{t} = c + w^\top x_t + \epsilon
-
-    Parameters
-    ----------
-    coef_scale : float, default=1.0
-        Prior standard deviation of the coefficients w, in units of the scale of the
-        burn-in per unit of the features, which are not scaled.
-    mean_scale : float, default=2.0
-        Prior standard deviation of c, in units of the scale of the burn-in.
-    noise_scale : float or "auto", default="auto"
-        A typical standard deviation of the noise, in units of the scale of the
-        burn-in; "auto" takes it from the differences of neighboring rows.
-    noise_df : float, default=3.0
-        Number of rows that the prior of the noise is worth.
-
-    Notes
-    -----
-    The features are the columns of X listed in the detector's `feature_columns`. A row
-    with a missing feature is left out.
-
-    Examples
-    --------
-    >>> from skvi.changepoint import LinearRegression
-    >>> LinearRegression(coef_scale=2.0)
-    LinearRegression(coef_scale=2.0)
-    """
-
-    _parameter_constraints: dict = {
-        "coef_scale": [POSITIVE],
-        "mean_scale": [POSITIVE],
-        **RegressionModel._parameter_constraints,
-    }
-
-    def __init__(
-        self,
-        coef_scale: float = 1.0,
-        mean_scale: float = 2.0,
-        noise_scale: float | str = "auto",
-        noise_df: float = 3.0,
-    ) -> None:
-        super().__init__(noise_scale, noise_df)
-        self.coef_scale = coef_scale
-        self.mean_scale = mean_scale
-
-    def regressors(self, row: Row) -> np.ndarray:
-        """1 and the features; see `RegressionModel.regressors`."""
-        return np.concatenate([[1.0], row.features])[None]
-
-    def coefficient_prior(self, burn_in: BurnIn) -> tuple[np.ndarray, np.ndarray]:
-        """Prior of c and w; see `RegressionModel.coefficient_prior`."""
-        scale = np.full(1 + burn_in.n_features, float(self.coef_scale))
-        scale[0] = self.mean_scale
-        return np.zeros(len(scale)), scale
-
-    def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
-        """Nothing where a feature is missing; see `SegmentModel.usable`."""
-        return observed.all(1) & np.isfinite(features).all(1, keepdims=True)
+        """Where all regressors are observed; see `SegmentModel.usable`."""
+        axes = (1, 2) if self.shares_design else 1
+        found = observed.all(axes, keepdims=True)[:, 0]
+        if self.features:
+            found = found & np.isfinite(features).all(1, keepdims=True)
+        return np.broadcast_to(found, (len(observed), observed.shape[2]))

@@ -41,8 +41,8 @@ class SegmentModel(Component):
 
     Examples
     --------
-    >>> from skvi.changepoint import Autoregression, PoissonCounts
-    >>> Autoregression(order=2).order, PoissonCounts().support
+    >>> from skvi.changepoint import PoissonCounts, Regression
+    >>> Regression(order=2).order, PoissonCounts().support
     (2, 'count')
     """
 
@@ -50,7 +50,7 @@ class SegmentModel(Component):
     order = 0
     shares_design = False
     takes_parts = False
-    instead_of_beta = 'Use loss="log", or regressions, such as ConstantMean.'
+    instead_of_beta = 'Use loss="log", or regressions, such as Regression.'
 
     def usable(self, observed: np.ndarray, features: np.ndarray) -> np.ndarray:
         """Which series of each row the model can predict and learn from.

@@ -12,12 +12,8 @@ from scipy.stats import multivariate_normal
 
 from skvi.changepoint import (
     BernoulliTrials,
-    ConstantMean,
     KnownNoise,
-    LinearRegression,
-    LinearTrend,
     PoissonCounts,
-    VectorAutoregression,
 )
 
 
@@ -41,18 +37,21 @@ def regression_evidence(y, A, scale, noise, df, prior_scale_noise=None):
 
 
 def design(model, X, features, j, rows, start):
-    """Regressors of series j at some rows of the segment that begins at `start`."""
-    one = np.ones(len(rows))
-    if isinstance(model, LinearTrend):
-        return np.column_stack([one, (rows - start) / 100])
-    if isinstance(model, ConstantMean):
-        return one[:, None]
-    if isinstance(model, LinearRegression):
-        return np.column_stack([one, features[rows]])
-    lags = [X[rows - i - 1] for i in range(model.order)]
-    if isinstance(model, VectorAutoregression):
-        return np.column_stack([one, *lags])
-    return np.column_stack([one, *[lag[:, j] for lag in lags]])
+    """Regressors of series j in a segment from row `start` on, and prior deviations."""
+    columns, scale = [np.ones(len(rows))], [model.mean_scale]
+    if model.trend:
+        columns.append((rows - start) / 100)
+        scale.append(model.slope_scale)
+    own = slice(None) if model.across else slice(j, j + 1)
+    linear = [X[rows - i - 1, own].T for i in range(model.order)]
+    if model.features:
+        linear.append(features[rows].T)
+    columns.extend(column for columns_ in linear for column in columns_)
+    coef_scale = model.coef_scale
+    if coef_scale == "auto":
+        coef_scale = 0.3 if model.across else 1.0
+    scale.extend([coef_scale] * (len(columns) - len(scale)))
+    return np.column_stack(columns), np.array(scale)
 
 
 def series_evidence(model, X, features, j, rows, noise, mean, start):
@@ -78,13 +77,9 @@ def series_evidence(model, X, features, j, rows, noise, mean, start):
         return betaln(ones, zeros) - betaln(model.ones, model.zeros)
     sigma = noise[j] if model.noise_scale == "auto" else model.noise_scale
     common = None
-    if isinstance(model, VectorAutoregression) and model.noise_scale == "auto":
+    if model.across and model.noise_scale == "auto":
         common = np.exp(np.log(noise).mean())
-    A = design(model, X, features, j, rows, start)
-    scale = np.full(A.shape[1], getattr(model, "coef_scale", 0.0))
-    scale[0] = model.mean_scale
-    if isinstance(model, LinearTrend):
-        scale[1] = model.slope_scale
+    A, scale = design(model, X, features, j, rows, start)
     return regression_evidence(y, A, scale, sigma, model.noise_df, common)
 
 
@@ -158,7 +153,7 @@ def make_reference(
     for t in range(order, n):
         window = seen[t - order : t + 1]
         usable[t] = window.all(0)
-        if any(isinstance(m, VectorAutoregression) for m in models):
+        if any(getattr(m, "across", False) for m in models):
             usable[t] &= usable[t].all()
     segments = np.full((n, n + 1, len(models)), -np.inf)
     for s in range(n):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skvi.changepoint import BayesianChangepointDetector, ConstantMean, _judge
+from skvi.changepoint import BayesianChangepointDetector, Regression, _judge
 from skvi.losses import BetaLoss
 
 EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}
@@ -19,7 +19,7 @@ def series():
 
 def log_weights(beta, adapt_beta=False):
     detector = BayesianChangepointDetector(
-        [ConstantMean(), ConstantMean(5.0)],
+        [Regression(), Regression(mean_scale=5.0)],
         hazard=20.0,
         loss=BetaLoss(1.2),
         run_length_loss=BetaLoss(beta),

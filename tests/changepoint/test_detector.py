@@ -11,10 +11,8 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
-    ConstantMean,
-    VectorAutoregression,
+    Regression,
 )
 from skvi.losses import BetaLoss
 from tests.changepoint.series import jump, state
@@ -27,7 +25,7 @@ ORDERED = {
 CHECKED = [
     BayesianChangepointDetector(),
     BayesianChangepointDetector(
-        [Autoregression(1), ConstantMean()], loss=BetaLoss(1.2), max_hypotheses=10
+        [Regression(1), Regression()], loss=BetaLoss(1.2), max_hypotheses=10
     ),
 ]
 #: Checks of what the robust detector does differently.
@@ -67,10 +65,10 @@ def test_checks_of_scikit_learn(estimator, check):
 KINDS = {
     "default": BayesianChangepointDetector(burn_in=50),
     "models": BayesianChangepointDetector(
-        [Autoregression(2), VectorAutoregression(), ConstantMean()], burn_in=50
+        [Regression(2), Regression(1, across=True), Regression()], burn_in=50
     ),
     "robust": BayesianChangepointDetector(
-        Autoregression(), loss="beta", adapt_beta=True, burn_in=20, max_hypotheses=8
+        Regression(1), loss="beta", adapt_beta=True, burn_in=20, max_hypotheses=8
     ),
 }
 
@@ -108,7 +106,7 @@ def test_results_have_the_rows_of_the_fit():
     transformed = detector.transform(X)
     np.testing.assert_array_equal(transformed[:, 0], detector.change_probability_)
     part = BayesianChangepointDetector(
-        ConstantMean(noise_scale=detector._scaling.burn_in.noise[0]),
+        Regression(noise_scale=detector._scaling.burn_in.noise[0]),
         scaling=(detector.location_, detector.scale_),
     ).fit(X[:103])
     expected = (part.run_lengths_ - 1) @ part.run_length_posterior_
@@ -142,7 +140,7 @@ def test_only_sure_changepoints_are_reported():
     assert np.abs(sure.changepoints_ - 200).min() <= 1
     assert len(sure.segment_models_) == len(sure.changepoints_) + 1
     blocks = BayesianChangepointDetector(threshold=0.9, **common | {"burn_in": 100})
-    blocks.set_params(models=ConstantMean(noise_scale=1.0), history=60)
+    blocks.set_params(models=Regression(noise_scale=1.0), history=60)
     for rows in np.split(X, 8):
         blocks.partial_fit(rows)
     assert blocks.first_row_ > 200
@@ -185,8 +183,8 @@ def test_units_do_not_matter():
     """
     X = jump(120, 2)
     factors = np.array([1e-6, 3e5])
-    a = BayesianChangepointDetector(Autoregression()).fit(X)
-    b = BayesianChangepointDetector(Autoregression()).fit(X * factors + [0, 1e7])
+    a = BayesianChangepointDetector(Regression(1)).fit(X)
+    b = BayesianChangepointDetector(Regression(1)).fit(X * factors + [0, 1e7])
     assert np.array_equal(a.changepoints_, b.changepoints_)
     np.testing.assert_allclose(a.change_probability_, b.change_probability_, atol=1e-6)
     expected = a.log_evidence_ - 119 * np.log(factors).sum()
@@ -201,7 +199,7 @@ def test_interrupts_keep_the_rows_so_far():
     X = jump(400)
     detector = BayesianChangepointDetector(burn_in=50)
 
-    class Slow(ConstantMean):
+    class Slow(Regression):
         def regressors(self, row):
             if row.index == 130 and not detector.__dict__.get("interrupted"):
                 detector.interrupted = True
@@ -218,6 +216,26 @@ def test_interrupts_keep_the_rows_so_far():
     expected = BayesianChangepointDetector(Slow(), burn_in=50).fit(X)
     assert detector.log_evidence_ == expected.log_evidence_
     assert np.array_equal(detector.changepoints_, expected.changepoints_)
+
+
+def test_levels_with_a_trend_of_their_own():
+    """A subclass is more than a level if it overrides any regressors.
+
+    Wrong variant: one that overrides `segment_regressors` alone counts as a level.
+    """
+
+    class Trend(Regression):
+        def segment_regressors(self, age):
+            return age[..., None] / 100
+
+        def coefficient_prior(self, burn_in):
+            return np.zeros(2), np.full(2, 2.0)
+
+    t = np.arange(90.0)[:, None]
+    X = np.where(t < 50, 0.1 * t, 9 - 0.2 * t) * [1, -1] + jump(90, 2) * 0.1
+    found = BayesianChangepointDetector(Trend()).fit(X)
+    expected = BayesianChangepointDetector("linear_trend").fit(X)
+    assert found.log_evidence_ == pytest.approx(expected.log_evidence_, abs=1e-9)
 
 
 def test_long_fits_report(capsys, monkeypatch):

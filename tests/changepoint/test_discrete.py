@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skvi.changepoint import BayesianChangepointDetector, ConstantMean
+from skvi.changepoint import BayesianChangepointDetector, Regression
 from skvi.exceptions import SkviWarning
 from tests.changepoint.series import jump
 
@@ -27,8 +27,8 @@ KINDS = {
     "rounded": (
         2.5 * np.round(RNG.normal(0, 1, N) / 2.5) + 0.1,
         "constant_mean",
-        r"steps of 2.5, use ConstantMean\(noise_scale=1.0, noise_df=20.0\)",
-        (lambda X: X, ConstantMean(noise_scale=1.0, noise_df=20.0)),
+        r"steps of 2.5, use Regression\(noise_scale=1.0, noise_df=20.0\)",
+        (lambda X: X, Regression(noise_scale=1.0, noise_df=20.0)),
     ),
     "demand": (
         SALES,

@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     ChangepointDisplay,
-    ConstantMean,
+    Regression,
 )
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -30,7 +29,7 @@ def test_panels():
     """Wrong variants: run lengths of the wrong row; changes of the whole stream."""
     X = jump()
     X[10] = np.nan
-    models = [ConstantMean(), Autoregression()]
+    models = [Regression(), Regression(1)]
     detector = BayesianChangepointDetector(models).fit(X)
     display = ChangepointDisplay.from_estimator(detector, X, name="a jump")
     labels = [ax.get_ylabel() for ax in display.axes_]

@@ -7,11 +7,11 @@ from sklearn.exceptions import NotFittedError
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    ConstantMean,
     Hazard,
     KnownNoise,
     ObservationModel,
     PoissonCounts,
+    Regression,
 )
 from skvi.divergences import KL, Renyi
 from skvi.exceptions import IncompatibleComponentsError, SkviWarning
@@ -92,7 +92,7 @@ def test_a_beta_that_is_too_large_finds_nothing_but_is_right():
     X = jump()
     X[::2] *= 30
     found = BayesianChangepointDetector(
-        ConstantMean(noise_scale=0.05), loss=BetaLoss(4.0)
+        Regression(noise_scale=0.05), loss=BetaLoss(4.0)
     ).fit(X)
     for name, values in state(found).items():
         assert np.isfinite(values).all(), name
@@ -121,7 +121,7 @@ def test_wrong_shapes_in_mid_stream():
         ({"models": "bernoulli"}, [[2.0]], "zeros and ones"),
         ({"models": "median"}, [[0.0]], "not one of"),
         ({"models": []}, [[0.0]], "empty"),
-        ({"models": [PoissonCounts(), ConstantMean()]}, [[0.0]], "common unit"),
+        ({"models": [PoissonCounts(), Regression()]}, [[0.0]], "common unit"),
         ({"models": [PoissonCounts(), BernoulliTrials()]}, [[0.0]], "common unit"),
         ({"models": KnownNoise(), "loss": "beta"}, [[0.0]], "noise_df=1000"),
         ({"models": "poisson", "loss": "beta"}, [[0.0]], r"2 \* sqrt\(X \+ 3 / 8\)"),
@@ -136,7 +136,7 @@ def test_wrong_shapes_in_mid_stream():
         ({"scaling": (0.0, 0.0)}, [[0.0]], "positive"),
         ({"scaling": (0.0,)}, [[0.0]], "pair"),
         ({"hazard": 0.5}, [[0.0]], "hazard"),
-        ({"models": ConstantMean(noise_scale=-1.0)}, [[0.0]], "noise_scale"),
+        ({"models": Regression(noise_scale=-1.0)}, [[0.0]], "noise_scale"),
         ({}, [[1e200]], "1e100"),
         ({"loss": BetaLoss(50.0)}, [[0.0]], "between 1 and 2"),
         ({"loss": "beta", "run_length_loss": BetaLoss(50.0)}, [[0.0]], "between 1"),

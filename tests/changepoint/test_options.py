@@ -6,10 +6,9 @@ import pytest
 from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
-    ConstantMean,
     KnownNoise,
-    LinearRegression,
     PoissonCounts,
+    Regression,
 )
 from skvi.divergences import KL
 from skvi.losses import BetaLoss, LogLoss
@@ -32,7 +31,7 @@ def test_weaker_divergence_learns_less():
     X = jump(60)
     for loss in ("log", BetaLoss(1 + 1e-8)):
         common = {"hazard": 1e9, "loss": loss, "scaling": None}
-        model = ConstantMean(noise_scale=1.0)
+        model = Regression(noise_scale=1.0)
         a = BayesianChangepointDetector(model, divergence=KL(4.0), **common)
         b = BayesianChangepointDetector(model, **common)
         a.fit(np.repeat(X[:10], 4, 0))
@@ -59,7 +58,7 @@ def test_features_are_regressed_on():
     y = (features * coef).sum(1) + 0.3 * rng.standard_normal(160)
     X = np.column_stack([features[:, 0], y, features[:, 1]])
     detector = BayesianChangepointDetector(
-        LinearRegression(), feature_columns=[0, 2]
+        Regression(features=True), feature_columns=[0, 2]
     ).fit(X)
     assert detector.changepoints_.tolist() == [80]
     assert detector.predict_next([1.0, 0.0])[0] == pytest.approx(-2, abs=0.2)

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     BernoulliTrials,
     KnownNoise,
-    LinearTrend,
     PoissonCounts,
-    VectorAutoregression,
+    Regression,
 )
 
 EXACT = {"max_hypotheses": None, "min_probability": 0.0}
@@ -45,9 +43,9 @@ def test_one_series_that_changes_among_many_is_found(n_series, shift):
     ("model", "after"),
     [
         (KnownNoise(1.0), 2.0),
-        (LinearTrend(), 4.0),
-        (Autoregression(), 5.0),
-        (VectorAutoregression(), 6.0),
+        (Regression(trend=True), 4.0),
+        (Regression(1), 5.0),
+        (Regression(1, across=True), 6.0),
         (PoissonCounts(), 9.0),
         (BernoulliTrials(), 0.7),
     ],

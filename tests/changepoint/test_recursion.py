@@ -5,17 +5,13 @@ import pytest
 from sklearn.base import clone
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     BernoulliTrials,
     ConstantHazard,
-    ConstantMean,
     Hazard,
     KnownNoise,
-    LinearRegression,
-    LinearTrend,
     PoissonCounts,
-    VectorAutoregression,
+    Regression,
 )
 from tests.changepoint.reference import make_reference
 
@@ -49,36 +45,48 @@ def binary(n=26, d=2):
 
 #: Name -> models, series, features
 CASES = {
-    "constant mean": ([ConstantMean(1.5, 0.7)], real(), None),
-    "constant mean, three series": ([ConstantMean()], real(d=3), None),
+    "constant mean": ([Regression(mean_scale=1.5, noise_scale=0.7)], real(), None),
+    "constant mean, three series": ([Regression()], real(d=3), None),
     "known noise": ([KnownNoise(0.8)], real(d=2), None),
     "counts": ([PoissonCounts(2.0)], counts(), None),
     "trials": ([BernoulliTrials(0.5, 2.0)], binary(), None),
-    "autoregression": ([Autoregression(2)], real(), None),
+    "autoregression": ([Regression(2)], real(), None),
     "autoregressions": (
-        [Autoregression(1), Autoregression(3), ConstantMean()],
+        [Regression(1), Regression(3), Regression()],
         real(d=2),
         None,
     ),
     "vector autoregressions": (
-        [VectorAutoregression(1), VectorAutoregression(2)],
+        [Regression(1, across=True), Regression(2, across=True)],
         real(d=2),
         None,
     ),
     "regression": (
-        [LinearRegression(2.0)],
+        [Regression(features=True, coef_scale=2.0)],
         real(),
         np.random.default_rng(3).standard_normal((26, 2)),
     ),
-    "trend": ([LinearTrend(1.5, 9.0)], real(d=2), None),
+    "trend": (
+        [Regression(trend=True, mean_scale=1.5, slope_scale=9.0)],
+        real(d=2),
+        None,
+    ),
+    "sums": (
+        [
+            Regression(1, trend=True, features=True),
+            Regression(1, across=True, trend=True, features=True),
+        ],
+        real(d=2),
+        np.random.default_rng(5).standard_normal((26, 1)),
+    ),
     "everything": (
         [
-            LinearTrend(),
-            VectorAutoregression(1),
-            ConstantMean(),
+            Regression(trend=True),
+            Regression(1, across=True),
+            Regression(),
             KnownNoise(),
-            LinearRegression(),
-            Autoregression(2),
+            Regression(features=True),
+            Regression(2),
         ],
         real(d=2),
         np.random.default_rng(4).standard_normal((26, 1)),
@@ -93,6 +101,7 @@ MISSING = {
     "vector autoregressions": [(9, 1), (25, 0)],
     "regression": [(5, 0)],
     "trend": [(0, 0), (8, 0), (8, 1), (9, 1)],
+    "sums": [(6, 1), (17, 0)],
     "everything": [(2, 0), (13, 1)],
 }
 

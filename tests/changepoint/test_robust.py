@@ -6,14 +6,11 @@ from scipy.optimize import minimize
 from scipy.special import gammaln, psi
 
 from skvi.changepoint import (
-    Autoregression,
     BayesianChangepointDetector,
     BernoulliTrials,
-    ConstantMean,
     KnownNoise,
-    LinearTrend,
     PoissonCounts,
-    VectorAutoregression,
+    Regression,
 )
 from skvi.changepoint._beta import expected_gain
 from skvi.divergences import KL
@@ -62,7 +59,7 @@ def test_short_segments_have_the_optimal_posterior(order, beta, weight):
     rng = np.random.default_rng(0)
     X = 1.0 + 0.7 * rng.standard_normal((12 + order, 1))
     X[7] += 9.0
-    model = Autoregression(1, noise_scale=0.8) if order else ConstantMean(2.0, 0.8)
+    model = Regression(order, noise_scale=0.8)
     found = never(X, model, beta, divergence=KL(weight))
     A = np.ones((12, 1 + order))
     if order:
@@ -94,10 +91,10 @@ def test_short_segments_have_the_optimal_posterior(order, beta, weight):
 @pytest.mark.parametrize(
     "models",
     [
-        [ConstantMean(1.5, 0.7)],
-        [Autoregression(1), Autoregression(2)],
-        [VectorAutoregression(1), ConstantMean()],
-        [LinearTrend(2.0, 8.0), ConstantMean()],
+        [Regression(mean_scale=1.5, noise_scale=0.7)],
+        [Regression(1), Regression(2)],
+        [Regression(1, across=True), Regression()],
+        [Regression(trend=True, mean_scale=2.0, slope_scale=8.0), Regression()],
     ],
     ids=["constant", "autoregressions", "vector", "trend"],
 )
@@ -131,7 +128,7 @@ def test_old_segments_are_near_their_optimum():
     rng = np.random.default_rng(2)
     X = rng.standard_normal((150, 1))
     X[::15] += 8.0
-    found = never(X, ConstantMean(noise_scale=1.0), 1.2)
+    found = never(X, Regression(noise_scale=1.0), 1.2)
     clean = np.delete(X, np.arange(0, 150, 15))
     assert found["mean"][0, 0] == pytest.approx(clean.mean(), abs=0.05)
     assert found["b"][0] / found["a"][0] == pytest.approx(clean.var(), rel=0.2)
@@ -148,7 +145,7 @@ def test_five_autoregressions(seed):
     X = five_autoregressions(seed=seed)
     X[[100, 300, 301, 500], [0, 1, 1, 0]] += [20.0, -30.0, 25.0, 40.0]
     found = BayesianChangepointDetector(
-        Autoregression(), loss="beta", max_hypotheses=12
+        Regression(1), loss="beta", max_hypotheses=12
     ).fit(X)
     assert len(found.changepoints_) == 2
     assert np.abs(found.changepoints_ - [200, 400]).max() <= 3
@@ -159,7 +156,7 @@ def test_what_to_do_where_there_is_no_beta_loss():
     rng = np.random.default_rng(3)
     X = np.where(np.arange(120) < 60, 0.0, 4.0)[:, None] + rng.standard_normal((120, 1))
     known = BayesianChangepointDetector(KnownNoise(1.0), scaling=None).fit(X)
-    model = ConstantMean(noise_scale=1.0, noise_df=1000.0)
+    model = Regression(noise_scale=1.0, noise_df=1000.0)
     nearly = BayesianChangepointDetector(model, scaling=None).fit(X)
     assert nearly.log_evidence_ == pytest.approx(known.log_evidence_, abs=0.5)
     X[30] = 40.0

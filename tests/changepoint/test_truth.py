@@ -10,10 +10,10 @@ from skvi.changepoint import (
     BayesianChangepointDetector,
     BernoulliTrials,
     ConstantHazard,
-    ConstantMean,
     Hazard,
     KnownNoise,
     PoissonCounts,
+    Regression,
 )
 from tests.changepoint.reference import make_reference
 
@@ -80,7 +80,7 @@ def test_all_segmentations_of_eighteen_rows():
     Wrong variants: the best segmentation by the filtered probabilities, as the slides
     print it; the first segment pays the hazard.
     """
-    n, models = 18, [ConstantMean(noise_scale=1.0), KnownNoise(1.0)]
+    n, models = 18, [Regression(noise_scale=1.0), KnownNoise(1.0)]
     X, hazard = small_series(n), ConstantHazard(6.0)
     weights, paths = enumerate_all(*evidences(models, X, hazard, np.ones(1)))
     assert len(weights) == 2 ** (n - 1)
@@ -107,7 +107,7 @@ def compositions(n, least):
 
 def test_all_segmentations_of_thirty_rows():
     """Those with segments of five rows and more: the hazard forbids all others."""
-    n, models, hazard = 30, [ConstantMean(noise_scale=1.0)], AtLeast()
+    n, models, hazard = 30, [Regression(noise_scale=1.0)], AtLeast()
     X = small_series(n)
     segments, log_hazard, log_survival = evidences(models, X, hazard, np.ones(1))
     terms = []
@@ -129,7 +129,7 @@ def test_all_segmentations_of_thirty_rows():
 @pytest.mark.slow
 def test_every_segmentation_of_thirty_rows():
     """2^29 of them: those of 21 rows at once, times the ways to go on from each."""
-    n, head, models = 30, 21, [ConstantMean(noise_scale=1.0)]
+    n, head, models = 30, 21, [Regression(noise_scale=1.0)]
     X, hazard = small_series(n), ConstantHazard(6.0)
     segments, log_hazard, log_survival = evidences(models, X, hazard, np.ones(1))
     summed = segments[:, :, 0]
@@ -187,7 +187,11 @@ def test_probabilities_are_calibrated(kind):
     Wrong variants: filtered instead of smoothed probabilities; a hazard of 1/10.
     """
     rng = np.random.default_rng(0)
-    model = PoissonCounts(2.0) if kind == "counts" else ConstantMean(2.0, 0.5)
+    model = (
+        PoissonCounts(2.0)
+        if kind == "counts"
+        else Regression(mean_scale=2.0, noise_scale=0.5)
+    )
     found, truth = [], []
     for _ in range(20):
         X, changes = simulate(kind, 150, 1 / 20, rng)
@@ -247,7 +251,7 @@ def test_moments_of_counts(model):
 
 
 @pytest.mark.parametrize(
-    "model", [ConstantMean(noise_scale=0.5, noise_df=60.0), KnownNoise(0.5)]
+    "model", [Regression(noise_scale=0.5, noise_df=60.0), KnownNoise(0.5)]
 )
 def test_moments_of_real_numbers(model):
     """Mean and variance of the prediction, by quadrature over its density."""
