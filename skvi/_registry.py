@@ -22,7 +22,6 @@ from skvi.posteriors import (
     Ensemble,
     FullRankNormal,
     GaussianDropout,
-    LastLayerNormal,
     LowRankNormal,
     MeanFieldNormal,
 )
@@ -60,7 +59,7 @@ POSTERIORS = {
     "ensemble": Ensemble,
 }
 #: Of models with layers.
-NETWORK_POSTERIORS = {"last_layer": LastLayerNormal, "dropout": GaussianDropout}
+NETWORK_POSTERIORS = {"dropout": GaussianDropout}
 PRIORS = {
     "normal": Normal,
     "laplace": Laplace,

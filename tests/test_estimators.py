@@ -122,7 +122,6 @@ WITH_PARTS = [
     BayesianMLPRegressor(
         noise="heteroscedastic",
         likelihood="student_t",
-        posterior="last_layer",
         **CHEAPER,
     ),
     BayesianMLPClassifier(

@@ -1,7 +1,7 @@
 """Normal distributions over theta: diagonal, of full or of low rank."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -29,8 +29,6 @@ class NormalForm(Movable):
     factor : Tensor of shape (..., P, r), default=None
         Only with a diagonal `scale`: the covariance is then ``diag(scale^2) + factor @
         factor.T``.
-    start : int, default=0
-        Rows of `factor` before this one are known to be 0, which saves time.
 
     Examples
     --------
@@ -50,7 +48,6 @@ class NormalForm(Movable):
     mean: torch.Tensor
     scale: torch.Tensor
     factor: torch.Tensor | None = None
-    start: int = field(default=0, kw_only=True)
 
     @property
     def size(self) -> int:
@@ -87,27 +84,8 @@ class NormalForm(Movable):
         value = diagonal.log().sum(-1)
         if self.factor is None:
             return value
-        return value + self.half_log_det_capacity
-
-    @property
-    def half_log_det_capacity(self) -> torch.Tensor:
-        """Half log det of ``I + F' D^-1 F``, of shape (...).
-
-        The factor F adds it to that of the diagonal D; `ValueError` without one.
-        """
-        capacity = _capacity_factor(self._unit_loadings)
-        return capacity.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    @property
-    def loadings(self) -> torch.Tensor:
-        """Rows of `factor` from `start`, (..., P - start, r); `ValueError` without."""
-        if self.factor is None:
-            raise ValueError("A normal without a factor has no loadings.")
-        return self.factor[..., self.start :, :]
-
-    @property
-    def _unit_loadings(self) -> torch.Tensor:
-        return self.loadings / self.scale[..., self.start :, None]
+        capacity = _capacity_factor(self.factor / self.scale[..., None])
+        return value + capacity.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @property
     def n_noise(self) -> int:
@@ -174,10 +152,7 @@ class NormalForm(Movable):
         """
         if self.factor is not None:
             own, shared = eps.split([self.size, self.factor.shape[-1]], -1)
-            moved = torch.nn.functional.pad(
-                _times(shared, self.loadings), (self.start, 0)
-            )
-            return self.mean + self.scale * own + moved
+            return self.mean + self.scale * own + _times(shared, self.factor)
         if self.is_diagonal:
             return self.mean + self.scale * eps
         return self.mean + _times(eps, self.scale)
@@ -241,10 +216,8 @@ class NormalForm(Movable):
         if self.factor is None:
             return self.whiten(deviation).square().sum(-1)
         # Woodbury: cov^-1 = D^-1 - D^-1 F (I + F' D^-1 F)^-1 F' D^-1.
-        unit, z = self._unit_loadings, deviation / self.scale
-        inner = _solve_lower(
-            _capacity_factor(unit), _times(z[..., self.start :], unit.mT)
-        )
+        unit, z = self.factor / self.scale[..., None], deviation / self.scale
+        inner = _solve_lower(_capacity_factor(unit), _times(z, unit.mT))
         return z.square().sum(-1) - inner.square().sum(-1)
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:

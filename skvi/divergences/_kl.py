@@ -77,7 +77,8 @@ class KL(Divergence):
         if q.batch_shape:
             return self.weight * _kl_of_normals(q, pi)
         if pi.is_diagonal and q.factor is not None:
-            return self.weight * _kl_with_factor(q, pi)
+            pair = Pair(q, pi)  # in double precision, as determinants need
+            return self.weight * _kl_of_normals(pair.q, pair.pi)
         return self.weight * renyi(Pair(q, pi), 1.0)
 
     def moment_form(self, prior: PriorDensity) -> MomentForm | None:
@@ -128,15 +129,6 @@ def _kl_of_normals(q: NormalForm, pi: NormalForm) -> torch.Tensor:
     trace = (precision_of(pi) * q.covariance()).sum((-2, -1))
     distance = pi.squared_distance(q.mean - pi.mean)
     return determinants + 0.5 * (trace + distance - q.size)
-
-
-def _kl_with_factor(q: NormalForm, pi: NormalForm) -> torch.Tensor:
-    """KL(N(m, D + F F') || pi): that of N(m, D), and what the factor F adds to it."""
-    pair = Pair(q, pi)
-    q, pi = pair.q, pair.pi  # in double precision, as their determinants need
-    variance = pi.variance[q.start :, None]
-    added = 0.5 * (q.loadings.square() / variance).sum() - q.half_log_det_capacity
-    return renyi(Pair(NormalForm(q.mean, q.scale), pi), 1.0) + added
 
 
 def _separable_derivatives(

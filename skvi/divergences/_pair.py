@@ -142,5 +142,4 @@ def power_parts(
 
 def _double(normal: NormalForm) -> NormalForm:
     factor = None if normal.factor is None else normal.factor.double()
-    mean, scale = normal.mean.double(), normal.scale.double()
-    return NormalForm(mean, scale, factor, start=normal.start)
+    return NormalForm(normal.mean.double(), normal.scale.double(), factor)

@@ -34,16 +34,15 @@ or Objective, default="elbo"
         the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
         n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives a Gibbs
         posterior; see `CallableLoss`.
-    posterior : {"mean_field", "last_layer", "low_rank", "full_rank", "dropout", \
-"ensemble"} or Family, default="mean_field"
+    posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
+            Family, default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
-        "last_layer" adds the correlations in the last layer, see `LastLayerNormal`,
-        "low_rank" those along ten directions, "full_rank" all of them, for a few
-        hundred weights. "dropout" is normal dropout whose rate each layer learns, see
-        `GaussianDropout`. "ensemble" is a mixture of eight "mean_field" with different
-        starts, in five to nine times the time, see `Ensemble`: less certain where there
-        are no rows, between the others or outside of them; among them it predicts as
-        one network does.
+        "low_rank" adds the correlations along ten directions, "full_rank" all of them,
+        for a few hundred weights. "dropout" is normal dropout whose rate each layer
+        learns, see `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
+        with different starts, in five to nine times the time, see `Ensemble`: less
+        certain where there are no rows, between the others or outside of them; among
+        them it predicts as one network does.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior distribution of the weights, in units of the layer's natural scale, gain /

@@ -44,16 +44,15 @@ or Objective, default="elbo"
         they act on the standardized target. A callable ``(f, y) -> (S, n)``, of the
         network's output and of that target, gives a Gibbs posterior and needs a fixed
         `noise_scale`; see `CallableLoss`.
-    posterior : {"mean_field", "last_layer", "low_rank", "full_rank", "dropout", \
-"ensemble"} or Family, default="mean_field"
+    posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
+            Family, default="mean_field"
         "mean_field" gives every weight its own mean and standard deviation;
-        "last_layer" adds the correlations in the last layer, see `LastLayerNormal`,
-        "low_rank" those along ten directions, "full_rank" all of them, for a few
-        hundred weights. "dropout" is normal dropout whose rate each layer learns, see
-        `GaussianDropout`. "ensemble" is a mixture of eight "mean_field" with different
-        starts, in five to nine times the time, see `Ensemble`: less certain where there
-        are no rows, between the others or outside of them; among them it predicts as
-        one network does.
+        "low_rank" adds the correlations along ten directions, "full_rank" all of them,
+        for a few hundred weights. "dropout" is normal dropout whose rate each layer
+        learns, see `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
+        with different starts, in five to nine times the time, see `Ensemble`: less
+        certain where there are no rows, between the others or outside of them; among
+        them it predicts as one network does.
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
         Prior distribution of the parameters, weights in units of the natural scale of

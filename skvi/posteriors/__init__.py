@@ -2,7 +2,6 @@
 
 from skvi.posteriors._dropout import GaussianDropout
 from skvi.posteriors._ensemble import Ensemble
-from skvi.posteriors._last_layer import LastLayerNormal
 from skvi.posteriors._low_rank import LowRankNormal
 from skvi.posteriors._normal import FullRankNormal, MeanFieldNormal
 from skvi.posteriors._over_scales import MixtureOverScales
@@ -15,7 +14,6 @@ __all__ = [
     "FullRankNormal",
     "Gamma",
     "GaussianDropout",
-    "LastLayerNormal",
     "LowRankNormal",
     "MeanFieldNormal",
     "MixtureOverScales",

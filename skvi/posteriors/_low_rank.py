@@ -10,7 +10,7 @@ from skvi.posteriors._normal import NormalPosterior
 from skvi.posteriors.base import Family, Posterior
 from skvi.utils._validation import Interval
 
-__all__ = ["LowRankNormal", "avoid_zero"]
+__all__ = ["LowRankNormal"]
 
 # Loadings in place of zero, in units of the unique standard deviations: a factor of
 # exactly zero is a saddle point that gradients do not leave, and one of this size
@@ -82,7 +82,7 @@ class _LowRankPosterior(NormalPosterior):
 
     def _params_of(self, normal: NormalForm) -> torch.Tensor:
         scale, factor = self._nearest(normal)
-        loadings, scale = avoid_zero(factor / scale[:, None], scale)
+        loadings, scale = _avoid_zero(factor / scale[:, None], scale)
         return torch.cat([normal.mean, scale.log(), loadings.reshape(-1)])
 
     def _nearest(self, normal: NormalForm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,7 +97,7 @@ class _LowRankPosterior(NormalPosterior):
         return fit_factors(normal.covariance(), self.rank)
 
 
-def avoid_zero(
+def _avoid_zero(
     loadings: torch.Tensor, scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Replace columns of zeros without changing the variances."""

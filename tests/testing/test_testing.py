@@ -14,7 +14,7 @@ from skvi.base import Layout, NormalForm
 from skvi.divergences import KL, Renyi
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import BetaLoss, LogLoss
-from skvi.posteriors import LastLayerNormal, MeanFieldNormal
+from skvi.posteriors import MeanFieldNormal
 from skvi.priors import Laplace, Normal
 from skvi.testing import (
     check_component,
@@ -42,7 +42,7 @@ def test_priors(part):
 
 
 # `GaussianDropout` has not every variance: its own tests check its draws and density.
-@pytest.mark.parametrize("part", [*POSTERIORS.values(), LastLayerNormal])
+@pytest.mark.parametrize("part", POSTERIORS.values())
 def test_families(part):
     check_family(part())
 

@@ -6,20 +6,6 @@ _v = variants_of("base/")
 
 VARIANTS = [
     _v(
-        "normal-loadings-of-the-first",
-        "_normal_form.py",
-        "self.factor[..., self.start :, :]",
-        "self.factor[..., : self.size - self.start, :]",
-        "rows of the factor that are 0, for the others",
-    ),
-    _v(
-        "normal-draws-move-the-first",
-        "_normal_form.py",
-        "_times(shared, self.loadings), (self.start, 0)",
-        "_times(shared, self.loadings), (0, self.start)",
-        "shared noise of the first parameters, for the last",
-    ),
-    _v(
         "normal-transform-transposed",
         "_normal_form.py",
         "        return rows @ matrix.T",

@@ -6,25 +6,11 @@ _v = variants_of("divergences/")
 
 VARIANTS = [
     _v(
-        "kl-trace-of-the-first",
-        "_kl.py",
-        "variance = pi.variance[q.start :, None]",
-        "variance = pi.variance[: q.size - q.start, None]",
-        "loadings of the last parameters over variances of the first",
-    ),
-    _v(
         "kl-factor-in-single-precision",
         "_kl.py",
-        "    q, pi = pair.q, pair.pi",
-        "    pi = pair.pi",
+        "_kl_of_normals(pair.q, pair.pi)",
+        "_kl_of_normals(q, pi)",
         "a capacity matrix that float32 cannot factorize",
-    ),
-    _v(
-        "kl-factor-without-its-determinant",
-        "_kl.py",
-        ".sum() - q.half_log_det_capacity",
-        ".sum()",
-        "a factor that only widens",
     ),
     _v(
         "power-variance-ratio",

@@ -111,20 +111,6 @@ VARIANTS = [
         "a number of draws that is no multiple of the members favors the first",
     ),
     _v(
-        "last-layer-loadings-of-the-first",
-        "_last_layer.py",
-        "(0, 0, self.start, 0))",
-        "(0, 0, 0, self.start))",
-        "correlations of the first weights instead of the last ones",
-    ),
-    _v(
-        "last-layer-variance-of-all",
-        "_last_layer.py",
-        "rest = correlations - share * torch.eye(",
-        "rest = correlations - 0.0 * torch.eye(",
-        "own variances come on top of the covariance",
-    ),
-    _v(
         "dropout-one-rate-for-all",
         "_dropout.py",
         "ratio = log_ratio.exp()[self.layer.to(device)]",
