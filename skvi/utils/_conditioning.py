@@ -48,24 +48,9 @@ N_LOGS = 6
 def expect_conditioned(
     mean: torch.Tensor, covariance: torch.Tensor, refine: int = 1
 ) -> Expectations:
-    """Expected log-sum-exp of f ~ N(mean_i, covariance_i), and its derivatives.
+    """Expected log-sum-exp of f ~ N(mean_i, covariance_i), gradient and Hessian.
 
-    The rule of a row depends on its own covariance only.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-    refine : int, default=1
-        Multiplies the number of nodes and of the mixture's components.
-
-    Returns
-    -------
-    value : Tensor of shape (n,)
-    first : Tensor of shape (n, K)
-        Expected softmax.
-    second : Tensor of shape (n, K, K)
-        Expected Hessian; rows sum to 0.
+    The mean is (n, K). The rule of a row depends on its own covariance only.
     """
     order = _widest_last(covariance)
     pairs = _pairs(order)  # an exchange undoes itself
@@ -81,20 +66,9 @@ def expect_conditioned(
 def log_expect_conditioned(
     mean: torch.Tensor, covariance: torch.Tensor
 ) -> torch.Tensor:
-    """Log of the expected softmax of f ~ N(mean_i, covariance_i).
+    """Log of the expected softmax of f ~ N(mean_i, covariance_i), (n, K).
 
-    The rule of a row depends on its own covariance only.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-
-    Returns
-    -------
-    Tensor of shape (n, K)
-        To about 1e-6 in nats, however wide f is; of values below 1e-7 as far as nodes
-        reach.
+    To about 1e-6 nats for every width; less accurate for probabilities below 1e-7.
     """
     order, out = _widest_last(covariance), torch.empty_like(mean)
     exchanged = mean.gather(1, order), covariance[_pairs(order)]
@@ -133,10 +107,10 @@ def _pairs(order: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _visit(
     mean: torch.Tensor, covariance: torch.Tensor, refine: int, per_node: int
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Rows, their f at the nodes of all classes but the last, the variance of the last.
+    """Yield rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (m or 1, N).
 
-    Yields rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (m or 1, N). A node
-    takes memory for so many numbers.
+    f is given at the nodes of all classes but the last; the variance is that of the
+    last class given the others. Memory holds `per_node` numbers per node.
     """
     k = mean.shape[1]
     root = factorize_rows(reduce_covariance(covariance))
@@ -191,8 +165,7 @@ def _by_kink(
 ) -> Rules:
     """Nodes of three classes, close together where the first two cross.
 
-    Equal steps of t where ``sinh t = sinh((z - z_0) / LONG) LONG std / pi``: near z_0
-    they are those of f, and far from it those of z.
+    Equal steps of t with ``sinh t = sinh((z - z_0) / LONG) LONG std / pi``.
     """
     slope = (factor[rows, 0] - factor[rows, 1])[:, 0]
     center = (mean[rows, 1] - mean[rows, 0]) / slope

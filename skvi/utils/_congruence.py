@@ -5,19 +5,7 @@ from scipy.linalg.blas import dtrmm
 
 
 def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return ``scale' @ matrix @ scale``.
-
-    Parameters
-    ----------
-    scale : Tensor of shape (P, P)
-        Lower triangular.
-    matrix : Tensor of shape (P, P)
-        Symmetric.
-
-    Returns
-    -------
-    Tensor of shape (P, P)
-    """
+    """Return ``scale' @ matrix @ scale``: lower triangular scale, symmetric matrix."""
     if not scale.is_cpu or scale.requires_grad or matrix.requires_grad:
         return scale.T @ matrix @ scale
     # Transposes have the order that BLAS takes.
@@ -27,17 +15,7 @@ def congruence(scale: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 
 def times_transpose(scale: torch.Tensor) -> torch.Tensor:
-    """Return ``scale @ scale'``.
-
-    Parameters
-    ----------
-    scale : Tensor of shape (P, P)
-        Lower triangular, in double precision.
-
-    Returns
-    -------
-    Tensor of shape (P, P)
-    """
+    """Return ``scale @ scale'`` for a lower triangular scale in double precision."""
     if not scale.is_cpu or scale.requires_grad:
         return scale @ scale.T
     upper = scale.numpy().T

@@ -12,24 +12,10 @@ import torch
 def pairwise_split(
     mean: torch.Tensor, covariance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equivalent covariances whose off-diagonal parts have little influence.
+    """Split covariances, (n, K, K), into a diagonal, (n, K), and a small remainder.
 
-    The class with the largest mean gets no covariance with the others, so that a
-    diagonal alone has the right variance for its difference to each of them. Its
-    variance, which is arbitrary, is the mean of the covariances of these differences,
-    weighted by how probable both classes are.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-
-    Returns
-    -------
-    diagonal : Tensor of shape (n, K)
-        Not negative.
-    rest : Tensor of shape (n, K, K)
-        A remainder of any definiteness, with a diagonal of zeros.
+    The diagonal alone gives the right variance of each difference to the class with the
+    largest mean. The remainder has a zero diagonal and can be indefinite.
     """
     n = len(mean)
     each = covariance.diagonal(dim1=1, dim2=2)

@@ -34,20 +34,7 @@ def is_dense(X: Any) -> TypeGuard[Dense]:
 
 
 def dense_gram(X: Dense, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
-    """Return ``A' diag(h) A`` with A = X, or ``[X, 1]``.
-
-    Parameters
-    ----------
-    X : Tensor or ShiftedRows of shape (n, d)
-    h : Tensor of shape (n,)
-        Not negative, in float64.
-    with_ones : bool
-
-    Returns
-    -------
-    Tensor of shape (P, P)
-        In float64.
-    """
+    """Return ``A' diag(h) A`` in float64 with A = X, or ``[X, 1]``, and h >= 0."""
     root, width = np.sqrt(h.numpy()), X.shape[1] + with_ones
 
     def gram_of(rows: slice) -> np.ndarray:
@@ -64,21 +51,9 @@ def dense_gram(X: Dense, h: torch.Tensor, with_ones: bool) -> torch.Tensor:
 def dense_moments(
     X: Dense, mean: torch.Tensor, scale: torch.Tensor, with_ones: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``A @ mean``, and the squared norms of the rows of ``A @ scale``.
+    """Return ``A @ mean`` and squared norms of the rows of ``A @ scale``, in float64.
 
-    Parameters
-    ----------
-    X : Tensor or ShiftedRows of shape (n, d)
-    mean : Tensor of shape (P,)
-    scale : Tensor of shape (P, P)
-        Lower triangular.
-    with_ones : bool
-        Whether A is ``[X, 1]``, or X.
-
-    Returns
-    -------
-    mean, variance : Tensor of shape (n,)
-        In float64.
+    A is X, or ``[X, 1]`` if `with_ones`; the scale is lower triangular.
     """
     center, factor = mean.numpy(), scale.numpy()
     n_rows, width = len(X), len(center)

@@ -18,34 +18,9 @@ WORTH_MOVING = 2**28
 
 
 def resolve_device(device: str, work: float = math.inf) -> torch.device:
-    """Return the device that a parameter names.
+    """Return the device that a parameter names, or raise ValueError.
 
-    Parameters
-    ----------
-    device : str
-        "auto" is "cuda" if there is one and the work is large enough, else "cpu".
-    work : float, default=inf
-        Multiply-adds of a pass over the data: "auto" takes the CPU below 2**28.
-        Networks make so many passes that any amount is large enough.
-
-    Returns
-    -------
-    torch.device
-
-    Raises
-    ------
-    ValueError
-        The device is unknown, unavailable, or has no double precision.
-
-    Examples
-    --------
-    >>> from skvi.utils._device import resolve_device
-    >>> resolve_device("cpu")
-    device(type='cpu')
-    >>> resolve_device("abacus")
-    Traceback (most recent call last):
-        ...
-    ValueError: device='abacus' is not a device of this machine, ...
+    "auto" takes the CPU below 2**28 multiply-adds (`work`) of a pass over the data.
     """
     if device == "auto":
         return _best_device() if work >= WORTH_MOVING else CPU
@@ -92,8 +67,8 @@ def _names_of_devices() -> list[str]:
 class Movable:
     """Mixin: an object whose tensors move to a device, or into a pickle, together.
 
-    Tensors in lists, tuples and dictionaries as well, at every depth. Pickles contain
-    numpy arrays, which load on any CPU; a copy shares all of its contents.
+    Tensors are found at every depth. Pickles contain numpy arrays, so that any CPU
+    loads them; a copy shares all contents.
     """
 
     def __copy__(self) -> Self:

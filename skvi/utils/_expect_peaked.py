@@ -28,27 +28,10 @@ def expect_peaked(
     y: torch.Tensor,
     refine: int = 1,
 ) -> Expectations:
-    """Expected ``exp(log_function(f, y))`` and its derivatives in f.
+    """Expected ``exp(log_function(f, y))`` and its derivatives in f, (n,) each.
 
-    The product with the normal density must have one peak. Its region is found for
-    every row by repeated zooming, and filled with equally spaced nodes: exponentially
-    accurate for analytic functions, whether the function or the normal is the narrower
-    one.
-
-    Parameters
-    ----------
-    log_function : callable
-        Maps f of shape (S, n, 1) and y of shape (n,) to (S, n); differentiable, and
-        analytic within a distance of pi of the real line.
-    mean, std, y : Tensor of shape (n,)
-    refine : int, default=1
-        Multiplies the number of nodes.
-
-    Returns
-    -------
-    value, first, second : Tensor of shape (n,)
-        Exact to about 1e-9 of the peak while the product is narrower than 1400, which
-        it is for every standard deviation below 80.
+    The product with the normal density must have one peak, and the function be analytic
+    within pi of the real line. To 1e-9 of the peak for standard deviations below 80.
     """
     out = mean.new_empty(3, len(mean), dtype=torch.float64)
     for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):
@@ -65,20 +48,9 @@ def log_expect_peaked(
     y: torch.Tensor,
     peak: torch.Tensor,
 ) -> torch.Tensor:
-    """Log of the value of `expect_peaked`, accurate even far in the tails.
+    """Log of the value of `expect_peaked`, (n,), accurate even far in the tails.
 
-    Parameters
-    ----------
-    log_function : callable
-        As in `expect_peaked`.
-    mean, std, y : Tensor of shape (n,)
-    peak : Tensor of shape (n,)
-        Distance of the product's peak from the mean, in standard deviations of f, or an
-        upper bound.
-
-    Returns
-    -------
-    Tensor of shape (n,)
+    `peak` bounds the distance of the product's peak from the mean, in deviations of f.
     """
     out = torch.empty_like(mean)
     for rows in row_chunks(len(mean), 4 * MIN_NODES, CHUNK_ELEMENTS):

@@ -21,25 +21,8 @@ def expect_derivatives(
 ) -> Expectations:
     """Expected value, gradient and Hessian in f of ``function(f, y)``.
 
-    Parameters
-    ----------
-    function : callable
-        Maps f of shape (S, n, K) and y of shape (n,) to (S, n); differentiable.
-    mean : Tensor of shape (n,) or (n, K)
-        Mean of f.
-    std_or_cov : Tensor of shape (n,) or (n, K, K)
-        Standard deviations of f, or its covariances. With several columns the function
-        must be invariant to adding a constant to all.
-    y : Tensor of shape (n,)
-    length_scale : float, default=1.0
-        Distance in f over which the slope of the function changes.
-    refine : int, default=1
-        Multiplies the number of nodes.
-
-    Returns
-    -------
-    value, first, second : Tensor
-        Tensors of shape (n,), of the shape of `mean` and of that of `std_or_cov`.
+    The function maps f, (S, n, K), and y, (n,), to (S, n); its slope changes over
+    `length_scale`. For K > 1 it must not change if a constant is added to all columns.
     """
     if mean.ndim == 1:
         width = float(std_or_cov.max()) / length_scale

@@ -37,18 +37,7 @@ class _LogScaledE1(torch.autograd.Function):
 
 
 def log_scaled_e1(t: torch.Tensor) -> torch.Tensor:
-    """Log of ``exp(t) E1(t)``.
-
-    Parameters
-    ----------
-    t : Tensor
-        Not negative; values below 1e-300 count as 1e-300.
-
-    Returns
-    -------
-    Tensor of the same shape
-        In float64, accurate to rounding for every t; differentiable once.
-    """
+    """Log of ``exp(t) E1(t)`` for t >= 0, in float64; differentiable once."""
     return _LogScaledE1.apply(t)
 
 

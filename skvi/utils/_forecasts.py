@@ -18,14 +18,10 @@ __all__ = ["find_forecast"]
 
 
 def find_forecast(estimator: Any, X: Any, name: str, advice: str) -> tuple[Any, Any]:
-    """Find the inner object with a method of forecasts, and transform X on the way.
+    """Return the inner object with a method of forecasts, and X transformed for it.
 
-    An estimator of somebody else is wrapped.
-
-    Raises
-    ------
-    TypeError
-        There is none; `advice` is the last sentence of the message.
+    Estimators of other libraries are wrapped. `advice` ends the message if there is
+    none.
     """
     found, X = innermost(estimator, X, name)
     forecast = found if hasattr(found, "predict_log_density") else _wrapped(found)

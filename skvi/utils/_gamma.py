@@ -6,10 +6,9 @@ from skvi.utils._random import rand
 
 
 def log_gamma_draws(shape: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Logarithms of Gamma(shape, 1) draws, differentiable, also for tiny shapes.
+    """Logs of Gamma(shape, 1) draws, differentiable, in float64.
 
-    ``log G(a) = log G(a + 1) + log(U) / a``: a draw itself would underflow for small
-    shapes. Draws are in float64.
+    ``log G(a) = log G(a + 1) + log(U) / a`` does not underflow for small shapes.
     """
     draws = torch._standard_gamma(shape.double() + 1, generator)
     uniform = rand(generator, *shape.shape).clamp(min=1e-300)

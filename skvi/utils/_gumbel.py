@@ -32,23 +32,9 @@ DEFINITE = 1e-9
 def expect_logsumexp(
     mean: torch.Tensor, covariance: torch.Tensor, refine: int = 1
 ) -> Expectations:
-    """Expected log-sum-exp of f ~ N(mean_i, covariance_i), and its derivatives.
+    """Expected log-sum-exp of f ~ N(mean_i, covariance_i), gradient and Hessian.
 
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-    refine : int, default=1
-        Multiplies the number of nodes, and above 1 takes one more term of the series
-        for the value, to verify a result.
-
-    Returns
-    -------
-    value : Tensor of shape (n,)
-    first : Tensor of shape (n, K)
-        Expected softmax.
-    second : Tensor of shape (n, K, K)
-        Expected Hessian; rows sum to 0.
+    The mean is (n, K). `refine` above 1 also takes one more term of the series.
     """
     own = covariance.diagonal(dim1=1, dim2=2)
     joint = (covariance != torch.diag_embed(own)).flatten(1).any(1)

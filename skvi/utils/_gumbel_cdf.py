@@ -22,12 +22,7 @@ _DEGREE, _SHAPE_DEGREE = 26, 40
 
 
 class LogCdf:
-    """Polynomials in x for the log distribution functions of G + std Z.
-
-    Parameters
-    ----------
-    std : Tensor of shape (m, K)
-    """
+    """Polynomials in x for the log distribution functions of G + std Z, std (m, K)."""
 
     def __init__(self, std: torch.Tensor) -> None:
         total = (std.square() + _GUMBEL_STD**2).sqrt()

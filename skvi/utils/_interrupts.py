@@ -28,34 +28,8 @@ class _Memory:
 def raising_interrupts() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of a block in which Ctrl-C was lost.
 
-    Python prints and drops what a signal handler raises inside a ``__del__``, a
-    callback of a weak reference, or a callback from C. In the main thread, and
-    unless the user has another handler, the signal is recorded as well. The gradient
-    and the inference mode of torch are restored, which an exception inside their
-    context managers can leave changed.
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Ctrl-C was pressed and the block did not raise KeyboardInterrupt.
-
-    Examples
-    --------
-    >>> import signal
-    >>> from skvi.utils._interrupts import raising_interrupts
-    >>> try:
-    ...     with raising_interrupts():
-    ...         try:
-    ...             signal.raise_signal(signal.SIGINT)
-    ...         except KeyboardInterrupt:
-    ...             pass
-    ... except KeyboardInterrupt:
-    ...     print("raised again")
-    raised again
+    Python drops what a signal handler raises inside ``__del__`` or a callback from C.
+    The modes of torch, which an exception can leave changed, are restored.
     """
     memory, modes = signal.getsignal(signal.SIGINT), _modes()
     is_main = threading.current_thread() is threading.main_thread()
@@ -87,8 +61,7 @@ def _modes() -> tuple[bool, bool]:
 def _keep_guards() -> None:
     """Keep contexts that Ctrl-C left without their exit.
 
-    Each restores the mode that it found when it is destroyed: with the traceback that
-    holds it, at any time later and in the middle of other computations.
+    A destroyed one would restore its mode at any later time, amid other computations.
     """
     _LEFT_OVER[:] = [o for o in gc.get_objects() if type(o) is torch.inference_mode]
 

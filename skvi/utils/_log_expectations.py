@@ -35,14 +35,7 @@ CHUNK, KEPT = 2**18, 2**24
 
 @dataclass(frozen=True)
 class Law:
-    """Law of lambda.
-
-    Parameters
-    ----------
-    name : {"zero", "one", "horseshoe"}
-    first, second : float
-        Its moments.
-    """
+    """Law of lambda ("zero", "one" or "horseshoe") with its first two moments."""
 
     name: str
     first: float
@@ -164,35 +157,16 @@ def _inverse_rule(
 
 
 def expected_log(mean: torch.Tensor, std: torch.Tensor, law: Law) -> torch.Tensor:
-    """E[log(lambda + w^2)] for w ~ N(mean, std^2) and an independent lambda.
+    """E[log(lambda + w^2)], w ~ N(mean, std^2), to about 1e-11 in float64.
 
-    Parameters
-    ----------
-    mean, std : Tensor of shape (P,) or (..., P)
-    law : Law
-        Law of lambda: `ZERO`, `ONE`, or `HORSESHOE`.
-
-    Returns
-    -------
-    Tensor of the same shape
-        In float64, to about 1e-11; differentiable any number of times.
+    Differentiable any number of times; lambda is independent of w.
     """
     found = _apply(_log_rule, mean.flatten(), std.flatten(), law)
     return found.view(mean.shape)
 
 
 def expected_inverse(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """E[1 / (1 + w^2)] for w ~ N(mean, std^2).
-
-    Parameters
-    ----------
-    mean, std : Tensor of shape (P,)
-
-    Returns
-    -------
-    Tensor of shape (P,)
-        In float64, to about 1e-11 relative; differentiable.
-    """
+    """E[1 / (1 + w^2)], w ~ N(mean, std^2), to 1e-11 relative; differentiable."""
     return _apply(_inverse_rule, mean, std, ONE)
 
 

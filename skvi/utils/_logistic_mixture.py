@@ -30,17 +30,7 @@ Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def logistic_scales(
     n_scales: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Squared scales of centered normals, and their weights.
-
-    Parameters
-    ----------
-    n_scales : int
-    device : torch.device, default=CPU
-
-    Returns
-    -------
-    squares, weights : Tensor of shape (n_scales,)
-    """
+    """Squared scales of centered normals, and their weights, (n_scales,) each."""
     x = np.linspace(math.log(0.15), math.log(6.0), 600)
     mass = kstwobign.pdf(np.exp(x)) * np.exp(x)
     mass /= mass.sum()
@@ -60,20 +50,7 @@ def logistic_scales(
 def mixture_softplus(
     mean: torch.Tensor, variance: torch.Tensor, n_scales: int = N_SCALES
 ) -> Moments:
-    """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, variance).
-
-    Parameters
-    ----------
-    mean, variance : Tensor
-        Broadcast against each other; the variance can be zero.
-    n_scales : int, default=8
-        Number of normals.
-
-    Returns
-    -------
-    value, first, second : Tensor
-        Expectations of softplus and of its first two derivatives.
-    """
+    """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, variance >= 0)."""
     squares, weights = logistic_scales(n_scales, mean.device)
     shape = -1, *[1] * max(mean.ndim, variance.ndim)
     weights = weights.reshape(shape)
@@ -90,22 +67,11 @@ def mixture_softplus(
 def log_mixture_sigmoid(
     mean: torch.Tensor, variance: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logarithms of E sigmoid(f) and E sigmoid(-f) for f ~ N(mean, variance).
+    """Logs of E sigmoid(f) and E sigmoid(-f), f ~ N(mean, variance), to 1e-6.
 
-    The mixture is as accurate in relative terms while ``|mean| < variance / 2``. Below,
-    the integrand is concentrated on the exponential tail of the sigmoid, and
-    ``E sigmoid(f) = exp(mean + variance / 2) E sigmoid(-g)`` with g of the mean
-    ``mean + variance`` and the same variance is closer to 0.
-
-    Parameters
-    ----------
-    mean, variance : Tensor
-        Broadcast against each other; the variance can be zero.
-
-    Returns
-    -------
-    of_positive, of_negative : Tensor
-        To 1e-6, but of values below 1e-300 to 0.5.
+    If ``mean < -variance / 2``, E sigmoid(f) is ``exp(mean + variance / 2) E
+    sigmoid(-g)`` with g ~ N(mean + variance, variance). Values below 1e-300 are exact
+    to 0.5 nats.
     """
     squares, weights = logistic_scales(N_SCALES, mean.device)
     distance = mean.abs()

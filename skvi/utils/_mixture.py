@@ -32,24 +32,10 @@ def mixture_quantiles(
     weights: torch.Tensor | None = None,
     rounding: float = ROUNDING,
 ) -> torch.Tensor:
-    """Quantiles of the mixture of predictive distributions of draws.
+    """Quantiles, (n, q), of the mixture of distributions given draws f, (S, n, C).
 
-    Parameters
-    ----------
-    likelihood : Distribution
-    f : Tensor of shape (S, n, C)
-    levels : ndarray of shape (q,)
-        Probabilities.
-    weights : Tensor of shape (S,), default=None
-        Weights of the draws, with sum 1; None is equal weights.
-    rounding : float, default=1e-14
-        Change that ends the iteration, relative to the widths of the distributions,
-        so that quantiles move with their origin.
-
-    Returns
-    -------
-    Tensor of shape (n, q)
-        By Newton's method within a bracket, each row on its own.
+    The draws' weights have sum 1. Newton's method within a bracket ends at a change of
+    `rounding` relative to the widths, so that quantiles move with their origin.
     """
     columns = []
     w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights
@@ -86,20 +72,7 @@ def mixture_quantiles(
 def smallest_counts(
     cdf: Callable[[torch.Tensor], torch.Tensor], level: float, start: torch.Tensor
 ) -> torch.Tensor:
-    """Smallest counts whose cumulative probability is at least a level.
-
-    Parameters
-    ----------
-    cdf : callable
-        Counts of shape (n,), from 0 on, to probabilities.
-    level : float
-    start : Tensor of shape (n,)
-        Values near which the search begins.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-    """
+    """Smallest counts, (n,), whose cumulative probability is at least a level."""
     low, high = torch.full_like(start, -1.0), (start + 1).ceil()
     while bool((short := cdf(high) < level).any()):
         low = torch.where(short, high, low)
@@ -119,21 +92,9 @@ def normal_mixture_quantiles(
     levels: Sequence[float] | np.ndarray,
     weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Quantiles of mixtures of normals, by bisection.
+    """Quantiles, (n, q), of mixtures of normals, means (S, n), by bisection.
 
-    Parameters
-    ----------
-    means : Tensor of shape (S, n)
-    scale : Tensor of shape (S, 1) or (S, n), or float
-        Standard deviation of each normal, or of all.
-    levels : sequence of float, or ndarray of shape (q,)
-        Probabilities.
-    weights : Tensor of shape (S,), default=None
-        Weights of the normals, with sum 1; None is equal weights.
-
-    Returns
-    -------
-    Tensor of shape (n, q)
+    The normals' weights, (S,), have sum 1; None is equal weights.
     """
     columns = []
     for level in levels:

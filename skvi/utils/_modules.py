@@ -15,18 +15,9 @@ __all__ = ["StoredModule", "store_module"]
 
 @dataclass
 class StoredTensor:
-    """A tensor as an array.
+    """A tensor as an array."""
 
-    Parameters
-    ----------
-    array : ndarray or None
-        None for a tensor on the "meta" device, which has no numbers.
-    shape : list of int
-    dtype : str
-    is_parameter, requires_grad : bool
-    """
-
-    array: np.ndarray | None
+    array: np.ndarray | None  # None on "meta", which has no numbers
     shape: list[int]
     dtype: str
     is_parameter: bool
@@ -35,48 +26,20 @@ class StoredTensor:
 
 @dataclass
 class StoredModule:
-    """A module, or one inside of it, with all tensors as arrays.
-
-    Parameters
-    ----------
-    kind : type
-    state : dict
-    """
+    """A module, or one inside of it, with all tensors as arrays."""
 
     kind: type[nn.Module]
     state: dict[str, Any]
 
     def build(self) -> nn.Module:
-        """Build the module again, on the CPU.
-
-        Returns
-        -------
-        torch.nn.Module
-        """
+        """Build the module again, on the CPU."""
         return _build(self, {})
 
 
 def store_module(module: nn.Module) -> StoredModule:
     """Copy a module into plain objects: its types, attributes and arrays.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-
-    Returns
-    -------
-    StoredModule
-        Tensors and modules used in several places are stored once.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.utils._modules import store_module
-    >>> stored = store_module(torch.nn.Linear(2, 1))
-    >>> stored.state["_parameters"]["weight"].shape
-    [1, 2]
-    >>> stored.build()
-    Linear(in_features=2, out_features=1, bias=True)
+    Tensors and modules used in several places are stored once.
     """
     return _store(module, {})
 

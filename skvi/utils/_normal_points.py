@@ -68,26 +68,10 @@ def _contrast_std(reduced: torch.Tensor) -> torch.Tensor:
 def node_groups(
     covariance: torch.Tensor, refine: int = 1
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Groups of rows with the nodes at which f_i ~ N(0, covariance_i) is evaluated.
+    """Yield rows, factors, (m, K, D), nodes, (D, N), and weights for f ~ N(0, cov_i).
 
-    The rule of a row depends on its own covariance only: in up to three dimensions a
-    product rule whose resolution follows the standard deviation of f, in more
-    dimensions quasi-random points.
-
-    Parameters
-    ----------
-    covariance : Tensor of shape (n, K, K)
-    refine : int, default=1
-        Multiplies the number of nodes, to verify a result.
-
-    Yields
-    ------
-    rows : Tensor of int of shape (m,)
-    factor : Tensor of shape (m, K, D)
-        Maps nodes to deviations of f from its mean.
-    nodes : Tensor of shape (D, N)
-    weights : Tensor of shape (N,)
-        Sum to 1.
+    f is ``factor @ nodes``. Product rules in up to three dimensions, quasi-random
+    points above; a row's rule depends on its own covariance only.
     """
     reduced = reduce_covariance(covariance)
     dimension = reduced.shape[1]
@@ -115,22 +99,9 @@ def _rules(reduced: torch.Tensor, refine: int) -> Rules:
 
 
 def product_rules(std: torch.Tensor, dimension: int, refine: int = 1) -> Rules:
-    """Groups of rows with a product rule that is fine enough for them.
+    """Yield rows, (m,), with nodes, (D, N), and weights fine enough for their std.
 
-    Parameters
-    ----------
-    std : Tensor of shape (n,)
-        Bound on the standard deviation of a difference of two logits.
-    dimension : int
-        0 to 3.
-    refine : int, default=1
-        Multiplies the number of nodes.
-
-    Yields
-    ------
-    rows : Tensor of int of shape (m,)
-    nodes : Tensor of shape (D, N)
-    weights : Tensor of shape (N,)
+    The std bounds that of every difference of two logits.
     """
     levels = _level(std)
     if dimension == 1:  # half as many rules, since nodes take less time than groups
@@ -187,24 +158,10 @@ def tensor_rule(
 def quasi_random_rule(
     dimension: int, n_points: int, device: torch.device = CPU
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scrambled Sobol points with a fixed seed, antithetic, of exact covariance.
+    """Antithetic scrambled Sobol points, (D, N), of exact covariance, and weights.
 
-    Parameters
-    ----------
-    dimension : int
-        D.
-    n_points : int
-        A power of 2. Pairs z and -z span no more dimensions than there are pairs, so
-        that more points are taken if D is above half of it.
-    device : torch.device, default=CPU
-        Device of the points.
-
-    Returns
-    -------
-    nodes : Tensor of shape (D, N)
-        N is the smallest power of 2 that is at least `n_points` and ``2 * D``.
-    weights : Tensor of shape (N,)
-        Equal; they sum to 1.
+    The seed is fixed. N is a power of 2, at least n_points and 2 D: fewer pairs z, -z
+    do not span D dimensions.
     """
     while n_points < 2 * dimension:
         n_points *= 2

@@ -17,19 +17,7 @@ def zoom_to_peak(
     low: torch.Tensor,
     high: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shrink intervals to the region where a function with one peak is not negligible.
-
-    Parameters
-    ----------
-    log_function : callable
-        Maps a tensor, (m, ...), elementwise; (...) is the shape of the ends.
-    low, high : Tensor
-        Ends of the intervals to search.
-
-    Returns
-    -------
-    low, high : Tensor
-    """
+    """Shrink intervals to where a function with one peak is not negligible."""
     grid = torch.linspace(0, 1, POINTS, dtype=low.dtype, device=low.device)
     grid = grid.reshape([-1] + [1] * low.ndim)
     best = torch.full_like(low, -math.inf)

@@ -27,21 +27,10 @@ Cdf = Callable[[torch.Tensor], torch.Tensor]
 def poisson_mixture_cdf(
     k: torch.Tensor, mean: torch.Tensor, std: torch.Tensor
 ) -> torch.Tensor:
-    """P(Y <= k) of Y ~ Poisson(exp(f)) with f ~ N(mean, std^2).
+    """P(Y <= k), Y ~ Poisson(exp(f)), f ~ N(mean, std^2), to about 1e-10; k >= -1.
 
-    Y <= k if and only if a Gamma(k + 1) variable T exceeds exp(f). The integral is over
-    the narrower one of f and log T; the remaining function is then smooth. The rule of
-    a row depends on that row only.
-
-    Parameters
-    ----------
-    k, mean, std : Tensor of shape (n,)
-        k is at least -1.
-
-    Returns
-    -------
-    Tensor of shape (n,)
-        To about 1e-10.
+    Y <= k if a Gamma(k + 1) variable T exceeds exp(f). The integral is over the
+    narrower of f and log T, so that the rest is smooth; each row has its own rule.
     """
     out = torch.zeros_like(mean)
     width = (k + 1).clamp(min=1).rsqrt()
@@ -56,16 +45,7 @@ def poisson_mixture_cdf(
 def poisson_mixture_log_mass(
     y: torch.Tensor, mean: torch.Tensor, std: torch.Tensor
 ) -> torch.Tensor:
-    """Log P(Y = y), accurate even for very improbable y.
-
-    Parameters
-    ----------
-    y, mean, std : Tensor of shape (n,)
-
-    Returns
-    -------
-    Tensor of shape (n,)
-    """
+    """Log P(Y = y), accurate even for very improbable y."""
 
     def log_mass(f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         f = f[..., 0]
@@ -85,20 +65,9 @@ def poisson_mixture_quantiles(
     weights: torch.Tensor,
     levels: np.ndarray,
 ) -> torch.Tensor:
-    """Smallest count whose distribution function reaches each level.
+    """Smallest counts whose distribution function reaches levels, (n, q).
 
-    Parameters
-    ----------
-    mean, std : Tensor of shape (M, n)
-        Means and standard deviations of the log rate: a mixture of M normals.
-    weights : Tensor of shape (M,)
-        Of the normals, with sum 1.
-    levels : ndarray of shape (q,)
-        Probabilities.
-
-    Returns
-    -------
-    Tensor of shape (n, q)
+    The log rate is a mixture of M normals, means (M, n), with weights (M,) of sum 1.
     """
     flat = mean.flatten(), std.flatten()
 

@@ -23,24 +23,9 @@ def normal_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + std z.
 
-    Small standard deviations use Gauss-Hermite; larger ones the trapezoidal rule, which
-    converges geometrically for analytic integrands and needs a number of nodes
-    proportional to the standard deviation, while Gauss-Hermite needs its square.
-
-    Parameters
-    ----------
-    std : float
-        Largest standard deviation of f, in units of the length over which the slope of
-        the integrand changes (1 for the logistic loss).
-    refine : int, default=1
-        Multiplies the number of nodes; 2 serves to verify a result.
-    device : torch.device, default=CPU
-        Device of the nodes.
-
-    Returns
-    -------
-    nodes, weights : Tensor of shape (n_nodes,)
-        The weights sum to 1.
+    The std is in units of the length over which the integrand's slope changes. Large
+    ones use the trapezoidal rule: nodes grow with std, those of Gauss-Hermite with
+    std^2.
     """
     if std == 0 or not math.isfinite(std):
         return hermite_rule(
@@ -93,26 +78,10 @@ Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def expect_softplus(
     mean: torch.Tensor, std: torch.Tensor, refine: int = 1, wide: float = 2.18
 ) -> Moments:
-    """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, std^2).
+    """Expected softplus, sigmoid and sigmoid' of f ~ N(mean, std^2), (n,) each.
 
-    Narrow rows integrate the smooth functions under the normal. Wide rows swap
-    the roles: softplus is the ramp max(f, 0) smoothed by a logistic density, so
-    E softplus(f) = E_t E max(f - t, 0) with t logistic; the inner expectation is
-    a closed form, and 45 nodes are exact to 1e-7 for every std above 2.
-
-    Parameters
-    ----------
-    mean, std : Tensor of shape (n,)
-    refine : int, default=1
-        Multiplies the number of nodes.
-    wide : float, default=2.18
-        Standard deviation above which the second rule is used: the largest for which
-        the first one has 29 nodes, because its steps are rounded.
-
-    Returns
-    -------
-    value, first, second : Tensor of shape (n,)
-        Expectations of softplus and of its first two derivatives.
+    Rows wider than `wide` swap the roles: softplus is the ramp smoothed by a logistic
+    t, E softplus(f) = E_t E max(f - t, 0). 45 nodes are exact to 1e-7 for std > 2.
     """
     return _by_width(mean, std, refine, wide, _narrow_softplus, _wide_softplus)
 
@@ -120,24 +89,9 @@ def expect_softplus(
 def expect_sigmoid_power(
     mean: torch.Tensor, std: torch.Tensor, c: float, refine: int = 1, wide: float = 1.2
 ) -> Moments:
-    """Expected sigmoid(f)^c, and its first two derivatives, of f ~ N(mean, std^2).
+    """Expected sigmoid(f)^c, c > 0, and its first two derivatives, (n,) each.
 
-    As in `expect_softplus`, wide rows swap the roles: sigmoid^c is a step smoothed
-    by the density ``c sigmoid^c (1 - sigmoid)``.
-
-    Parameters
-    ----------
-    mean, std : Tensor of shape (n,)
-    c : float
-        Power, positive.
-    refine : int, default=1
-        Multiplies the number of nodes.
-    wide : float, default=1.2
-        Standard deviation above which the second rule is used.
-
-    Returns
-    -------
-    value, first, second : Tensor of shape (n,)
+    For std > `wide`: sigmoid^c is a step smoothed by ``c sigmoid^c (1 - sigmoid)``.
     """
 
     def narrow(
@@ -232,19 +186,9 @@ def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moment
 
 
 def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Expected sigmoid of f ~ N(mean, std^2), row by row.
+    """Expected sigmoid of f ~ N(mean, std^2), (n,).
 
-    The rule of a row does not depend on other rows, so that predictions do not depend
-    on the batch. Smoothing by the logistic rule works for every std; for small ones the
-    direct rule is used.
-
-    Parameters
-    ----------
-    mean, std : Tensor of shape (n,)
-
-    Returns
-    -------
-    Tensor of shape (n,)
+    Each row has its own rule, so that predictions do not depend on the batch.
     """
     out = torch.full_like(mean, math.nan)
     lower = -1.0
@@ -268,17 +212,8 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     """Log of `expect_sigmoid` for mean <= 0, accurate far in the tail.
 
-    If ``mean + std^2 < 0`` the integrand is concentrated on the exponential tail of the
-    sigmoid: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with g ~ N(mean +
-    std^2, std^2). Otherwise it is concentrated near f = 0.
-
-    Parameters
-    ----------
-    mean, std : Tensor of shape (n,)
-
-    Returns
-    -------
-    Tensor of shape (n,)
+    If ``mean + std^2 < 0``: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with
+    g ~ N(mean + std^2, std^2). Otherwise the integrand is concentrated near f = 0.
     """
     variance = std.square()
     tilted = mean + variance < 0
@@ -297,8 +232,7 @@ def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 def _slow_tail(mean: float, std: float) -> float:
     """E sigmoid(f) if both tails of the product decay at about the same rate.
 
-    With a mean near -std^2 the logistic tail of the rule hardly decays under the
-    normal: nodes must cover the range of the normal.
+    With a mean near -std^2 nodes must cover the range of the normal.
     """
     half = math.ceil(22 + min(8 * std, 10_000))
     nodes = torch.arange(-half, 23, dtype=torch.float64, device=CPU)

@@ -54,18 +54,8 @@ def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
 class NoiseStream:
     """Standard normal noise of several members, drawn for many steps at once.
 
-    Each member has its own generator: its noise depends neither on the others nor on
-    the number of steps drawn at once. Draws come in antithetic pairs, noise and minus
-    noise (the last of an odd number alone), which cancels odd functions of it. It has
-    the resolution of single precision, which is drawn much faster, in every dtype.
-
-    Parameters
-    ----------
-    generators : sequence of torch.Generator
-        One for each of M members.
-    n_draws, size : int
-        S and P.
-    dtype : torch.dtype
+    It depends neither on the other members nor on the number of steps at once. Draws
+    are antithetic pairs, in the resolution of single precision for speed.
     """
 
     #: Steps drawn at once, and their maximum number of elements.

@@ -11,16 +11,8 @@ from skvi.utils._device import Movable
 class ShiftedRows(Movable):
     """Dense rows minus an offset and divided by a scale, without a copy of them.
 
-    It behaves like a two-dimensional tensor for ``len``, ``shape`` and selection of
-    rows, which gives a tensor in double precision.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Not changed; it can be a memory map.
-    offset : Tensor of shape (d,)
-    scale : Tensor of shape (d,), default=None
-        None is 1.
+    Like a tensor for ``len``, ``shape`` and selection of rows, which gives float64. X
+    can be a memory map.
     """
 
     def __init__(

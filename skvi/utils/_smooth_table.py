@@ -14,16 +14,9 @@ CHUNK = 512
 
 
 class SmoothTable:
-    """Quintic Hermite interpolation, linear outside of its range.
+    """Quintic Hermite interpolation of an elementwise function, linear outside.
 
-    Parameters
-    ----------
-    function : callable
-        Maps a tensor elementwise, and can be differentiated twice.
-    low, high, step : float
-        Range and spacing; the error is ``step^6 / 46080`` times the sixth derivative.
-    device : torch.device, default=CPU
-        Device of the table.
+    The error is ``step^6 / 46080`` times the sixth derivative.
     """
 
     def __init__(

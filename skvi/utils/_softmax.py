@@ -26,21 +26,9 @@ FEW = 4
 def softmax_nodes(
     mean: torch.Tensor, covariance: torch.Tensor, refine: int = 1
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Values of f ~ N(mean_i, covariance_i) at its nodes, for some rows at a time.
+    """Yield rows, (m,), f ~ N(mean_i, covariance_i) at nodes, (m, K, N), and weights.
 
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-    refine : int, default=1
-        Multiplies the number of nodes.
-
-    Yields
-    ------
-    rows : Tensor of int of shape (m,)
-    f : Tensor of shape (m, K, N)
-        Up to a constant added to all K; owned by the caller.
-    weights : Tensor of shape (N,)
+    f is up to a constant added to all K, and is the caller's to change.
     """
     for rows, factor, nodes, weights in node_groups(covariance, refine):
         f = (factor.reshape(-1, len(nodes)) @ nodes).reshape(*factor.shape[:2], -1)
@@ -49,19 +37,9 @@ def softmax_nodes(
 
 
 def log_expect_softmax(mean: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
-    """Log of the expected softmax of f ~ N(mean_i, covariance_i).
+    """Log of the expected softmax of f ~ N(mean_i, covariance_i), (n, K), in nats.
 
-    The rule of a row does not depend on the other rows. Probabilities sum to 1.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (n, K)
-    covariance : Tensor of shape (n, K, K)
-
-    Returns
-    -------
-    Tensor of shape (n, K)
-        In nats; small values keep their relative accuracy as far as nodes reach.
+    Each row has its own rule. Small values keep their digits as far as nodes reach.
     """
     if mean.shape[1] <= FEW:
         return torch.log_softmax(log_expect_conditioned(mean, covariance), 1)
@@ -91,21 +69,7 @@ def softmax_quantiles(
     log_weights: torch.Tensor,
     levels: torch.Tensor,
 ) -> torch.Tensor:
-    """Quantiles of softmax probabilities of a mixture of normal f, by points.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (M, n, K)
-    covariance : Tensor of shape (M, n, K, K)
-    log_weights : Tensor of shape (M,)
-        Of the normals.
-    levels : Tensor of shape (q,)
-
-    Returns
-    -------
-    Tensor of shape (n, q, K)
-        Independent of the other rows.
-    """
+    """Quantiles of softmax probabilities of a mixture of M normal f, (n, q, K)."""
     n_normals, n, k = mean.shape
     basis = contrasts(k, mean.device)
     centered = mean - mean.mean(2, keepdim=True)

@@ -17,18 +17,10 @@ MANY_WEIGHTS = 20
 
 
 class SparseRows(Movable):
-    """Rows of a sparse matrix: scipy's CSR inside, dense tensors outside.
+    """Rows of a sparse matrix, never made dense: scipy's CSR inside, tensors outside.
 
-    It behaves like a two-dimensional tensor for ``len``, ``shape``, selection of rows,
-    ``to``, ``square``, ``T`` and products with dense matrices, which are differentiable
-    in the dense factor. It is never converted to a dense matrix.
-
-    Parameters
-    ----------
-    matrix : sparse matrix or array of shape (n, d)
-        Not changed; its values are shared if possible.
-    shift : ndarray of shape (d,), default=None
-        Added to every row, by a product of rank one; None is 0.
+    Like a tensor for ``len``, ``shape``, rows, ``to``, ``square``, ``T`` and products
+    with dense (differentiable) matrices. `shift` is added to every row, by rank one.
     """
 
     def __init__(self, matrix: Any, shift: np.ndarray | None = None) -> None:
@@ -42,18 +34,7 @@ class SparseRows(Movable):
     def standardized(cls, matrix: Any, origin: np.ndarray, scale: Any) -> "SparseRows":
         """Rows of ``(matrix - origin) / scale``, with the zeros of the matrix.
 
-        A column without zeros is changed itself: far from zero, the difference of two
-        large products would lose its digits.
-
-        Parameters
-        ----------
-        matrix : sparse matrix or array of shape (n, d)
-        origin : ndarray of shape (d,)
-        scale : float or ndarray of shape (d,)
-
-        Returns
-        -------
-        SparseRows
+        A column without zeros is changed itself: two large products would cancel.
         """
         found = cls(matrix)
         rows, columns = found.matrix, found.matrix.indices

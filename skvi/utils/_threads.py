@@ -25,16 +25,8 @@ def _controller() -> ThreadpoolController:
 def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     """Limit all thread pools within a block, and restore them afterwards.
 
-    Parameters
-    ----------
-    work : float
-        Multiply-adds of one pass; small ones get one thread.
-    n_jobs : int, default=None
-        Upper limit; None leaves the pools unchanged, -1 is every core, -2 all but one.
-
-    Yields
-    ------
-    None
+    Passes of few multiply-adds (`work`) get one thread; `n_jobs` is as in joblib, and
+    None leaves the pools unchanged.
     """
     limit = None if n_jobs is None else max(1, effective_n_jobs(n_jobs))
     if work <= SMALL_WORK:
@@ -63,24 +55,10 @@ Part = TypeVar("Part")
 
 
 def over_threads(work: Callable[[slice], Part], n_rows: int, cost: float) -> list[Part]:
-    """Call a function on blocks of rows, in as many threads as torch would use.
+    """Call a function on slices of rows in threads; return the results in order.
 
-    Libraries of linear algebra get one thread each: their own threads wait actively for
-    the next product, and so do torch's, so that both would slow each other down.
-
-    Parameters
-    ----------
-    work : callable
-        Takes a slice of rows, and releases the lock of the interpreter, as products of
-        numpy do.
-    n_rows : int
-    cost : float
-        Multiply-adds of all rows.
-
-    Returns
-    -------
-    list
-        One result for each block, in their order.
+    Linear algebra gets one thread each: its own threads wait actively, as torch's do,
+    and would slow these down. `cost` is in multiply-adds of all rows.
     """
     count = min(torch.get_num_threads(), n_rows)
     if count == 1 or cost <= SMALL_WORK:

@@ -22,14 +22,8 @@ ROUNDING = 1e-10
 class TransformedTarget:
     """A fitted `TransformedTargetRegressor`, with methods of forecasts.
 
-    Its regressor describes ``z = func(y)``; y is ``inverse_func(z)``, so that quantiles
-    of y are those of z, transformed, if that is monotone.
-
-    Parameters
-    ----------
-    estimator : TransformedTargetRegressor
-    find : callable
-        `find_forecast`, for its regressor.
+    Its regressor describes ``z = func(y)``; quantiles of y are ``inverse_func`` of
+    those of z, if that is monotone.
     """
 
     def __init__(self, estimator: Any, find: Callable) -> None:

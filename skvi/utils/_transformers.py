@@ -23,18 +23,7 @@ POSITIONAL = (
 
 
 def refuse_supervised(estimator: Any) -> None:
-    """Raise if the features of an estimator were made by transformers that use y.
-
-    Parameters
-    ----------
-    estimator : estimator, Pipeline or search
-        Fitted or not.
-
-    Raises
-    ------
-    ValueError
-        A transformer uses y.
-    """
+    """Raise ValueError if transformers that use y made an estimator's features."""
     found = supervised_transformers(estimator)
     if found:
         raise ValueError(
@@ -50,18 +39,7 @@ def refuse_supervised(estimator: Any) -> None:
 
 
 def refuse_samplers(estimator: Any) -> None:
-    """Raise if a pipeline's sampler changed, or would change, the rows of the fit.
-
-    Parameters
-    ----------
-    estimator : estimator, Pipeline or search
-        Fitted or not.
-
-    Raises
-    ------
-    ValueError
-        There is a sampler.
-    """
+    """Raise ValueError if a pipeline's sampler changes the rows of the fit."""
     if found := samplers(estimator):
         raise ValueError(
             f"The sampler {', '.join(found)} makes the rows of the fit, and an "
@@ -76,39 +54,10 @@ def samplers(estimator: Any) -> list[str]:
 
 
 def supervised_transformers(estimator: Any) -> list[str]:
-    """Names of the classes of the transformers that use y.
+    """Names of the classes of the transformers that use y, in order.
 
-    Parameters
-    ----------
-    estimator : estimator, Pipeline or search
-        Searches and pipelines are followed to their final estimator.
-
-    Returns
-    -------
-    list of str
-        Without repetitions, in the order of the steps.
-
-    Notes
-    -----
-    By scikit-learn's tags a transformer needs y, is a classifier or a regressor; or its
-    ``fit`` has a ``y`` without a default; or it is one of those that use y without a
-    tag: objects with a parameter ``scoring`` (searches), partial least squares, feature
-    selectors (except `VarianceThreshold`, and `SelectFromModel` if its estimator does
-    not use y). The same holds for transformers inside others, as far as ``get_params``
-    shows them. A transformer that takes ``y=None``, uses it, and is not one of these is
-    not detected; nor is a function that gets y from elsewhere.
-
-    Examples
-    --------
-    >>> from sklearn.feature_selection import SelectKBest
-    >>> from sklearn.linear_model import LinearRegression
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
-    >>> from skvi.utils._transformers import supervised_transformers
-    >>> supervised_transformers(
-    ...     make_pipeline(StandardScaler(), SelectKBest(), LinearRegression())
-    ... )
-    ['SelectKBest']
+    Known by scikit-learn's tags, by a ``fit`` whose ``y`` has no default, or by kind
+    (searches, partial least squares, feature selectors). Others are not detected.
     """
     found = [type(t).__name__ for t in _transformers(estimator) if _uses_y(t)]
     return list(dict.fromkeys(found))

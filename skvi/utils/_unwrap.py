@@ -11,17 +11,7 @@ TRANSFORMED = (
 
 
 def feature_names(estimator: Any) -> Any:
-    """Names of the features that a pipeline hands to its last step.
-
-    Parameters
-    ----------
-    estimator : estimator, Pipeline or search, fitted
-
-    Returns
-    -------
-    ndarray of str, or None
-        None if there is no pipeline, or the names are unknown.
-    """
+    """Names of the features that a pipeline hands to its last step, or None."""
     while hasattr(estimator, "best_estimator_"):
         estimator = estimator.best_estimator_
     if not hasattr(estimator, "steps") or len(estimator.steps) < 2:
@@ -35,30 +25,10 @@ def feature_names(estimator: Any) -> Any:
 def unwrap(
     estimator: Any, X: Any, name: str, advice: str, transform: bool = True
 ) -> tuple[Any, Any]:
-    """Find the inner estimator with an attribute, and transform X on the way.
+    """Return the inner estimator with an attribute, and X transformed for it.
 
-    Parameters
-    ----------
-    estimator : estimator, Pipeline or search, fitted
-    X : array-like of shape (n, d)
-        Features before the transformations of a pipeline.
-    name : str
-        Attribute that the estimator must have.
-    advice : str
-        Last sentence of the error if there is none.
-    transform : bool, default=True
-        False leaves X unchanged.
-
-    Returns
-    -------
-    estimator, X
-
-    Raises
-    ------
-    NotFittedError
-        A search has no best estimator.
-    TypeError
-        Nothing inside has the attribute.
+    Raises TypeError, ending with `advice`, if nothing has it, and NotFittedError if a
+    search has no best estimator.
     """
     found, X = innermost(estimator, X, name, transform)
     if not hasattr(found, name):

@@ -10,23 +10,7 @@ INNER = {"skvi", "sklearn"}
 
 
 def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn at the innermost line outside of skvi and scikit-learn.
-
-    Parameters
-    ----------
-    message : str
-    category : type of Warning
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from skvi.utils._warnings import warn_user
-    >>> with warnings.catch_warnings(record=True) as found:
-    ...     warnings.simplefilter("always")
-    ...     warn_user("look here", UserWarning)
-    >>> str(found[0].message)
-    'look here'
-    """
+    """Warn at the innermost line outside of skvi and scikit-learn."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in INNER:
         level, frame = level + 1, frame.f_back
