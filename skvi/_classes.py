@@ -22,15 +22,7 @@ __all__ = ["BayesianClassifierMixin", "Labels"]
 
 @dataclass(frozen=True, eq=False)
 class Labels(Response):
-    """Classes of the fit, as 0.0, 1.0, ..., and their weights.
-
-    Parameters
-    ----------
-    classes : ndarray of shape (n_classes,)
-        Sorted.
-    class_weight : dict, "balanced" or None
-        As in scikit-learn's classifiers.
-    """
+    """The sorted classes of the fit, encoded as 0.0, 1.0, ..., and their weights."""
 
     classes: np.ndarray
     class_weight: dict | str | None
@@ -39,19 +31,7 @@ class Labels(Response):
     def find(cls, y: Any, class_weight: dict | str | None) -> "Labels":
         """Find the classes in targets.
 
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,)
-        class_weight : dict, "balanced" or None
-
-        Returns
-        -------
-        Labels
-
-        Raises
-        ------
-        ValueError
-            The targets are not labels, or all equal.
+        Raises ValueError if they are not labels, or all equal.
         """
         classes = np.unique(y) if _are_integers(y) else None
         if classes is None or len(classes) > 2:
@@ -121,11 +101,11 @@ def _are_integers(y: Any) -> bool:
 
 
 class BayesianClassifierMixin(ClassifierMixin):
-    """Mixin of classifiers: a subclass must implement `_log_probabilities(X)`.
+    """Mixin of classifiers, with all predictions.
 
-    It returns the log of the class probabilities, averaged over the posterior, as
-    a tensor of shape (n, K), and the dtype of the results for the user. `_drawn`
-    returns the functions for intervals of probabilities.
+    A subclass must implement `_log_probabilities(X)`: logs of the posterior means of
+    the class probabilities, (n, K), and the dtype of results; and `_drawn`, the
+    functions for intervals.
     """
 
     _parameter_constraints: dict = {

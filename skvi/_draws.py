@@ -38,24 +38,9 @@ DEVICE_BLOCK = 64 * ROW_BLOCK
 
 @dataclass(frozen=True, eq=False)
 class Draws(Movable):
-    """Functions drawn from a posterior.
+    """Functions drawn from a posterior: `theta` has shape (n_draws, n_params).
 
-    Parameters
-    ----------
-    predictor : Predictor
-    theta : Tensor of shape (n_draws, n_params)
-    read : callable, default=as_rows
-        Features of the user to those of the predictor.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import torch
-    >>> from skvi._draws import Draws
-    >>> from skvi.predictors import LinearPredictor
-    >>> draws = Draws(LinearPredictor(1), torch.tensor([[1.0, 0.0], [2.0, 1.0]]))
-    >>> draws.by_rows(np.ones((3, 1), np.float32), lambda f: f[..., 0].mean(0))
-    array([2., 2., 2.])
+    `read` turns the features of the user into those of the predictor.
     """
 
     predictor: Predictor
@@ -65,21 +50,10 @@ class Draws(Movable):
     def by_rows(
         self, X: Any, function: Callable[..., torch.Tensor], *columns: np.ndarray
     ) -> np.ndarray:
-        """Apply a function to the outputs of all draws, in blocks of rows.
+        """Apply a function to the outputs of all draws, in blocks of rows; float64.
 
-        Parameters
-        ----------
-        X : ndarray or sparse matrix of shape (n_samples, ...)
-        function : callable
-            f of shape (n_draws, rows, n_outputs) in float64, and the rows of
-            `columns`, to a tensor whose first axis is the rows. It sees one block of
-            rows at a time.
-        *columns : ndarray of shape (n_samples,)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, ...)
-            In float64.
+        It gets f of shape (n_draws, rows, n_outputs) and the rows of `columns`, and
+        returns a tensor whose first axis is the rows.
         """
         rows, device = self.read(X), self.theta.device
         arrays = [as_tensor(column).to(device) for column in columns]
@@ -102,12 +76,7 @@ class Draws(Movable):
 class NormalDraws(Draws):
     """Functions drawn from a posterior, with normal noise: a mixture of normals.
 
-    Parameters
-    ----------
-    noise : Tensor of shape (n_draws, 1)
-        Standard deviation of the noise of each draw, in units of y.
-    units : Units
-        Units of f.
+    `noise` has the standard deviation for each draw, (n_draws, 1), in units of y.
     """
 
     noise: torch.Tensor

@@ -23,19 +23,7 @@ CHUNK = 2**24
 
 
 def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, str]:
-    """Texts that are equal for two fits with the same result.
-
-    Parameters
-    ----------
-    estimator : estimator
-    data : mapping of str
-        Arrays by name, or None.
-
-    Returns
-    -------
-    dict of str to str
-        Texts by the names of what they describe, equal in all processes.
-    """
+    """Texts by name that are equal, in all processes, for fits with the same result."""
     params = estimator.get_params(deep=False)
     return {
         "estimator": _name(type(estimator)),
@@ -45,24 +33,7 @@ def identity_of(estimator: BaseEstimator, data: Mapping[str, Any]) -> dict[str, 
 
 
 def describe(value: Any) -> str:
-    """A text that is the same for equal values, in every process.
-
-    Parameters
-    ----------
-    value : object
-        A parameter of an estimator.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> from skvi._identity import describe
-    >>> from skvi.priors import Normal
-    >>> describe(Normal(2.0)), describe((20, 20)), describe([20, 20])
-    ('skvi.priors._normal.Normal(scale=2.0)', '[20, 20]', '[20, 20]')
-    """
+    """A text that is the same for equal parameter values, in every process."""
     if value is None or isinstance(value, str | bytes | bool | int | float):
         return repr(value)
     if isinstance(value, np.generic):
@@ -127,24 +98,7 @@ def _name(value: Any) -> str:
 
 
 def digest(array: np.ndarray | torch.Tensor) -> str:
-    """Checksum of the values, type and shape of an array.
-
-    Parameters
-    ----------
-    array : ndarray or Tensor
-
-    Returns
-    -------
-    str
-        It starts with the shape.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi._identity import digest
-    >>> digest(np.ones((3, 2)))
-    '(3, 2) float64 961e76f1c44f5ce8'
-    """
+    """Shape, dtype and checksum of the values of an array, as a text."""
     if isinstance(array, torch.Tensor):
         array = array.detach().cpu().numpy()
     array = np.asanyarray(array)

@@ -33,15 +33,10 @@ OfRows = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodMixture(ABC):
-    """A mixture of predictive distributions of a likelihood, for every row.
+    """A mixture of predictive distributions of one target, for every row.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-        A likelihood of one target, with at most one learned parameter.
-    hyper : Tensor of shape (n_components,) or None
-        Values that `Likelihood.bind` takes for that parameter; None if there is none.
-    log_weights : Tensor of shape (n_components,)
+    Components have `log_weights`, and values `hyper` of the likelihood's learned
+    parameter, both (n_components,); `hyper` is None if it has none.
     """
 
     likelihood: Likelihood
@@ -64,10 +59,7 @@ class LikelihoodMixture(ABC):
         return self._by_rows(of_rows)
 
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
-        """Quantiles of a new target, (n_samples, n_levels).
-
-        For counts the smallest whose cumulative probability reaches the level.
-        """
+        """Quantiles of a new target, (n_samples, n_levels), for counts rounded up."""
 
         def of_rows(p: Likelihood, log_w: torch.Tensor, f: torch.Tensor) -> Any:
             w = log_w.exp()
@@ -95,14 +87,9 @@ class LikelihoodMixture(ABC):
 
 @dataclass(frozen=True, eq=False)
 class NormalMixture(LikelihoodMixture):
-    """The mixture over f, a normal or a mixture of M of them, by quadrature.
+    """The mixture over f, itself a mixture of M normals, by quadrature.
 
-    Parameters
-    ----------
-    mean, std : Tensor of shape (M, n_samples)
-        Means and standard deviations of f.
-    log_shares : Tensor of shape (M,)
-        Log weights of the normals.
+    `mean` and `std` have shape (M, n_samples), `log_shares`, their log weights, (M,).
     """
 
     mean: torch.Tensor
@@ -163,12 +150,7 @@ class NormalMixture(LikelihoodMixture):
 class DrawnMixture(LikelihoodMixture):
     """The mixture over draws of f, each with its own parameter value.
 
-    Parameters
-    ----------
-    draws : Draws
-    X : ndarray or sparse matrix of shape (n_samples, n_features)
-    offset : ndarray of shape (n_samples,)
-        Added to f.
+    `offset`, of shape (n_samples,), is added to f.
     """
 
     draws: Draws

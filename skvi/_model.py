@@ -28,59 +28,29 @@ FEW = 5.0
 
 
 class Response:
-    """Immutable encoding of a user's targets as numbers.
+    """Immutable encoding of the user's targets as numbers.
 
-    A subclass is a frozen dataclass with attributes determined by the targets of the
-    fit, such as the classes.
+    A subclass is a frozen dataclass with what the targets of the fit determine, such as
+    the classes.
     """
 
     def encode(self, y: Any) -> np.ndarray:
-        """Encode targets as numbers, in float64.
-
-        Parameters
-        ----------
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-
-        Raises
-        ------
-        ValueError
-            The targets are invalid for this model.
-        """
+        """Encode targets in float64, (n_samples,); ValueError for invalid ones."""
         raise NotImplementedError
 
     def weights(
         self, targets: np.ndarray, sample_weight: np.ndarray | None
     ) -> np.ndarray | None:
-        """Weights of the losses of rows.
-
-        Parameters
-        ----------
-        targets : ndarray of shape (n_samples,)
-            Encoded.
-        sample_weight : ndarray of shape (n_samples,) or None
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or None
-            None if all of them are 1. By default, the sample weights.
-        """
+        """Weights of the losses of rows, by default sample weights; None if all 1."""
         return sample_weight
 
 
 @dataclass(frozen=True, eq=False)
 class NumberColumns(Response):
-    """Targets of one or several numbers.
+    """Targets of one or several numbers; `n_columns` is None if a target is a number.
 
-    Parameters
-    ----------
-    n_columns : int or None
-        None if a target is a number.
-    is_column : bool, default=False
-        Whether numbers came as a single column, the shape that predictions then have.
+    `is_column` says that numbers came as a single column, the shape that predictions
+    then have.
     """
 
     n_columns: int | None
@@ -88,16 +58,7 @@ class NumberColumns(Response):
 
     @classmethod
     def find(cls, y: np.ndarray) -> "NumberColumns":
-        """Find the number of columns; a single one is fitted as a vector.
-
-        Parameters
-        ----------
-        y : ndarray of shape (n_samples,) or (n_samples, n_columns)
-
-        Returns
-        -------
-        NumberColumns
-        """
+        """Find the number of columns of `y`; a single one is fitted as a vector."""
         is_column = y.ndim == 2 and y.shape[1] == 1
         return cls(None if y.ndim == 1 or is_column else y.shape[1], is_column)
 
@@ -125,18 +86,7 @@ class Numbers(Response):
 def check_numbers(y: Any) -> np.ndarray:
     """Return targets as floats.
 
-    Parameters
-    ----------
-    y : array-like of shape (n_samples,) or (n_samples, n_columns)
-
-    Returns
-    -------
-    ndarray of the same shape
-
-    Raises
-    ------
-    ValueError
-        The targets are names of classes, dates, NaN or infinite.
+    Raises ValueError for names of classes, dates, NaN and infinite values.
     """
     refuse_dates_as_target(y)
     try:
@@ -154,21 +104,10 @@ def check_numbers(y: Any) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Rows with a positive weight, as numpy arrays, and a fingerprint.
+    """Rows with a positive weight, as numpy arrays, and a checksum of all given data.
 
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n_samples, n_features)
-    y : ndarray of shape (n_samples,)
-        Encoded targets.
-    weight : ndarray of shape (n_samples,) or None
-        Sample weights times class weights; None if all are 1.
-    offset : ndarray of shape (n_samples,) or None
-        Added to the linear predictor, such as the log of an exposure.
-    fingerprint : tuple of int
-        Checksum of all given data.
-    held_out : TrainingData, default=None
-        Held-out rows for validation.
+    `weight` is sample times class weight, None if all are 1; `offset` is added to the
+    linear predictor; `held_out` are the rows for validation.
     """
 
     X: Any
@@ -189,19 +128,8 @@ class TrainingData:
     ) -> "TrainingData":
         """Encode targets, compute weights, and drop rows of weight zero.
 
-        The latter must not influence anything: classes in a batch, units, quadrature
+        Such rows must not influence anything: classes in a batch, units, quadrature
         nodes.
-
-        Parameters
-        ----------
-        response : Response
-        X : ndarray or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-        sample_weight, offset : ndarray of shape (n_samples,) or None
-
-        Returns
-        -------
-        TrainingData
         """
         targets = response.encode(y)
         weight = response.weights(targets, sample_weight)
@@ -214,17 +142,7 @@ class TrainingData:
         return cls(X, targets, weight, offset, fingerprint)
 
     def hold_out(self, rows: np.ndarray) -> "TrainingData":
-        """Hold rows out, for validation of a fit to the others.
-
-        Parameters
-        ----------
-        rows : ndarray of int
-
-        Returns
-        -------
-        TrainingData
-            The other rows, with these as `held_out`.
-        """
+        """Return the other rows, with these as `held_out`, for validation."""
         rest = np.setdiff1d(np.arange(len(self.y)), rows)
         return replace(self._take(rest), held_out=self._take(rows))
 
@@ -256,24 +174,8 @@ class TrainingData:
 class Model:
     """Everything about a fit except the posterior; immutable.
 
-    Queries such as `evidence_bounds` build their target from it, even if parameters of
-    the estimator were changed since.
-
-    Parameters
-    ----------
-    response : Response
-    predictor : predictor
-    likelihood : Likelihood
-        In the units of the fit.
-    loss : Loss
-    prior : BuiltPrior
-        Over the parameters of the predictor.
-    dtype : str
-        The dtype of X in the fit, and of results returned to the user.
-    units : Units, default=None
-        Origins and scales of target, features and offset; None if they are unchanged.
-    taken_from_y : tuple of str, default=()
-        Names of quantities that the prior takes from the target.
+    Queries such as `evidence_bounds` use it even if the estimator's parameters have
+    changed. `likelihood` and `prior` are in the units of the fit; `dtype` is that of X.
     """
 
     response: Response
@@ -286,16 +188,7 @@ class Model:
     taken_from_y: tuple[str, ...] = ()
 
     def target(self, data: TrainingData) -> Target:
-        """Log joint density of these data and theta.
-
-        Parameters
-        ----------
-        data : TrainingData
-
-        Returns
-        -------
-        Target
-        """
+        """Log joint density of these data and theta."""
         target = SupervisedTarget(
             self.predictor,
             self.likelihood,
@@ -311,47 +204,15 @@ class Model:
         return target.with_held_out(judge.target(data.held_out))
 
     def design(self, X: Any) -> Any:
-        """Features as the predictor takes them.
-
-        Parameters
-        ----------
-        X : ndarray or sparse matrix of shape (n_samples, n_features)
-
-        Returns
-        -------
-        Tensor or rows that behave like one
-            Unchanged by default.
-        """
+        """Features as the predictor takes them; by default unchanged."""
         return as_rows(X)
 
     def offset(self, given: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-        """Offset of f, in the units of the fit.
-
-        Parameters
-        ----------
-        given : ndarray of shape (n_rows,) or None
-        n_rows : int
-
-        Returns
-        -------
-        ndarray of shape (n_rows,) or None
-            None if it is 0; unchanged by default.
-        """
+        """Offset of f in the units of the fit, (n_rows,); None if it is 0."""
         return given
 
     def bound(self, hyper: np.ndarray) -> tuple[Any, Any]:
-        """Predictor and likelihood at the learned point parameters.
-
-        Parameters
-        ----------
-        hyper : ndarray of shape (n_hyper,)
-            Point parameters of the likelihood, of the prior and of the predictor.
-
-        Returns
-        -------
-        predictor : Predictor
-        likelihood : Likelihood
-        """
+        """Predictor and likelihood at the learned point parameters, (n_hyper,)."""
         first, second = len(self.likelihood.learned), len(self.prior.learned)
         numbers = as_tensor(hyper)
         predictor = self.predictor.bind(numbers[first + second :])
@@ -366,7 +227,8 @@ class Model:
     ) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """Targets in the units of the fit, weights, and the log Jacobian of the units.
 
-        Losses other than the log loss refer to the standardized target and have none.
+        Losses other than the log loss refer to the standardized target and have no
+        Jacobian.
         """
         y, constant = data.y, 0.0
         if self.units is not None:

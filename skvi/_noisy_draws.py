@@ -17,16 +17,9 @@ __all__ = ["NoisyDraws"]
 
 @dataclass(frozen=True, eq=False)
 class NoisyDraws(Draws):
-    """Functions drawn from a posterior, with noise: a mixture of their predictions.
+    """Draws with the noise of `likelihood`, whose scale is in the units of the fit.
 
     Targets have one or several columns.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-        A likelihood without parameters left to learn, in the units of the fit.
-    units : Units
-        Units of the fit.
     """
 
     likelihood: Likelihood

@@ -43,22 +43,10 @@ def judge_fit(
     n_draws: int,
     report: Checkpoint | None = None,
 ) -> dict[str, Any]:
-    """Describe a completed fit, with all diagnostics.
+    """Fitted attributes by name, with all diagnostics; "message" is that of a warning.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the fit.
-    solution : Solution
-    n_draws : int
-        Number of draws of each iteration.
-    report : Checkpoint, default=None
-        Where the estimates are stored: a fit that is loaded does not make them again.
-
-    Returns
-    -------
-    dict
-        Attributes by name; "message" in "diagnostics_" is the text of a warning.
+    Estimates are stored in the checkpoint `report`, if given: a loaded fit does not
+    repeat them.
     """
     (posterior, target), generator = solution.state, problem.generator
     known = None if report is None else report.state
@@ -105,22 +93,9 @@ def describe_fit(
     n_draws: int,
     bound: Sequence[float] | None = None,
 ) -> dict[str, Any]:
-    """Describe a fit without slow diagnostics.
+    """Fitted attributes by name, without slow diagnostics.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the fit.
-    solution : Solution
-    n_draws : int
-        Number of draws of each iteration.
-    bound : (float, float), default=None
-        The final ELBO and its standard error; None computes them.
-
-    Returns
-    -------
-    dict
-        Attributes by name.
+    `bound` is the final ELBO and its standard error, in nats; None computes them.
     """
     objective = problem.objective
     sign = 1 if objective.direction == "upper" else -1
@@ -173,20 +148,9 @@ def _bound_draws(solution: Solution, n_draws: int) -> int:
 
 @torch.no_grad()
 def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
-    """Solution of a fit interrupted before its solver had a result.
+    """Solution of a fit that was interrupted before its solver had a result.
 
-    Parameters
-    ----------
-    problem : Problem
-        At a usable posterior.
-    solver : str
-        Name of the solver that would have been used.
-    n_draws : int
-        Number of draws for the value of the objective.
-
-    Returns
-    -------
-    Solution
+    It has the posterior of `problem`, and the objective's value by `n_draws` draws.
     """
     value = estimate(problem.objective, problem, None, n_draws)
     # A single estimate gives no error.
@@ -205,16 +169,8 @@ def cut_short(problem: Problem, solver: str, n_draws: int) -> Solution:
 def better_state(first: State, second: State) -> State:
     """Return the state with the larger ELBO, each at its own scales; same draws.
 
-    The result of a phase for another problem need not be better for this one.
-
-    Parameters
-    ----------
-    first, second : State
-
-    Returns
-    -------
-    State
-        One of them; the second if they are equal.
+    The result of a phase for another problem need not be better for this one. Of equal
+    states it is the second.
     """
 
     def value(state: State) -> float:
@@ -225,18 +181,9 @@ def better_state(first: State, second: State) -> State:
 
 
 def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:
-    """Learned parameters of likelihood and prior, by name.
+    """Learned parameters of likelihood and prior whose names begin with `prefix`.
 
-    Parameters
-    ----------
-    target : Target
-    prefix : str, default=""
-        Prefix of the selected names; it is removed in the result, so that scales of
-        blocks have the names of the blocks.
-
-    Returns
-    -------
-    dict of str to float
+    The prefix is removed, so that scales of blocks have the names of the blocks.
     """
     if not target.hyper.shape[0]:
         return {}
@@ -253,16 +200,9 @@ def learned_scales(target: Any, prefix: str = "") -> dict[str, float]:
 
 
 def joined_rows(scales: Mapping[str, float]) -> dict[str, float | np.ndarray]:
-    """Scales by block: an array where each row of a block has its own.
+    """Scales by block, from scales named "block", or "block, row" in order of rows.
 
-    Parameters
-    ----------
-    scales : mapping of str to float
-        "block", or "block, row" with rows in their order.
-
-    Returns
-    -------
-    dict of str to float or ndarray
+    A block whose rows have their own scales has an array of them.
     """
     rows: dict[str, list[float]] = {}
     for name, value in scales.items():

@@ -11,22 +11,10 @@ __all__ = ["expand_parameters"]
 
 
 def expand_parameters(estimator: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Make objects for nested names in `set_params`.
+    """Parameters for `BaseEstimator.set_params`, with objects where names are nested.
 
-    A shorthand becomes its object, so that ``divergence__alpha`` can be set on
-    "renyi"; ``intercept_prior__scale`` makes None a `Normal`, and ``prior__scale``
-    makes "auto" one; and ``prior__coef__scale`` sets a parameter of one entry of a
-    mapping of priors, of which a changed copy is made.
-
-    Parameters
-    ----------
-    estimator : BaseVariational
-    params : dict
-
-    Returns
-    -------
-    dict
-        Parameters for `BaseEstimator.set_params`.
+    ``divergence__alpha`` makes "renyi" its object, ``prior__scale`` makes "auto" and
+    ``intercept_prior__scale`` None a `Normal`; ``prior__coef__scale`` copies a mapping.
     """
     for name, table in SHORTHANDS.items():
         nested = [key for key in params if key.startswith(f"{name}__")]

@@ -15,12 +15,7 @@ SECONDS_BETWEEN_LINES = 1.0
 
 
 class EvidenceProgress:
-    """Reports the progress of evidence bounds, if the estimator is verbose.
-
-    Parameters
-    ----------
-    estimator : estimator
-    """
+    """Reports the progress of evidence bounds, if the estimator is verbose."""
 
     def __init__(self, estimator: Any) -> None:
         self.name, self.verbose = type(estimator).__name__, estimator.verbose
@@ -36,17 +31,10 @@ class EvidenceProgress:
 
 
 class FitProgress:
-    """Reports every iteration of a fit; solvers call it.
+    """Reports every iteration of a fit, at most `max_iter`; solvers call it.
 
-    Parameters
-    ----------
-    estimator : estimator
-        An estimator with `_posterior_attributes(state)`, with which callbacks can
-        predict.
-    data : dict
-        "X", "y" and "metadata", which callbacks may request.
-    max_iter : int
-        Maximum number of iterations that the solver will report.
+    `data` holds "X", "y" and "metadata" for callbacks, and the estimator's
+    `_posterior_attributes(state)` what they need to predict.
     """
 
     def __init__(self, estimator: Any, data: dict, max_iter: int) -> None:

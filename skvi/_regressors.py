@@ -33,30 +33,11 @@ def units_of(
     centered: bool,
     robust: bool = False,
 ) -> Units:
-    """Origin and scale of a target for a fit.
+    """Origin and scale of a target, (n_samples,), for a fit; `given` ones are kept.
 
-    Parameters
-    ----------
-    y : ndarray of shape (n_samples,)
-    weight : ndarray of shape (n_samples,) or None
-    given : Units or None
-        Units of another fit, to use instead.
-    standardize : bool
-        False leaves the target unchanged.
-    centered : bool
-        Whether there is an intercept; without one the target is not shifted.
-    robust : bool, default=False
-        Whether to use the median and 1.4826 times the median absolute deviation instead
-        of the mean and the standard deviation.
-
-    Returns
-    -------
-    Units
-
-    Raises
-    ------
-    ValueError
-        Squares of the targets overflow.
+    Without an intercept (`centered` is false) the origin is 0. `robust` takes the
+    median and 1.4826 times the median absolute deviation. ValueError if squares
+    overflow.
     """
     largest = float(np.abs(y).max())
     if largest > LARGEST or 0 < largest < 1 / LARGEST:
@@ -80,19 +61,7 @@ def column_units(
     standardize: bool,
     robust: bool = False,
 ) -> Units:
-    """Units of a target, or of each column of one, about its mean or median.
-
-    Parameters
-    ----------
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-    weight, given, standardize, robust
-        See `units_of`.
-
-    Returns
-    -------
-    Units
-        With arrays of shape (n_outputs,) for several targets.
-    """
+    """Units of a target, or arrays of them for the columns of one; see `units_of`."""
     if y.ndim == 1 or given is not None:
         return units_of(y, weight, given, standardize, True, robust)
     found = [units_of(c, weight, None, standardize, True, robust) for c in y.T]
@@ -114,23 +83,9 @@ def noise_in(units: Units, noise_scale: Any) -> float | str:
 def with_noise_scale(
     given: NoiseLikelihood, scale: float | str, owner: str
 ) -> NoiseLikelihood:
-    """Copy of a shape of noise with the scale that an estimator sets.
+    """Copy of a noise likelihood with the scale that an estimator sets.
 
-    Parameters
-    ----------
-    given : NoiseLikelihood
-    scale : float or "learn"
-    owner : str
-        Name of the estimator, for the message.
-
-    Returns
-    -------
-    NoiseLikelihood
-
-    Raises
-    ------
-    ValueError
-        The given noise has its own scale.
+    Raises ValueError if the given noise has its own scale; `owner` names the estimator.
     """
     if given.noise_scale != type(given)().noise_scale:
         raise ValueError(
@@ -141,10 +96,7 @@ def with_noise_scale(
 
 
 class StandardizedTargetMixin:
-    """Mixin: targets that can be standardized for the fit, intervals in units of y.
-
-    The estimator must implement `predict_quantiles`.
-    """
+    """Mixin: intervals in units of y. A subclass must implement `predict_quantiles`."""
 
     _reads_units = True
 

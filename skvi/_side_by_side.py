@@ -33,18 +33,8 @@ _Task = tuple[Stochastic, Problem, SolverOptions]
 class PosedFit:
     """A fit with its data and its start, ready for a solver.
 
-    Parameters
-    ----------
-    estimator : BaseSupervised
-        Its fitted attributes are set by `keep`.
-    problem : Problem
-        Problem at its start.
-    options : SolverOptions
-    solver : Stochastic
-    first : (Problem, SolverOptions) or None
-        To be solved first, for a better start.
-    seconds : float
-        Elapsed time.
+    `first` is a problem with options to be solved before, for a better start, or None;
+    `seconds` have elapsed.
     """
 
     estimator: BaseSupervised
@@ -60,12 +50,7 @@ class PosedFit:
         return float(self.estimator._work(self.problem.target))
 
     def keep(self, solution: Solution) -> None:
-        """Set the fitted attributes, except slow ones.
-
-        Parameters
-        ----------
-        solution : Solution
-        """
+        """Set the estimator's fitted attributes, except slow ones."""
         start = time.perf_counter()
         estimator = self.estimator
         solution = estimator._refine(self.problem, solution)
@@ -78,17 +63,10 @@ class PosedFit:
 
 
 def can_pose(estimator: Any) -> bool:
-    """Whether fits of an estimator may be members of a stack, by its parameters.
+    """Whether an estimator's parameters allow its fits to be members of a stack.
 
-    Parameters
-    ----------
-    estimator : estimator
-
-    Returns
-    -------
-    bool
-        False also if every iteration is to be reported, or for checkpoints, which
-        belong to one fit.
+    False also if every iteration is to be reported, and with checkpoints, which belong
+    to one fit.
     """
     known = isinstance(estimator, BaseSupervised) and estimator._fits_in_stacks
     if not known or has_callbacks(estimator) or estimator.verbose:
@@ -101,22 +79,8 @@ def pose(
 ) -> PosedFit | None:
     """Perform the part of a fit before its solver.
 
-    Parameters
-    ----------
-    estimator : BaseSupervised
-        An estimator that `can_pose`.
-    X, y : array-like
-    sample_weight : array-like of shape (n_samples,), default=None
-
-    Returns
-    -------
-    PosedFit or None
-        None if it uses another solver, or no stack accepts it.
-
-    Raises
-    ------
-    ValueError
-        As raised by `fit` for these parameters and data.
+    None if its solver is not `Stochastic`, or no stack accepts it. Raises what `fit`
+    would.
     """
     start = time.perf_counter()
     estimator._validate_params()
@@ -139,17 +103,9 @@ def pose(
 
 
 def fit_side_by_side(fits: Sequence[PosedFit]) -> None:
-    """Solve fits in stacks, and set their attributes.
+    """Solve fits in stacks, each as if alone up to rounding, and set their attributes.
 
-    Parameters
-    ----------
-    fits : sequence of PosedFit
-        Each is fitted as it would be alone, up to rounding.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C; unfinished fits are discarded.
+    On Ctrl-C unfinished fits are discarded.
     """
     with raising_interrupts():
         beginners = [fit for fit in fits if fit.first is not None]

@@ -27,9 +27,9 @@ __all__ = ["BaseSupervised"]
 class BaseSupervised(BaseVariational):
     """Base class of estimators with features and targets.
 
-    A subclass must implement `_assemble(data, response)`, the `Model` for the data and
-    the parameters, and `_work(target)`, the multiply-adds of one pass; if targets are
-    not plain numbers, also `_response(y)`, their encoding.
+    A subclass must implement `_assemble(data, response)`, its `Model`, and
+    `_work(target)`, the multiply-adds of one pass; for targets other than numbers also
+    `_response(y)`.
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}

@@ -117,12 +117,10 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return hasattr(self, "posterior_")
 
     def _forget(self) -> dict[str, Any]:
-        """Make the estimator unfitted, so that a failed fit leaves no partial state.
+        """Become unfitted, so that a failed fit leaves no partial state.
 
-        Returns
-        -------
-        dict
-            Attributes of the last fit for `warm_start`; empty if there was none.
+        Returns the attributes of the last fit, for `warm_start`; empty if there was
+        none.
         """
         found = vars(self)
         names = ("posterior_", "classes_", "_hyper")
@@ -132,9 +130,8 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _solve(self, target: Any, before: dict[str, Any], **data: Any) -> None:
         """Check the combination, fit the posterior, set the shared attributes.
 
-        `before` is the result of `_forget`; `data` are "X", "y" and "metadata" as the
-        user gave them, for callbacks. Raises KeyboardInterrupt on Ctrl-C: with all
-        attributes of the best posterior so far, or without any if there is none yet.
+        `before` is from `_forget`; `data` are "X", "y" and "metadata" for callbacks. On
+        Ctrl-C the attributes are those of the best posterior so far, if there is one.
         """
         problem, solver = self._pose(target)
         file = self._checkpoint_file(target, problem, before)
@@ -148,17 +145,9 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         progress.finish(self.lower_bound_)
 
     def _pose(self, target: Any) -> tuple[Problem, Solver]:
-        """Check the combination; return the problem at the family's start, and solver.
+        """Check the combination; return the problem at its start, and the solver.
 
-        Parameters
-        ----------
-        target : Target
-
-        Returns
-        -------
-        problem : Problem
-            On the device of the fit.
-        solver : Solver
+        The problem is on the device of the fit.
         """
         self.objective_.check(self.divergence_, target)
         self.objective_.check_draws(self._draws_per_step(target.n_rows))
@@ -205,13 +194,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return choose_start(solver, problem, options, start)
 
     def _first_phase(self, problem: Problem) -> tuple[Problem, SolverOptions] | None:
-        """Problem solved first by stochastic gradients, for a better start, or None.
-
-        Parameters
-        ----------
-        problem : Problem
-            Problem at the start from `_initialize`.
-        """
+        """Problem solved first by stochastic gradients, for a better start, or None."""
         return None
 
     def _device_work(self, target: Any) -> float:
@@ -287,10 +270,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
     def _compare_with_constant_fit(
         self, found: dict[str, Any], target: Any
     ) -> type[Warning]:
-        """Add the result of `_judge_fit` to the diagnostics of a fitted estimator.
-
-        Returns the category of the warning with their message.
-        """
+        """Add `_judge_fit` to the diagnostics; return the category of its warning."""
         fitted = object.__new__(type(self))  # a copy would use the state of a pickle
         vars(fitted).update(vars(self), **found)
         numbers, message = fitted._judge_fit(target)
@@ -381,7 +361,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         return found
 
     def _judge_fit(self, target: Any) -> tuple[dict[str, float | None], str]:
-        """Compare the fit with a constant: numbers, and a message if it is no better.
+        """Compare with a constant: numbers, and a message if the fit is no better.
 
         Empty for models whose constant fits are usually right.
         """

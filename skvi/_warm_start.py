@@ -18,27 +18,10 @@ __all__ = ["at_last_scales", "continued_state"]
 def continued_state(
     problem: Problem, before: dict[str, Any], classes: ArrayLike, solver: Solver
 ) -> State:
-    """State in which the last fit ended, as far as the family can represent it.
+    """State in which the last fit ended, as far as the next family can represent it.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem of the next fit.
-    before : dict
-        "posterior_", "_hyper" and, for a classifier, "classes_" of the last fit.
-    classes : array-like
-        Classes of the next fit; empty if there are none.
-    solver : Solver
-        That of the next fit.
-
-    Returns
-    -------
-    State
-
-    Raises
-    ------
-    ValueError
-        The last fit had other parameters or classes.
+    `before` holds "posterior_", "_hyper" and for classifiers "classes_" of the last
+    fit. ValueError if its parameters or classes are not those of the next.
     """
     target, posterior = problem.target, problem.posterior
     last = before["posterior_"].layout
@@ -77,17 +60,6 @@ def _single(posterior: Posterior) -> Posterior:
 
 
 def at_last_scales(target: Target, before: dict[str, Any]) -> Target:
-    """Target at the scales that the last fit learned, if it learns as many.
-
-    Parameters
-    ----------
-    target : Target
-    before : dict
-        "_hyper" of the last fit.
-
-    Returns
-    -------
-    Target
-    """
+    """Target at the scales of the last fit's "_hyper", if it learns as many."""
     hyper = torch.from_numpy(before["_hyper"].copy()).to(target.hyper.device)
     return target.at(hyper) if len(hyper) == len(target.hyper) else target
