@@ -96,11 +96,6 @@ class AlphaDivergence(Divergence):
             )
 
     @property
-    def evidence_power(self) -> float | None:
-        """Alpha from 1 on, as for `Renyi`; see `Divergence.evidence_power`."""
-        return float(self.alpha) if self.alpha >= 1 else None
-
-    @property
     def max_variance_ratio(self) -> float:
         """For orders above 1; see `Divergence.max_variance_ratio`."""
         return self.alpha / (self.alpha - 1) if self.alpha > 1 else math.inf

@@ -57,11 +57,6 @@ class Jeffreys(Divergence):
     1.0
     """
 
-    @property
-    def evidence_power(self) -> float:
-        """1: the divergence is KL plus a nonnegative term."""
-        return 1.0
-
     def has_closed_form(self, prior: PriorDensity) -> bool:
         """Whether the prior is normal."""
         return prior.as_normal() is not None

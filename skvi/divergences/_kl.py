@@ -50,11 +50,6 @@ class KL(Divergence):
         self.weight = weight
 
     @property
-    def evidence_power(self) -> float:
-        """1/w, with equality at the posterior of the loss divided by w."""
-        return 1 / self.weight
-
-    @property
     def is_standard(self) -> bool:  # type: ignore[override]
         """Whether the weight is 1."""
         return self.weight == 1

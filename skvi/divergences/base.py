@@ -157,29 +157,6 @@ class Divergence(Component):
     needs_proper_prior = True
 
     @property
-    def evidence_power(self) -> float | None:
-        """Power a of the generalized evidence that an objective bounds.
-
-        For every q ``E_q[loss] + D(q || prior)`` is at least
-        ``-(1/a) log E_prior[exp(-a loss)]``: minus the objective is a lower bound
-        on the evidence of a times the loss, divided by a. That holds if D is at least
-        ``KL(q || prior) / a``, for exact expectations. None if no such bound is known.
-
-        References
-        ----------
-        Knoblauch, Jewson and Damoulas, *Generalized Variational Inference*, the
-        lower bound interpretation.
-
-        Examples
-        --------
-        >>> from skvi.divergences import KL, Renyi
-        >>> KL(weight=0.5).evidence_power, Renyi(1.5).evidence_power
-        (2.0, 1.5)
-        >>> Renyi(0.5).evidence_power  # at most KL / alpha: no bound
-        """
-        return None
-
-    @property
     def max_variance_ratio(self) -> float:
         """Ratio of the variances of q and a normal prior from which D is infinite.
 
