@@ -16,7 +16,6 @@ from skvi.evidence._stepping import (
     tail_shape,
 )
 from skvi.evidence._summarize import CAPPED, LEVEL, ROUNDING
-from skvi.evidence._symmetrized import symmetrized_rows
 from skvi.evidence._table import (
     EXPECTED,
     IF_EXACT,
@@ -100,7 +99,7 @@ def summarize_tempered(
         reason=reason or valid + (CAPPED if is_coarse else ""),
         method="tempering",
         quantity=quantity,
-        table=_table(target, posterior, sides, (below, above), bridge, elbo, generator),
+        table=_table(target, posterior, sides, (below, above), bridge, elbo),
     )
 
 
@@ -173,14 +172,11 @@ def _table(
     both: tuple[Estimate, Estimate],
     bridge: Estimate,
     elbo: NamedBound,
-    generator: torch.Generator,
 ) -> BoundsTable:
     """Every bound with the sense in which it is valid."""
     draws, penalty = sides.draws, -math.log(1 - LEVEL)
     exists = upper_exists(target)
-    symmetrized = symmetrized_rows(target, posterior, draws.chains, generator)
     rows = {"ELBO of q": elbo}
-    rows |= {k: row for k, row in symmetrized.items() if row.direction == "lower"}
     rows["particles"] = NamedBound(*mean_and_error(sides.particles), "lower", EXPECTED)
     # All of R independent estimates exceed log Z + b with probability exp(-R b).
     sure = float(sides.particles.min()) - penalty / len(sides.particles)
@@ -196,5 +192,4 @@ def _table(
         k = min(K_OF_Q, of_q.shape[1])
         rows["IW-EUBO of q"] = upper_row(reverse_bound(of_q, k), exists, k)
         rows["EUBO of q"] = upper_row(reverse_bound(of_q, 1), exists)
-    rows |= {k: row for k, row in symmetrized.items() if row.direction == "upper"}
     return BoundsTable(rows)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 
 from skvi.utils._device import CPU
-from skvi.utils._random import rand
 
 __all__ = ["Symmetry"]
 
@@ -65,28 +64,3 @@ class Symmetry:
                 labels[layer] = labels[layer].amin(0).expand(layer.shape)
             if torch.equal(labels, before):
                 return torch.unique(labels, return_inverse=True)[1]
-
-    def transform(
-        self, theta: torch.Tensor, generator: torch.Generator
-    ) -> torch.Tensor:
-        """Apply a random element of the group.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            The same element for all draws: different parameters of the same functions.
-        """
-        found = theta.clone()
-        for layer in self.units:
-            order = torch.argsort(rand(generator, len(layer)))
-            moved = found[:, layer[order]]
-            if self.flips:
-                signs = torch.where(rand(generator, len(layer), 1) < 0.5, -1.0, 1.0)
-                moved = moved * signs.to(theta.dtype)
-            found[:, layer] = moved
-        return found

@@ -1,15 +1,12 @@
-"""Evidence under symmetries: sums over the group, chains judged by functions."""
+"""Evidence under symmetries: chains judged by functions."""
 
 import math
-from itertools import permutations, product
 
-import numpy as np
 import pytest
 import torch
 
 from benchmarks.evidence_networks import NOISE, small_data, truth
-from skvi.base import NormalForm
-from skvi.evidence import _symmetrized, _tempered
+from skvi.evidence import _tempered
 from skvi.evidence._agreement import invariant_rhat
 from skvi.evidence._estimates import Estimate
 from skvi.evidence._stepping import (
@@ -18,17 +15,16 @@ from skvi.evidence._stepping import (
     ladder_upper,
     tail_shape,
 )
-from skvi.evidence._symmetrized import symmetrized_log_prob, symmetrized_rows
 from skvi.evidence._tempered import TemperedSides
 from skvi.evidence._tempered_result import _why_not
 from skvi.likelihoods import GaussianLikelihood
 from skvi.losses import LogLoss
 from skvi.neural_network import BayesianMLPRegressor
-from skvi.posteriors import MeanFieldNormal
 from skvi.predictors import MLPPredictor
 from skvi.priors import Normal
 from skvi.sampling import Chains
 from skvi.targets import SupervisedTarget
+from tests.groups import random_copy
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -36,105 +32,14 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def make_target(units=2, activation="tanh", seed=0, prior=None):
-    X, y = small_data(activation, units, 1, seed)
-    predictor = MLPPredictor(1, 1, (units,), activation)
-    prior = (prior or Normal()).build(predictor.layout)
+def make_target(units):
+    X, y = small_data("tanh", units, 1, 0)
+    predictor = MLPPredictor(1, 1, (units,), "tanh")
+    prior = Normal().build(predictor.layout)
     data = torch.from_numpy(X), torch.from_numpy(y)
     return SupervisedTarget(
         predictor, GaussianLikelihood(NOISE), LogLoss(), prior, *data
     ).frozen()
-
-
-def random_normal(size, generator, width=0.7):
-    mean = torch.randn(size, generator=generator, dtype=torch.float64)
-    scale = width * torch.rand(size, generator=generator, dtype=torch.float64)
-    return NormalForm(mean, scale + 0.1)
-
-
-def by_enumeration(normal, symmetry, theta):
-    """Log of the mean over all elements of the group."""
-    (units,) = symmetry.units
-    signs = (1.0, -1.0) if symmetry.flips else (1.0,)
-    values = []
-    for order in permutations(range(len(units))):
-        for flips in product(signs, repeat=len(units)):
-            moved = theta.clone()
-            for to, (source, sign) in enumerate(zip(order, flips, strict=True)):
-                moved[:, units[to]] = sign * theta[:, units[source]]
-            values.append(normal.log_prob(moved))
-    return torch.stack(values).logsumexp(0) - math.log(len(values))
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("units", [1, 3])
-def test_sum_over_the_group(units, activation, generator, monkeypatch):
-    """Against all elements, one by one; for many units bounds on it.
-
-    Wrong variants: no signs; the number of permutations left out; an assignment in the
-    place of the upper bound.
-    """
-    predictor = MLPPredictor(2, 1, (units,), activation)
-    size, symmetry = predictor.layout.size, predictor.symmetry
-    normal = random_normal(size, generator)
-    theta = torch.randn(50, size, generator=generator, dtype=torch.float64)
-    expected = by_enumeration(normal, symmetry, theta)
-    low, high = symmetrized_log_prob(normal, symmetry, theta)
-    torch.testing.assert_close(low, expected)
-    torch.testing.assert_close(high, expected)
-    monkeypatch.setattr(_symmetrized, "MAX_EXACT", 0)
-    low, high = symmetrized_log_prob(normal, symmetry, theta)
-    assert bool((low <= expected + 1e-9).all())
-    assert bool((expected <= high + 1e-9).all())
-    if units > 1:
-        assert float((high - low).max()) > 1e-3
-
-
-def test_rows_of_the_symmetrized_posterior_bound_the_truth(generator):
-    """At q on one copy of two distinct units, log |G| is nearly all of the gain.
-
-    Wrong variants: log |G| added to the ELBO of q, or not at all; the sum over G
-    bounded from the other side.
-    """
-    target = make_target(1)
-    value, _, _ = truth("tanh", 1, *(a.numpy() for a in (target.X, target.y)))
-    posterior = MeanFieldNormal().build(target.layout)
-    near = NormalForm(
-        torch.tensor([1.0, 0.5, 1.0, 0.0]).double(), torch.full((4,), 0.4).double()
-    )
-    posterior = posterior.near(near)
-    theta = target.prior.sample(200_000, generator)
-    log_joint = target.log_joint_batched(theta)
-    weights = torch.softmax(log_joint - target.prior.log_prob(theta), 0)
-    chosen = torch.multinomial(weights, 6400, replacement=True, generator=generator)
-    kept = theta[chosen].reshape(64, 100, -1), log_joint[chosen].reshape(64, 100)
-    rows = symmetrized_rows(target, posterior, Chains(*kept, 1.0), generator)
-    assert len(rows) == 4
-    for row in rows.values():
-        sign = 1 if row.direction == "lower" else -1
-        assert sign * (row.value - value) < 4 * row.standard_error
-    draw = posterior.draw(20_000, generator)
-    plain = target.log_joint_batched(draw.theta) - draw.log_q
-    elbo, error = float(plain.mean()), float(plain.std()) / len(plain) ** 0.5
-    row = rows["ELBO of symmetrized q"]
-    gain, error = row.value - elbo, 4 * math.hypot(error, row.standard_error)
-    assert -error < gain < math.log(2) + error
-
-
-def test_no_rows_where_the_prior_tells_units_apart(generator):
-    posterior = MeanFieldNormal().build(make_target().layout)
-    chains = Chains(torch.zeros(2, 8, 7).double(), torch.zeros(2, 8).double(), 1.0)
-    assert symmetrized_rows(make_target(), posterior, chains, generator)
-    prior = MeanFieldNormal().build(make_target().layout)
-    prior = prior.near(random_normal(7, generator)).as_normal()
-
-    class Lopsided(SupervisedTarget):
-        def log_joint(self, theta, rows=None):
-            return prior.log_prob(theta)
-
-    target = make_target()
-    target.__class__ = Lopsided
-    assert not symmetrized_rows(target, posterior, chains, generator)
 
 
 def test_chains_in_other_copies_agree(generator):
@@ -143,7 +48,7 @@ def test_chains_in_other_copies_agree(generator):
     symmetry, center = target.symmetry, torch.tensor([1.5, -1, 0.5, 0.3, 1, -1, 0.2])
     noise = 0.1 * torch.randn(8, 50, 7, generator=generator, dtype=torch.float64)
     theta = torch.stack(
-        [symmetry.transform(chain, generator) for chain in center + noise]
+        [random_copy(symmetry, chain, generator) for chain in center + noise]
     )
     log_joint = target.log_joint(theta.flatten(0, 1)).reshape(8, 50)
     chains = Chains(theta, log_joint, 1.0)
@@ -230,9 +135,6 @@ def test_small_networks(activation, units, monkeypatch):
     assert bounds.reliable, bounds.reason
     assert low < value < high < low + 1.5
     assert bounds.table["particles"].value < value + 4 * bounds.lower_se
-    if activation == "tanh":
-        row = bounds.table["ELBO of symmetrized q"]
-        assert row.value - bounds.table["ELBO of q"].value < np.log(2) + 0.5
 
 
 def test_seconds_are_a_limit_of_tempering():

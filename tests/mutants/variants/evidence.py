@@ -398,27 +398,6 @@ VARIANTS = [
         "the lower side has the draws of the upper one",
     ),
     _v(
-        "symmetrized-without-the-order",
-        "_symmetrized.py",
-        "rest = rest - symmetry.log_order",
-        "rest = rest - 0.0",
-        "a sum over the group in the place of the mean",
-    ),
-    _v(
-        "symmetrized-without-signs",
-        "_symmetrized.py",
-        "    if symmetry.flips:\n        terms",
-        "    if False:\n        terms",
-        "flips of signs left out",
-    ),
-    _v(
-        "symmetrized-upper-is-an-assignment",
-        "_symmetrized.py",
-        "return rest + _best_assignment(terms), rest + high",
-        "return rest + _best_assignment(terms), rest + _best_assignment(terms)",
-        "the best assignment as an upper bound on a permanent",
-    ),
-    _v(
         "rhat-of-weights",
         "_agreement.py",
         "return disagreement(torch.cat([log_joint, values], 2))",
