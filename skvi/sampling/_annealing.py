@@ -28,71 +28,20 @@ N_MOVES = 3
 class AnnealedPath:
     """Densities ``r^(1 - beta) p(D, theta)^beta`` and moves between them, frozen.
 
-    Annealed importance sampling (Neal 2001): a draw of the normal r is moved along
-    the path by Hamiltonian trajectories, each of which leaves its density invariant.
-    From draws of the posterior the same path is traversed backwards (bidirectional
-    Monte Carlo; Grosse, Ghahramani and Adams 2015).
-
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        r, which also whitens the space.
-    betas : tuple of float
-        Ascending, from 0 to 1, T + 1 of them.
-    steps : tuple of float
-        Step sizes at the inner betas, T - 1 of them, in whitened units.
-
-    Notes
-    -----
-    The expectation of the exponentials of forward weights is Z, that of the negative
-    reverse weights 1/Z if the starts are exact draws of the posterior, at every T
-    and every step size. Both require settings that do not depend on the draws:
-    `tune_path` tunes a path with separate draws.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import AnnealedPath
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> far = NormalForm(torch.tensor([3.0]).double(), torch.ones(1).double())
-    >>> path = AnnealedPath(Bell(), far, tuple(torch.linspace(0, 1, 51)), (0.5,) * 49)
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> draws = path.forward(500, generator)
-    >>> round(float(draws.log_weights.exp().mean().log()), 1)
-    0.9
+    Annealed importance sampling (Neal 2001) and its reverse (Grosse, Ghahramani and
+    Adams 2015). Unbiased for Z only if the path does not depend on the draws.
     """
 
     target: Target
-    normal: NormalForm
-    betas: tuple[float, ...]
-    steps: tuple[float, ...]
+    normal: NormalForm  # r, which also whitens the space
+    betas: tuple[float, ...]  # T + 1, ascending from 0 to 1
+    steps: tuple[float, ...]  # T - 1 step sizes at the inner betas, whitened
 
     @torch.no_grad()
     def forward(
         self, n_chains: int, generator: torch.Generator, report: Report = silent
     ) -> WeightedDraws:
-        """Draw from the normal and move to the target.
-
-        Parameters
-        ----------
-        n_chains : int
-            S.
-        generator : torch.Generator
-        report : callable, default=silent
-            Called after every level with a description and the completed fraction.
-
-        Returns
-        -------
-        WeightedDraws
-            Independent draws, with the weights of their entire paths.
-        """
+        """Move independent draws of the normal to the target; path weights."""
         theta = self.normal.sample(n_chains, generator)
         state = State(self.target, self.normal, theta)
         return self._along(state, range(1, len(self.betas)), generator, +1, report)
@@ -101,19 +50,10 @@ class AnnealedPath:
     def reverse(
         self, theta: torch.Tensor, generator: torch.Generator, report: Report = silent
     ) -> torch.Tensor:
-        """Move draws of the posterior back to the normal.
+        """Move draws of the posterior, (S, P), back to the normal: log weights, (S,).
 
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-        generator : torch.Generator
-        report : callable, default=silent
-            As in `forward`.
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            Log weights in nats, of the same sign as forward ones.
+        In nats and of the same sign as forward ones: the mean of exp(-log weights) is
+        1/Z if the starts are exact draws of the posterior.
         """
         state = State(self.target, self.normal, theta)
         levels = range(len(self.betas) - 1, 0, -1)
@@ -140,16 +80,7 @@ class AnnealedPath:
         return WeightedDraws(state.theta(), total)
 
     def refined(self, factor: int) -> "AnnealedPath":
-        """Return the path with every interval divided into equal parts.
-
-        Parameters
-        ----------
-        factor : int
-
-        Returns
-        -------
-        AnnealedPath
-        """
+        """Return the path with every interval divided into equal parts."""
         betas = _divide(self.betas, factor)
         # The end points take the step sizes of their neighbors.
         steps = (self.steps[:1] or (0.5,)) + self.steps + (self.steps[-1:] or (0.5,))
@@ -176,47 +107,10 @@ def _move(state: State, step: float, generator: torch.Generator) -> float:
 def tune_path(
     target: Target, normal: NormalForm, generator: torch.Generator, n_chains: int = 128
 ) -> tuple[AnnealedPath, torch.Tensor]:
-    """Choose temperatures and step sizes with a population of draws.
+    """Choose temperatures and step sizes with a population, resampled at each level.
 
-    The population is resampled at each level, and levels are spaced such that 70 % of
-    its draws remain effective.
-
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        Normal from which paths start, over all P parameters; factorized or full.
-    generator : torch.Generator
-    n_chains : int, default=128
-        Size of the population.
-
-    Returns
-    -------
-    path : AnnealedPath
-        Coarse: the log weights vary by about 0.4 per level.
-    theta : Tensor of shape (n_chains, P)
-        The final population: approximate draws of the posterior.
-
-    Raises
-    ------
-    ValueError
-        The log joint density is not finite at any draw.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import tune_path
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> far = NormalForm(torch.tensor([9.0]).double(), torch.ones(1).double())
-    >>> path, theta = tune_path(Bell(), far, torch.Generator().manual_seed(0))
-    >>> len(path.betas) > 5, abs(float(theta.mean())) < 1
-    (True, True)
+    Returns a coarse path, whose log weights vary by about 0.4 per level, and the last
+    population, (n_chains, P): approximate draws of the posterior.
     """
     state = State(target, normal, normal.sample(n_chains, generator))
     betas, steps, log_step = [0.0], [], math.log(0.5)

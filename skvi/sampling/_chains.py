@@ -31,27 +31,11 @@ WARM_UP_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.01, 1.0, 1.0, 1.0, 0.1)
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Draws of many chains, after warm-up.
+    """Draws of many chains, after warm-up."""
 
-    Parameters
-    ----------
-    theta : Tensor of shape (n_chains, n_iterations, P)
-    log_joint : Tensor of shape (n_chains, n_iterations)
-        In nats.
-    acceptance : float
-        Mean acceptance probability.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import Chains
-    >>> Chains(torch.zeros(4, 10, 1), torch.zeros(4, 10), 0.8).acceptance
-    0.8
-    """
-
-    theta: torch.Tensor
-    log_joint: torch.Tensor
-    acceptance: float
+    theta: torch.Tensor  # (n_chains, n_iterations, P)
+    log_joint: torch.Tensor  # (n_chains, n_iterations), in nats
+    acceptance: float  # mean acceptance probability
 
     @property
     def rhat(self) -> float:
@@ -64,31 +48,12 @@ class Chains:
         return disagreement(torch.cat([theta, log_joint[..., None]], 2))
 
     def last(self, n_iterations: int) -> "Chains":
-        """Return the last iterations.
-
-        Parameters
-        ----------
-        n_iterations : int
-
-        Returns
-        -------
-        Chains
-        """
+        """Return the last iterations."""
         theta, value = self.theta[:, -n_iterations:], self.log_joint[:, -n_iterations:]
         return Chains(theta, value, self.acceptance)
 
     def followed_by(self, later: "Chains") -> "Chains":
-        """Join the draws of two runs of the same chains.
-
-        Parameters
-        ----------
-        later : Chains
-            Of the run that came next.
-
-        Returns
-        -------
-        Chains
-        """
+        """Join the draws of two successive runs of the same chains."""
         first, second = self.theta.shape[1], later.theta.shape[1]
         accepted = first * self.acceptance + second * later.acceptance
         return Chains(
@@ -101,44 +66,9 @@ class Chains:
 class HamiltonianChains:
     """Hamiltonian Monte Carlo, one chain for each start, vectorized over chains.
 
-    Positions are whitened by a normal close to the posterior, so that one step size
-    suits all directions. The warm-up tunes it by stochastic approximation to an
-    acceptance of 0.8; then it is fixed, so that the retained draws are those of an
-    exact Markov chain.
-
-    Parameters
-    ----------
-    target : Target
-    starts : Tensor of shape (n_chains, P)
-        Overdispersed, so that `Chains.rhat` can detect whether the chains have mixed.
-    normal : NormalForm
-        Whitens the space.
-    generator : torch.Generator
-    path_length : float, default=1.6
-        Mean length of a path in whitened units: about a quarter of a period of
-        a standard normal, which makes successive draws nearly independent.
-    report : callable, default=silent
-        Called after every move with a description and the completed fraction.
-    jump : Proposal, default=None
-        Offers every chain an independent draw after each trajectory, so that chains can
-        move between modes that it covers. It must be fixed.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import NormalForm
-    >>> from skvi.sampling import HamiltonianChains
-    >>> from skvi.targets import Target
-    >>> class StandardNormal(Target):
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> unit = NormalForm(torch.zeros(1).double(), torch.ones(1).double())
-    >>> starts = torch.linspace(-5, 5, 32).double()[:, None]
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> sampler = HamiltonianChains(StandardNormal(), starts, unit, generator)
-    >>> chains = sampler.warm_up(100).run(100)
-    >>> 0.9 < float(chains.theta.std()) < 1.1
-    True
+    The space is whitened by a normal near the posterior. The step size is tuned in the
+    warm-up (acceptance 0.8), then fixed. A `jump` offers independent draws of a fixed
+    proposal, to change modes. R-hat needs overdispersed starts.
     """
 
     @torch.no_grad()
@@ -171,15 +101,7 @@ class HamiltonianChains:
     def warm_up(self, n_iter: int, deadline: float = math.inf) -> "HamiltonianChains":
         """Move the chains and tune the step size.
 
-        Parameters
-        ----------
-        n_iter : int
-        deadline : float, default=inf
-            Reading of `time.monotonic` at which half of the iterations have to do.
-
-        Returns
-        -------
-        self
+        After the deadline (`time.monotonic`) half of the iterations suffice.
         """
         log_step, log_mean = math.log(self.step), math.log(self.step)
         kept, jumped = _Recorder(), 0.0
@@ -207,17 +129,9 @@ class HamiltonianChains:
 
     @torch.no_grad()
     def run(self, n_iter: int, deadline: float = math.inf) -> Chains:
-        """Move the chains with everything frozen, and keep the draws.
+        """Move the chains with everything fixed, and keep the draws.
 
-        Parameters
-        ----------
-        n_iter : int
-        deadline : float, default=inf
-            Reading of `time.monotonic` at which to stop after at least 20 iterations.
-
-        Returns
-        -------
-        Chains
+        Stops at the deadline (`time.monotonic`), after at least 20 iterations.
         """
         kept = _Recorder()
         for i in range(n_iter):

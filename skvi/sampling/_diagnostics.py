@@ -23,36 +23,10 @@ def khat_limit(n_draws: int) -> float:
 
 
 def pareto_khat(log_weights: torch.Tensor) -> float:
-    """Shape of the generalized Pareto tail of importance weights.
+    """Shape k of the generalized Pareto tail of weights; their logs up to a constant.
 
-    The weights have about 1/k finite moments: above 0.5 the variance is
-    infinite, above 1 the mean.
-
-    Parameters
-    ----------
-    log_weights : Tensor of shape (S,)
-        In nats, up to a constant.
-
-    Returns
-    -------
-    float
-        ``inf`` if fewer than 5 weights are in the tail, or one is not finite; ``-inf``
-        if all weights are equal. For nearly constant weights, the shape of their small
-        differences.
-
-    References
-    ----------
-    Zhang and Stephens (2009), *A new and efficient estimation method for the
-    generalized Pareto distribution*; tail size and prior as in Vehtari et al.
-    (2024), *Pareto smoothed importance sampling*.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import pareto_khat
-    >>> uniform = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
-    >>> 0.5 < pareto_khat(-0.7 * uniform.log()) < 0.9
-    True
+    Weights have about 1/k finite moments. ``inf`` with fewer than 5 weights in the
+    tail, ``-inf`` if all are equal. Zhang and Stephens (2009); Vehtari et al. (2024).
     """
     n = len(log_weights)
     n_tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
@@ -83,35 +57,10 @@ def _fit_pareto_shape(x: np.ndarray) -> float:
 
 
 def split_rhat(values: torch.Tensor) -> float:
-    """Largest rank-normalized split-R-hat over quantities: near 1 where chains agree.
+    """Largest rank-normalized split-R-hat of m quantities, (n_chains, n_iter, m).
 
-    The larger one of two for each quantity: of its ranks, so that heavy tails do not
-    hide a shift, and of the ranks of its distance from the median, so that chains of
-    other widths disagree, too.
-
-    Parameters
-    ----------
-    values : Tensor of shape (n_chains, n_iterations, m)
-        Values of m quantities.
-
-    Returns
-    -------
-    float
-        ``inf`` for fewer than 4 iterations, or if a value is not finite.
-
-    References
-    ----------
-    Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), *Rank-normalization,
-    folding, and localization: an improved R-hat for assessing convergence of MCMC*,
-    equations 13 to 15 and section 4.2.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import split_rhat
-    >>> chains = torch.randn(8, 100, 2, generator=torch.Generator().manual_seed(0))
-    >>> round(split_rhat(chains), 1)
-    1.0
+    Of the ranks, and of the ranks of distances from the median; ``inf`` for fewer than
+    4 iterations. Vehtari et al. (2021), equations 13 to 15 and section 4.2.
     """
     half = values.shape[1] // 2
     if half < 2 or not bool(torch.isfinite(values).all()):
@@ -125,24 +74,7 @@ def split_rhat(values: torch.Tensor) -> float:
 def disagreement(values: torch.Tensor) -> float:
     """Larger one of `split_rhat` and of the same without ranks.
 
-    Ranks of many chains hide how far away a single one of them is: one of 64 that
-    stays in a mode of its own would pass.
-
-    Parameters
-    ----------
-    values : Tensor of shape (n_chains, n_iterations, m)
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import disagreement
-    >>> chains = torch.randn(8, 100, 2, generator=torch.Generator().manual_seed(0))
-    >>> round(disagreement(chains), 1)
-    1.0
+    Ranks of many chains hide how far away a single chain is, in a mode of its own.
     """
     ranked = split_rhat(values)
     if not math.isfinite(ranked):
@@ -181,25 +113,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def effective_sample_size(values: torch.Tensor) -> torch.Tensor:
-    """Effective number of independent draws of the chains, for each quantity.
+    """Effective number of independent draws of chains, (m,), at most all of them.
 
-    Parameters
-    ----------
-    values : Tensor of shape (n_chains, n_iterations, m)
-
-    Returns
-    -------
-    Tensor of shape (m,)
-        From the variance of chain means, when there are many chains: the ratio of
-        the pooled variance to it. At most the number of draws.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import effective_sample_size
-    >>> chains = torch.randn(64, 50, 1, generator=torch.Generator().manual_seed(0))
-    >>> bool(effective_sample_size(chains) > 1000)
-    True
+    Ratio of the pooled variance to that of the chain means: many chains are needed.
     """
     n_chains, n_iter = values.shape[:2]
     total = values.reshape(-1, values.shape[2]).var(0)

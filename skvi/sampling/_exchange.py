@@ -23,27 +23,12 @@ MAX_KEPT, LEAST_SWEEPS = 2**24, 20
 
 @dataclass(frozen=True, eq=False)
 class LadderDraws:
-    """Draws of all densities of a ladder, from systems of chains.
-
-    Parameters
-    ----------
-    ladder : Ladder
-    log_weights : Tensor of shape (L, M, T)
-        Log weights of M independent systems after each of T sweeps, in nats.
-    chains : Chains
-        The draws of the target, thinned if there are many.
-    round_trips : float
-        Number of times a replica moved from r to the target, per system.
-
-    Examples
-    --------
-    See `ReplicaExchange`.
-    """
+    """Draws of all densities of a ladder, from M systems of chains."""
 
     ladder: Ladder
-    log_weights: torch.Tensor
-    chains: Chains
-    round_trips: float
+    log_weights: torch.Tensor  # (L, M, T) after each of T sweeps, in nats
+    chains: Chains  # the draws of the target, thinned if there are many
+    round_trips: float  # times a replica went from r to the target, per system
 
     @property
     def n_sweeps(self) -> int:
@@ -51,17 +36,7 @@ class LadderDraws:
         return self.log_weights.shape[2]
 
     def followed_by(self, later: "LadderDraws") -> "LadderDraws":
-        """Join the draws of two runs of the same chains.
-
-        Parameters
-        ----------
-        later : LadderDraws
-            Of the run that came next.
-
-        Returns
-        -------
-        LadderDraws
-        """
+        """Join the draws of two successive runs of the same chains."""
         return LadderDraws(
             later.ladder,
             torch.cat([self.log_weights, later.log_weights], 2),
@@ -73,44 +48,9 @@ class LadderDraws:
 class ReplicaExchange:
     """Hamiltonian chains at all temperatures of a ladder, which are exchanged.
 
-    A system is one chain for each density of the ladder. At beta = 0 every sweep draws
-    anew, so that replicas that arrive at the target are independent of the start of the
-    system: modes that no chain of the target could leave are left through the prior.
-
-    Parameters
-    ----------
-    ladder : Ladder
-    starts : Tensor of shape (L, M, P)
-        Whitened positions of M systems.
-    generator : torch.Generator
-    orbits : Tensor of int of shape (P,), default=None
-        Orbit of each parameter; parameters in one orbit share their step sizes.
-    report : callable, default=silent
-
-    References
-    ----------
-    Geyer (1991), *Markov chain Monte Carlo maximum likelihood*; Syed, Bouchard-Côté,
-    Deligiannidis and Doucet (2022), *Non-reversible parallel tempering: a scalable
-    highly parallel MCMC scheme*.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import ReplicaExchange, tune_ladder
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> far = NormalForm(torch.tensor([9.0]).double(), torch.ones(1).double())
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> pilot = tune_ladder(Bell(), far, generator)
-    >>> sampler = ReplicaExchange(pilot.ladder, pilot.populations[:, :16], generator)
-    >>> draws = sampler.warm_up(50).run(200)
-    >>> 0.9 < float(draws.chains.theta.std()) < 1.1, draws.round_trips > 1
-    (True, True)
+    Each of M systems has a chain per density; starts (L, M, P) are whitened. At beta =
+    0 every sweep draws anew, so that chains leave modes through the prior. Geyer
+    (1991); Syed, Bouchard-Côté, Deligiannidis and Doucet (2022).
     """
 
     @torch.no_grad()
@@ -136,17 +76,9 @@ class ReplicaExchange:
 
     @torch.no_grad()
     def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
-        """Run the chains and tune their step sizes, which are stored in `ladder`.
+        """Run the chains and tune the step sizes of `ladder`.
 
-        Parameters
-        ----------
-        n_sweeps : int
-        deadline : float, default=inf
-            Value of `time.monotonic` after which half of the sweeps have to suffice.
-
-        Returns
-        -------
-        self
+        After the deadline (`time.monotonic`) half of the sweeps suffice.
         """
         steps = self.ladder.steps
         log_scales = torch.zeros_like(steps[:, 0])
@@ -179,15 +111,7 @@ class ReplicaExchange:
     def run(self, n_sweeps: int, deadline: float = math.inf) -> LadderDraws:
         """Run the chains with all settings fixed, and keep their draws.
 
-        Parameters
-        ----------
-        n_sweeps : int
-        deadline : float, default=inf
-            Value of `time.monotonic` after which to stop, but not before 20 sweeps.
-
-        Returns
-        -------
-        LadderDraws
+        Stops at the deadline (`time.monotonic`), after at least 20 sweeps.
         """
         size, n = self.ladder.normal.size, self.n_systems
         thin = max(1, math.ceil(n_sweeps * n * size / MAX_KEPT))

@@ -32,42 +32,13 @@ SHAPES = ((5, 1.0), (40, 1.0), (12, 1.25), (5, 1.25), (5, 1.5))
 
 @dataclass(frozen=True, eq=False)
 class StudentT:
-    """Multivariate Student-t proposal.
+    """Multivariate Student-t proposal."""
 
-    Parameters
-    ----------
-    normal : NormalForm
-        Location and covariance.
-    df : int, default=12
-        Degrees of freedom.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import NormalForm
-    >>> from skvi.sampling import StudentT
-    >>> proposal = StudentT(NormalForm(torch.zeros(2), torch.ones(2)))
-    >>> round(float(proposal.log_prob(torch.zeros(1, 2))[0]), 4)
-    -1.8379
-    """
-
-    normal: NormalForm
+    normal: NormalForm  # location and covariance
     df: int = DEGREES_OF_FREEDOM
 
     def sample(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draw from the proposal.
-
-        Parameters
-        ----------
-        n_draws : int
-            S.
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            Independent draws.
-        """
+        """Independent draws, (S, P)."""
         eps = randn(generator, n_draws, self.normal.size)
         chi2 = -2 * torch.log1p(-rand(generator, n_draws, self.df // 2)).sum(1)
         if self.df % 2:
@@ -75,17 +46,7 @@ class StudentT:
         return self.normal.transform(eps * (self.df / chi2).sqrt()[:, None])
 
     def log_prob(self, theta: torch.Tensor) -> torch.Tensor:
-        """Log density at points.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In nats, with the normalizing constant.
-        """
+        """Log density at points, (S, P) -> (S,), with the normalizing constant."""
         df, size = self.df, self.normal.size
         squared = self.normal.whiten(theta - self.normal.mean).square().sum(1)
         constant = (
@@ -101,24 +62,11 @@ class StudentT:
 class WeightedDraws:
     """Draws of a proposal with their log weights ``log_joint - log_proposal``.
 
-    Parameters
-    ----------
-    theta : Tensor of shape (S, P)
-    log_weights : Tensor of shape (S,)
-        In nats. The mean of their exponentials is an unbiased estimate of Z, the
-        integral of the joint density.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.sampling import WeightedDraws
-    >>> draws = WeightedDraws(torch.zeros(4, 1), torch.zeros(4))
-    >>> draws.ess
-    4.0
+    The mean of the exponentials is an unbiased estimate of Z, the evidence.
     """
 
-    theta: torch.Tensor
-    log_weights: torch.Tensor
+    theta: torch.Tensor  # (S, P)
+    log_weights: torch.Tensor  # (S,), in nats
 
     @property
     def weights(self) -> torch.Tensor:
@@ -136,14 +84,7 @@ class WeightedDraws:
         return pareto_khat(self.log_weights)
 
     def moments(self) -> NormalForm | None:
-        """Weighted mean and full covariance.
-
-        Returns
-        -------
-        NormalForm or None
-            Self-normalized estimates: consistent, with a bias of O(1/S). None if the
-            covariance is degenerate.
-        """
+        """Weighted mean and full covariance; None if degenerate. Bias of O(1/S)."""
         w = self.weights
         mean = w @ self.theta
         centered = self.theta - mean
@@ -153,23 +94,7 @@ class WeightedDraws:
 
 
 def draw_limit(n_params: int) -> int:
-    """Return the maximum number of draws in memory: 131,072, and at most 1 GiB.
-
-    Parameters
-    ----------
-    n_params : int
-        P.
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> from skvi.sampling import draw_limit
-    >>> draw_limit(31), draw_limit(50_000)
-    (131072, 2684)
-    """
+    """Return the maximum number of draws in memory: 131,072, and at most 1 GiB."""
     return max(min(MAX_DRAWS, MAX_ELEMENTS // n_params), MIN_DRAWS)
 
 
@@ -182,38 +107,8 @@ def draw_weighted(
 ) -> WeightedDraws:
     """Draw from a proposal and weight by the target's log joint density.
 
-    Parameters
-    ----------
-    target : Target
-    proposal : StudentT or another density with `sample`
-    n_draws : int
-        S.
-    generator : torch.Generator
-    deadline : float, default=inf
-        Reading of `time.monotonic` after which no further batch is begun: there are
-        then fewer draws, at least 512 of them or S.
-
-    Returns
-    -------
-    WeightedDraws
-        Log weights in nats, with all constants; ``-inf`` outside the support.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import StudentT, draw_weighted
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> proposal = StudentT(NormalForm(torch.zeros(1), torch.ones(1)))
-    >>> draws = draw_weighted(Bell(), proposal, 4000, generator)
-    >>> round(float(draws.log_weights.exp().mean().log()), 1)
-    0.9
+    Weights are ``-inf`` outside the support. No further batch is begun after the
+    deadline (`time.monotonic`); there are at least 512 draws, or all of them.
     """
     if deadline < math.inf and n_draws > BATCH:
         return _in_batches(target, proposal, n_draws, generator, deadline)
@@ -251,44 +146,8 @@ def adapt_proposal(
 ) -> tuple[StudentT, WeightedDraws]:
     """Fit a Student-t to the target, from a normal near it.
 
-    Each round moves location and covariance to the weighted moments of the last draws,
-    as long as this increases the effective sample size.
-
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        Start, over all P parameters.
-    generator : torch.Generator
-    n_draws : int, default=4096
-        Number of draws per round.
-    n_rounds : int, default=3
-        At most.
-    deadline : float, default=inf
-        Reading of `time.monotonic` after which no other proposal is tried.
-
-    Returns
-    -------
-    proposal : StudentT
-    pilot : WeightedDraws
-        Draws from this proposal; used in the fit, and therefore not for estimates.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import adapt_proposal
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> far = NormalForm(torch.tensor([2.0]).double(), torch.tensor([3.0]).double())
-    >>> proposal, pilot = adapt_proposal(Bell(), far, generator)
-    >>> round(abs(float(proposal.normal.mean)), 1), pilot.ess > 3000
-    (0.0, True)
+    Each round takes the weighted moments of the last draws, while this increases the
+    effective sample size. The returned draws chose the proposal: estimates need others.
     """
     best = StudentT(normal)
     pilot = draw_weighted(target, best, n_draws, generator)
@@ -322,7 +181,7 @@ def badness(draws: WeightedDraws) -> float:
 def tail_score(relative_variance: float, khat: float) -> float:
     """Score weights, lower is better: a log cost in draws, plus one for the tail.
 
-    A tail of Pareto k = 1 counts as much as 2.7 times the draws: a light tail is worth
-    some efficiency, since standard errors are reliable only with it.
+    A tail of Pareto k = 1 counts as much as 2.7 times the draws: standard errors are
+    reliable only with a light one.
     """
     return math.log1p(relative_variance) + max(khat, 0.0)

@@ -34,14 +34,7 @@ N_CELLS, N_HALVES, N_DEVIATIONS = 12, 100, 12
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Mixture of densities.
-
-    Parameters
-    ----------
-    components : sequence of Proposal
-    weights : Tensor of shape (K,)
-        Positive, of sum 1.
-    """
+    """Mixture of densities, whose weights, (K,), are positive and have sum 1."""
 
     components: Sequence[Proposal]
     weights: torch.Tensor
@@ -74,14 +67,7 @@ class Mixture:
 
 
 class _Stack:
-    """Dense normals and Student-t, whose densities are one product of matrices.
-
-    Parameters
-    ----------
-    components : list of NormalForm or StudentT
-    normals : list of NormalForm
-        Theirs.
-    """
+    """Dense normals and Student-t, whose densities are one product of matrices."""
 
     def __init__(
         self, components: Sequence[Proposal], normals: list[NormalForm]
@@ -120,15 +106,7 @@ class _Stack:
 
 
 class CellDensity:
-    """Piecewise constant density on the line.
-
-    Parameters
-    ----------
-    edges : Tensor of shape (M + 1,)
-        Ascending.
-    log_heights : Tensor of shape (M,)
-        Up to a constant.
-    """
+    """Density on the line, constant between the M + 1 ascending edges."""
 
     def __init__(self, edges: torch.Tensor, log_heights: torch.Tensor) -> None:
         self.edges, self.widths = edges, edges.diff()
@@ -152,23 +130,9 @@ class CellDensity:
 class SpikeAndNormal:
     """Some coordinates from prior times likelihood, the others normal given them.
 
-    The coordinates T have independent densities that approximate the prior times a
-    normal factor: the likelihood at T = 0. The rest given T has the conditional density
-    of a normal, or of a Student-t with its location and scale.
-
-    Parameters
-    ----------
-    prior : BuiltPrior
-        With `has_log_prob_terms`, so that its coordinates are independent.
-    normal : NormalForm
-        Normal approximation of the likelihood, over all P parameters.
-    where : Tensor of int of shape (t,)
-        The coordinates T.
-    df : int, default=None
-        Degrees of freedom of the others; None is normal.
-    width : float, default=1.0
-        Standard deviations of the normal factors, and of the others, in units of those
-        of `normal`.
+    The coordinates `where` (t,) have independent densities: prior times the
+    likelihood's normal factor at 0, wider by `width`. The others are normal given
+    these, or Student-t. The prior needs `has_log_prob_terms`.
     """
 
     def __init__(
@@ -254,14 +218,9 @@ def _edges(center: float, deviation: float) -> torch.Tensor:
 def fit_weights(
     log_terms: torch.Tensor, log_importance: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Weights that maximize the (weighted) likelihood, by expectation maximization.
+    """Weights of maximum (weighted) likelihood, (K,), by expectation maximization.
 
-    Parameters
-    ----------
-    log_terms : Tensor of shape (S, K)
-        Log densities of the components at draws.
-    log_importance : Tensor of shape (S,), default=None
-        Log weights of the draws; None weights them equally.
+    From log densities of the components at draws, (S, K).
     """
     n, n_components = log_terms.shape
     importance = log_terms.new_full((n,), 1 / n, dtype=torch.float64)
@@ -292,28 +251,10 @@ def adapt_mixture(
     n_draws: int = 4096,
     n_rounds: int = 2,
 ) -> tuple[Mixture, WeightedDraws]:
-    """Fit the weights of a mixture to a target (population Monte Carlo).
+    """Fit the weights of a mixture to a target, each at least 0.02.
 
-    Parameters
-    ----------
-    target : Target
-    components : sequence of Proposal
-    generator : torch.Generator
-    n_draws : int, default=4096
-        Per round.
-    n_rounds : int, default=2
-
-    Returns
-    -------
-    mixture : Mixture
-        All weights are at least 0.02.
-    pilot : WeightedDraws
-        Draws from this mixture, which must not be used for estimates.
-
-    References
-    ----------
-    Cappé, Douc, Guillin, Marin and Robert (2008), *Adaptive importance sampling in
-    general mixture classes*.
+    Population Monte Carlo (Cappé, Douc, Guillin, Marin and Robert 2008). The draws were
+    used in the fit, so that they must not be used for estimates.
     """
     n, device = len(components), generator.device
     equal = torch.full((n,), 1 / n, dtype=torch.float64, device=device)

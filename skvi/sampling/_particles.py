@@ -33,22 +33,13 @@ LEAST_SCALE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class LadderPilot:
-    """A tuned ladder, and the draws used for tuning.
+    """A tuned ladder, and some 32 draws of each density from its population.
 
-    Parameters
-    ----------
-    ladder : Ladder
-    populations : Tensor of shape (L, m, P)
-        Whitened positions, approximate draws of each density: about 32 of the
-        population, far apart in it, because neighbors have common ancestors.
-
-    Examples
-    --------
-    See `tune_ladder`.
+    They are far apart in the population: neighbors have common ancestors.
     """
 
     ladder: Ladder
-    populations: torch.Tensor
+    populations: torch.Tensor  # (L, m, P), whitened
 
 
 @torch.no_grad()
@@ -62,44 +53,8 @@ def tune_ladder(
 ) -> LadderPilot:
     """Choose temperatures and step sizes with a resampled population of draws.
 
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        Normal from which the ladder starts, over all P parameters.
-    generator : torch.Generator
-    n_draws : int, default=256
-        Size of the population.
-    orbits : Tensor of int of shape (P,), default=None
-        Parameters with the same number are equivalent by symmetry, and share their step
-        sizes. None: no two are equivalent.
-    report : callable, default=silent
-
-    Returns
-    -------
-    LadderPilot
-        Neighbors of the ladder keep about 60 % of draws effective.
-
-    Raises
-    ------
-    ValueError
-        The log joint density is not finite at any draw.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import tune_ladder
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> far = NormalForm(torch.tensor([9.0]).double(), torch.ones(1).double())
-    >>> pilot = tune_ladder(Bell(), far, torch.Generator().manual_seed(0))
-    >>> pilot.ladder.size > 5, float(pilot.ladder.betas[-1])
-    (True, 1.0)
+    About 60 % of the draws stay effective from a density to the next. Parameters with
+    the same number in `orbits` (P,) are equivalent by symmetry and share step sizes.
     """
     size = normal.size
     orbits = torch.arange(size, device=CPU) if orbits is None else orbits
@@ -143,19 +98,10 @@ def tune_ladder(
 
 
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
-    """Conditional scale of each coordinate given all others, from gradients at draws.
+    """Scales of coordinates given all others, (L, P); squared gradients (L, n, P).
 
     The expected squared gradient of a log density is its expected negative curvature.
-
-    Parameters
-    ----------
-    squared_force : Tensor of shape (L, n, P)
-    orbits : Tensor of int of shape (P,)
-
-    Returns
-    -------
-    Tensor of shape (L, P)
-        At most 1, the scale of r.
+    The scales are at most 1, that of r.
     """
     mean = squared_force.mean(1)
     n_orbits = int(orbits.max()) + 1
@@ -204,23 +150,9 @@ def _resample(log_weights: torch.Tensor, generator: torch.Generator) -> torch.Te
 
 @torch.no_grad()
 def anneal(ladder: Ladder, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-    """Move draws of the normal along a ladder, independently.
+    """Move draws of the normal along a ladder, independently: (L, S, P), whitened.
 
-    Parameters
-    ----------
-    ladder : Ladder
-    n_draws : int
-    generator : torch.Generator
-
-    Returns
-    -------
-    Tensor of shape (L, n_draws, P)
-        Whitened positions along the way. Draws in a poor mode are not moved to a better
-        one, so that they are overdispersed starts for chains.
-
-    Examples
-    --------
-    See `tune_ladder`.
+    No draw is moved to a better mode: they are overdispersed starts for chains.
     """
     size = ladder.normal.size
     replicas = Replicas(ladder.target, ladder.normal, randn(generator, n_draws, size))
@@ -241,42 +173,10 @@ def particle_estimates(
     generator: torch.Generator,
     report: Report = silent,
 ) -> torch.Tensor:
-    """Estimate log Z by populations that move from r to the target (Del Moral 2006).
+    """Estimates of log Z, (R,), by populations from r to the target (Del Moral 2006).
 
-    Parameters
-    ----------
-    ladder : Ladder
-        Fixed: it must not depend on the draws of this run.
-    n_islands : int
-        Independent populations, R.
-    n_particles : int
-        Number of particles of each, N.
-    generator : torch.Generator
-    report : callable, default=silent
-
-    Returns
-    -------
-    Tensor of shape (R,)
-        In nats. The expectation of the exponential of each is Z, however well the moves
-        mix: therefore its own expectation is below log Z, by about half its variance.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import particle_estimates, tune_ladder
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):  # log Z = log(2 pi) / 2 = 0.919
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> far = NormalForm(torch.tensor([3.0]).double(), torch.ones(1).double())
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> ladder = tune_ladder(Bell(), far, generator).ladder
-    >>> found = particle_estimates(ladder, 16, 128, generator)
-    >>> round(float(found.mean()), 1)
-    0.9
+    Their exponentials have expectation Z, however well the moves mix; they lie below
+    log Z on average, by half their variance. The ladder must not depend on the draws.
     """
     n, size = n_islands * n_particles, ladder.normal.size
     replicas = Replicas(ladder.target, ladder.normal, randn(generator, n, size))

@@ -20,37 +20,13 @@ N_STEPS, FEW_STEPS = 8, 2
 class Ladder:
     """Densities ``r^(1 - beta) p(D, theta)^beta`` at L inverse temperatures.
 
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        r, factorized or full, which whitens the space. If it and the target are
-        invariant under the symmetries of a network, so is every density in between.
-    betas : Tensor of shape (L,)
-        Ascending, from 0 to 1.
-    steps : Tensor of shape (L, P)
-        Leapfrog steps of every coordinate, in whitened units.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.sampling import Ladder
-    >>> from skvi.targets import Target
-    >>> class Bell(Target):
-    ...     layout = Layout({"coef": (1,)})
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return -0.5 * theta.square().sum(1)
-    >>> wide = NormalForm(torch.zeros(1).double(), torch.ones(1).double() * 3)
-    >>> Ladder(Bell(), wide, torch.tensor([0.0, 1.0]), torch.ones(2, 1)).size
-    2
+    With r and the target, each density is invariant under the symmetries of a network.
     """
 
     target: Target
-    normal: NormalForm
-    betas: torch.Tensor
-    steps: torch.Tensor
+    normal: NormalForm  # r, which whitens the space
+    betas: torch.Tensor  # (L,), ascending from 0 to 1
+    steps: torch.Tensor  # (L, P), leapfrog steps, whitened
 
     @property
     def size(self) -> int:
@@ -58,36 +34,15 @@ class Ladder:
         return len(self.betas)
 
     def with_steps(self, steps: torch.Tensor) -> "Ladder":
-        """Return the same densities with other steps.
-
-        Parameters
-        ----------
-        steps : Tensor of shape (L, P)
-
-        Returns
-        -------
-        Ladder
-        """
+        """Return the same densities with other steps."""
         return replace(self, steps=steps)
 
 
 class Replicas:
-    """N positions, each of which moves at its own temperature.
+    """N whitened positions, each of which moves at its own temperature.
 
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        r, which whitens the space.
-    position : Tensor of shape (N, P)
-        Whitened.
-
-    Attributes
-    ----------
-    log_weights : Tensor of shape (N,)
-        Log joint density minus the log density of r, in nats.
-    slope : Tensor of shape (N, P)
-        Gradient of the log weights in the position.
+    `log_weights` (N,): log joint density minus that of r, in nats; `slope` (N, P):
+    their gradient in the position.
     """
 
     def __init__(
@@ -113,25 +68,14 @@ class Replicas:
         ) + position
 
     def replace(self, rows: torch.Tensor, position: torch.Tensor) -> None:
-        """Set the positions of some replicas.
-
-        Parameters
-        ----------
-        rows : Tensor of int of shape (m,)
-        position : Tensor of shape (m, P)
-        """
+        """Set the positions of some replicas."""
         weights, slope = self._evaluate(position)
         self.position = self.position.index_copy(0, rows, position)
         self.log_weights = self.log_weights.index_copy(0, rows, weights)
         self.slope = self.slope.index_copy(0, rows, slope)
 
     def take(self, rows: torch.Tensor) -> None:
-        """Reorder, or resample, the replicas.
-
-        Parameters
-        ----------
-        rows : Tensor of int of shape (N,)
-        """
+        """Reorder, or resample, the replicas."""
         self.position, self.slope = self.position[rows], self.slope[rows]
         self.log_weights = self.log_weights[rows]
 
@@ -146,20 +90,9 @@ class Replicas:
         n_steps: int,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        """Move every replica by a Hamiltonian trajectory, with a Metropolis step.
+        """Move replicas by Hamiltonian trajectories; acceptance probabilities, (N,).
 
-        Parameters
-        ----------
-        beta : Tensor of shape (N,)
-        steps : Tensor of shape (N, P)
-            Leapfrog steps of every coordinate.
-        n_steps : int
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor of shape (N,)
-            Acceptance probabilities.
+        Each at its own beta (N,), with its own leapfrog steps (N, P).
         """
         momentum = randn(generator, *self.position.shape)
         position, weights, slope = self.position, self.log_weights, self.slope

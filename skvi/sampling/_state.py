@@ -23,8 +23,8 @@ def silent(what: str, fraction: float) -> None:
 class State:
     """Positions in whitened coordinates with their log joint densities.
 
-    Moves leave the density ``r^(1 - beta) p(D, theta)^beta`` invariant, where r is
-    the normal that whitens: in whitened coordinates a standard one.
+    Moves leave ``r^(1 - beta) p(D, theta)^beta`` invariant; r, the normal that whitens,
+    is a standard normal in these coordinates.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class State:
     def jump(self, proposal: Proposal, generator: torch.Generator) -> float:
         """Offer every chain a draw of a proposal; return the mean acceptance.
 
-        The independence sampler: at beta = 1 it leaves the target invariant, and takes
-        chains from mode to mode wherever the proposal covers both.
+        The independence sampler: at beta = 1 it leaves the target invariant, and chains
+        move between all modes that the proposal covers.
         """
         offered = proposal.sample(len(self.position), generator)
         position = self.normal.whiten(offered - self.normal.mean)

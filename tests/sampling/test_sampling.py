@@ -18,6 +18,7 @@ from skvi.sampling import (
     StudentT,
     WeightedDraws,
     adapt_proposal,
+    draw_limit,
     draw_weighted,
 )
 from skvi.targets import SupervisedTarget, Target
@@ -165,3 +166,8 @@ def test_ess_of_weights():
     draws = WeightedDraws(torch.zeros(3, 1), weights.log() + 800)
     assert draws.ess == pytest.approx(36 / 14)
     assert draws.weights.tolist() == pytest.approx([1 / 6, 1 / 3, 1 / 2])
+
+
+def test_draws_fit_into_memory():
+    """Wrong variants: no limit in bytes; single precision; 1e9 bytes."""
+    assert (draw_limit(31), draw_limit(50_000)) == (131_072, 2684)
