@@ -60,8 +60,7 @@ def hyper_path(
 ) -> torch.Tensor:
     """Zeros whose gradient is that of the expected loss in the likelihood.
 
-    By quadrature if the expectation is not differentiable itself, with as many nodes as
-    in `Loss.expected`.
+    By quadrature, as in `Loss.expected`, if the expectation is not differentiable.
     """
     mean, std = mean.detach(), as_std_or_cov(variance.detach())
     value = loss.expected(likelihood, mean, std, y)[0]

@@ -18,16 +18,9 @@ CENTER_STEPS = 12
 
 
 class FreeEnergy:
-    """A loss under ``-log E_q[exp(-alpha loss)] / alpha`` instead of E_q.
+    """A loss under ``-log E_q[exp(-alpha loss)] / alpha``, alpha > 0, instead of E_q.
 
-    Its limit at alpha = 0 is the expectation, from which it differs by less than the
-    range of the loss over q.
-
-    Parameters
-    ----------
-    loss : Loss
-    alpha : float
-        Positive.
+    The limit at alpha = 0 is E_q, which differs by less than the range of the loss.
     """
 
     #: exp(-loss) is not a likelihood, and must not be used as one.
@@ -43,18 +36,9 @@ class FreeEnergy:
     def reduce(
         self, losses: torch.Tensor, log_ratio: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Estimate from draws, with a bias upwards of O(1/S).
+        """Estimate from draws (S, n): nats per row, (n,), biased upwards by O(1/S).
 
-        Parameters
-        ----------
-        losses : Tensor of shape (S, n)
-        log_ratio : Tensor of shape (S,), default=None
-            Added to minus the loss of every row.
-
-        Returns
-        -------
-        Tensor of shape (n,)
-            Differentiable, in nats per row.
+        `log_ratio` (S,) is added to minus the loss of every row.
         """
         if log_ratio is not None:
             losses = losses - log_ratio[:, None]
@@ -70,18 +54,8 @@ class FreeEnergy:
     ) -> Expectations:
         """Free energy under a normal f_i, and its derivatives, without noise.
 
-        Parameters
-        ----------
-        likelihood, mean, std_or_cov, y, refine
-            As in `Loss.expected`.
-
-        Returns
-        -------
-        value, first, second : Tensor
-            Tensors of shape (n,), of the shapes of `mean` and of `std_or_cov`: the free
-            energy, its derivative in the mean, and *twice the one in the
-            variance*, which for expectations is also the second derivative in the mean.
-            Here that is ``second + alpha first^2``.
+        The third value is twice the derivative in the *variance*, ``second + alpha
+        first^2``: only for expectations is that the second derivative in the mean.
         """
         if not bool(std_or_cov.any()):
             return self.loss.expected(likelihood, mean, std_or_cov, y, refine)
@@ -144,9 +118,8 @@ class FreeEnergy:
     ) -> torch.Tensor:
         """Mode of the integrand, in standard deviations from the mean.
 
-        For a badly misclassified row the integrand is concentrated far from the mean,
-        out of reach of nodes around it. Found by safeguarded Newton steps, between the
-        mean and the point that the slope at the mean indicates.
+        It is far from the mean in a badly misclassified row. Safeguarded Newton steps,
+        between the mean and the point that the slope there indicates.
         """
         shift = torch.zeros_like(mean)
         low, high = shift, shift

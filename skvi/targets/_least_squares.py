@@ -24,47 +24,19 @@ QR_ELEMENTS = 2**21
 class LeastSquares(Movable):
     """Sum of squares of a linear model as a function of its coefficients.
 
-    ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2
-    + sum_k values_k (vectors_k' coef - solution_k)^2``, exactly, for features whose
-    weighted mean is zero. There is no cancellation.
-
-    Parameters
-    ----------
-    n : float
-        Sum of the weights.
-    values : Tensor of shape (k,)
-        Positive eigenvalues of the Gram matrix; k is at most min(n, d).
-    vectors : Tensor of shape (d, k)
-    solution : Tensor of shape (k,)
-        Least squares coefficients in the directions of `vectors`.
-    residual : float
-        Smallest sum of squares.
-    mean : float
-        Weighted mean of y, or 0 without an intercept.
-    gram : Tensor of shape (d, d) or None
-        Only if it was computed.
-    diagonal : Tensor of shape (d,)
-        Diagonal of the Gram matrix.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.targets import summarize
-    >>> X, y = torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([0.0, 2.0]).double()
-    >>> found = summarize(LinearPredictor(1), X, y, None)
-    >>> found.mean, found.residual, found.values
-    (1.0, 0.0, tensor([2.], dtype=torch.float64))
+    ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2 + sum_k values_k
+    (vectors_k' coef - solution_k)^2``, exactly and without cancellation, for features
+    whose weighted mean is zero.
     """
 
-    n: float
-    values: torch.Tensor
-    vectors: torch.Tensor
-    solution: torch.Tensor
-    residual: float
-    mean: float
-    gram: torch.Tensor | None
-    diagonal: torch.Tensor
+    n: float  # sum of the weights
+    values: torch.Tensor  # (k,), positive eigenvalues of the Gram matrix
+    vectors: torch.Tensor  # (d, k)
+    solution: torch.Tensor  # (k,), coefficients along `vectors`
+    residual: float  # smallest sum of squares
+    mean: float  # weighted mean of y, or 0 without an intercept
+    gram: torch.Tensor | None  # (d, d), only if it was computed
+    diagonal: torch.Tensor  # (d,), of the Gram matrix
 
     @property
     def n_features(self) -> int:
@@ -72,13 +44,7 @@ class LeastSquares(Movable):
         return len(self.diagonal)
 
     def full_gram(self) -> torch.Tensor:
-        """Gram matrix of the features.
-
-        Returns
-        -------
-        Tensor of shape (d, d)
-            Weighted by rows, in float64.
-        """
+        """Weighted Gram matrix of the features, (d, d)."""
         if self.gram is not None:
             return self.gram
         return (self.vectors * self.values) @ self.vectors.T
@@ -86,18 +52,7 @@ class LeastSquares(Movable):
     def sum_of_squares(
         self, coef: torch.Tensor, intercept: torch.Tensor | None
     ) -> torch.Tensor:
-        """Weighted sum of squared residuals.
-
-        Parameters
-        ----------
-        coef : Tensor of shape (S, d)
-        intercept : Tensor of shape (S,) or None
-
-        Returns
-        -------
-        Tensor of shape (S,)
-            In squared units of y, differentiable.
-        """
+        """Weighted sum of squared residuals, (S,), of coefficients (S, d)."""
         shift = coef @ self.vectors - self.solution
         total = self.residual + shift.square() @ self.values
         if intercept is not None:
@@ -108,29 +63,9 @@ class LeastSquares(Movable):
 def summarize(
     predictor: Any, X: Any, y: torch.Tensor, weight: torch.Tensor | None
 ) -> LeastSquares:
-    """Summarize data whose features have weighted mean zero if there is an intercept.
+    """Least squares of features (n, d) of weighted mean zero, if there is an intercept.
 
-    Parameters
-    ----------
-    predictor : LinearPredictor
-        With a single column.
-    X : Tensor or SparseRows of shape (n, d)
-    y : Tensor of shape (n,)
-    weight : Tensor of shape (n,) or None
-
-    Returns
-    -------
-    LeastSquares
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.targets import summarize
-    >>> X, y = torch.eye(2).double(), torch.tensor([1.0, 3.0]).double()
-    >>> found = summarize(LinearPredictor(2, fit_intercept=False), X, y, None)
-    >>> found.sum_of_squares(torch.zeros(1, 2).double(), None)
-    tensor([10.], dtype=torch.float64)
+    For a predictor with a single output.
     """
     d, weight = predictor.n_features, torch.ones_like(y) if weight is None else weight
     n, is_dense = float(weight.sum()), not isinstance(X, SparseRows)
@@ -172,7 +107,7 @@ def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Ten
     """``[X, y]`` times roots of weights, or R of their QR decomposition.
 
     R, with d + 1 rows, has the same singular values, right vectors and projections of
-    y. It is updated by chunks of rows, so that large data are never copied as a whole.
+    y; updated by chunks of rows, it needs no copy of large data.
     """
     chunks = row_chunks(len(y), X.shape[1] + 1, max(QR_ELEMENTS, 4 * X.shape[1] ** 2))
     found: torch.Tensor | None = None

@@ -59,38 +59,19 @@ class Precision(Movable):
 
 @dataclass(frozen=True, eq=False)
 class ConjugateForm(Movable):
-    """A linear model with normal noise and normal coefficients, given precisions.
-
-    Parameters
-    ----------
-    data : LeastSquares
-    noise, coef : Precision
-    intercept : float or None
-        Prior precision of the intercept.
-    constant : float
-        Added to the log joint density.
-    """
+    """A linear model with normal noise and normal coefficients, given precisions."""
 
     data: LeastSquares
     noise: Precision
     coef: Precision
-    intercept: float | None
-    constant: float
+    intercept: float | None  # its prior precision
+    constant: float  # added to the log joint density
 
     def at_ratio(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What depends on the ratio of both precisions alone.
+        """Half the log determinant, and least squares with ridge ``exp(u)``.
 
-        Parameters
-        ----------
-        u : ndarray of shape (...)
-            Log precision of the coefficients minus that of the noise.
-
-        Returns
-        -------
-        half_log_det : ndarray of shape (...)
-            Eigenvalues of the posterior precision in units of the prior's.
-        squares : ndarray of shape (...)
-            Smallest sum of squares with the ridge penalty ``exp(u)``.
+        u: log precision of the coefficients minus that of the noise. The determinant is
+        that of the posterior precision in units of the prior's.
         """
         log_e = self.data.values.log().numpy()
         z = self.data.solution.numpy()
@@ -101,19 +82,9 @@ class ConjugateForm(Movable):
         return half_log_det, self.data.residual + np.exp(least) / (1 + share) @ (z * z)
 
     def noise_at_ratio(self, u: np.ndarray) -> np.ndarray:
-        """Likeliest log precision of the noise at a ratio, if both are unknown.
+        """Log of the likeliest noise precision at a ratio `u`, if both are unknown.
 
-        But for the intercept, the noise has a Gamma distribution at a given ratio,
-        whose shape is the same for all.
-
-        Parameters
-        ----------
-        u : ndarray of shape (...)
-            As of `at_ratio`.
-
-        Returns
-        -------
-        ndarray of shape (...)
+        At a given ratio the precision is Gamma of fixed shape, but for the intercept.
         """
         rate = 0.5 * self.at_ratio(u)[1]
         for node, x in ((self.noise, 0.0 * u), (self.coef, u)):
@@ -130,19 +101,10 @@ class ConjugateForm(Movable):
     def log_evidence(
         self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
     ) -> np.ndarray:
-        """Log p(D | precisions), where all coefficients share one.
+        """Log p(D | precisions) in nats, with one precision for all coefficients.
 
-        Parameters
-        ----------
-        t, s : ndarray of shape (...)
-            Logarithms of the precisions of the noise and of the coefficients.
-        ratio : ndarray, default=None
-            Their difference s - t, where fewer numbers say it.
-
-        Returns
-        -------
-        ndarray of shape (...)
-            In nats, with all constants.
+        t and s are the logs of the precisions of noise and coefficients; `ratio` is s -
+        t, where the difference would lose digits.
         """
         half_log_det, squares = self.at_ratio(s - t if ratio is None else ratio)
         alpha = np.exp(t)
@@ -150,17 +112,7 @@ class ConjugateForm(Movable):
         return value + self.constant + self.log_intercept(alpha)
 
     def log_intercept(self, alpha: np.ndarray) -> np.ndarray:
-        """Part of the log evidence that comes from the intercept.
-
-        Parameters
-        ----------
-        alpha : ndarray of shape (...)
-            Precisions of the noise.
-
-        Returns
-        -------
-        ndarray of shape (...)
-        """
+        """Part of the log evidence due to the intercept, at noise precisions."""
         if self.intercept is None:
             return np.zeros_like(alpha)
         n, prior, mean = self.data.n, self.intercept, self.data.mean
@@ -170,18 +122,7 @@ class ConjugateForm(Movable):
     def log_density(
         self, t: np.ndarray, s: np.ndarray, ratio: np.ndarray | None = None
     ) -> np.ndarray:
-        """Log density of the data and of the logarithms of inferred precisions.
-
-        Parameters
-        ----------
-        t, s, ratio
-            As of `log_evidence`.
-
-        Returns
-        -------
-        ndarray of shape (...)
-            In nats.
-        """
+        """Log density of the data and of the logs of inferred precisions, in nats."""
         value = self.log_evidence(t, s, ratio)
         for node, x in ((self.noise, t), (self.coef, s)):
             if node.hyperprior is not None:
@@ -191,13 +132,7 @@ class ConjugateForm(Movable):
 
 
 class ConditionalPrior(BuiltPrior):
-    """Normal coefficients with given scales, and a prior for the other parameters.
-
-    Parameters
-    ----------
-    scale : Tensor of shape (d,)
-    rest : BuiltPrior or None
-    """
+    """Normal coefficients with given scales, (d,), and a prior for the others."""
 
     def __init__(self, scale: torch.Tensor, rest: BuiltPrior | None) -> None:
         self.coef = NormalForm(torch.zeros_like(scale), scale)
@@ -246,13 +181,7 @@ class ConditionalPrior(BuiltPrior):
 class BuiltHierarchy(BuiltPrior):
     """Prior of coefficients, intercept and precisions, in unconstrained coordinates.
 
-    Parameters
-    ----------
-    layout : Layout
-    prior : BuiltPrior or None
-        Prior of the parameters before the precisions that need no hyperprior.
-    gammas : dict of str to GammaHyperprior
-        Hyperpriors of the blocks of precisions.
+    `prior` is that of parameters without a hyperprior; they precede the precisions.
     """
 
     has_expected_log_prob = False

@@ -22,22 +22,12 @@ MAX_ELEMENTS, RANK_TOL = 2**24, 1e-12
 class ReducedTarget:
     """A target in the row space of its features, and the way back.
 
-    f depends on the coefficients only through their coordinates in the row space.
-    Where the prior is the same in all directions, the other coordinates keep it, and
-    the evidence is that of the model of the coordinates.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        Over the coordinates of each column of f, and the intercepts.
-    basis : Tensor of shape (r, d)
-        Orthonormal rows.
-    n_outputs : int
-        Columns of f.
+    f depends only on coordinates in the row space. If the prior is equal in all
+    directions, the others keep it, and the evidence is that of the reduced model.
     """
 
-    target: SupervisedTarget
-    basis: torch.Tensor
+    target: SupervisedTarget  # over the coordinates for each output, and intercepts
+    basis: torch.Tensor  # (r, d), orthonormal rows
     n_outputs: int
 
     def expand(
@@ -45,18 +35,7 @@ class ReducedTarget:
     ) -> torch.Tensor:
         """Parameters of the model itself, with the other coordinates from the prior.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P)
-            Of the reduced target.
-        scale : Tensor of shape (S,)
-            Prior standard deviation of the coefficients.
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor
-            With d coefficients for each column of f.
+        From reduced theta (S, P) and the prior deviation of the coefficients, (S,).
         """
         (rank, d), k = self.basis.shape, self.n_outputs
         inside = theta[:, : k * rank].reshape(-1, k, rank)
@@ -67,17 +46,9 @@ class ReducedTarget:
 
 
 def reduced(target: SupervisedTarget) -> ReducedTarget | None:
-    """Reduce a linear model with fewer rows than features.
+    """Reduce a linear model with an unknown prior scale and fewer rows than features.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a prior that has one unknown scale.
-
-    Returns
-    -------
-    ReducedTarget or None
-        None with as many rows as features, or a prior that prefers directions.
+    None with at least as many rows, or if the prior prefers directions.
     """
     predictor, (n, d) = target.predictor, target.X.shape
     if n >= d or n * d > MAX_ELEMENTS or unit_of(target) is None:
@@ -97,33 +68,14 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
 
 
 def unit_of(target: SupervisedTarget) -> float | None:
-    """Prior deviation of the coefficients at scale 1; None if they have several.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a prior that has one unknown scale.
-
-    Returns
-    -------
-    float or None
-    """
+    """Prior deviation of the coefficients at scale 1; None if they have several."""
     size = target.predictor.n_outputs * target.X.shape[1]
     unit = target.prior.given_scale(1.0).as_normal().scale[:size]
     return float(unit[0]) if bool((unit == unit[0]).all()) else None
 
 
 def features_of(target: SupervisedTarget) -> torch.Tensor:
-    """Features of a linear model as a matrix in double precision.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-
-    Returns
-    -------
-    Tensor of shape (n, d)
-    """
+    """Features of a linear model as a dense matrix in double precision, (n, d)."""
     X = target.X
     if isinstance(X, SparseRows):
         shift = 0.0 if X.shift is None else X.shift

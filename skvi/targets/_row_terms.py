@@ -24,22 +24,10 @@ def row_terms(
     of_rows: Callable[[Rows, slice], tuple[torch.Tensor, torch.Tensor]],
     integrate: Callable[..., Sequence[torch.Tensor]],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Value and weighted derivatives, from mean and deviation of f of some rows.
+    """Value in nats, and weighted derivatives of all rows, (n,) or (n, K), (n, K, K).
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-    of_rows : callable
-        Maps rows, and where they are, to moments of f without an offset.
-    integrate : callable
-        Maps a likelihood, these moments and y to losses and derivatives in f.
-
-    Returns
-    -------
-    value : Tensor
-        A scalar in nats, summed over the data.
-    slope, curvature : Tensor of shape (n,)
-        Of shapes (n, K) and (n, K, K) for K > 1.
+    `of_rows` gives moments of f without an offset for some rows; `integrate` maps these
+    to losses and their derivatives in f.
     """
     likelihood, values = target.likelihood, []
 

@@ -22,8 +22,7 @@ NOISE_RANGE, PRIOR_RANGE = math.log(1e4), math.log(1e6)
 class SupervisedRows(Target):
     """Losses of a predictor on rows of data, and point parameters of its parts.
 
-    Parameters are those of `SupervisedTarget`, which is the log joint density of
-    these rows.
+    `SupervisedTarget` is the log joint density of these rows, with the same parameters.
     """
 
     has_pointwise = True

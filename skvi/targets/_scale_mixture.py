@@ -23,12 +23,7 @@ WIDER = 2.0
 
 
 def mixture_of(target: Target) -> ScaleMixture | None:
-    """Scale mixture that the prior of a linear model or network is, if it is one.
-
-    Parameters
-    ----------
-    target : Target
-    """
+    """Scale mixture that the prior of a linear model or network is, if it is one."""
     if not isinstance(target, SupervisedTarget) or target.learned:
         return None
     is_linear = isinstance(target, HierarchicalTarget)
@@ -37,21 +32,11 @@ def mixture_of(target: Target) -> ScaleMixture | None:
 
 
 class ScaleMixtureTarget(Target):
-    """The same evidence as another target's, over its scales, too.
+    """A target lifted to its coefficients' prior scales, with the same evidence.
 
-    With scale v and the likelihood's center c and precision h of a coefficient, that
-    is ``c h v^2 / (1 + h v^2) + e v / sqrt(1 + h v^2)``: its mean and its standard
-    deviation given v, if it were alone. Then e is about N(0, 1), whatever v is.
-
-    Parameters
-    ----------
-    given : SupervisedTarget
-        The target, without the prior of what is a scale mixture.
-    mixture : ScaleMixture
-    near : NormalForm
-        Near the posterior, over all P parameters.
-    likelihood : NormalForm
-        What the data say alone, roughly.
+    `given` is the target without the prior that is a scale mixture. A coefficient is
+    ``c h v^2 / (1 + h v^2) + e v / sqrt(1 + h v^2)`` with scale v and the likelihood's
+    center c and precision h: e is about N(0, 1), whatever v is.
     """
 
     prior = None
@@ -74,14 +59,7 @@ class ScaleMixtureTarget(Target):
     def of(
         target: Target, near: NormalForm, likelihood: NormalForm | None
     ) -> "ScaleMixtureTarget | None":
-        """Lift a target, where its prior allows; `near` also where no other is known.
-
-        Parameters
-        ----------
-        target : Target
-        near : NormalForm
-        likelihood : NormalForm or None
-        """
+        """Lift a target if its prior allows; `near` replaces an unknown likelihood."""
         mixture = mixture_of(target)
         if mixture is None or not isinstance(target, SupervisedTarget):
             return None
@@ -106,16 +84,7 @@ class ScaleMixtureTarget(Target):
         )
 
     def theta(self, lifted: torch.Tensor) -> torch.Tensor:
-        """Parameters of the target itself at draws.
-
-        Parameters
-        ----------
-        lifted : Tensor of shape (S, P + k)
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-        """
+        """Parameters of the target itself, (S, P + k) -> (S, P)."""
         return self._lift(lifted)[0]
 
     def log_joint(
@@ -140,7 +109,7 @@ class ScaleMixtureTarget(Target):
     def _lift(
         self, lifted: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Parameters, log density of all that is not the data's, and slopes.
+        """Parameters, log density of all but the data, and slopes.
 
         The slopes are those of coefficients and of log density terms, in e and x.
         """

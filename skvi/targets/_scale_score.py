@@ -12,18 +12,10 @@ N_FINE = 32
 
 
 class ScaleScore(Movable):
-    """Monotone map from a score u to the log scale z.
+    """Monotone map from a score u, N(0, 1), to a log scale z of given density.
 
-    If u is standard normal, z has about the density whose log is known at nodes, with
-    its slope: between them it is a cubic, and beyond them it falls like ``exp(-|z|)``,
-    as a half-Cauchy density of z does. No posterior of z has a heavier tail, as long as
-    its likelihood does not increase without end.
-
-    Parameters
-    ----------
-    log_scales, values, slopes : Tensor of shape (K,)
-        Nodes in ascending order, the log density there up to a constant, and its
-        derivative.
+    The log density of z is cubic between nodes (K,) and falls like ``exp(-|z|)``
+    beyond: no posterior of z has a heavier tail if the likelihood is bounded.
     """
 
     def __init__(
@@ -53,16 +45,7 @@ class ScaleScore(Movable):
     def at(
         self, score: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log scales, the logs of their derivatives in the score, and theirs.
-
-        Parameters
-        ----------
-        score : Tensor of shape (S,)
-
-        Returns
-        -------
-        log_scale, log_slope, change : Tensor of shape (S,)
-        """
+        """Log scale z at scores u, log dz/du, and its derivative in u, (S,) each."""
         last = len(self.score) - 1
         right = torch.searchsorted(self.score, score.contiguous()).clamp(1, last)
         left, gap = right - 1, self.score[right] - self.score[right - 1]

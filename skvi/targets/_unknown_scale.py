@@ -22,27 +22,11 @@ SEED = 0
 
 
 class UnknownScaleTarget(Target):
-    r"""The same evidence as another target's, over the scale of its prior, too.
+    """A target lifted to its prior's log scale z, with the same evidence.
 
-    The log scale z is that of a score u (`ScaleScore`). Given it, the parameters are
-    ``w(z) (m(z) + L(z) e)``, with mean and scale, in units w of the standard
-    deviations, interpolated between normals that are near the posterior at the nodes.
-    Then (e, u) is about N(0, I), however wide the scale is: without them the posterior
-    is a funnel, narrow where the scale is large. Only the map is interpolated, and goes
-    on beyond the nodes by powers of the scale; the density is exact for every z.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With one unknown scale, beside which its prior is normal with mean 0.
-    log_scales : Tensor of shape (K,)
-        Nodes in ascending order, at least two.
-    normals : sequence of NormalForm
-        Full-rank normals near the posterior at these.
-    values, slopes : Tensor of shape (K,)
-        Log of the density of z up to a constant, and its derivative.
-    full : ReducedTarget, default=None
-        Where the target is that of a row space.
+    Given z, a map of a score u, theta is ``w(z) (m(z) + L(z) e)``, interpolated between
+    normals near the posterior at nodes of z, in deviations w. (e, u) is about N(0, I),
+    whereas theta and z form a funnel. The density is exact for every z.
     """
 
     def __init__(
@@ -84,16 +68,7 @@ class UnknownScaleTarget(Target):
         return self.likelihood.cost_per_draw
 
     def theta(self, lifted: torch.Tensor) -> torch.Tensor:
-        """Parameters of the target itself at draws.
-
-        Parameters
-        ----------
-        lifted : Tensor of shape (S, P + 1)
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-        """
+        """Parameters of the target itself, (S, P + 1) -> (S, P)."""
         z, _, _ = self.score.at(lifted[:, -1])
         hats, _ = self._hats(z)
         inner = self._mix(hats, self._at_nodes(lifted)) * self._widths(z)[0].exp()

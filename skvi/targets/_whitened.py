@@ -15,16 +15,7 @@ CACHE_ELEMENTS = 2**17
 
 
 class WhitenedTarget(Movable):
-    """Log joint density as a function of whitened coordinates.
-
-    ``theta = mean + scale @ position`` for each chain; densities stay those of theta.
-
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        Over theta, factorized or full.
-    """
+    """Log joint density, that of theta, at ``theta = mean + scale @ position``."""
 
     def __init__(self, target: Any, normal: NormalForm) -> None:
         self.target, self.normal = target, normal
@@ -50,15 +41,8 @@ class WhitenedTarget(Movable):
 class WhitenedLinear(WhitenedTarget):
     """Whitened target of a linear model: its design is whitened only once.
 
-    ``f = A theta = A mean + (A scale) position``, so that neither theta nor gradients
-    in theta are formed for the rows.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With one linear output, dense features and log loss.
-    normal : NormalForm
-        Over theta, factorized or full.
+    ``f = A mean + (A scale) position`` needs neither theta nor its gradients. One
+    output, dense features and log loss only.
     """
 
     def __init__(self, target: Any, normal: NormalForm) -> None:

@@ -15,12 +15,7 @@ __all__ = ["WhitenedNetwork"]
 class WhitenedNetwork(WhitenedTarget):
     """Log joint density of a network in whitened coordinates, by its own passes.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With `has_row_slopes`, dense features and log loss.
-    normal : NormalForm
-        Over theta, factorized or full.
+    For targets with `has_row_slopes`, dense features and log loss.
     """
 
     def __init__(self, target: Any, normal: NormalForm) -> None:
