@@ -15,20 +15,7 @@ N_ROWS, N_ITER = 16, 400
 
 @torch.no_grad()
 def in_parameters(target: Target, lifted: Any, chains: Chains) -> Chains:
-    """Chains of a target's own parameters, without the scales beside which they ran.
-
-    Parameters
-    ----------
-    target : Target
-    lifted : ScaleMixtureTarget or UnknownScaleTarget
-        The same evidence, over parameters and scales.
-    chains : Chains
-        Of the second.
-
-    Returns
-    -------
-    Chains
-    """
+    """Chains of a target's own parameters, without the scales they ran with."""
     theta = lifted.theta(chains.theta.flatten(0, 1))
     log_joint = target.log_joint_batched(theta).reshape(chains.log_joint.shape)
     theta = theta.reshape(*log_joint.shape, -1)
@@ -38,19 +25,8 @@ def in_parameters(target: Target, lifted: Any, chains: Chains) -> Chains:
 def invariant_rhat(target: Target, chains: Chains) -> float:
     """Largest split-R-hat over quantities that are equal for equivalent networks.
 
-    The weights themselves are uninformative: a chain in one of many
-    permutation-symmetric modes of the posterior disagrees with a chain in another one.
-
-    Parameters
-    ----------
-    target : Target
-    chains : Chains
-
-    Returns
-    -------
-    float
-        Over the log joint density, the log density of the prior, and the fitted values
-        of 16 rows.
+    These are the log joint density, the log prior density, and the fitted values of 16
+    rows: chains in permutation-symmetric modes disagree about the weights themselves.
     """
     thin = max(1, chains.theta.shape[1] // N_ITER)
     theta = chains.theta[:, thin - 1 :: thin]
@@ -62,17 +38,7 @@ def invariant_rhat(target: Target, chains: Chains) -> float:
 
 @torch.no_grad()
 def invariants(target: Target, theta: torch.Tensor) -> torch.Tensor:
-    """Log density of the prior and fitted values at draws.
-
-    Parameters
-    ----------
-    target : Target
-    theta : Tensor of shape (S, P)
-
-    Returns
-    -------
-    Tensor of shape (S, m)
-    """
+    """Log density of the prior and fitted values at draws, (S, m)."""
     found = [target.reference.log_prob(theta)[:, None]]
     if target.has_pointwise and not target.is_extended:
         supervised = cast(SupervisedTarget, target)

@@ -146,9 +146,8 @@ def _refine(
 ) -> tuple[AnnealedPath, float, float]:
     """Divide the path until its log weights vary little, or it costs too much.
 
-    As many paths as are the fewest must fit into what the clock leaves.
-
-    Returns the path, the variance, and the seconds that one of its paths takes.
+    The least number of paths must fit into what the clock leaves. Returns the path, the
+    variance, and the seconds per path.
     """
     n_back = sampler.pilot.theta.shape[1]
     starts = sampler.pilot.theta[:, [n_back // 2, -1]].flatten(0, 1)

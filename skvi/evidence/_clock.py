@@ -7,16 +7,10 @@ __all__ = ["UNLIMITED", "Clock"]
 
 
 class Clock:
-    """What is left of `max_seconds`.
+    """What is left of `max_seconds`; None is no limit.
 
-    A phase is given a reading of the clock at which it ends. It looks at that between
-    batches and never at values, so that which draws are kept does not depend on them;
-    all that is chosen from draws is chosen from those of pilot runs.
-
-    Parameters
-    ----------
-    seconds : float or None
-        None has no limit.
+    A phase looks at it between batches and never at values: which draws are kept does
+    not depend on them. What is chosen from draws is chosen from those of pilot runs.
     """
 
     def __init__(self, seconds: float | None) -> None:

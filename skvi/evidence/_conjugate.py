@@ -44,45 +44,10 @@ def conjugate_evidence(
     quantity: str = "log evidence",
     plug_in: tuple[str, ...] = (),
 ) -> EvidenceBounds | None:
-    """Log evidence of a linear regression with conjugate priors.
+    """Log evidence of a linear regression with conjugate priors, in nats.
 
-    Parameters
-    ----------
-    target : Target
-    posterior : Posterior
-        The fitted one; it only enters the table's ELBO.
-    generator : torch.Generator
-        Only for the ELBO of posteriors that need draws for it.
-    quantity : str, default="log evidence"
-        Name of the quantity in the result.
-    plug_in : tuple of str, default=()
-        Learned hyperparameters on which the evidence is conditioned.
-
-    Returns
-    -------
-    EvidenceBounds or None
-        In nats, with all constants. With given precisions it is exact; one or two
-        precisions with hyperpriors are integrated by quadrature, and the bounds differ
-        by its error. None if the target is not of this kind, or every coefficient has
-        its own unknown precision.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.evidence import conjugate_evidence
-    >>> from skvi.likelihoods import GaussianLikelihood
-    >>> from skvi.losses import LogLoss
-    >>> from skvi.posteriors import FullRankNormal
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.priors import Normal
-    >>> from skvi.targets import HierarchicalTarget
-    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
-    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
-    >>> target = HierarchicalTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
-    >>> posterior = FullRankNormal().build(model.layout)
-    >>> bounds = conjugate_evidence(target, posterior, torch.Generator())
-    >>> round(bounds.lower, 4), bounds.method
-    (-4.7205, 'exact')
+    Exact for given precisions. One or two precisions with hyperpriors are integrated by
+    quadrature, and the bounds differ by its error. None for all other targets.
     """
     form = target.conjugate_form()
     form = None if form is None else form.to(CPU)

@@ -31,10 +31,8 @@ class Estimate(NamedTuple):
 def block_size(relative_variance: float, n_draws: int) -> int:
     """Draws per importance-weighted estimate, K.
 
-    The bias of log mean exp of K weights is ``v / (2K)``, the standard error of
-    the average over all draws ``sqrt(v / n)``. K makes the bias twice the error, so
-    that the average is a valid bound of log Z with about 97.7 % probability, and no
-    wider than necessary.
+    The bias of log mean exp is ``v / (2K)``, the standard error over all draws ``sqrt(v
+    / n)``. K makes the bias twice the error: a bound of log Z with probability 97.7 %.
     """
     best, most = math.sqrt(max(relative_variance, 0.0) * n_draws) / 4, n_draws // 64
     return max(1, int(best) if best < most else most)
@@ -51,11 +49,9 @@ def forward_bound(log_weights: torch.Tensor, k: int) -> Estimate:
 def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
     """Nats that a bound of blocks of K draws is short of two errors from log Z.
 
-    The bias is smaller than that if few nearly constant weights are enough, or blocks
-    are larger than `block_size`. Weights that are skewed to the left have a mean that
-    is too large where the error is too small: small ones, of a probability of 1 / n,
-    that n draws have not shown yet decrease the mean by at most 1 / n of it.
-    `signed` are log weights, or their negatives above.
+    The bias is smaller if few weights are enough, or blocks exceed `block_size`. 1 / n
+    is added for small weights that n draws have not shown. `signed` are log weights, or
+    their negatives for the upper side.
     """
     signed = signed.flatten()
     blocks = log_mean_exp(signed[: len(signed) // k * k].reshape(-1, k))
@@ -67,19 +63,8 @@ def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
 def reverse_bound(log_weights: torch.Tensor, k: int) -> Estimate:
     """IW-EUBO: mean over blocks of K posterior draws, and its standard error.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (n_chains, n_iterations)
-        Independent chains; the error comes from their standard deviation.
-    k : int
-        A block consists of equally spaced draws of one chain, so that they are as
-        independent as possible.
-
-    Returns
-    -------
-    Estimate
-        The error of fewer than 64 chains is so much larger that quantiles for 64 of
-        them are valid.
+    A block consists of equally spaced draws of one of the chains, (n_chains, n_iter).
+    The error of fewer than 64 chains is inflated, so that quantiles for 64 hold.
     """
     n_chains, n_iter = log_weights.shape
     k = max(1, min(k, n_iter))
@@ -97,20 +82,8 @@ def finite_sample_bounds(
 ) -> tuple[float, float]:
     """One-sided bounds that hold with probability `level` at any sample size.
 
-    By Markov's inequality ``P(log mean exp lw > log Z + b) <= exp(-b)``, and the
-    smallest of R independent blocks exceeds log Z + b with probability at most
-    ``exp(-R b)``. The upper side mirrors it, if each posterior draw is exact.
-
-    Parameters
-    ----------
-    forward : Tensor of shape (S,)
-    reverse : Tensor of shape (n_chains, n_iterations)
-    level : float
-    n_blocks : int, default=64
-
-    Returns
-    -------
-    lower, upper : float
+    By Markov's inequality the smallest of R independent blocks exceeds log Z + b with
+    probability at most ``exp(-R b)``; the upper side needs exact posterior draws.
     """
     penalty = -math.log(1 - level)
     size = len(forward) // n_blocks
@@ -122,23 +95,10 @@ def finite_sample_bounds(
 def bridge_estimate(
     forward: torch.Tensor, reverse: torch.Tensor, n_effective: float
 ) -> Estimate:
-    """Optimal bridge estimate of log Z (Meng and Wong 1996, eq. 4.1).
+    """Optimal bridge estimate of log Z (Meng and Wong 1996, eq. 4.1), not a bound.
 
-    Both sets of log weights refer to the same proposal.
-
-    Parameters
-    ----------
-    forward : Tensor of shape (S,)
-        Independent draws of the proposal.
-    reverse : Tensor of shape (n_chains, n_iterations)
-        Posterior draws.
-    n_effective : float
-        Effective number of independent draws of the chains.
-
-    Returns
-    -------
-    Estimate
-        Consistent, not a bound. The error is asymptotic (delta method).
+    Log weights of draws of the proposal, and of the posterior, refer to one proposal.
+    Consistent; the error is asymptotic (delta method).
     """
     n_forward = len(forward)
     log_ratio = math.log(n_effective / n_forward)

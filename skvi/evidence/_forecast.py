@@ -28,19 +28,7 @@ def why_certainly_too_long(
 ) -> str:
     """`why_too_long` after few steps, where a proposal takes long to fit, too.
 
-    That starts twice where a prior may hide a mode. A few steps from the fit show that
-    no normal comes near, if none does by far.
-
-    Parameters
-    ----------
-    target : Target
-    posterior : Posterior
-        The fitted one.
-    generator : torch.Generator
-
-    Returns
-    -------
-    str
+    A few steps from the fit show that no normal comes near, if none does by far.
     """
     if not _is_large(target) or target.reference.is_log_concave:
         return ""
@@ -60,21 +48,9 @@ def why_too_long(
     generator: torch.Generator,
     far: float = FAR,
 ) -> str:
-    """Say why bounds of a linear model would take minutes, if so; else nothing.
+    """Why bounds of a linear model would take minutes, with a remedy; else "".
 
-    Parameters
-    ----------
-    target : Target
-    normal : NormalForm
-        Near the posterior.
-    generator : torch.Generator
-    far : float, default=1.0
-        Variance of the logs of weights from which no normal is near.
-
-    Returns
-    -------
-    str
-        It names the prior, and what to do.
+    No normal is near if the variance of log weights under `normal` exceeds `far`.
     """
     if not _is_large(target) or _is_near(target, normal, generator, far):
         return ""

@@ -42,16 +42,9 @@ TYPICAL, OTHER_SWEEPS = 25 * 7, N_EXPLORE + 260
 
 
 def why_hopeless(mixture: ScaleMixture, cost: int, is_limited: bool = False) -> str:
-    """Say why such a run would take too long, before it begins; else nothing.
+    """Why such a run would take too long, said before it begins; else "".
 
-    Parameters
-    ----------
-    mixture : ScaleMixture
-        The prior.
-    cost : int
-        Elements that one evaluation of the target touches.
-    is_limited : bool, default=False
-        Whether somebody has said how long it may take.
+    `cost`: elements that one evaluation touches; `is_limited`: there is a time limit.
     """
     n_scales = len(mixture.where)
     n_moves = TYPICAL * N_SYSTEMS * (OTHER_SWEEPS + _least_sweeps(n_scales))
@@ -85,19 +78,7 @@ def mixture_sides(
 ) -> TemperedSides:
     """Bound log Z by chains of parameters and their scales.
 
-    Parameters
-    ----------
-    target : Target
-    lifted : ScaleMixtureTarget
-        The same evidence.
-    generator : torch.Generator
-    n_draws, precision, max_seconds, report
-        As of `tempered_sides`.
-
-    Returns
-    -------
-    TemperedSides
-        Its chains are those of the target's own parameters.
+    The chains returned are those of the target's own parameters.
     """
     begin = time.monotonic()
     seconds = math.inf if max_seconds is None else max_seconds

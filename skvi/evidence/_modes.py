@@ -34,15 +34,8 @@ DF, NARROWER, FLATTEST = 5, 0.9, 1e-3
 class Modes(ProposalFamily):
     """Modes hidden by a prior that is not log-concave, and proposals for them.
 
-    Parameters
-    ----------
-    normal : NormalForm
-        Near the posterior, or one of its modes.
-    likelihood : NormalForm
-        Normal approximation of the likelihood alone.
-    prior : BuiltPrior
-    spikes : list of pairs of Tensor of int and NormalForm
-        Coordinates that are jointly in the peak, and the likelihood given that.
+    `spikes` are pairs of coordinates that are jointly in the prior's peak, and the
+    normal likelihood given that.
     """
 
     def __init__(
@@ -64,12 +57,7 @@ class Modes(ProposalFamily):
     def find(target: Target, fit: NormalForm) -> "Modes | None":
         """Modes of a target; None if there can be only one, or too many.
 
-        Parameters
-        ----------
-        target : Target
-        fit : NormalForm
-            Close to the posterior: determines which of many coordinates are in the
-            peak.
+        `fit`, near the posterior, says which of many coordinates are in the peak.
         """
         if not is_heavy_tailed(target) or not target.prior.has_log_prob_terms:
             return None

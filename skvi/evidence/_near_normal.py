@@ -34,25 +34,14 @@ LEAST_KEPT = 10
 
 @dataclass(frozen=True)
 class _Effort:
-    """Fewest draws of everything, by the precision that is asked for.
+    """Least numbers of draws, by the requested precision."""
 
-    Parameters
-    ----------
-    pilot, below : int
-        Draws of the proposal: for its choice, and for the lower bound.
-    chains : int
-    choose, iterations : int
-        Of every chain: for the choice of the density above, and for the upper bound.
-    efficiency : float
-        Fraction of effective draws that makes a proposal good.
-    """
-
-    pilot: int
-    below: int
+    pilot: int  # of the proposal, for its choice
+    below: int  # of the proposal, for the lower bound
     chains: int
-    choose: int
-    iterations: int
-    efficiency: float
+    choose: int  # per chain, for the choice of the density above
+    iterations: int  # per chain, for the upper bound
+    efficiency: float  # fraction of effective draws of a good proposal
 
     @staticmethod
     def of(precision: float | None) -> "_Effort":
@@ -72,20 +61,7 @@ def near_normal_sides(
     report: Report = silent,
     clock: Clock = UNLIMITED,
 ) -> Sides | None:
-    """Log weights of both sides; None where the posterior is not nearly normal.
-
-    Parameters
-    ----------
-    target : Target
-    family : ProposalFamily
-    generator : torch.Generator
-    n_draws, precision, report, clock
-        As of `importance_sides`.
-
-    Returns
-    -------
-    Sides or None
-    """
+    """Log weights of both sides; None where the posterior is not nearly normal."""
     effort = _Effort.of(precision)
     tried = family.nearly_constant(target, generator, effort.pilot)
     found = _first_good(tried, effort)
@@ -138,16 +114,7 @@ def _n_forget(ratio: float) -> int:
 
 
 class IndependenceChains:
-    """Chains that are offered independent draws of a proposal (Tierney 1994).
-
-    Parameters
-    ----------
-    target : Target
-    proposal : Proposal
-    starts : Tensor of shape (n_chains, P)
-    generator : torch.Generator
-    report : callable
-    """
+    """Chains that are offered independent draws of a proposal (Tierney 1994)."""
 
     def __init__(
         self,

@@ -46,13 +46,7 @@ LOST_FRACTION, LOST_KHAT, MAX_RESCUES = 0.05, 0.7, 2
 
 
 class OneMode(ProposalFamily):
-    """A normal, and what is fitted from there.
-
-    Parameters
-    ----------
-    normal : NormalForm
-        Near the posterior.
-    """
+    """A normal near the posterior, and what is fitted from there."""
 
     def __init__(self, normal: NormalForm) -> None:
         self.normal = normal
@@ -85,8 +79,7 @@ class OneMode(ProposalFamily):
     def explore(self, setting: Setting, n_pilot: int) -> Explored:
         """Fit a Student-t, from chains if need be.
 
-        A factorized q can resemble the posterior so little that its weights are
-        useless; chains still reach the posterior from there, and locate the proposal.
+        Weights under a factorized q can be useless; chains still reach the posterior.
         """
         target, generator = setting.target, setting.generator
         deadline = setting.deadline

@@ -42,20 +42,10 @@ def has_unknown_scale(target: Target) -> bool:
 
 
 def lift(target: SupervisedTarget, posterior: Posterior) -> UnknownScaleTarget | None:
-    """The target beside its unknown scale; None where no fits at scales are possible.
+    """Lift a target to its unknown scale; None where no fits at scales are possible.
 
-    With fewer rows than features it is that of the row space.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        That `has_unknown_scale`.
-    posterior : Posterior
-        The fitted one; its nodes are used if they are normals of full rank.
-
-    Returns
-    -------
-    UnknownScaleTarget or None
+    With fewer rows than features it is the target of the row space. Nodes of the fitted
+    posterior are used if they are normals of full rank.
     """
     small = reduced(target)
     if small is not None:

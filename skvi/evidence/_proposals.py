@@ -86,19 +86,11 @@ class Explored(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Above:
-    """A density r for the upper side, and what is known of r/p at posterior draws.
-
-    Parameters
-    ----------
-    density : Density
-    variance : float
-        Relative variance of r/p.
-    log_ratios : Tensor of shape (n_chains, n_iterations)
-    """
+    """A density r for the upper side, and what is known of r/p at posterior draws."""
 
     density: Density
-    variance: float
-    log_ratios: torch.Tensor
+    variance: float  # relative, of r/p
+    log_ratios: torch.Tensor  # (n_chains, n_iterations)
 
     @property
     def variance_of_few(self) -> float:
@@ -116,14 +108,8 @@ class Above:
 class ProposalFamily(ABC):
     """Densities near a posterior, of heavier tails and of lighter ones.
 
-    Attributes
-    ----------
-    normal : NormalForm
-        Near the posterior.
-    least_draws : int
-        For a lower bound.
-    least_block : int
-        Draws per estimate of a lower bound, if there are 16 times as many.
+    `least_draws` are for a lower bound; `least_block`, per estimate of one, applies if
+    there are 16 times as many draws.
     """
 
     normal: NormalForm
@@ -152,14 +138,7 @@ class ProposalFamily(ABC):
     ) -> list[Density]:
         """Densities of lighter tails than the posterior's, one or more of each width.
 
-        Parameters
-        ----------
-        chains : Chains
-            Posterior draws.
-        widths : sequence of float
-            In those of the normals, these or those the family has.
-        more : sequence of NormalForm, default=()
-            Others near the posterior.
+        Widths are relative to the normals: these, or those that the family has.
         """
 
     def above_nearly_constant(self, chains: Chains) -> Above:
@@ -205,8 +184,8 @@ def closest(
 ) -> Above:
     """The density r whose ratio r/p varies least under the posterior.
 
-    Its tails must be lighter than the posterior's: for a Student-t r and a normal
-    prior the variance is infinite. Narrower versions are therefore tried as well.
+    Narrower versions are tried as well: a Student-t r has an infinite variance where p
+    has the tails of a normal.
     """
     best, least = None, math.inf
     for trial in trials:

@@ -39,20 +39,10 @@ def with_remedy(reasons: list[str], helps: str) -> str:
 
 
 def remedy(target: Target, is_cut: bool, error: float) -> str:
-    """Name the cause of a failure that is known of a model and its run.
+    """Cause of a failure and its remedy, known from a model and its run; no full stop.
 
-    Parameters
-    ----------
-    target : Target
-    is_cut : bool
-        Whether the seconds were over before the planned draws.
-    error : float
-        Target standard error in nats; infinite if the number of draws was given.
-
-    Returns
-    -------
-    str
-        Cause and remedy, without a full stop.
+    `is_cut`: time was over before the planned draws. `error`: target standard error in
+    nats, infinite if the number of draws was given.
     """
     if is_cut:
         return BUDGET

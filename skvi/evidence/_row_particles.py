@@ -51,19 +51,11 @@ JITTER = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class _Runs:
-    """Particle estimates with their scales.
+    """Particle estimates of p(D | scale) with their scales."""
 
-    Parameters
-    ----------
-    log_scale, estimate : Tensor of shape (R,)
-        The estimate is the log of one that has the expectation p(D | scale).
-    noise : Tensor of shape (R, K, n)
-        One particle of each run, in whitened coordinates.
-    """
-
-    log_scale: torch.Tensor
-    estimate: torch.Tensor
-    noise: torch.Tensor
+    log_scale: torch.Tensor  # (R,)
+    estimate: torch.Tensor  # (R,), logs; exp has expectation p(D | scale)
+    noise: torch.Tensor  # (R, K, n), a whitened particle of each run
 
     def take(self, index: torch.Tensor) -> "_Runs":
         return _Runs(self.log_scale[index], self.estimate[index], self.noise[index])
@@ -153,20 +145,7 @@ def row_particle_sides(
 ) -> Sides | None:
     """Log weights of runs of particles, and of chains that are offered them.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With one unknown scale of the coefficients.
-    generator : torch.Generator
-    n_draws, precision, report
-        As of `importance_sides`.
-    clock : Clock
-
-    Returns
-    -------
-    Sides or None
-        None with more rows than features, or more than 300, and where estimates vary
-        too much.
+    None if estimates vary too much, or with more rows than features or than 300.
     """
     n, d = target.X.shape
     unit = unit_of(target)
@@ -221,9 +200,9 @@ def row_particle_sides(
 def _tune(
     rows: _Rows, generator: torch.Generator, clock: Clock
 ) -> tuple[ScaleScore, int, float] | None:
-    """Density of the log scale, particles that make estimates nearly constant, seconds.
+    """Density of the log scale, particles per run, and seconds of one run.
 
-    The latter are those of one run.
+    As many particles as make estimates nearly constant.
     """
     low, high, n_nodes = GRID
     like = rows.gram

@@ -87,13 +87,7 @@ class _Scored:
 class ScoredMode(OneMode):
     """A normal of theta, and one with the normal score of one column.
 
-    Parameters
-    ----------
-    normal : NormalForm
-        Near the posterior.
-    scores : _Scores
-    least_shape : Tensor of shape (1,)
-        Shape of the Gamma prior, or of the posterior if that is smaller.
+    `least_shape` is that of the Gamma prior, or of the posterior if that is smaller.
     """
 
     #: Logs of single weights in the heavy tails mean nothing.

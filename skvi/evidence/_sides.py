@@ -28,38 +28,18 @@ NEARLY_CONSTANT = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Log weights for the lower and the upper bound.
-
-    Parameters
-    ----------
-    method : str
-    forward : Tensor of shape (S,)
-        Log weights of independent draws.
-    reverse, bridge : Tensor of shape (n_chains, n_iterations)
-        Log weights of posterior draws: for the upper bound, and with respect to the
-        proposal of the forward draws.
-    k_below, k_above : int
-        Draws per block for each bound.
-    chains : Chains
-        The posterior draws.
-    error : float
-        Target standard error, in nats.
-    is_cut : bool, default=False
-        Whether the clock ended it before there were as many draws as were planned.
-    is_block_larger : bool, default=False
-        Whether `k_below` may exceed what makes the bias twice the error.
-    """
+    """Log weights for the lower and the upper bound."""
 
     method: str
-    forward: torch.Tensor
-    reverse: torch.Tensor
-    bridge: torch.Tensor
-    k_below: int
-    k_above: int
-    chains: Chains
-    error: float
-    is_cut: bool = False
-    is_block_larger: bool = False
+    forward: torch.Tensor  # (S,), of independent draws
+    reverse: torch.Tensor  # of posterior draws, (n_chains, n_iterations)
+    bridge: torch.Tensor  # those under the proposal of the forward draws
+    k_below: int  # draws per block of the lower bound
+    k_above: int  # and of the upper bound
+    chains: Chains  # the posterior draws
+    error: float  # target standard error, in nats
+    is_cut: bool = False  # by the clock, before the planned draws
+    is_block_larger: bool = False  # `k_below` may exceed `block_size`
 
 
 def error_of(precision: float | None) -> float:

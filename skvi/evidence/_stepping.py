@@ -23,21 +23,10 @@ SAFE_RATIO = 2.0 * (1 + 1e-9)
 def ladder_upper(
     log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
 ) -> torch.Tensor:
-    """Upper bounds on log Z, one for each system.
+    """Upper bounds on log Z, (M,), in nats, from log weights of systems, (L, M, T).
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (L, M, T)
-    betas : Tensor of shape (L,)
-    n_blocks : int, default=1
-        Number of blocks of each run to average over: with more of them the expectation
-        is farther above log Z, with hardly more noise.
-
-    Returns
-    -------
-    Tensor of shape (M,)
-        In nats. By Jensen's inequality the expectation is above log Z if each draw is
-        exactly from its density, even if draws are dependent.
+    By Jensen's inequality above log Z in expectation, if each draw is exact, even if
+    draws are dependent; farther above with more blocks, with hardly more noise.
     """
     increments = betas.diff()[:, None, None] * log_weights[1:]
     return -_mean_of_blocks(-increments, n_blocks)
@@ -46,18 +35,7 @@ def ladder_upper(
 def ladder_lower(
     log_weights: torch.Tensor, betas: torch.Tensor, n_blocks: int = 1
 ) -> torch.Tensor:
-    """Lower bounds on log Z, one for each system; see `ladder_upper`.
-
-    Parameters
-    ----------
-    log_weights : Tensor of shape (L, M, T)
-    betas : Tensor of shape (L,)
-    n_blocks : int, default=1
-
-    Returns
-    -------
-    Tensor of shape (M,)
-    """
+    """Lower bounds on log Z, (M,), one for each system; see `ladder_upper`."""
     increments = betas.diff()[:, None, None] * log_weights[:-1]
     return _mean_of_blocks(increments, n_blocks)
 
@@ -72,18 +50,9 @@ def _mean_of_blocks(increments: torch.Tensor, n_blocks: int) -> torch.Tensor:
 
 
 def ladder_bridge(log_weights: torch.Tensor, betas: torch.Tensor) -> Estimate:
-    """Bridge estimate of every ratio, and the error of their sum.
+    """Bridge estimate of every ratio, consistent if the chains have mixed.
 
-    Parameters
-    ----------
-    log_weights : Tensor of shape (L, M, T)
-    betas : Tensor of shape (L,)
-
-    Returns
-    -------
-    Estimate
-        Consistent if the chains have mixed. The error is that of the mean over systems
-        of the midpoint between the bounds.
+    The error is that of the mean over systems of the midpoint between the bounds.
     """
     total = 0.0
     for k, width in enumerate(betas.diff()):
@@ -99,20 +68,9 @@ def ladder_bridge(log_weights: torch.Tensor, betas: torch.Tensor) -> Estimate:
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     """Largest Pareto k of weights behind both bounds whose variance may be infinite.
 
-    If an inverse temperature is at most twice the one below it, the second moment of
-    the weights back to that is an integral of another density of the path, and
-    therefore finite.
-
-    Parameters
-    ----------
-    log_weights : Tensor of shape (L, M, T)
-    betas : Tensor of shape (L,)
-
-    Returns
-    -------
-    float
-        Nearly constant weights, none above twice their mean, have no relevant tail, and
-        are ignored.
+    Weights back to a beta at least half as large have a finite variance: their second
+    moment is an integral of another density of the path. Nearly constant ones are
+    skipped.
     """
     worst = -math.inf
     for k, width in enumerate(betas.diff()):

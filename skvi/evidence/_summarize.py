@@ -140,13 +140,11 @@ def _say_valid(target: Target) -> str:
 
 
 def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:
-    """Error for the unseen tail of weights that are exempt from the rule for k, or 0.
+    """Error for the unseen tail of nearly constant weights, or 0.
 
-    Nearly constant weights can have a tail of any shape: that of their small
-    differences. Beyond n draws a tail adds about ``M / (n (1 - k))`` to the mean, where
-    M, here at most 2 means, is the largest weight. The factor of k is left out: near k
-    = 1 it is large, but a missing tail moves either bound away from the evidence, and
-    never makes it too tight.
+    They are exempt from the rule for k. A tail beyond n draws adds about ``M / (n (1 -
+    k))`` to the mean, M the largest weight. The factor of k is left out, though large
+    near 1: a missing tail never makes a bound too tight.
     """
     n = len(log_weights)
     if khat <= khat_limit(n) or not math.isfinite(khat):

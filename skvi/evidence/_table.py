@@ -35,23 +35,9 @@ OF_UPPER = {
 
 
 def elbo_row(elbo: tuple[float, float]) -> NamedBound:
-    """Row of the ELBO, without standard error if it is in closed form.
+    """Row of the ELBO from its value and standard error, in nats.
 
-    Parameters
-    ----------
-    elbo : (float, float)
-        Value and standard error, in nats.
-
-    Returns
-    -------
-    NamedBound
-        It always holds if the error is 0, otherwise in expectation.
-
-    Examples
-    --------
-    >>> from skvi.evidence import elbo_row
-    >>> elbo_row((-7.26, 0.0)).holds, elbo_row((-7.26, 0.1)).holds
-    ('always', 'in expectation')
+    It always holds if the error is 0 (closed form), otherwise in expectation.
     """
     if elbo[1]:
         return NamedBound(*elbo, "lower", EXPECTED)
@@ -70,19 +56,7 @@ def build_table(
 ) -> BoundsTable:
     """Every bound with the sense in which it is valid, in ascending order.
 
-    Parameters
-    ----------
-    target : Target
-    posterior : Posterior
-        The fitted one, q.
-    sides : Sides
-    both : pair of estimates
-        `lower` and `upper` of the result, with their errors.
-    bridge : estimate
-    finite : pair of float
-        Bounds at any sample size.
-    elbo : NamedBound
-    generator : torch.Generator
+    `both` are the result's bounds, `finite` those that hold at any sample size.
     """
     exists = upper_exists(target)
     n_draws = _n_draws(target.cost_per_draw, len(sides.forward))

@@ -54,30 +54,15 @@ NORMAL_PROBABILITY = 0.977249868
 
 @dataclass(frozen=True, eq=False)
 class TemperedSides:
-    """Estimates of both bounds, and the draws behind them.
+    """Estimates of both bounds, and the draws behind them."""
 
-    Parameters
-    ----------
-    below, above : Tensor of shape (M,)
-        Lower and upper bounds, one for each system of chains.
-    particles : Tensor of shape (R,)
-        Independent estimates, the exponential of each of which has the expectation Z.
-    draws : LadderDraws
-    rhat : float
-        R-hat of invariant quantities.
-    error : float
-        Target standard error, in nats.
-    is_cut : bool, default=False
-        Whether the seconds were over before the planned sweeps.
-    """
-
-    below: torch.Tensor
-    above: torch.Tensor
-    particles: torch.Tensor
+    below: torch.Tensor  # (M,), one for each system of chains
+    above: torch.Tensor  # as below
+    particles: torch.Tensor  # (R,), estimates whose exp has expectation Z
     draws: LadderDraws
-    rhat: float
-    error: float
-    is_cut: bool = False
+    rhat: float  # of invariant quantities
+    error: float  # target standard error, in nats
+    is_cut: bool = False  # seconds were over before the planned sweeps
 
 
 @torch.no_grad()
@@ -95,29 +80,9 @@ def tempered_sides(
 ) -> TemperedSides:
     """Bound log Z by replica exchange, and from below by particles as well.
 
-    Parameters
-    ----------
-    target : Target
-    fitted : Tensor of shape (m, P)
-        Draws of the fitted posterior, m = 4 at most: some chains start there.
-    generator : torch.Generator
-    n_draws : int or None
-        Draws at each temperature; None chooses.
-    precision : float or None
-        Target distance of each bound from log Z, in nats; None is 0.25.
-    max_seconds : float or None
-        Approximate time limit; None is limited by the numbers of draws only.
-    report : callable
-    normal : NormalForm, default=None
-        Where the path starts. None is a normal that matches the prior.
-    least_sweeps : int, default=200
-        Of the chains, where `n_draws` does not say.
-    n_systems : int, default=16
-        Of chains; a multiple of 8.
-
-    Returns
-    -------
-    TemperedSides
+    `fitted`: at most 4 draws of the fitted posterior, (m, P), where some chains start.
+    The path starts at `normal`, or at one that matches the prior. Precision: distance
+    of each bound from log Z in nats, 0.25 by default.
     """
     seconds = math.inf if max_seconds is None else max_seconds
     begin = time.monotonic()
@@ -178,9 +143,8 @@ def _starts(
 ) -> torch.Tensor:
     """Whitened starts of all systems, (L, M, P), farther apart than the posterior.
 
-    Half of them from the resampled population, half from draws of the prior that were
-    annealed independently; the target's chain of every fourth system starts at a draw
-    of the fitted posterior.
+    Half are from the resampled population, half draws of the prior, annealed; every
+    fourth system's chain of the target starts at a draw of the fitted posterior.
     """
     half = n_systems // 2
     alone = anneal(ladder, n_systems - half, generator)
@@ -197,8 +161,8 @@ def _plan(
 ) -> tuple[int, int]:
     """Sweeps that bring the error down, and blocks that each run is divided into.
 
-    With more blocks the expectations are farther from log Z: they should be two errors
-    away, so that the means over systems are valid bounds of log Z.
+    More blocks move expectations farther from log Z: they should be two errors away, so
+    that means over systems are valid bounds.
     """
     (_, n_systems, n_pilot), betas = pilot.log_weights.shape, pilot.ladder.betas
     bounds = ladder_upper, ladder_lower
@@ -235,8 +199,7 @@ def _particles(
 def mean_and_error(values: torch.Tensor) -> Estimate:
     """Mean, and an error such that two of them give a 95 % interval.
 
-    The error of few values is uncertain: it is inflated by the ratio of quantiles of
-    Student's t to those of the normal.
+    With few values it is inflated by quantiles of Student's t over normal ones.
     """
     n = len(values)
     factor = float(stdtrit(n - 1, NORMAL_PROBABILITY)) / 2

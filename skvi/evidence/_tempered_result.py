@@ -57,21 +57,7 @@ def summarize_tempered(
     generator: torch.Generator,
     quantity: str,
 ) -> EvidenceBounds:
-    """Bounds, estimate, diagnostics and table of a tempered run.
-
-    Parameters
-    ----------
-    target : Target
-    posterior : Posterior
-        The fitted posterior; it enters rows of the table.
-    sides : TemperedSides
-    generator : torch.Generator
-    quantity : str
-
-    Returns
-    -------
-    EvidenceBounds
-    """
+    """Bounds, estimate, diagnostics and table of a tempered run."""
     draws, betas = sides.draws, sides.draws.ladder.betas
     below, above = mean_and_error(sides.below), mean_and_error(sides.above)
     bridge = ladder_bridge(draws.log_weights, betas)
@@ -108,8 +94,8 @@ def _of_few_systems(
 ) -> tuple[Estimate, Estimate]:
     """Both bounds with the larger error, and at least two of it from an estimate.
 
-    The same systems are behind both. Their errors differ by chance, and the blocks of
-    draws, which have a least length, may not bring the bounds so far apart.
+    The same systems are behind both: their errors differ by chance, and blocks have a
+    least length, so that the bounds can be too close.
     """
     error = max(below.se, above.se)
     low, high = estimate - 2 * error, estimate + 2 * error

@@ -39,36 +39,14 @@ MAX_RHAT = 1.05
 class TrainingRecord:
     """Bounds for the posteriors during a fit.
 
-    Parameters
-    ----------
-    iterations : tuple of int
-        Recorded iterations, including the last one.
-    bounds : dict of str to tuple of NamedBound
-        "ELBO", "IW-ELBO", and, if there are posterior draws, "IW-EUBO" and "EUBO": one
-        for each of `iterations`.
-    final : EvidenceBounds
-        Bounds of the fitted model.
-    unit : str
-        Meaning of an iteration.
-    reliable : bool
-        Whether the chains behind the upper bounds agree.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from skvi.evidence import record_training
-    >>> from skvi.linear_model import BayesianLogisticRegression
-    >>> X, y = load_iris(return_X_y=True)
-    >>> model = BayesianLogisticRegression(prior="normal")
-    >>> record = record_training(model, X[:100], y[:100], random_state=0)
-    >>> record.iterations[:2], sorted(record.bounds)
-    ((1, 2), ['ELBO', 'EUBO', 'IW-ELBO', 'IW-EUBO'])
+    `bounds` has "ELBO" and "IW-ELBO", and "IW-EUBO" and "EUBO" if there are posterior
+    draws: one NamedBound for each recorded iteration. `reliable`: their chains agree.
     """
 
-    iterations: tuple[int, ...]
+    iterations: tuple[int, ...]  # including the last one
     bounds: dict[str, tuple[NamedBound, ...]]
-    final: EvidenceBounds
-    unit: str = "iteration"
+    final: EvidenceBounds  # bounds of the fitted model
+    unit: str = "iteration"  # meaning of an iteration
     reliable: bool = True
 
 
@@ -84,42 +62,9 @@ def record_training(
 ) -> TrainingRecord:
     """Fit a copy of an estimator, and bound the evidence by its posteriors on the way.
 
-    Parameters
-    ----------
-    estimator : estimator
-        An skvi estimator with the method ``evidence_bounds``; it is cloned and not
-        changed.
-    X : array-like of shape (n_samples, n_features)
-    y : array-like of shape (n_samples,)
-    sample_weight : array-like of shape (n_samples,), default=None
-    n_points : int, default=25
-        Maximum number of iterations to record, with increasing distances.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the draws behind the bounds; the fit uses that of the estimator.
-    **options : dict
-        Passed to ``evidence_bounds`` after the fit.
-
-    Returns
-    -------
-    TrainingRecord
-        The model is the final one throughout: if noise or prior scales are learned, the
-        bounds are on the evidence at their final values.
-
-    Raises
-    ------
-    TypeError
-        The estimator has no method ``evidence_bounds``.
-
-    Notes
-    -----
-    All upper bounds use the same posterior draws, from Hamiltonian chains that do not
-    depend on the fits: differences of EUBOs of successive posteriors are more accurate
-    than their errors. If precisions have hyperpriors there are no such chains, and no
-    upper bounds except the final one.
-
-    Examples
-    --------
-    See `TrainingRecord`.
+    Learned noise and prior scales have their final values throughout. All upper bounds
+    use the same chains, so that differences of EUBOs are accurate; there are none if
+    precisions have hyperpriors. `options` go to ``evidence_bounds`` after the fit.
     """
     if not hasattr(estimator, "evidence_bounds"):
         raise TypeError(

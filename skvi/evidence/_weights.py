@@ -64,25 +64,10 @@ class WeightSummary:
 def summarize_weights(
     forward: torch.Tensor, reverse: torch.Tensor, bridge: torch.Tensor
 ) -> dict[str, WeightSummary]:
-    """Summarize log weights for plots.
+    """Summarize log weights for plots: "lower", "upper" and "bridge", about 20 kB.
 
-    Parameters
-    ----------
-    forward : Tensor of shape (S,)
-        Log weights of independent draws of the proposal: the lower side.
-    reverse : Tensor of shape (n_chains, n_iterations)
-        Log weights of posterior draws: the upper side.
-    bridge : Tensor of shape (n_chains, n_iterations)
-        Log weights of posterior draws, with respect to the proposal of `forward`.
-
-    Returns
-    -------
-    dict of str to WeightSummary
-        "lower", "upper" and "bridge". About 20 kB.
-
-    Examples
-    --------
-    See `WeightSummary`.
+    `forward` (S,) are of independent draws, `reverse` (n_chains, n_iterations) of
+    posterior draws; `bridge` are the latter under the proposal of the former.
     """
     forward, reverse, bridge = forward.flatten(), reverse.flatten(), bridge.flatten()
     edges = _edges((forward, SMALL), (bridge, OUTSIDE))
