@@ -129,10 +129,10 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         return replace(problem, target=found), solver
 
     def _at_scale_by_kl(self, target):
-        """The target under the scale that a fit by KL finds.
+        """The target under the scale that a fit by KL finds, for other divergences.
 
-        Other divergences need a normal prior. One and the same for all of them, so that
-        a search over divergences compares divergences.
+        They need a normal prior: the same for all, so that a search over divergences
+        compares nothing else.
         """
         posterior = self.posterior_family_.build(target.layout)
         problem = Problem(target, ELBO(), KL(), posterior, None)
@@ -324,7 +324,7 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _density_of(self, row, index, grid):
         """Density of one coefficient on a grid, in its units, for pictures.
 
-        That of the normal, or of their mixture; of other posteriors that of the normal
+        That of the normal, or of their mixture; for other posteriors that of the normal
         with their moments.
         """
         mean, std = (np.atleast_2d(x)[row, index] for x in (self.coef_, self.coef_std_))

@@ -32,12 +32,7 @@ MAX_COUNT = 2.0**53
 
 @dataclass(frozen=True, eq=False)
 class Counts(Response):
-    """Nonnegative numbers, and whether those of the fit were counts.
-
-    Parameters
-    ----------
-    are_counts : bool
-    """
+    """Nonnegative numbers, and whether those of the fit were counts."""
 
     are_counts: bool
 
@@ -87,10 +82,7 @@ class Counts(Response):
 class CountModel(LinearModel):
     """Counts whose likelihood has a parameter with a Gamma prior.
 
-    Parameters
-    ----------
-    gammas : dict of str to GammaHyperprior
-        Hyperprior of a single block: `Likelihood.gamma_block`.
+    `gammas` maps `Likelihood.gamma_block` to its hyperprior.
     """
 
     gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)
@@ -154,18 +146,7 @@ def check_likelihood(likelihood: Likelihood) -> None:
 
 
 def start_at_moments(problem: Problem, name: str) -> State:
-    """Start a Gamma posterior at the moment estimate from the counts alone.
-
-    Parameters
-    ----------
-    problem : Problem
-    name : str
-        Name of the block.
-
-    Returns
-    -------
-    State
-    """
+    """Start the Gamma posterior of a block at the moment estimate from the counts."""
     target, posterior = problem.target, problem.posterior
     _, power = target.likelihood_spec.gamma_block
     first = target.likelihood_spec.initial_hyper(target.y)

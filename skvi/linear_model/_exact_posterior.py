@@ -38,43 +38,20 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class ConjugatePosterior(Movable):
-    """Coefficients, intercept and precisions, exactly.
+    """Exact posterior of coefficients, intercept and precisions of a conjugate model.
 
     A mixture, over the precisions that have hyperpriors, of normals of coefficients and
     intercept, in the units of the fit.
-
-    Parameters
-    ----------
-    form : ConjugateForm
-        What the data say, and the priors.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from skvi.linear_model import BayesianLinearRegression
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = BayesianLinearRegression().fit(X[:8, :2], y[:8])
-    >>> exact = model.exact_posterior_.normal().variance
-    >>> bool((exact > model.posterior_.part("coef").as_normal().variance).all())
-    True
     """
 
     form: ConjugateForm
 
     @classmethod
     def of(cls, form: ConjugateForm | None) -> Self | None:
-        """Find the posterior of a conjugate model.
+        """Posterior of a conjugate model; None without a form or unknown precisions.
 
-        Parameters
-        ----------
-        form : ConjugateForm or None
-
-        Returns
-        -------
-        ConjugatePosterior or None
-            None where there is no form, or nothing to integrate; or where coefficients
-            have no variance, because their precision is vague and the data say
-            nothing of some of them and of fewer than three others.
+        None, too, if coefficients have no variance: under a vague precision, if the
+        data inform at most two directions, and say nothing of the others.
         """
         if form is None or not has_nodes(form) or _has_no_variance(form):
             return None
@@ -126,18 +103,7 @@ class ConjugatePosterior(Movable):
     def functions(
         self, predictor: LinearPredictor, rows: Any, units: Units
     ) -> Directions:
-        """Functions at rows of features, in units of y.
-
-        Parameters
-        ----------
-        predictor : LinearPredictor
-        rows : Tensor or SparseRows of shape (n, d)
-        units : Units
-
-        Returns
-        -------
-        Directions
-        """
+        """Functions at rows of features, in units of y."""
         along = predictor.project(rows, self._basis())
         square = torch.zeros_like(along[:, 0])
         if self._has_outside:
@@ -148,17 +114,7 @@ class ConjugatePosterior(Movable):
         return self._directions(along, square, torch.ones_like(square), units)
 
     def coefficients(self, units: Units) -> Directions:
-        """Coefficients, and before them the intercept where there is one.
-
-        Parameters
-        ----------
-        units : Units
-
-        Returns
-        -------
-        Directions
-            In units of y and X, as they were given.
-        """
+        """Coefficients, after the intercept if there is one, in units of y and X."""
         basis = self._basis()
         rows = basis.new_ones(len(basis)).diag()
         scale = torch.from_numpy(np.asarray(units.x_scale, dtype=np.float64))
@@ -192,15 +148,7 @@ class ConjugatePosterior(Movable):
     ) -> PrecisionMixture:
         """Distributions of linear combinations, or of new targets.
 
-        Parameters
-        ----------
-        directions : Directions
-        units : Units or None, default=None
-            Those of new targets, which have noise.
-
-        Returns
-        -------
-        PrecisionMixture
+        `units` are those of new targets, which have noise; None for combinations.
         """
         nodes = self.nodes if units is None else self.few
         given, w = self._given(nodes)
@@ -213,17 +161,9 @@ class ConjugatePosterior(Movable):
         return PrecisionMixture(GaussianLikelihood(), None, log_w, directions, *parts)
 
     def draw(self, n_draws: int, generator: torch.Generator) -> torch.Tensor:
-        """Draw coefficients, intercept and the logarithms of unknown precisions.
+        """Draw coefficients, intercept and logs of unknown precisions, (n_draws, P).
 
-        Parameters
-        ----------
-        n_draws : int
-        generator : torch.Generator
-
-        Returns
-        -------
-        Tensor of shape (n_draws, P)
-            In the order of the layout of the fitted posterior.
+        They are in the order of the layout of the fitted posterior.
         """
         form, basis = self.form, self._basis()
         t, s = _draw_precisions(find_nodes(form, FINENESS), n_draws, generator)

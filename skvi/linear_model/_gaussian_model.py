@@ -15,14 +15,8 @@ __all__ = ["GaussianLinearModel"]
 class GaussianLinearModel(LinearModel):
     """Linear regression in the units of the fit, with inferred precisions.
 
-    Parameters
-    ----------
-    gammas : dict of str to GammaHyperprior
-        Hyperpriors of precisions: arguments of `HierarchicalTarget`.
-    prior : BuiltPrior or None
-        With a hyperprior of the coefficients' precisions over the intercept only.
-    marginal_prior : BuiltPrior
-        Over coefficients and intercept, their precisions integrated out.
+    `gammas` are their hyperpriors. `prior` is that of the intercept alone if the
+    coefficients' precision has one; `marginal_prior` integrates the precisions out.
     """
 
     gammas: Mapping[str, GammaHyperprior] = field(default_factory=dict)

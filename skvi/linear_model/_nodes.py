@@ -17,14 +17,10 @@ __all__ = ["NormalNodes"]
 
 @dataclass(frozen=True, eq=False)
 class NormalNodes(Movable):
-    """A mixture of normals of the parameters of the predictor, or a single one.
+    """A mixture of K normals of the predictor's parameters, or a single one.
 
-    Parameters
-    ----------
-    normals : tuple of NormalForm
-    log_weights : Tensor of shape (K,)
-    log_scales : Tensor of shape (K,) or None
-        Logs of the scales of the prior that the normals belong to.
+    `log_weights` has shape (K,), as has `log_scales`, the scales of the prior that the
+    normals belong to, or None.
     """
 
     normals: tuple[NormalForm, ...]
@@ -53,13 +49,7 @@ class NormalNodes(Movable):
         return self.average(means, stds.square())
 
     def scale(self, prior: BuiltPrior) -> float:
-        """The scale of the prior: its geometric mean, or what a single normal implies.
-
-        Parameters
-        ----------
-        prior : BuiltPrior
-            With one unknown scale.
-        """
+        """Scale of the prior: its geometric mean, or what a single normal implies."""
         if self.log_scales is None:
             return implied_scale(prior, self.normals[0])
         return math.exp(float(self.log_weights.exp() @ self.log_scales))

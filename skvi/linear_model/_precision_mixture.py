@@ -21,14 +21,8 @@ CHUNK_ELEMENTS = 2**20
 class Directions(Movable):
     """Linear combinations of coefficients and intercept, as the data see them.
 
-    Parameters
-    ----------
-    along : Tensor of shape (n, k)
-        In the directions that the data inform, and in that of the intercept.
-    outside : Tensor of shape (n,)
-        Squared lengths in directions without data.
-    shift : Tensor of shape (n,)
-        Added to their values.
+    `along`, (n, k), are directions that the data inform, and that of the intercept;
+    `outside`, (n,), squared lengths in the others; `shift`, (n,), is added to values.
     """
 
     along: torch.Tensor
@@ -38,15 +32,10 @@ class Directions(Movable):
 
 @dataclass(frozen=True, eq=False)
 class PrecisionMixture(LikelihoodMixture):
-    """Linear combinations, or targets, whose distribution is normal at each node.
+    """Linear combinations, or targets, whose distribution is normal at each of m nodes.
 
-    Parameters
-    ----------
-    directions : Directions
-    means, variances : Tensor of shape (m, k)
-        At each node.
-    outside, noise : Tensor of shape (m,)
-        Variances in directions without data, and of noise.
+    `means` and `variances` have shape (m, k); `outside`, the variance in directions
+    without data, and `noise` have shape (m,).
     """
 
     directions: Directions
@@ -56,32 +45,13 @@ class PrecisionMixture(LikelihoodMixture):
     noise: torch.Tensor
 
     def repeat(self, row: int, n_rows: int) -> "PrecisionMixture":
-        """One of the linear combinations, so many times.
-
-        Parameters
-        ----------
-        row, n_rows : int
-
-        Returns
-        -------
-        PrecisionMixture
-        """
+        """One of the linear combinations, `n_rows` times."""
         given, index = self.directions, [row] * n_rows
         parts = (x[index] for x in (given.along, given.outside, given.shift))
         return replace(self, directions=Directions(*parts))
 
     def normals(self, rows: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor]:
-        """Means and standard deviations of the components.
-
-        Parameters
-        ----------
-        rows : slice, default=slice(None)
-            Some of the linear combinations.
-
-        Returns
-        -------
-        mean, std : Tensor of shape (m, n)
-        """
+        """Means and standard deviations of the components at some rows, (m, n) each."""
         given = self.directions
         along, outside = given.along[rows], given.outside[rows]
         variance = self.variances @ along.square().T

@@ -32,13 +32,10 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class PrecisionNodes:
-    """Log precisions of the noise and of the coefficients, and their probabilities.
+    """Log precisions of noise and coefficients, with probabilities that sum to 1.
 
-    Parameters
-    ----------
-    noise, coef, weights : ndarray of shape (n_ratios, n_noises)
-        Logarithms, and probabilities with sum 1. All nodes of a row have the same
-        ratio of both precisions, except where the noise alone is unknown.
+    All have shape (n_ratios, n_noises). Nodes of a row have the same ratio of the two
+    precisions, unless the noise alone is unknown.
     """
 
     noise: np.ndarray
@@ -58,16 +55,8 @@ def has_nodes(form: ConjugateForm | None) -> bool:
 def find_nodes(form: ConjugateForm, fineness: float = 1.0) -> PrecisionNodes:
     """Place nodes where the posterior of the precisions is.
 
-    Parameters
-    ----------
-    form : ConjugateForm
-        One for which `has_nodes` is true.
-    fineness : float, default=1.0
-        Divides the distances of the nodes.
-
-    Returns
-    -------
-    PrecisionNodes
+    `form` must have nodes (`has_nodes`); `fineness` divides the distances between
+    nodes.
     """
     log_e = np.log(form.data.values.numpy())
     look = np.arange(log_e.min() - REACH, log_e.max() + REACH + 1)
@@ -87,19 +76,7 @@ def find_nodes(form: ConjugateForm, fineness: float = 1.0) -> PrecisionNodes:
 
 
 def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
-    """Keep as few nodes as predictions need.
-
-    Parameters
-    ----------
-    form : ConjugateForm
-    found : PrecisionNodes
-        Precisions for a model of this form.
-
-    Returns
-    -------
-    PrecisionNodes
-        Ratios of the precisions between which predictions hardly differ are one.
-    """
+    """Merge ratios of the precisions between which predictions hardly differ."""
     rows = found.weights.sum(1) > NEGLIGIBLE
     t, s, w = found.noise[rows], found.coef[rows], found.weights[rows]
     place, mass = _distances(form, t, s, w), w.sum(1)
@@ -116,7 +93,7 @@ def merge_nodes(form: ConjugateForm, found: PrecisionNodes) -> PrecisionNodes:
 def _distances(
     form: ConjugateForm, t: np.ndarray, s: np.ndarray, w: np.ndarray
 ) -> np.ndarray:
-    """How far predictions have moved from those of the first row, in their deviations.
+    """Distances of predictions from those of the first row, in their deviations.
 
     By their means, by what the coefficients add to the variance, by the noise, and by
     the prior of directions in which there are no data.

@@ -23,23 +23,10 @@ MAX_ROWS = 2000
 
 
 def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
-    """Say that one scale does not suit features of very different ranges.
+    """Say that one scale does not suit features of very different ranges; or nothing.
 
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n_samples, n_features)
-    prior : Prior
-        Prior of the coefficients.
-    name : str
-        Name of the estimator, for the remedy.
-    is_relative : bool
-        Whether scales of coefficients are relative to those of the columns.
-
-    Returns
-    -------
-    str
-        Empty if all is well, for priors with a scale for each coefficient, and for a
-        fixed scale other than the default: who gives one has considered the units.
+    Nothing for priors with a scale per coefficient, and for a fixed scale other than
+    the default: who gives one has considered the units.
     """
     if not _has_shared_scale(prior):
         return ""
@@ -67,18 +54,7 @@ def unscaled_message(X: Any, prior: Any, name: str, is_relative: bool) -> str:
 
 
 def many_classes_message(classes: np.ndarray, n_rows: int) -> str:
-    """Say that so many classes take minutes, and what to do.
-
-    Parameters
-    ----------
-    classes : ndarray of shape (n_classes,)
-    n_rows : int
-
-    Returns
-    -------
-    str
-        Empty if all is well.
-    """
+    """Say that so many classes take minutes, and what to do; empty if all is well."""
     n_classes = len(classes)
     if n_classes < MANY_CLASSES or n_rows * n_classes**2 < MANY_NUMBERS:
         return ""

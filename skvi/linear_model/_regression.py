@@ -126,7 +126,7 @@ class GaussianRegression(
     def _set_intercept_prior(self, data, units):
         """Give the intercept a normal prior with the scale of the target.
 
-        Returns what was taken from y.
+        Returns the names of what was taken from y.
         """
         prior, given = self.prior_, self.intercept_prior is not None
         if isinstance(self.prior, dict):

@@ -17,10 +17,10 @@ class RegressionExactMixin:
     """Mixin: results from the exact posterior where there is one."""
 
     def _find_exact_posterior(self, state):
-        """Exact posterior, where the fitted one would be it, but for the precisions.
+        """Exact posterior, if the fitted one differs from it only in the precisions.
 
-        None for other objectives and divergences, whose posteriors are meant to be
-        others, and for families that know no correlations.
+        None for other objectives and divergences, whose posteriors are meant to differ,
+        and for families without correlations.
         """
         is_elbo = self.objective_.kind == "expectation" and self.divergence_.is_standard
         normal = state.posterior.part("coef").as_normal()

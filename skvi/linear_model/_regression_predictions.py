@@ -136,8 +136,8 @@ class RegressionPredictionMixin:
     def _predictive_normals(self, X):
         """Normals whose mixture is the predictive distribution.
 
-        Means and standard deviations, (n, S), and weights, (S,); for K targets
-        (n, K, S) and (K, S). Nothing if the noise is not normal.
+        Means and standard deviations, (n, S), and weights, (S,); for K targets (n, K,
+        S) and (K, S). None if the noise is not normal.
         """
         X = self._check_X(X)
         one = self.outputs_[0] if self._n_columns else self
@@ -236,34 +236,12 @@ def _with_empty(size, mean, std, weights):
 
 
 class SampledLinearFunction:
-    """One linear function, drawn from a posterior.
-
-    Parameters
-    ----------
-    coef : ndarray of shape (n_features,) or (n_outputs, n_features)
-    intercept : float or ndarray of shape (n_outputs,)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skvi.linear_model._regression_predictions import SampledLinearFunction
-    >>> SampledLinearFunction(np.array([1.0, 2.0]), 0.5)([[1.0, 1.0]])
-    array([3.5])
-    """
+    """One linear function, or n_outputs of them, drawn from a posterior."""
 
     def __init__(self, coef, intercept):
         self.coef, self.intercept = coef, intercept
 
     def __call__(self, X):
-        """Evaluate the function.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        """
+        """Evaluate the function: (n_samples,) or (n_samples, n_outputs)."""
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
         return X @ self.coef.T + self.intercept

@@ -34,22 +34,10 @@ MAX_FULL_RANK = 1000
 
 
 def approach(problem, noise_scale):
-    """Decrease the noise in steps, so that a robust loss has a gradient at the start.
+    """Decrease the noise in steps to `noise_scale`; None if rows are close already.
 
     A robust loss of rows that are many noise standard deviations away is flat: from
     coefficients of zero it would not find the data.
-
-    Parameters
-    ----------
-    problem : Problem
-        Problem with a target whose noise is fixed.
-    noise_scale : float
-        In units of the fit.
-
-    Returns
-    -------
-    State or None
-        None if the rows are close enough already.
     """
     y, w = problem.target.y, problem.target.sample_weight
     w = torch.ones_like(y) if w is None else w
@@ -79,27 +67,9 @@ def _with_noise(target, likelihood):
 def start_near(problem, likelihood):
     """State near the fit with learned noise and N(0, s^2) coefficients.
 
-    s is such that each feature alone would explain the target.
-
-    Gamma parts get its precisions as means, and half the number of their normal
-    variables as shapes.
-
-    Parameters
-    ----------
-    problem : Problem
-    likelihood : GaussianLikelihood
-        The likelihood of the fit.
-
-    Returns
-    -------
-    State
-
-    Raises
-    ------
-    PhaseInterrupted
-        On Ctrl-C, with the state near the current solution.
-    NoOptimumError
-        A robust loss fits some rows exactly there, so that draws cannot help.
+    With s each feature alone would explain the target. Gamma parts get means at the
+    precisions, and shapes of half their number of normals. NoOptimumError if a robust
+    loss fits rows exactly; on Ctrl-C PhaseInterrupted, with the state so far.
     """
     target = problem.target
     layout = target.predictor.layout

@@ -139,9 +139,9 @@ class CoefficientTable:
 
 
 def _digits(std: np.ndarray) -> np.ndarray:
-    """Decimals for which standard deviations have three digits.
+    """Decimals, the same for all, that show three digits of standard deviations.
 
-    The same for all, by a typical one, unless some would have one digit or none.
+    Those for a typical deviation, unless some would then have one digit or none.
     """
     known = (std > 0) & np.isfinite(std)
     if not known.any():

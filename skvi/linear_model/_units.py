@@ -40,19 +40,10 @@ class LinearModel(Model):
         return (np.zeros(n_rows) if given is None else given) - self.units.f_mean
 
     def in_units(self, theta, is_difference=False):
-        """Parameters of the predictor for the original target, features and offset.
+        """Parameters, (S, P), for the original target, features and offset.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (S, P) or more columns
-            In the units of the fit: draws, means, or rows of a root of a covariance.
-        is_difference : bool, default=False
-            Whether rows are differences of parameters, as those of a root are.
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            In the order of the predictor's layout.
+        Rows of theta are in units of the fit: draws, means, or with `is_difference`
+        differences of parameters, such as the rows of a root of a covariance.
         """
         units, layout = self.units, self.predictor.layout
         found = _mapped(layout, theta, units.y_scale, units.x_scale, units.x_mean)
@@ -61,17 +52,7 @@ class LinearModel(Model):
         return found
 
     def moments_in_units(self, normal):
-        """Means and standard deviations of the parameters, in the units of the data.
-
-        Parameters
-        ----------
-        normal : NormalForm
-            In the units of the fit.
-
-        Returns
-        -------
-        mean, std : Tensor of shape (P,)
-        """
+        """Means and standard deviations of parameters, (P,), in units of the data."""
         mean, root = self.in_units(normal.mean[None])[0], normal.factor
         if normal.scale.ndim == 2:
             variance, root = torch.zeros_like(mean), normal.scale
@@ -97,20 +78,9 @@ def _mapped(layout, theta, y_scale, x_scale, origin):
 
 
 def standardized(X, origin, scale):
-    """Rows of ``(X - origin) / scale``.
+    """Rows of ``(X - origin) / scale``; sparse ones keep their zeros.
 
-    Sparse ones keep their zeros. Large dense ones are computed when they are read: they
-    can be a memory map.
-
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n, d)
-    origin : ndarray of shape (d,) or None
-    scale : float or ndarray of shape (d,)
-
-    Returns
-    -------
-    Tensor, ShiftedRows or SparseRows of shape (n, d)
+    Large dense ones are computed when they are read: they can be a memory map.
     """
     if origin is None and np.all(scale == 1.0):
         return as_rows(X)
@@ -124,28 +94,10 @@ def standardized(X, origin, scale):
 
 
 def feature_units(X, weight, centered, relative_to):
-    """Origin and scale of the features of a fit.
+    """Origin, (d,) or None, and scale, a number or (d,), of the features of a fit.
 
-    Parameters
-    ----------
-    X : ndarray or sparse matrix of shape (n, d)
-    weight : ndarray of shape (n,) or None
-    centered : bool
-        Whether there is an intercept.
-    relative_to : {"all", "each"} or None
-        `Prior.relative_to` of the coefficients' prior.
-
-    Returns
-    -------
-    x_mean : ndarray of shape (d,) or None
-    x_scale : float or ndarray of shape (d,)
-        The weighted standard deviations, or, not centered, the root mean squares; of
-        all columns that vary the root mean square of these.
-
-    Raises
-    ------
-    ValueError
-        Squares of features overflow.
+    Scales are weighted standard deviations, without an intercept root mean squares;
+    relative to "all", the root mean square of these. ValueError if squares overflow.
     """
     low, high = _ends(X)
     _check_range(max(float(high.max()), -float(low.min())))
