@@ -58,10 +58,8 @@ MAX_SCORE_DRAWS = 20
 class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupervised):
     """Base class: a network, a posterior over its weights, predictions by draws.
 
-    One mixin defines what the network predicts: `_response(y)`, `_assemble(data,
-    response)`, `_mean(f)` and `_compare_with_constant(X, y, weight, rows_per_row)`.
-    Another one defines the network: `_network(X, likelihood)`, a predictor, and
-    `_remedies()`, possible remedies of a fit that misses a signal.
+    A mixin for the target implements `_response`, `_assemble`, `_mean` and
+    `_compare_with_constant`; one for the network implements `_network` and `_remedies`.
     """
 
     _parameter_constraints: dict = {
@@ -239,7 +237,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
     def _remedy(self, causes=(), others=()):
         """What to change about a fit that misses a signal.
 
-        Causes that were found are all; otherwise what may be one.
+        If causes were found these are all; otherwise the others are what may be one.
         """
         if causes:
             return " or ".join(causes)
@@ -286,43 +284,12 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
 
 
 class SampledFunction:
-    """One network, drawn from a posterior.
-
-    Parameters
-    ----------
-    estimator : BayesianNetwork
-        Fitted.
-    theta : Tensor of shape (1, n_params)
-        Its weights.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from skvi.neural_network import BayesianMLPRegressor
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> X = (X / X.std(0))[:100]
-    >>> model = BayesianMLPRegressor(
-    ...     hidden_layer_sizes=(), early_stopping=True, tol=1.0, random_state=0
-    ... ).fit(X, y[:100])
-    >>> function = model.sample_function(random_state=0)
-    >>> bool((function(X[:3]) == function(X)[:3]).all())
-    True
-    """
+    """The network of a fitted estimator at one draw of its weights, (1, n_params)."""
 
     def __init__(self, estimator, theta):
         self.estimator, self.draws = estimator, estimator._drawn(theta)
 
     def __call__(self, X):
-        """Evaluate the network.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Targets in units of y without noise, or class probabilities; float64.
-        """
+        """Targets in units of y without noise, or class probabilities; float64."""
         X = self.estimator._check_X(X)
         return self.draws.by_rows(X, lambda f: self.estimator._mean(f)[0])

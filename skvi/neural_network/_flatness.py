@@ -53,18 +53,8 @@ def remedies(
 ) -> str:
     """Name possible remedies for a fit that misses a signal.
 
-    Parameters
-    ----------
-    hidden : sequence of int or None
-        Units of each hidden layer; None if layers are unknown.
-    activation : str
-    divergence : Divergence
-    learns_scales : bool, default=True
-        Whether the scale of some prior is learned: a given one may be too narrow.
-
-    Returns
-    -------
-    str
+    `hidden` is None if layers are unknown. Unless some scale is learned
+    (`learns_scales`) the given one may be too narrow.
     """
     found = [] if learns_scales else ["prior='auto'"]
     if hidden is None:
@@ -83,14 +73,7 @@ def remedies(
 def unscaled_message(X: np.ndarray) -> str:
     """Say that features are far from the scale that networks expect, about 1.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, ...)
-
-    Returns
-    -------
-    str
-        Empty if the scales are fine; to be appended to another message.
+    Empty if the scales are fine; to be appended to another message.
     """
     columns = np.abs(X.reshape(len(X), -1)).astype(np.float64)
     largest = np.maximum(columns.max(0), 1e-300)
@@ -105,18 +88,10 @@ def unscaled_message(X: np.ndarray) -> str:
 
 
 def without_outliers(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Targets whose residuals are at most four robust standard deviations.
+    """Targets, with residuals cut at four robust standard deviations.
 
-    Parameters
-    ----------
-    y, mean : ndarray of shape (n,)
-        Targets and predictions.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Outliers are moved toward their predictions: of heavy-tailed noise a few rows
-        make up most of the variance, and hide whether the others are explained.
+    With heavy-tailed noise a few rows make up most of the variance, and hide whether
+    the others are explained.
     """
     residual = y - mean
     reach = OUTLYING * _robust_deviation(residual)
@@ -124,16 +99,7 @@ def without_outliers(y: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def has_outliers(residual: np.ndarray, weight: np.ndarray) -> bool:
-    """Whether more than 1 % of residuals are beyond four robust standard deviations.
-
-    Parameters
-    ----------
-    residual, weight : ndarray of shape (n,)
-
-    Returns
-    -------
-    bool
-    """
+    """Whether more than 1 % of residuals are beyond four robust standard deviations."""
     deviation = _robust_deviation(residual)
     is_far = np.abs(residual - np.median(residual)) > OUTLYING * deviation
     return deviation > 0 and float(weight @ is_far) > MANY_OUTLIERS * float(
@@ -149,16 +115,7 @@ def _robust_deviation(values: np.ndarray) -> float:
 def worse_message(explained: float | None, error: str) -> str:
     """Say that a constant would fit the training rows better; empty if it would not.
 
-    Parameters
-    ----------
-    explained : float or None
-        Fraction that the fit explains; negative if it is worse than a constant.
-    error : str
-        What the fraction is about, with a place for the ratio.
-
-    Returns
-    -------
-    str
+    `error` says what the fraction `explained` is about, with a place for the ratio.
     """
     if explained is None or explained >= WORSE:
         return ""
@@ -170,14 +127,7 @@ def explained_variance(
 ) -> float | None:
     """Fraction of the variance of a target that predictions explain: weighted R^2.
 
-    Parameters
-    ----------
-    mean, y, weight : ndarray of shape (n,)
-
-    Returns
-    -------
-    float or None
-        At most 1; None if the target is constant, or squares of predictions overflow.
+    None if the target is constant, or squares of predictions overflow.
     """
     if not float(np.abs(mean).max()) < LARGEST:
         return None
@@ -192,20 +142,10 @@ def explained_variance(
 def explained_log_loss(
     log_proba: np.ndarray, codes: np.ndarray, weight: np.ndarray
 ) -> tuple[float | None, float]:
-    """Fractional reduction of the log loss relative to the class frequencies.
+    """Fractional reduction of the log loss of the class frequencies, and that log loss.
 
-    Parameters
-    ----------
-    log_proba : ndarray of shape (n, K)
-    codes : ndarray of int of shape (n,)
-    weight : ndarray of shape (n,)
-
-    Returns
-    -------
-    share : float or None
-        At most 1; None if there is only one class.
-    entropy : float
-        The log loss of the class frequencies, in nats per row.
+    The loss is in nats per row. The fraction is at most 1, and None if there is only
+    one class.
     """
     counts = np.bincount(codes, weight, minlength=log_proba.shape[1])
     frequency = counts[counts > 0] / counts.sum()
@@ -226,23 +166,8 @@ def flat_message(
 ) -> str:
     """Say that a fit explains almost nothing; empty if it explains more.
 
-    Parameters
-    ----------
-    explained : float or None
-        Fraction that the fit explains.
-    nats_per_unit : float
-        Nats of log likelihood per row that correspond to a small fraction.
-    weight : ndarray of shape (n,)
-    rows_per_row : float
-        Number of rows of the fit per row here.
-    constant : str
-        Name of the constant prediction, in words.
-    remedy : str
-        Possible remedies, from `remedies`.
-
-    Returns
-    -------
-    str
+    `nats_per_unit` is the log likelihood per row for a small fraction; `rows_per_row`
+    the number of rows of the fit for each row here.
     """
     n_rows = rows_per_row * weight.sum() ** 2 / (weight @ weight)
     if explained is None or n_rows < 3:
@@ -261,26 +186,11 @@ def flat_message(
 def missed_variance(
     X: np.ndarray, y: np.ndarray, mean: np.ndarray, weight: np.ndarray
 ) -> tuple[float | None, float]:
-    """Fraction of the variance that the nearest rows have in common and the fit misses.
+    """Fraction of variance that the nearest rows have in common and the fit misses.
 
-    The covariance of the residuals of every row and its nearest neighbor, as a fraction
-    of the variance of the target; a pair has the geometric mean of the weights of its
-    rows. Noise gives 0 within about ``1 / sqrt(n_pairs)``; signals that neighbors do
-    not have in common, as in many dimensions, are not detected.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Only the first of equal rows counts, among those with positive weight.
-    y, mean, weight : ndarray of shape (n,)
-
-    Returns
-    -------
-    share : float or None
-        None for fewer than 20 pairs, a constant target, or numbers whose squares
-        overflow.
-    n_pairs : float
-        Effective number of pairs.
+    Covariance of neighbors' residuals over the target's variance; None if it is
+    unknown. Noise gives 0 within about 1 / sqrt(n_pairs), which is the second result.
+    Signals that neighbors do not share, as in many dimensions, are not detected.
     """
     if not max(float(np.abs(X).max()), float(np.abs(mean).max())) < LARGEST:
         return None, 0.0
@@ -307,20 +217,7 @@ def missed_message(
 ) -> str:
     """Say that a fit misses a signal; empty if none is detected.
 
-    Parameters
-    ----------
-    missed : float or None
-        Result of `missed_variance`; more than the unexplained fraction is ignored.
-    explained : float
-        Fraction of the variance that the fit explains.
-    n_pairs : float
-        Effective number of pairs.
-    remedy : str
-        Possible remedies, from `remedies`.
-
-    Returns
-    -------
-    str
+    `missed` is from `missed_variance`; more than the unexplained fraction is ignored.
     """
     if missed is None:
         return ""

@@ -18,21 +18,9 @@ def layerwise_prior(
 ) -> dict[str, Prior]:
     """Normal priors by block, which learn their scales.
 
-    Parameters
-    ----------
-    layout : Layout
-        The layout of a network.
-    given : mapping of str to Prior
-        The prior of "intercept", if there is one.
-    features : str, default=None
-        Block whose rows belong to features: each learns its own scale, so that
-        irrelevant features cost and disturb little.
-
-    Returns
-    -------
-    dict of str to Prior
-        Blocks of fewer than five numbers keep the scale 1: a learned one would be
-        uninformative. Rows of fewer share that of their block.
+    Blocks of fewer than five numbers keep the scale 1: a learned one would be
+    uninformative. Each row of the block `features` learns its own, so that irrelevant
+    features cost and disturb little; shorter rows share that of their block.
     """
     found: dict[str, Prior] = {}
     for name, block in layout.items():

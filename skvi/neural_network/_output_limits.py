@@ -13,14 +13,10 @@ GROWTH = 1.5
 
 @dataclass(frozen=True, eq=False)
 class OutputLimits:
-    """Limits of every output, whatever the parameters are.
+    """Limits of every output, (n_outputs,), over parameters of several scales.
 
-    Parameters
-    ----------
-    low, high : ndarray of shape (n_outputs,)
-        Of parameters of several scales.
-    saturates : ndarray of shape (n_outputs,)
-        Whether all are in [-1, 1], and do not grow with the scale.
+    `saturates` says of which outputs all are in [-1, 1], and do not grow with the
+    scale.
     """
 
     low: np.ndarray
@@ -29,13 +25,7 @@ class OutputLimits:
 
     @classmethod
     def of(cls, f: torch.Tensor) -> "OutputLimits":
-        """Find them.
-
-        Parameters
-        ----------
-        f : Tensor of shape (n_scales, ..., n_outputs)
-            Outputs for random parameters of increasing scales.
-        """
+        """Find them in outputs, (n_scales, ..., n_outputs), in order of the scales."""
         f = f.detach().double().flatten(1, -2)
         size = f.abs().amax(1)
         saturates = (size[-1] <= 1) & (size[-1] <= GROWTH * size[-2])

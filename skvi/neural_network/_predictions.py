@@ -12,8 +12,8 @@ __all__ = ["NoisyPredictionMixin"]
 class NoisyPredictionMixin:
     """Mixin: mixtures of the predictions of the networks that `_drawn` returns.
 
-    For several targets arrays have another axis. Numbers in units of y are float64
-    also if X is float32: its rounding of a large target would exceed the noise.
+    For several targets arrays have another axis. Numbers in units of y are float64 also
+    if X is float32: its rounding of a large target would exceed the noise.
     """
 
     def predict(self, X, return_std=False):
@@ -81,7 +81,7 @@ class NoisyPredictionMixin:
         """Normals whose mixture is the predictive distribution.
 
         Means and standard deviations, (n, S) or (n, K, S), and None: equal weights.
-        Nothing where the noise is not normal.
+        Nothing if the noise is not normal.
         """
         X, draws = self._check_X(X), self._drawn()
         if not draws.likelihood.is_normal:

@@ -14,16 +14,9 @@ __all__ = ["Stream", "StreamMixin"]
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """What a batch takes from those before it.
+    """What a batch takes from those before it: response, posterior and noise scale.
 
-    Parameters
-    ----------
-    response : Response or None
-        What targets are; None in a first batch that tells it.
-    posterior : Posterior or None
-        That of the batches before; None in the first.
-    noise_scale : float, ndarray of shape (n_targets,) or None
-        What the first batch learned, or None.
+    All are None in a first batch, except a response that was given in advance.
     """
 
     response: Response | None = None
