@@ -65,8 +65,8 @@ def _low_rank(
 ) -> Mixture | None:
     """D + F S F' with S the signs of the weights, by the determinant lemma.
 
-    By Haynsworth's additivity of inertia it is positive definite if the negative values
-    of D and the positive eigenvalues of ``S + F' D^-1 F`` are together as many as the
+    Positive definite (Haynsworth's additivity of inertia) if the negative values of D
+    and the positive eigenvalues of ``S + F' D^-1 F`` are together as many as the
     positive signs.
     """
     columns = torch.cat([abs(w) ** 0.5 * f for w, f in factors], 1)
@@ -93,8 +93,8 @@ def _low_rank(
 def log_det_growth(x: float, base: NormalForm, other: NormalForm) -> torch.Tensor:
     """``log det(I + x cov(base)^-1 cov(other)) / x``, its limit the trace at x = 0.
 
-    Stable for x near 0, and exact for every x for which the matrix is positive
-    definite. Has shape (P,), one value for each coordinate, if both are diagonal.
+    Stable near 0, and exact for every x with a positive definite matrix. If both are
+    diagonal it has shape (P,), one value for each coordinate.
     """
     if base.is_diagonal and other.is_diagonal:
         return log1p_ratio(x, (other.scale / base.scale).square())

@@ -15,19 +15,8 @@ DEGENERATE_BELOW = 0.1
 def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
     """Say that a bounded divergence no longer keeps a posterior from collapsing.
 
-    Parameters
-    ----------
-    divergence : Divergence
-    weight : Tensor
-        -dD / d(log width of q), relative to that of KL; one per coordinate if each has
-        its own divergence.
-    why : str
-        Why the divergence allows it.
-
-    Returns
-    -------
-    str
-        Empty while all weights are above 0.01.
+    `weight` is -dD / d(log width of q) relative to that of KL, a number or one per
+    coordinate. Empty while all are above 0.01. `why` says why the divergence allows it.
     """
     lowest, size = float(weight.min()), weight.numel()
     if not lowest < COLLAPSED_BELOW:
@@ -51,17 +40,8 @@ def collapse_message(divergence: object, weight: torch.Tensor, why: str) -> str:
 def noise_message(divergence: object, log_weights: torch.Tensor) -> str:
     """Say that draws of q cannot resolve a divergence.
 
-    Parameters
-    ----------
-    divergence : Divergence
-    log_weights : Tensor of shape (S,) or (S, G)
-        Log weight of each draw in the gradient, or log of weights with mean one; for
-        each of G independent estimates.
-
-    Returns
-    -------
-    str
-        Empty if the fraction of effective draws is above 0.1.
+    `log_weights`, (S,) or (S, G) for G independent estimates, weight draws in the
+    gradient. Empty if the fraction of effective draws is above 0.1.
     """
     weights = torch.softmax(log_weights, 0)
     fraction = 1 / (len(weights) * float(weights.square().sum(0).max()))

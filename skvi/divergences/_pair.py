@@ -18,14 +18,9 @@ NEAR = 1e-3
 class Pair:
     """The quantities of two normals that the closed forms need.
 
-    With `split` everything has shape (P,), one divergence for each coordinate, each
-    in `size` = 1 dimension; without, everything is a scalar.
-
-    Parameters
-    ----------
-    q, pi : NormalForm
-    split : bool
-        Taken as False unless both are diagonal.
+    With `split`, possible if both are diagonal, everything has shape (P,): one
+    divergence for each coordinate, in `size` = 1 dimension. Otherwise everything is a
+    scalar.
     """
 
     def __init__(self, q: NormalForm, pi: NormalForm, split: bool = False) -> None:
@@ -119,15 +114,10 @@ def renyi(pair: Pair, a: float) -> torch.Tensor:
 def power_parts(
     pair: Pair, b: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Terms of the β- and γ-divergences of order 1 + b.
+    """Terms of the β- and γ-divergences of order 1 + b; None if E_q[pi^b] is infinite.
 
-    Returns
-    -------
-    log_cross : Tensor
-        J(1, b), the log of E_q[pi^b].
-    own, prior : Tensor
-        (J(1+b, 0) - J(1, b)) / b and (J(0, 1+b) - J(1, b)) / b, with their limits at
-        b = 0. None instead of all three if E_q[pi^b] is infinite.
+    J(1, b), the log of E_q[pi^b]; (J(1+b, 0) - J(1, b)) / b; and (J(0, 1+b) - J(1, b))
+    / b, with their limits at b = 0.
     """
     mixed = pair.mix(1.0, b)
     if mixed is None:

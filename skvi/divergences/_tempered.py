@@ -30,34 +30,11 @@ def log_tempered_integral(
     joint: bool = True,
     n_draws: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Log of the integral of q^a pi^(1-a), from draws of the normal q^a.
+    """Log of the integral of q^a pi^(1-a), from draws of the normal q^a.
 
-    Parameters
-    ----------
-    q : NormalForm
-    prior : BuiltPrior
-    order : float
-        a > 0.
-    generator : torch.Generator
-    joint : bool, default=True
-        False: an integral for each coordinate, if q and the prior are factorized.
-    n_draws : int, default=None
-        Antithetic draws; None chooses a number suited to a training step.
-
-    Returns
-    -------
-    log_integral : Tensor of shape (G,)
-        G = P for integrals of coordinates, else 1. Consistent; its exponential is
-        unbiased. Differentiable in q and the hyperparameters of the prior.
-    log_weights : Tensor of shape (S, G)
-        Log weights of the draws, (1 - a) log pi. Draws of q itself would have
-        heavy-tailed weights (pi/q)^(1-a); the weights here vary over the width of q as
-        little as the prior does.
-
-    Notes
-    -----
-    The gradient is that of the integrand, with the draws as fixed points: priors
-    with a pole have no finite pathwise gradient.
+    Returns (G,) logs, with G = P without `joint` and else 1, and log weights, (S, G).
+    Consistent, its exponential unbiased. Draws are fixed points in the gradient: priors
+    with a pole have no pathwise one.
     """
     factorized = not joint and q.is_diagonal and prior.has_log_prob_terms
     size = q.size
@@ -75,6 +52,8 @@ def log_tempered_integral(
     # The integral of q^a itself.
     log_norm = (1 - order) * (half_log_det + 0.5 * size * LOG_2PI)
     log_norm = log_norm - 0.5 * size * math.log(order)
+    # They vary over the width of q as little as the prior does; those of draws of q
+    # itself, (pi / q)^(1-a), would be heavy-tailed.
     log_weights = (1 - order) * log_pi.detach()
     value = log_norm + log_mean_exp(log_weights, 0)
     weights = torch.softmax(log_weights, 0)

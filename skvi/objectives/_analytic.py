@@ -15,17 +15,7 @@ __all__ = ["AnalyticSteps", "structure_of"]
 
 
 def structure_of(member: Member) -> Hashable | None:
-    """What members must share to be trained in one stack.
-
-    Parameters
-    ----------
-    member : Member
-
-    Returns
-    -------
-    Hashable or None
-        None if `AnalyticSteps` cannot train the member.
-    """
+    """What members must share to be trained in one stack; None for other steps."""
     target = member.target
     if not (member.posterior.is_mean_field and can_train(member)):
         return None
@@ -61,21 +51,8 @@ class _Layer(NamedTuple):
 class AnalyticSteps(NetworkSteps):
     """Gradients of the negative ELBO from draws of factorized normals.
 
-    ``theta = mean + std * noise``. The predictor backpropagates the slopes of the loss
-    in f to theta; they are the gradient in the means and, times the noise, in the
-    standard deviations. The divergence is in closed form.
-
-    Parameters
-    ----------
-    members : sequence of Member
-        Members of one structure, see `structure_of`.
-    params : Tensor of shape (M, V)
-    n_draws : int
-        S.
-    batch_size : int or None
-        Maximum number of rows of one step; None is all rows in every step.
-    noise : NoiseStream, default=None
-        Noise to continue with.
+    ``theta = mean + std * noise``: the slopes of the loss in theta are the gradient in
+    the means and, times the noise, in the deviations. The divergence is in closed form.
     """
 
     def __init__(

@@ -38,18 +38,7 @@ def divergence_part(
 ) -> DivergencePart:
     """Choose the fastest method available to all members.
 
-    Parameters
-    ----------
-    members : sequence of Member
-    params : Tensor of shape (M, V)
-        Read in every step, as is `std`.
-    std : Tensor of shape (M, P)
-    gradient : Tensor of shape (M, V)
-        Buffer that `complete` completes.
-
-    Returns
-    -------
-    DivergencePart
+    `params` and `std` are read in every step; `gradient` is the buffer to be completed.
     """
     forms = [_form(member) for member in members]
     moments = [form for form in forms if isinstance(form, MomentForm)]
@@ -70,16 +59,9 @@ def divergence_part(
 
 
 def form_of(member: Member) -> str:
-    """Name the method that differentiates a member's divergence.
+    """Name of the method that differentiates a member's divergence.
 
-    Parameters
-    ----------
-    member : Member
-
-    Returns
-    -------
-    str
-        Members with different names cannot be trained in one stack.
+    Members with different names cannot be trained in one stack.
     """
     form = _form(member)
     return form.name if isinstance(form, ScaledForm) else type(form).__name__

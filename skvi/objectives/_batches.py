@@ -14,16 +14,9 @@ __all__ = ["Batch", "MemberBatches"]
 class Batch(NamedTuple):
     """Rows of one step of M members; short batches are padded with weight 0.
 
-    Parameters
-    ----------
-    X : Tensor of shape (M, n, d + 1)
-        The last column is one.
-    y : Tensor of shape (M, 1, n), or (M, 1, n, K) for K targets
-    weight : Tensor of shape (M, 1, n)
-        It scales a minibatch up to all rows, and averages over draws.
-    total : Tensor of shape (M,)
-        Sum of the weights over rows and draws.
-    offset : Tensor of shape (M, 1, n, 1) or None
+    X is (M, n, d + 1) and ends in ones, y (M, 1, n) or (M, 1, n, K), offset (M, 1, n,
+    1). Weights, (M, 1, n), scale up to all rows and average over draws; total is their
+    sum.
     """
 
     X: torch.Tensor
@@ -34,23 +27,7 @@ class Batch(NamedTuple):
 
 
 class MemberBatches:
-    """Buffers with the rows of some steps.
-
-    Parameters
-    ----------
-    targets : sequence of SupervisedTarget
-    batch_size : int or None
-        Maximum number of rows of a step; None is all rows in every step.
-    n_draws : int
-    like : Tensor
-        Tensor with the dtype and the device of the buffers.
-
-    Attributes
-    ----------
-    steps : list of Batch
-    n_rows : int
-        Rows of every step.
-    """
+    """Buffers with the rows of some steps: `steps` of `n_rows` rows each."""
 
     def __init__(
         self,

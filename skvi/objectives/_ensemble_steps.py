@@ -42,15 +42,7 @@ def _components_of(member: Member) -> list[Member]:
 def stack_structure(objective: Any, member: Member) -> Hashable | None:
     """What members must share to be trained in one stack; see `Objective.structure`.
 
-    Parameters
-    ----------
-    objective : Objective
-    member : Member
-
-    Returns
-    -------
-    Hashable or None
-        For mixtures, the structure of their components and their number.
+    For mixtures, the structure of their components and their number.
     """
     if not _is_mixture(member):
         return objective.structure(member)
@@ -67,22 +59,9 @@ def make_steps(
     n_draws: int,
     batch_size: int | None,
 ) -> Steps:
-    """Make the gradient steps of members, which may be mixtures.
+    """Make the gradient steps of members, which may be mixtures: see `Objective.steps`.
 
-    Parameters
-    ----------
-    objective : Objective
-    members : sequence of Member
-        Members of one structure, or a single one.
-    params : Tensor of shape (M, V)
-    n_draws : int
-        Number of draws of each component.
-    batch_size : int or None
-
-    Returns
-    -------
-    Steps
-        See `Objective.steps`.
+    For mixtures `n_draws` is the number of each component.
     """
     if not _is_mixture(members[0]):
         return objective.steps(members, params, n_draws, batch_size)
@@ -91,21 +70,7 @@ def make_steps(
 
 
 def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.Tensor:
-    """Estimate the minimized loss, for mixtures the mean over their components.
-
-    Parameters
-    ----------
-    objective : Objective
-    member : Member
-    rows : Tensor of int or None
-    n_draws : int
-        Number of draws of each component.
-
-    Returns
-    -------
-    Tensor
-        A scalar, see `Objective.surrogate`.
-    """
+    """Estimate the minimized loss, a scalar: for mixtures the mean over components."""
     values = [
         objective.surrogate(
             member.target, component, member.divergence, rows, n_draws, member.generator
@@ -118,19 +83,8 @@ def estimate(objective: Any, member: Member, rows: Rows, n_draws: int) -> torch.
 class _EnsembleSteps(Steps):
     """Gradients of M mixtures of K components: those of M K members.
 
-    The mean over the components is minimized. Their own parameters get the gradients
-    that they would get alone, as Adam is invariant to scale; the shared hyperparameters
-    get the mean.
-
-    Parameters
-    ----------
-    objective : Objective
-    parts : sequence of (sequence of Member)
-        The components of each member.
-    params : Tensor of shape (M, V)
-        The parameters of all components, then the hyperparameters.
-    n_draws : int
-    batch_size : int or None
+    The mean over components is minimized. Their own parameters get the gradients that
+    they would get alone (Adam is invariant to scale), shared hyperparameters the mean.
     """
 
     def __init__(
@@ -157,10 +111,7 @@ class _EnsembleSteps(Steps):
         self._rows = self._repeat(params)
 
     def _repeat(self, params: torch.Tensor) -> torch.Tensor:
-        """Parameters of the components, (..., M K, V'), each with all hyperparameters.
-
-        From (..., M, V).
-        """
+        """Copy (..., M, V) to components, (..., M K, V'), with all hyperparameters."""
         n_own = self.n_own * self.n_components
         own, shared = params.tensor_split([n_own], -1)
         own = own.unflatten(-1, (self.n_components, self.n_own))

@@ -11,12 +11,11 @@ MARGIN = 1e-8
 
 
 def power_exists(target: Any, posterior: Any, power: float) -> bool | None:
-    """Whether ``E_q[w^n]`` is finite for w = p(D, theta) / q(theta).
+    """Whether ``E_q[w^n]`` is finite for w = p(D, theta) / q(theta); None if unknown.
 
-    For q normal with covariance V and a joint density with the quadratic tail
-    precision T, ``w^n q`` decays like ``exp(-theta' (n T + (1 - n) / V) theta / 2)``:
-    finite if that matrix is positive definite, infinite if it has a negative
-    eigenvalue. For n from 0 to 1 it is at most ``Z^n`` (Jensen), for every q.
+    For q normal with covariance V, and T the tail precision of the joint density:
+    finite if ``n T + (1 - n) / V`` is positive definite, infinite if it has a negative
+    eigenvalue. For n from 0 to 1 at most ``Z^n`` (Jensen), for every q.
     """
     if 0 <= power <= 1:
         return True

@@ -26,19 +26,8 @@ def can_train(member: Member) -> bool:
 class NetworkSteps(Steps):
     """Base class: rows, noise, and the slopes of the loss in draws of theta.
 
-    Parameters
-    ----------
-    members : sequence of Member
-        With equal predictors, losses and likelihoods.
-    params : Tensor of shape (M, V)
-    n_draws : int
-        S.
-    batch_size : int or None
-        Maximum number of rows of one step; None is all rows in every step.
-    n_noise : int
-        Number of random numbers per draw.
-    noise : NoiseStream, default=None
-        Noise to continue with.
+    Members must have equal predictors, losses and likelihoods. `noise` continues that
+    of other steps.
     """
 
     weighs_divergence = True

@@ -24,18 +24,7 @@ DRAWS_PER_PARAM, MAX_PARAMS = 20, 200
 
 
 def gain_of_normal(target: Any, posterior: Any, generator: torch.Generator) -> float:
-    """Nats that a Newton step in mean and covariance would gain; 0 if unknown.
-
-    Parameters
-    ----------
-    target : Target
-    posterior : Posterior
-    generator : torch.Generator
-
-    Returns
-    -------
-    float
-    """
+    """Nats that a Newton step in mean and covariance would gain; 0 if unknown."""
     n_params = target.layout.size
     normal = posterior.as_normal()
     if normal is None or normal.factor is not None or n_params > MAX_PARAMS:

@@ -17,18 +17,6 @@ class NormalSteps(NetworkSteps):
 
     The network backpropagates slopes to theta through buffers. Draws and divergence,
     which depend on the variational parameters, use automatic differentiation.
-
-    Parameters
-    ----------
-    members : sequence of Member
-        A single member.
-    params : Tensor of shape (1, V)
-    n_draws : int
-        S.
-    batch_size : int or None
-        Maximum number of rows of one step; None is all rows in every step.
-    noise : NoiseStream, default=None
-        Noise to continue with.
     """
 
     def __init__(

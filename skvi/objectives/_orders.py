@@ -13,19 +13,9 @@ __all__ = ["Orders"]
 class Orders:
     """Closed: Rényi divergences of single coordinates, each member of its own order.
 
-    With ``M = a var(pi) + (1 - a) var(q)`` the derivatives of a coordinate's are
-    ``d / M`` in the mean and ``(var(q) / M - 1) / a - (1 - a) var(q) (d / M)^2`` in the
-    log of the standard deviation, and ``(var(pi) - var(q)) / M - a var(pi) (d / M)^2``
-    in the log of a factor of the prior's scale.
-
-    Parameters
-    ----------
-    forms : sequence of OrderForm
-        Of M members, at factors 1 of scales that are learned.
-    params, gradient : Tensor of shape (M, V)
-    std : Tensor of shape (M, P)
-    scales : LearnedScales, default=None
-        None where all scales are fixed.
+    With ``M = a var(pi) + (1 - a) var(q)`` the slopes are ``d / M`` in the mean,
+    ``(var(q) / M - 1) / a - (1 - a) var(q) (d / M)^2`` in the log deviation, and
+    ``(var(pi) - var(q)) / M - a var(pi) (d / M)^2`` in the log of a scale factor.
     """
 
     def __init__(

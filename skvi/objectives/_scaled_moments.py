@@ -13,16 +13,7 @@ __all__ = ["LearnedScales", "ScaledForm", "ScaledMoments", "prior_at_one"]
 
 
 def prior_at_one(member: Member) -> Any:
-    """Prior at factors 1 of the scales that are learned.
-
-    Parameters
-    ----------
-    member : Member
-
-    Returns
-    -------
-    BuiltPrior
-    """
+    """Prior at factors 1 of the scales that are learned."""
     spec = member.target.prior_spec
     return spec.bind(torch.zeros_like(spec.initial_hyper()))
 
@@ -31,11 +22,7 @@ def prior_at_one(member: Member) -> Any:
 class ScaledForm:
     """A closed form at factors 1 of the prior's scales, and what those factors are.
 
-    Parameters
-    ----------
-    at_one : MomentForm or OrderForm
-    learned_scales : Tensor of int of shape (P,)
-        See `BuiltPrior.learned_scales`.
+    `learned_scales`, (P,), are as in `BuiltPrior.learned_scales`.
     """
 
     at_one: MomentForm | OrderForm
@@ -60,14 +47,7 @@ class ScaledForm:
 
 
 class LearnedScales:
-    """Logs of factors of the prior's scales in some coordinates: where they are.
-
-    Parameters
-    ----------
-    member : Member
-        Any of those of one structure.
-    params, gradient : Tensor of shape (M, V)
-    """
+    """Logs of factors of the prior's scales in some coordinates: where they are."""
 
     def __init__(
         self, member: Member, params: torch.Tensor, gradient: torch.Tensor
@@ -93,7 +73,7 @@ class LearnedScales:
         return torch.cat([learned, fixed], -1)[..., self.index]
 
     def sums(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums of values of every coordinate, (M, P), over those of a factor, (M, H).
+        """Sums of coordinates' values, (M, P), over those of each factor, (M, H).
 
         Always in the same order, unlike those of `scatter_add_` on GPUs.
         """
@@ -111,17 +91,8 @@ class LearnedScales:
 class ScaledMoments:
     """Closed form, with a factor ``exp(h)`` of the prior's scale in some coordinates.
 
-    ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h)
-    + constant``, whose derivative in h is the sum of ``w - precision exp(-2 h) (std^2 +
-    (mean - center)^2)`` over the coordinates that it scales.
-
-    Parameters
-    ----------
-    forms : sequence of MomentForm
-        Of M members, at factors 1.
-    params, gradient : Tensor of shape (M, V)
-    std : Tensor of shape (M, P)
-    scales : LearnedScales
+    ``D = sum(precision exp(-2 h) (std^2 + (mean - center)^2) / 2 - w log(std) + w h) +
+    constant``; its slope in h sums ``w`` minus twice the first term over coordinates.
     """
 
     def __init__(

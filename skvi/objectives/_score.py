@@ -12,16 +12,9 @@ __all__ = ["ScoreFunction"]
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
 
-    With Rao-Blackwellization the reward and log q have one column for every coordinate,
-    and each log q is multiplied only with its own reward: the contributions of the
-    other coordinates' log q and log prior have expectation 0 and are left out.
-
-    Parameters
-    ----------
-    posterior : Posterior
-    theta : Tensor of shape (S, P)
-        Detached draws of q.
-    rao_blackwell, control_variate : bool
+    With Rao-Blackwellization each coordinate's log q is multiplied only by its own
+    reward: terms with the log q and log prior of others have expectation 0 and are left
+    out.
     """
 
     def __init__(
@@ -45,13 +38,7 @@ class ScoreFunction:
     ) -> torch.Tensor:
         """Factor of log q, (S, P) or (S, 1), detached.
 
-        Parameters
-        ----------
-        loss : Tensor of shape (S,)
-            Loss of all data.
-        weight : float or None
-            Weight of KL(q || prior); None leaves the divergence out.
-        prior : BuiltPrior
+        `weight` is that of KL(q || prior); None leaves the divergence out.
         """
         reward = -loss.detach()[:, None]
         if weight is None:
@@ -83,10 +70,10 @@ class ScoreFunction:
         return score, rewarded - _leave_one_out(score, rewarded) * score
 
     def remaining_gain(self, reward: torch.Tensor) -> float:
-        """Expected gain of a natural-gradient step, minus three standard errors.
+        """Expected gain of a natural-gradient step, minus three standard errors; nats.
 
-        In nats: half the squared gradient in the metric of the diagonal Fisher
-        information, without the contribution of the noise of the mean.
+        Half the squared gradient in the metric of the diagonal Fisher information,
+        without the contribution of the noise of the mean.
         """
         score, gradients = self.of_each_draw(reward)
         fisher = score.square().mean(0).clamp(min=1e-300)
@@ -109,9 +96,9 @@ def _per_draw(values: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
     """Coefficient of the control variate for each draw, from all the other draws.
 
-    The best one is ``cov(f, h) / var(h)`` with ``f = h * reward``. Estimated as
-    ``sum(f h) / sum(h^2)`` it is a weighted mean of rewards, which is robust to single
-    draws; including a draw's own term would cause a bias of O(1/S).
+    A draw's own term would cause a bias of O(1/S). The best is ``cov(f, h) / var(h)``,
+    f = h * reward; ``sum(f h) / sum(h^2)`` is a weighted mean of rewards, robust to
+    single draws.
     """
     product, square = score * rewarded, score.square()
     product, square = product.sum(0) - product, square.sum(0) - square

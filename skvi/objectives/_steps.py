@@ -47,16 +47,9 @@ class Source(Protocol):
 class Steps:
     """Gradients of M members, some steps at a time.
 
-    Parameters
-    ----------
-    params : Tensor of shape (M, V)
-        Variational parameters of each member, then its hyperparameters. The owner
-        changes it in place between steps.
-
-    Attributes
-    ----------
-    gradient : Tensor of shape (M, V)
-        Gradient of the last step: a buffer.
+    `params`, (M, V), are their variational parameters, then hyperparameters; the owner
+    changes them in place. `gradient`, a buffer of the same shape, is that of the last
+    step.
     """
 
     #: Whether draws are independent of the number of steps prepared at once, which may
@@ -76,10 +69,7 @@ class Steps:
     def weigh_divergence(self, shares: Sequence[float]) -> None:
         """Let gradients, but not values, contain a fraction of the divergence.
 
-        Parameters
-        ----------
-        shares : sequence of float
-            One for each member; initially 1.
+        `shares` has one fraction for each member; initially they are 1.
         """
         raise NotImplementedError(
             f"{type(self).__name__} do not support a fraction of the divergence."
@@ -110,47 +100,16 @@ class Steps:
         raise NotImplementedError
 
     def values(self, trail: torch.Tensor) -> torch.Tensor:
-        """Values of the loss in the steps since `prepare`, in nats.
-
-        Parameters
-        ----------
-        trail : Tensor of shape (T, M, V)
-            The parameters at which the gradients were taken.
-
-        Returns
-        -------
-        Tensor of shape (T, M)
-            In double precision.
-        """
+        """Losses since `prepare` along `trail`, (T, M, V): (T, M), in nats, float64."""
         raise NotImplementedError
 
     def keep(self, members: Sequence[int], params: torch.Tensor) -> Self:
-        """Steps of some of the members, which continue unchanged.
-
-        Parameters
-        ----------
-        members : sequence of int
-        params : Tensor of shape (m, V)
-            Their parameters.
-
-        Returns
-        -------
-        Steps
-        """
+        """Steps of some members at `params`, (m, V); they continue unchanged."""
         raise NotImplementedError
 
 
 class SurrogateSteps(Steps):
-    """Steps by automatic differentiation, one member after the other.
-
-    Parameters
-    ----------
-    objective : Objective
-    members : sequence of Member
-    params : Tensor of shape (M, V)
-    n_draws : int
-        S.
-    """
+    """Steps by automatic differentiation, one member after the other."""
 
     def __init__(
         self,

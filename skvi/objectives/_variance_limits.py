@@ -20,18 +20,6 @@ class VarianceLimits:
 
     The gradient of a divergence grows without bound as q approaches its limit, but a
     step of fixed length can exceed it, from where nothing leads back.
-
-    Parameters
-    ----------
-    members : sequence of Member
-        With equal divergences but for numbers.
-    params, gradient : Tensor of shape (M, V)
-        Means, log standard deviations and hyperparameters of each.
-
-    Attributes
-    ----------
-    are_finite : bool
-        Whether there are any.
     """
 
     def __init__(
