@@ -26,15 +26,8 @@ class StandardNoise(Protocol):
 class NoisePass(RowPass):
     """Minus the log density of location-scale noise, with its slopes.
 
-    Parameters
-    ----------
-    noise : StandardNoise
-    buffers : RowBuffers
-        Buffers with one column of f, the location; or with two, the location and the
-        log of the scale relative to `noise_scale`, bounded as ``reach * tanh(f /
-        reach)``.
-    reach : float or None, default=None
-        For two columns.
+    Buffers have one column of f, the location, or two: then the second is the log of
+    the scale relative to `noise_scale`, bounded as ``reach * tanh(f / reach)``.
     """
 
     def __init__(

@@ -30,9 +30,9 @@ class MixesNormals(Protocol):
     def _predictive_normals(
         self, X: Any, **options: Any
     ) -> tuple[np.ndarray, ...] | None:
-        """Means and standard deviations, (n, S), and weights of the components.
+        """Means and standard deviations of the components, (n, S), and their weights.
 
-        None if they are not normal.
+        None if the components are not normal.
         """
         ...
 

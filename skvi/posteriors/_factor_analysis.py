@@ -19,22 +19,9 @@ def fit_factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Minimize KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
 
-    This is the maximum likelihood fit of factor analysis. Given the uniquenesses, the
-    best factor follows from the leading eigenvectors, so that the search is over P
-    values only (Joreskog 1967, eqs. 17 and 26).
-
-    Parameters
-    ----------
-    covariance : Tensor of shape (P, P)
-        Positive definite.
-    rank : int
-        r, at most P.
-
-    Returns
-    -------
-    scale : Tensor of shape (P,)
-    factor : Tensor of shape (P, r)
-        A local optimum, to about 1e-6 nats; exact if r = P.
+    Returns scale, (P,), and factor, (P, r). Given the uniquenesses scale^2 the best
+    factor follows from eigenvectors (Joreskog 1967, eqs. 17 and 26). The optimum is
+    local, accurate to 1e-6 nats; exact if r = P.
     """
     s = covariance.double().cpu().numpy()
     std = np.sqrt(s.diagonal())

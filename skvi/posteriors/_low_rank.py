@@ -65,8 +65,8 @@ class LowRankNormal(Family):
 class _LowRankPosterior(NormalPosterior):
     """Variational parameters: means, log unique standard deviations d, loadings U / d.
 
-    In units of d, a gradient step has the same relative size for narrow and for wide
-    parameters: the covariance is ``d (I + W W') d`` with the loadings W.
+    With the loadings W the covariance is ``d (I + W W') d``: in units of d a gradient
+    step has the same relative size for narrow and for wide parameters.
     """
 
     def __init__(self, layout: Layout, rank: int) -> None:

@@ -68,13 +68,7 @@ class FullRankNormal(Family):
 
 
 class NormalPosterior(Posterior):
-    """A normal posterior; a subclass implements `normal` and `_params_of`.
-
-    Parameters
-    ----------
-    layout : Layout
-        The layout of theta, with P parameters.
-    """
+    """A normal posterior; a subclass must implement `normal` and `_params_of`."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -137,9 +131,9 @@ class _DiagonalPosterior(NormalPosterior):
 class _FullPosterior(NormalPosterior):
     """Variational parameters: means, log diagonal and rest of the Cholesky factor.
 
-    The rest of a row is in units of its diagonal element: a gradient step then has the
-    same relative size for narrow and for wide parameters, and a step from a narrow
-    start does not introduce excessive correlations.
+    The rest of a row is in units of its diagonal element: steps then have the same
+    relative size for narrow and wide parameters, and do not start with excessive
+    correlations.
     """
 
     is_diagonal = False

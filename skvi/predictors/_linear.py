@@ -359,7 +359,7 @@ def _pairs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Pairs of columns, (2, pairs), and where each entry of a matrix is, (n, n).
 
-    Without pairs of equal columns the diagonal has the number of any other one.
+    Without pairs of equal columns the diagonal has the number of an arbitrary pair.
     """
     pairs = torch.tril_indices(n, n, -int(distinct), device=device)
     position, order = pairs.new_zeros(n, n), torch.arange(pairs.shape[1], device=device)

@@ -28,23 +28,10 @@ IN_PLACE: dict[Callable, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class MLPBlocks(BlockForward):
-    """Multilayer perceptrons at fixed weights; buffers are kept from call to call.
+    """Multilayer perceptrons at fixed weights, (S, P); buffers are kept between calls.
 
-    Rows are the last axis of all products, so that the first layers of several
-    draws are one product, and every result is contiguous.
-
-    Parameters
-    ----------
-    layout : Layout
-        The layout of theta.
-    n_layers : int
-    activation : callable
-        Applied after every layer except the last.
-    theta : Tensor of shape (S, P)
-    n_rows : int
-        Rows in a block. With a multiple of 192 the result for a row does not depend on
-        its position: matrix products treat the remainder of a multiple of 8, 12 or 48
-        rows differently, with different rounding errors.
+    Rows are the last axis of all products: the first layers of several draws are one
+    product, and every result is contiguous.
     """
 
     def __init__(

@@ -16,9 +16,8 @@ Chunks = Callable[[], Iterator[tuple[slice, Features]]]
 class FactorMoments(torch.autograd.Function):
     """Mean and (co)variance of f for cov = diag(scale^2) + factor factor'.
 
-    Plain automatic differentiation would keep the squared features, a second copy
-    of X; here the gradients in `mean`, `scale` and `factor` read X once more. A
-    factorized normal has a factor without columns.
+    Automatic differentiation would keep a second copy of X, squared; here gradients
+    read X once more. A factorized normal has a factor without columns.
     """
 
     @staticmethod
@@ -62,8 +61,8 @@ class FactorMoments(torch.autograd.Function):
 class FullMoments(torch.autograd.Function):
     """Mean and (co)variance of f for cov = scale scale', from one pass over X.
 
-    Gradients need two more passes over X: the derivative of the variances in `scale` is
-    the Gram matrix weighted by their gradient, times `scale`.
+    Gradients need two more: the derivative of the variances in `scale` is the Gram
+    matrix weighted by their gradient, times `scale`.
     """
 
     @staticmethod

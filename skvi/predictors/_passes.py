@@ -69,50 +69,11 @@ STEPS = {
 
 
 class MLPPasses:
-    """f of many networks, and backpropagation of slopes in f to their weights.
+    """f of S networks for each of M members, and backpropagation to their weights.
 
-    M members, each with its own rows and S networks, in batched matrix products: one
-    for the first layers of all networks of a member. All results are in buffers, and
-    steps allocate no memory. Rows are the last axis of activations, so that products
-    write contiguous memory. An additional unit of every hidden layer, which is always
-    1, makes the intercepts part of the weights.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Inputs, units of the hidden layers, outputs.
-    activation : {"identity", "logistic", "relu", "softplus", "tanh"}
-    n_members, n_draws, n_rows : int
-        M, S and n.
-    like : Tensor
-        Tensor with the dtype and the device of the buffers.
-
-    Attributes
-    ----------
-    weights : list of Tensor of shape (M, S, inputs + 1, outputs)
-        Weights of every layer, intercepts in the last row. To be filled in before
-        `forward`.
-    gradients : list of Tensor of shape (2, M, S, inputs + 1, outputs)
-        Gradient in `weights` from `pull_back`, and a work array of the same size.
-    f : Tensor of shape (M, S, n, K)
-        Result of `forward`.
-    slope : Tensor of shape (M, S, n, K)
-        To be filled in before `pull_back`: derivatives in f.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.predictors import MLPPredictor
-    >>> predictor = MLPPredictor(2, 1, hidden_layer_sizes=(3,))
-    >>> passes = predictor.passes(1, 5, 4, like=torch.ones(()))
-    >>> for block in passes.weights:
-    ...     _ = block.zero_()
-    >>> passes.forward(torch.ones(1, 3, 4)).shape
-    torch.Size([1, 5, 4, 1])
-    >>> _ = passes.slope.fill_(1.0)
-    >>> passes.pull_back()
-    >>> passes.gradients[1][0, 0, 0, :, 0]
-    tensor([0., 0., 0., 4.])
+    The caller fills `weights`, then calls `forward`, fills `slope`, the derivatives in
+    `f`, and calls `pull_back` for `gradients`. All are buffers: steps allocate no
+    memory.
     """
 
     def __init__(
@@ -127,6 +88,8 @@ class MLPPasses:
         self._activate, self._multiply, one = STEPS[activation]
         self._shapes = [(a + 1, b) for a, b in pairwise(sizes)]
         M, S = n_members, n_draws
+        # One more unit of every hidden layer is always 1: intercepts become weights.
+        # Rows are the last axis of activations: products write contiguous memory.
         widths = [*(size + 1 for size in sizes[1:-1]), sizes[-1]]
 
         def empty(*shape: int) -> torch.Tensor:
@@ -148,7 +111,10 @@ class MLPPasses:
         values = [empty(M * S, width, n_rows) for width in widths]
         slopes = [torch.empty_like(value) for value in values]
 
-        # All views are made once: making them costs as much as small products.
+        # Weights (M, S, inputs + 1, outputs) have intercepts in the last row; of their
+        # gradients (2, ...) the first is the result, the second a work array; f and
+        # slope are (M, S, n, K). All views are made once: making them costs as much as
+        # small products.
         units = [size for _, size in self._shapes]
         self.f, self.slope = by_member(values[-1]).mT, by_member(slopes[-1]).mT
         self.weights = [x[..., :size] for x, size in zip(weights, units, strict=True)]
@@ -170,17 +136,9 @@ class MLPPasses:
         self._last = slopes[0].view(M, -1, n_rows).mT, for_first[0].flatten(2)
 
     def blocks(self, theta: torch.Tensor) -> list[torch.Tensor]:
-        """Weights of every layer, intercepts in the last row.
+        """Views of theta, (..., P), as weights of every layer, intercepts last.
 
-        Parameters
-        ----------
-        theta : Tensor of shape (..., P)
-            In its layout the intercepts of a layer directly follow its weights.
-
-        Returns
-        -------
-        list of Tensor of shape (..., inputs + 1, outputs)
-            Views.
+        In its layout the intercepts of a layer directly follow its weights.
         """
         parts = theta.split([a * b for a, b in self._shapes], -1)
         return [
@@ -189,17 +147,10 @@ class MLPPasses:
         ]
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
-        """Evaluate f at `weights`.
+        """Evaluate f at `weights`: a buffer of shape (M, S, n, K).
 
-        Parameters
-        ----------
-        columns : Tensor of shape (M, d + 1, n)
-            A column for each row of X, with a 1 as its last element.
-
-        Returns
-        -------
-        Tensor of shape (M, S, n, K)
-            `f`.
+        `columns`, of shape (M, d + 1, n), has a column for each row of X, and ends in
+        ones.
         """
         self._columns = columns
         weights, out = self._first

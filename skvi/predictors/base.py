@@ -182,17 +182,9 @@ class BlockForward:
         self.work = n_rows * theta.numel()
 
     def __call__(self, X: torch.Tensor) -> torch.Tensor:
-        """Evaluate f.
+        """Evaluate f for at most a block of rows: (S, n_rows, K), padded after them.
 
-        Parameters
-        ----------
-        X : Tensor of shape (m, d)
-            At most as many rows as in a block.
-
-        Returns
-        -------
-        Tensor of shape (S, n_rows, K)
-            The next call may overwrite it. Rows from m on are padding.
+        The next call may overwrite it.
         """
         padding = [0, 0] * (X.ndim - 1) + [0, self.n_rows - len(X)]
         return self.predictor.forward(self.theta, torch.nn.functional.pad(X, padding))

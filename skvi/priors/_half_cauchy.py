@@ -57,26 +57,14 @@ def log_density(log_scale: torch.Tensor) -> torch.Tensor:
 
 
 def scale_nodes(squares: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rule for the mean of normal densities over their half-Cauchy scale.
+    """Values of 1 / s^2 and log weights, (..., n_nodes), to integrate over a scale s.
 
-    ``sum(exp(log_weights - squares * precisions / 2))`` is the integral over s of the
-    half-Cauchy density with median 1 times ``s^-size exp(-squares / (2 s^2))``. Steps
-    of log s are equal, around the top of the integrand, which falls exponentially: the
-    trapezoidal rule is exact but for rounding. Above a top that is far below the median
-    it falls slowly up to that; for a single coefficient it is flat in between.
-
-    Parameters
-    ----------
-    squares : Tensor of shape (...)
-        Positive.
-    size : int
-        Coefficients that share the scale.
-
-    Returns
-    -------
-    precisions, log_weights : Tensor of shape (..., n_nodes)
-        Values of ``1 / s^2``, and what they count.
+    ``sum(exp(log_weights - squares * precisions / 2))`` is the integral of the
+    half-Cauchy density of s (median 1) times ``s^-size exp(-squares / (2 s^2))``.
     """
+    # Steps of log s are equal, around the top of the integrand, which falls
+    # exponentially: the trapezoidal rule is exact but for rounding. Above a top that is
+    # far below the median it falls slowly up to that; for one coefficient it is flat.
     half = 0.5 * (squares - (size - 1))
     root = torch.sqrt(half.square() + (size + 1) * squares)
     # s^2 at the top is a root of a quadratic equation; without cancellation.

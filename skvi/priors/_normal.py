@@ -118,11 +118,10 @@ class _BuiltMixture(BuiltPrior):
         return torch.zeros_like(self.scale)
 
     def expected_log_prob(self, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-        """Beside the best independent distribution of the scale, less its divergence.
+        """Lower bound of E[log_prob], with a scale independent of the coefficients.
 
-        The sum is a lower bound of ``E[log_prob]``: log_prob is convex in the sum of
-        squares, whose mean it is taken at. So the ELBO is that of a posterior in which
-        coefficients and scale are independent.
+        log_prob is convex in the sum of squares, and taken at its mean: so the ELBO is
+        that of a posterior in which coefficients and scale are independent.
         """
         squares = (mean / self.scale).square() + (std / self.scale).square()
         total = self._log_density(squares.sum(-1, keepdim=True))

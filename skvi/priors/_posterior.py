@@ -13,24 +13,10 @@ __all__ = ["prior_of_posterior"]
 
 
 def prior_of_posterior(posterior: Any, layout: Layout) -> BuiltPrior:
-    """Use a fitted posterior as the prior of a model with the same parameters.
+    """Use a copy of a fitted posterior as the prior of a model with the same layout.
 
-    Parameters
-    ----------
-    posterior : Posterior
-        A posterior with an exact density.
-    layout : Layout
-        The layout of the model.
-
-    Returns
-    -------
-    BuiltPrior
-        A copy of the posterior in its current state.
-
-    Raises
-    ------
-    IncompatibleComponentsError
-        The posterior is over other parameters, or has no exact density.
+    Raises IncompatibleComponentsError if its parameters are others, or its density is
+    not exact.
     """
     if dict(posterior.layout) != dict(layout):
         raise IncompatibleComponentsError(

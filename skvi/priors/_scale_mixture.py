@@ -74,8 +74,8 @@ class GammaScales:
     """``scale / sqrt(precision)`` with a precision of Gamma(shape, shape).
 
     ``sqrt(shape * precision) = softplus(-x)``: small precisions are exponential in x,
-    and large ones, which the density excludes sharply, quadratic, so that it falls as
-    that of a normal does.
+    large ones, which the density excludes sharply, quadratic, so that it falls as a
+    normal does.
     """
 
     def __init__(self, scale: torch.Tensor, shape: float) -> None:
@@ -117,16 +117,9 @@ class GammaScales:
 class ScaleMixture:
     """A prior under which some coordinates are normal, given scales of their own.
 
-    Parameters
-    ----------
-    where : Tensor of int of shape (k,)
-        Those coordinates, with mean 0.
-    parts : tuple of LogScales
-        Of consecutive ones of them.
-    sizes : tuple of int
-        How many each of the parts has.
-    rest : BuiltPrior
-        Over all P parameters: the density of the others.
+    `where` are these coordinates, with mean 0; `sizes` says how many consecutive ones
+    each of the `parts` has. `rest`, over all P parameters, is the density of the
+    others.
     """
 
     where: torch.Tensor
@@ -167,12 +160,7 @@ class ScaleMixture:
 
 
 class SomeBlocks(BuiltPrior):
-    """Density of some coordinates, over a vector that has others, too.
-
-    Parameters
-    ----------
-    blocks : sequence of pairs of slice and BuiltPrior
-    """
+    """Density of some coordinates, over a vector that has others, too."""
 
     def __init__(self, blocks: tuple[tuple[slice, BuiltPrior], ...]) -> None:
         self.blocks = blocks

@@ -23,15 +23,9 @@ Make = Callable[[torch.Tensor], BuiltPrior]
 
 
 def scaled(layout: Layout, scale: float | str, make: Make) -> BuiltPrior:
-    """Build a prior from its scale in every coordinate.
+    """Build a prior from its scale, a number or learned, in units of the natural sizes.
 
-    Parameters
-    ----------
-    layout : Layout
-    scale : float, "learn" or "learn_rows"
-        In units of the blocks' natural size.
-    make : callable
-        Scales of shape (P,) -> BuiltPrior.
+    `make` maps scales of shape (P,) to a `BuiltPrior`.
     """
     natural = layout.natural_scales()
     if isinstance(scale, str):
@@ -47,14 +41,10 @@ def _row_sizes(layout: Layout) -> list[int]:
 
 
 class _LearnedScale(BuiltPrior):
-    """A prior whose scale, or one for each of some groups, is to be chosen by a fit.
+    """A prior whose scale, or one per group, is to be chosen by a fit.
 
-    Parameters
-    ----------
-    make : callable
-    natural : Tensor of shape (P,)
-    sizes : list of int
-        Numbers of successive coordinates that share a scale.
+    `sizes` are the numbers of successive coordinates that share a scale; `natural`, of
+    shape (P,), are their units.
     """
 
     def __init__(self, make: Make, natural: torch.Tensor, sizes: list[int]) -> None:

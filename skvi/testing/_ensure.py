@@ -19,10 +19,7 @@ N_SE = 5.0
 
 
 def ensure(condition: bool | torch.Tensor, message: str) -> None:
-    """Raise an `AssertionError` with this message unless the condition holds.
-
-    Unlike the statement it also works under ``python -O``.
-    """
+    """Raise `AssertionError` unless the condition holds, even under ``python -O``."""
     if not bool(condition):
         raise AssertionError(message)
 
@@ -66,10 +63,7 @@ def numeric_gradient(
 
 
 def pickled(value: T) -> T:
-    """Return a pickled copy; the object itself if its class cannot be imported.
-
-    This is the case for classes defined in a function.
-    """
+    """Return a pickled copy, or the object if its class is local to a function."""
     kind = type(value)
     found = vars(sys.modules.get(kind.__module__, object)).get(kind.__qualname__)
     return pickle.loads(pickle.dumps(value)) if found is kind else value
