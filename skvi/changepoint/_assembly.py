@@ -255,21 +255,8 @@ def log_threshold(min_probability: float, n_parameters: int) -> float:
 class Settings:
     """Everything that a stream is made of, except its units.
 
-    Parameters
-    ----------
-    models : sequence of SegmentModel
-    scaling : "auto", None or tuple
-        As given to the detector.
-    hazard : Hazard
-    model_prior : ndarray of shape (n_models,)
-    divergence : KL
-    loss, run_length_loss : Loss
-    max_hypotheses : int or None
-    min_probability : float
-    history, n_kept : int
-        Rows of a look back, and rows whose results are kept.
-    adapts : bool
-        Whether the order of the run-length loss is adapted.
+    `history` is the rows of a look back, `n_kept` those whose results are kept;
+    `adapts` says whether the order of the run-length loss is adapted.
     """
 
     models: Sequence[SegmentModel]

@@ -75,16 +75,10 @@ def sites(
     a: np.ndarray,
     b: np.ndarray,
 ) -> Sites:
-    """Sites of rows at the current posterior.
+    """Sites of rows at the current posterior; all arrays broadcast.
 
-    Parameters
-    ----------
-    c : float
-        beta - 1, positive.
-    fit, error, leverage : ndarray
-        phi^T mean, y - phi^T mean and phi^T V phi.
-    a, b : ndarray
-        Shape and rate of the posterior of sigma^2; they broadcast.
+    ``c`` is beta - 1, positive; fit, error and leverage are phi^T mean, y - phi^T mean
+    and phi^T V phi; a and b the shape and rate of the posterior of sigma^2.
     """
     log_gain, integral, damped, k = _terms(c, error, leverage, a, b)
     gain = np.exp(log_gain)

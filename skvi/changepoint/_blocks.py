@@ -19,24 +19,11 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Block:
-    """Positions of hypotheses for a block of rows, one group of models after another.
+    """Positions of K hypotheses for a block of rows, one group of models after another.
 
-    Within a group, hypotheses older than the block come first, then those that begin in
-    its first row, in its second row, and so on.
-
-    Parameters
-    ----------
-    first : int
-        The first row.
-    start, model : ndarray of shape (K,)
-        First row and model of each hypothesis.
-    places : ndarray of shape (n_rows, n_models)
-        Positions of the hypotheses that begin in each row.
-    groups : sequence of (n_older, models)
-        For each group, the number of hypotheses older than the block, and the indices
-        of its models.
-    probability : ndarray of shape (n_rows, K)
-        Posterior probabilities after each row that has been processed.
+    In a group the `n_older` hypotheses come first, then those that begin in each row in
+    turn, at `places`, (n_rows, n_models). `probability`, (n_rows, K), is that after a
+    row.
     """
 
     first: int

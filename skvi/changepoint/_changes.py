@@ -34,16 +34,9 @@ Intervals = Sequence[tuple[int, int]]
 class Change:
     """A change in row `row`, or elsewhere from `low` to `high`, both included.
 
-    Parameters
-    ----------
-    row, low, high : int
-        The interval has 90 % of the probability.
-    probability : float
-        Probability of at least one change in the region.
-    isolated : float
-        Lower bound of the probability of a change in the region and of none beside it.
-    is_best : bool
-        Whether the most probable segmentation has the row.
+    The interval has 90 % of the probability. `isolated` is a lower bound of that of a
+    change in it and none beside it; `is_best` is true in the most probable
+    segmentation.
     """
 
     row: int
@@ -60,17 +53,10 @@ def find_changes(
     first: int,
     probability_of: Callable[[Intervals], np.ndarray],
 ) -> list[Change]:
-    """Changes at the starts, and others that are probable all the same.
+    """Changes at the starts of the most probable segmentation, and other probable ones.
 
-    Parameters
-    ----------
-    mass : ndarray of shape (n,)
-        Probability of a change in every row from `first` on.
-    starts : sequence of int
-        Rows of the most probable segmentation, in order.
-    first : int
-    probability_of : callable
-        Probabilities that there is any change in intervals.
+    `mass`, (n,), is the probability of a change in every row from `first` on;
+    `probability_of` gives that of any change in intervals.
     """
     places = [start - first for start in starts]
     middles = [(a + b) // 2 for a, b in pairwise(places)]

@@ -43,13 +43,7 @@ def prior_of(model: RegressionModel, burn_in: BurnIn, p: int) -> State:
 
 
 class Designs:
-    """Regressors of several models side by side; shorter ones are padded with zeros.
-
-    Parameters
-    ----------
-    models : sequence of RegressionModel
-    burn_in : BurnIn
-    """
+    """Regressors of several models side by side; shorter ones are padded with zeros."""
 
     def __init__(self, models: Sequence[RegressionModel], burn_in: BurnIn) -> None:
         self.models = models
@@ -85,9 +79,9 @@ class Designs:
 def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Factor of the inverse after a row: (F^T F)^-1 + phi phi^T, with direction F phi.
 
-    The Cholesky factor of I + d d^T and its inverse are known in closed form; the
-    inverse is what multiplies F. No loop over columns: its lower triangle is an outer
-    product, so that one cumulative sum does.
+    The inverse of the Cholesky factor of I + d d^T, in closed form, multiplies F. Its
+    lower triangle is an outer product, so that a cumulative sum replaces a loop over
+    columns.
     """
     square = direction * direction
     after = 1 + np.cumsum(square, axis=-1)
@@ -101,13 +95,8 @@ def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
 class Regressions:
     """Prediction of one row by all hypotheses, and the update of their posteriors.
 
-    Parameters
-    ----------
-    state : dict
-        Arrays "factor" (K, G, p, p), "mean" (K, G, O, p), "shape" (K, G, 1) and
-        "rate" (K, G, O).
-    design : ndarray of shape (K or 1, G, p)
-        The regressors.
+    `state` has "factor" (K, G, p, p), "mean" (K, G, O, p), "shape" (K, G, 1) and "rate"
+    (K, G, O); `design` are the regressors, (K or 1, G, p).
     """
 
     def __init__(self, state: State, design: np.ndarray) -> None:

@@ -35,9 +35,9 @@ def misfits(
     models: Sequence[SegmentModel],
     is_complete: bool,
 ) -> str | None:
-    """One message about all columns, (n,) each, with NaN where missing, if any.
+    """One message about all columns, (n,) with NaN where missing, or None.
 
-    Of a column without values it is one only if the series is complete.
+    A column without values is reported only if the series is complete.
     """
     found = []
     for column, name in zip(columns, names, strict=True):

@@ -47,17 +47,9 @@ class Batch:
 class Feed:
     """A stream, and the rows after it whose units are not settled yet.
 
-    The units of a series are measured from `burn_in` rows: those from which it begins
-    to vary. A series that is constant for longer is 0 in all units whose location is
-    the constant, whatever the scale: the scale is measured when values begin to vary,
-    and the rows since then wait, once more. The stream of waiting rows, in units of
-    those so far, is computed on request.
-
-    Parameters
-    ----------
-    settings : Settings
-    burn_in : int
-    n_series : int
+    Units are measured from `burn_in` rows, those from which the series begins to vary:
+    a constant series is 0 in any scale, and the rows since it varies wait once more.
+    The stream of waiting rows, in units of those so far, is computed on request.
     """
 
     def __init__(self, settings: Settings, burn_in: int, n_series: int) -> None:
@@ -75,13 +67,8 @@ class Feed:
     def push(self, rows: Batch, closes: bool = False, name: str | None = None) -> None:
         """Take the next rows; process those whose units are known.
 
-        Parameters
-        ----------
-        rows : Batch
-        closes : bool
-            Whether units are settled with these rows, however few there are.
-        name : str, optional
-            Progress is printed under this name.
+        With `closes` units are settled now, however few rows there are. Progress is
+        printed under `name`.
         """
         if self.waiting is not None:
             rows = Batch.join([self.waiting, rows])

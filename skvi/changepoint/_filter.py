@@ -28,14 +28,8 @@ __all__ = ["Filter", "Passed"]
 class Passed:
     """Results for R processed rows.
 
-    Parameters
-    ----------
-    predictive : ndarray of shape (R, K)
-        Probabilities of the hypotheses before each row is seen.
-    posterior : ndarray of shape (R, K)
-        Probabilities after it is seen.
-    log_total : ndarray of shape (R,)
-        Increment of the log evidence by each row.
+    Probabilities of hypotheses before and after each row, (R, K), and increments of the
+    log evidence, (R,), in nats.
     """
 
     predictive: np.ndarray
@@ -46,21 +40,9 @@ class Passed:
 class Filter:
     """All hypotheses of a detector.
 
-    Parameters
-    ----------
-    groups : list of Group
-    hazard : Hazard
-    model_prior : ndarray of shape (n_models,)
-        Probabilities of the models at the start of a segment.
-    max_hypotheses : int or None
-        Maximum number to keep; None for all.
-    log_least : float
-        Hypotheses with a smaller log probability are dropped.
-    first : int
-        The first row that is scored: the rows before it only serve as its past.
-    tilts : bool
-        Whether to track derivatives of the log weights with respect to the order of the
-        loss.
+    Those with a log probability below `log_least` are dropped. Rows before `first` only
+    serve as its past. `tilts`: derivatives of log weights in the loss's order are
+    tracked.
     """
 
     def __init__(
@@ -205,15 +187,9 @@ class Filter:
     ) -> Passed:
         """Let segments continue or end, and reweight them by rows within the block.
 
-        Parameters
-        ----------
-        gain : ndarray of shape (R, K)
-            Log factors of the probabilities.
-        judged : bool ndarray of shape (R,)
-            Rows that are not judged leave the probabilities unchanged.
-        slope : ndarray of shape (1, K), default=None
-            Derivative of the gain, if the filter tracks tilts: for a single row, after
-            `branch_tilt`.
+        `gain`, (R, K), are log factors; rows not `judged` leave probabilities
+        unchanged. `slope`, (1, K), is their derivative if tilts are tracked: for one
+        row, after `branch_tilt`.
         """
         n, block = len(gain), self.block
         j = self.t - block.first

@@ -16,11 +16,7 @@ __all__ = ["ConjugateGroup", "Group", "Reading", "SingleModel"]
 class Reading:
     """Predictive distributions of rows by hypotheses, before each is seen.
 
-    Parameters
-    ----------
-    log_density : ndarray of shape (R, n_series, K)
-    mean, variance : ndarray of shape (R, n_series, K)
-        Moments of the prediction.
+    Log density, mean and variance have shape (R, n_series, K).
     """
 
     log_density: np.ndarray
@@ -41,11 +37,9 @@ class Reading:
 class Group:
     """Some of a detector's models, with the arithmetic of their hypotheses.
 
-    Every hypothesis has a position in the state's arrays, (K, ...), and the array
-    "member" holds the index of its model within the group.
-
-    The predictions of a hypothesis do not depend on probabilities: many rows are read
-    in one call, and the hypotheses are weighted afterwards.
+    Each has a position in the state's arrays, (K, ...); "member" holds its model's
+    index in the group. Predictions do not depend on probabilities: many rows are read
+    in one call, and hypotheses weighted afterwards.
     """
 
     models: Sequence[int]  # their indices among the detector's models
@@ -74,16 +68,8 @@ class Group:
     ) -> Reading:
         """Read rows one after the other, and update the state with each, in place.
 
-        Parameters
-        ----------
-        state : dict
-            Name -> array of shape (K, ...).
-        rows : Window
-            R of them.
-        usable : bool ndarray of shape (R, n_series)
-            The state of other series is left unchanged.
-        born : int ndarray of shape (R,)
-            Number of hypotheses, the first ones, that exist at each row.
+        Only series that are `usable`, (R, n_series), change. At each row the first
+        `born`, (R,), hypotheses exist.
         """
         reading = Reading.empty(len(rows), usable.shape[1], len(state["member"]))
         for i, (row, seen, n) in enumerate(zip(rows, usable, born, strict=True)):
@@ -134,14 +120,8 @@ class SingleModel(Group):
 class ConjugateGroup(Group):
     """Regressions under the log loss; shorter ones are padded with zero regressors.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-    models : sequence of RegressionModel
-        Either all have a design shared by the series, or none has.
-    burn_in : BurnIn
-    temper : float
-        Weight of every row: the inverse of the weight of the KL divergence.
+    Either all models have a design that the series share, or none has. `temper`, the
+    weight of every row, is the inverse of the weight of the KL divergence.
     """
 
     def __init__(

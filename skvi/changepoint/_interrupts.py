@@ -20,19 +20,10 @@ class Interrupt:
 
 @contextmanager
 def interrupts_between_rows() -> Iterator[Interrupt]:
-    """Defer Ctrl-C until the current row is finished.
+    """Defer Ctrl-C until the current row is finished: yields an `Interrupt`.
 
-    Only in the main thread, and if the user has no handler installed. The block checks
-    `came` after every row, and returns; KeyboardInterrupt is raised after it.
-
-    Yields
-    ------
-    Interrupt
-
-    Raises
-    ------
-    KeyboardInterrupt
-        Ctrl-C was pressed.
+    The block checks `came` after every row, and returns; then KeyboardInterrupt is
+    raised. Only in the main thread, and if the user has no handler installed.
     """
     interrupt = Interrupt()
     is_main = threading.current_thread() is threading.main_thread()

@@ -32,14 +32,8 @@ class Judgment:
 class Judge:
     """The loss by which hypotheses are weighted.
 
-    Parameters
-    ----------
-    power : float or None
-        beta - 1; None for the log loss.
-    adapts : bool
-        Whether the order is adapted after each row.
-    noise : ndarray of shape (n_series,)
-        Units of the densities in the beta loss, which depends on units.
+    `power` is beta - 1, None for the log loss. The beta loss depends on units: `noise`,
+    (n_series,), has those of its densities.
     """
 
     def __init__(self, power: float | None, adapts: bool, noise: np.ndarray) -> None:

@@ -20,13 +20,8 @@ __all__ = ["LevelGroup"]
 class LevelGroup(Group):
     """Regressions on a constant, under the log loss.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-    models : sequence of RegressionModel
-    burn_in : BurnIn
-    temper : float
-        Weight of every row: the inverse of the weight of the KL divergence.
+    `temper`, the weight of every row, is the inverse of the weight of the KL
+    divergence.
     """
 
     rows_at_once = 32
@@ -108,7 +103,7 @@ class LevelGroup(Group):
     ) -> Reading:
         """Student's t densities, with gamma functions from a table.
 
-        Computed from half the squared errors and 1 + the variance of the level, in
+        `half` are half the squared errors and `width` 1 + the variance of the level, in
         units of that of the noise; both are overwritten.
         """
         shape = n_rows * (0.5 * self.temper)

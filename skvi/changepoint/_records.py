@@ -18,18 +18,9 @@ AROUND = 5
 class Records:
     """Posteriors after each of the last rows, and smoothed probabilities of more rows.
 
-    The smoothed probability that row s began a segment takes later rows into account: a
-    backward pass starts from the posterior after the last row. The segment that ended
+    A backward pass over at least `lag` rows starts from the last posterior. The segment
     before a changepoint is distributed as the posterior after the previous row,
-    weighted by the hazard.
-
-    Parameters
-    ----------
-    hazard : Hazard
-    lag : int
-        Minimum number of rows of a backward pass. Posteriors of twice as many are kept.
-    n_kept : int
-        Number of rows whose smoothed probability and prediction are kept.
+    weighted by the hazard. Smoothed results of `n_kept` rows are kept.
     """
 
     def __init__(self, hazard: Hazard, lag: int, n_kept: int) -> None:
@@ -129,8 +120,7 @@ class Records:
     def smoothed(self) -> np.ndarray:
         """Probability that a segment began, given all rows, for every kept row.
 
-        Rows that are more than `lag` rows old may have been judged without the last
-        ones.
+        For rows older than `lag` the last rows may be left out.
         """
         recent = self.recent()[self.n_frozen - self.first :]
         found = np.concatenate([np.array(self.frozen, float), recent])

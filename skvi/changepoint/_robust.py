@@ -64,22 +64,11 @@ class RobustReading(Reading):
 
 
 class RobustGroup(Group):
-    """Regressions under the beta loss.
+    """Regressions under the beta loss, of order ``power`` + 1.
 
-    Parameters
-    ----------
-    numbers : sequence of int
-    models : sequence of RegressionModel
-    burn_in : BurnIn
-    power : float
-        beta - 1.
-    temper : float
-        Weight of every row: the inverse of the weight of the KL divergence.
-    window : int
-        Number of rows whose sites follow the posterior.
-    n_passes : int
-        Maximum number of fixed-point steps for each row, for segments no longer than
-        the window. Longer ones take one step.
+    Sites of the last `window` rows follow the posterior, by at most `n_passes`
+    fixed-point steps per row; longer segments take one. `temper`, the weight of every
+    row, is the inverse of the weight of the KL divergence.
     """
 
     rows_at_once = 4

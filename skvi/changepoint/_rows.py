@@ -73,14 +73,8 @@ class Row:
 class Window:
     """Consecutive rows, as arrays; single `Row` objects are made on request.
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows, n_series)
-    past : ndarray of shape (order + n_rows, n_series)
-        The rows before the first one, in order, and the rows themselves.
-    features : ndarray of shape (n_rows, n_features)
-    index : int
-        Index of the first row.
+    `past`, (order + n_rows, n_series), has the rows before the first and the rows
+    themselves; `index` is that of the first row.
     """
 
     values: np.ndarray

@@ -35,14 +35,8 @@ def measure(
 ) -> Scaling:
     """Measure the first rows of every series, with NaN where missing.
 
-    Parameters
-    ----------
-    columns : sequence of ndarray
-    given : (location, scale) or None
-        Given by the user, if not to be estimated.
-    support : str
-        Counts and binary data keep their units.
-    n_features : int
+    `given` are location and scale from the user, or None; counts and binary data keep
+    their units.
     """
     n_series = len(columns)
     columns = [column[np.isfinite(column)] for column in columns]

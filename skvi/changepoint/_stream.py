@@ -25,17 +25,7 @@ MOST_PAIRS = 2**16
 
 
 class Stream:
-    """The state of a detector within a stream: all that is needed to continue.
-
-    Parameters
-    ----------
-    models : sequence of SegmentModel
-    scaling : Scaling
-    filter_ : Filter
-    records : Records
-    judge : Judge
-        The loss by which hypotheses are weighted.
-    """
+    """The state of a detector within a stream: all that is needed to continue."""
 
     def __init__(
         self,
@@ -65,19 +55,10 @@ class Stream:
     def push(
         self, values: np.ndarray, features: np.ndarray, labels: np.ndarray | None
     ) -> int:
-        """Process as many of the next rows as can be computed together.
+        """Process as many of the next rows as can be computed together; their number.
 
-        Parameters
-        ----------
-        values : ndarray of shape (n, n_series)
-            In the units of the series, NaN where missing.
-        features : ndarray of shape (n, n_features)
-        labels : ndarray of shape (n,) or None
-
-        Returns
-        -------
-        int
-            Number of processed rows.
+        Values, (n, n_series), are in the units of the series, NaN where missing;
+        labels, (n,), may be None.
         """
         filter_, scaling = self.filter, self.scaling
         n = self._n_together(values)

@@ -26,14 +26,9 @@ def log_gamma_ratio(shape: np.ndarray) -> np.ndarray:
 
 
 class GammaRatios:
-    """Table of normalizing constants of Student's t, shapes first, first + step, ...
+    """Table of `log_gamma_ratio` - log(2 pi) / 2 for shapes first, first + step, ...
 
-    These are `log_gamma_ratio` - log(2 pi) / 2.
-
-    Parameters
-    ----------
-    first : ndarray of shape (n_models,)
-    step : float
+    These are the normalizing constants of Student's t; `first` has shape (n_models,).
     """
 
     def __init__(self, first: np.ndarray, step: float) -> None:

@@ -131,18 +131,10 @@ def make_table(
     label_of: Callable[[int], Any] | None,
     names: Sequence[str],
 ) -> ChangepointTable:
-    """Table of changes.
+    """Table of changes in the kept rows, (n, n_series), NaN where missing.
 
-    Parameters
-    ----------
-    changes : sequence of Change
-    values : ndarray of shape (n, n_series)
-        The rows that are kept, with NaN where missing.
-    first : int
-        Index of the first of them.
-    label_of : callable or None
-        Label of a row.
-    names : sequence of str
+    The first of them has the index `first`; `label_of` gives the label of a row, or is
+    None.
     """
     places = np.array([(c.row, c.low, c.high) for c in changes], int).reshape(-1, 3)
     edges = [0, *np.clip(places[:, 0] - first, 0, None).tolist(), len(values)]

@@ -13,12 +13,7 @@ __all__ = ["FittedCandidate", "Queue", "given_scorers", "scorers_of"]
 
 
 class Queue:
-    """Outcomes of fits, in the order in which a search requests them.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-    """
+    """Outcomes of fits, in the order in which a search requests them."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._left = list(reversed(outcomes))
@@ -36,11 +31,6 @@ class FittedCandidate(BaseEstimator):
     """An estimator whose `fit` takes the next fit of a queue, and makes none.
 
     When the queue is empty it fits the estimator: that is the best one, to all data.
-
-    Parameters
-    ----------
-    estimator : estimator
-    queue : Queue
     """
 
     def __init__(self, estimator: Any, queue: Queue) -> None:
@@ -83,12 +73,7 @@ class FittedCandidate(BaseEstimator):
 
 
 class _OfEstimator:
-    """A scorer that receives the estimator instead of its proxy.
-
-    Parameters
-    ----------
-    scorer : callable
-    """
+    """A scorer that receives the estimator instead of its proxy."""
 
     def __init__(self, scorer: Any) -> None:
         self.scorer = scorer
@@ -107,18 +92,7 @@ class _OfEstimator:
 
 
 def scorers_of(scoring: Any, estimator: Any) -> Any:
-    """Scorers for a search of fitted candidates instead of the given ones.
-
-    Parameters
-    ----------
-    scoring : str, callable, list, tuple, dict or None
-        Argument of the search.
-    estimator : estimator
-
-    Returns
-    -------
-    callable or dict of str to callable
-    """
+    """Scorers for a search of fitted candidates, from its argument `scoring`."""
     if isinstance(scoring, Mapping):
         pairs = scoring.items()
     elif isinstance(scoring, (list, tuple, set)):
@@ -129,16 +103,7 @@ def scorers_of(scoring: Any, estimator: Any) -> Any:
 
 
 def given_scorers(scorers: Any) -> Any:
-    """Undo `scorers_of`: return the original scorers.
-
-    Parameters
-    ----------
-    scorers : callable or dict of str to callable
-
-    Returns
-    -------
-    callable or dict of str to callable
-    """
+    """Undo `scorers_of`: return the original scorers."""
     if isinstance(scorers, Mapping):
         return {name: scorer.scorer for name, scorer in scorers.items()}
     return scorers.scorer

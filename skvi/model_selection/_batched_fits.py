@@ -27,18 +27,10 @@ PIECE = 64
 
 @dataclass(eq=False)
 class Outcome:
-    """A fit of a candidate to the training part of a split.
+    """A fit of a candidate to the training part of a split, or the error it raised.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Fitted, unless there is an error.
-    seconds : float
-        Time of its own work, and its fraction of that of a stack.
-    error : Exception, default=None
-        Exception raised by `fit`.
-    message : str, default=""
-        Why a member of a stack did not converge.
+    `seconds` are its own and its fraction of those of a stack; `message` says why a
+    member of a stack did not converge.
     """
 
     estimator: Any
@@ -49,16 +41,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A candidate, and the rows that it is fitted to.
-
-    Parameters
-    ----------
-    candidate : estimator
-        Not fitted.
-    train : ndarray of int
-    split : int
-        Index of the split.
-    """
+    """An unfitted candidate, the rows to fit it to, and the index of their split."""
 
     candidate: Any
     train: np.ndarray
@@ -86,21 +69,8 @@ def fit_candidates(
 ) -> list[Outcome]:
     """Fit every candidate to the training part of every split.
 
-    Parameters
-    ----------
-    candidates : sequence of estimator
-        Not fitted.
-    splits : sequence of (ndarray of int, ndarray of int)
-    X, y : array-like
-    fit_params : dict
-        Arguments of `fit`, one value for each row.
-    n_jobs : int or None
-    pre_dispatch : int or str
-
-    Returns
-    -------
-    list of Outcome
-        All splits of the first candidate, then those of the next one.
+    Returns all splits of the first candidate, then those of the next one. `fit_params`
+    have one value for each row.
     """
     jobs = [
         Job(candidate, train, split)
@@ -131,13 +101,7 @@ def _fit_piece(
 
 
 class _Piece:
-    """Fits in one process: shared objects are made once.
-
-    Parameters
-    ----------
-    X, y : array-like
-    fit_params : dict
-    """
+    """Fits in one process: shared objects are made once."""
 
     def __init__(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
         self.X, self.y, self.fit_params = X, y, fit_params

@@ -195,24 +195,9 @@ def group_models(candidates: list[Any]) -> list[list[int]]:
 def log_prior(
     model_prior: Callable | Sequence[float] | None, grid: list[dict]
 ) -> np.ndarray:
-    """Log of the prior weights of models, one for each candidate.
+    """Log prior weights of the candidates, (n_candidates,), up to a constant.
 
-    Parameters
-    ----------
-    model_prior : callable, sequence of float or None
-        None gives all candidates the same.
-    grid : list of dict
-        Parameters of the candidates.
-
-    Returns
-    -------
-    ndarray of shape (n_candidates,)
-        Up to a constant.
-
-    Raises
-    ------
-    ValueError
-        The weights are not one positive number for each candidate.
+    None gives all the same. ValueError unless there is one positive number for each.
     """
     if model_prior is None:
         return np.zeros(len(grid))

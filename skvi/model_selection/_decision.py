@@ -17,16 +17,10 @@ DEGREES_OF_FREEDOM = 60
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Intervals of log evidence plus log prior probability, of K models.
+    """Intervals of log evidence plus log prior probability, in nats, of K models.
 
-    Parameters
-    ----------
-    estimate, low, high : ndarray of shape (K,)
-        Nats. The interval of a model whose bounds are not reliable is the whole line.
-    learned : list of frozenset of str
-        Learned hyperparameters on which each evidence is conditioned.
-    min_difference : float
-        Nats.
+    The interval of a model whose bounds are not reliable is the whole line. `learned`
+    are the hyperparameters on which each evidence is conditioned.
     """
 
     estimate: np.ndarray
@@ -36,7 +30,7 @@ class Comparison:
     min_difference: float
 
     def beats(self, k: int, j: int) -> bool:
-        """Whether model k is better than j by more than `min_difference`.
+        """Whether model k is better than j by more than `min_difference` nats.
 
         A maximum over hyperparameters that j does not learn is no evidence against j.
         """
@@ -74,9 +68,9 @@ class Comparison:
     def probabilities(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Probability of every model, and the ends of its interval.
 
-        p_k increases in Z_k and decreases in every other Z_j, so that its ends are at
-        corners of the intervals. The probability itself is NaN if the interval of some
-        model is infinite: any number would rest on unreliable bounds.
+        It increases in the model's evidence and decreases in all others: its ends are
+        at corners of the intervals. NaN if some interval is infinite: unreliable bounds
+        support no number.
         """
         known = len(self.low) == 1 or np.isfinite([self.low, self.high]).all()
         low = [_share(low, self.high, k) for k, low in enumerate(self.low)]

@@ -10,15 +10,7 @@ __all__ = ["SearchProgress"]
 
 
 class SearchProgress:
-    """Lines on the terminal, or none.
-
-    Parameters
-    ----------
-    names : sequence of str
-        One for each candidate.
-    verbose : bool or int
-    n_jobs : int or None
-    """
+    """Lines on the terminal, or none."""
 
     def __init__(
         self, names: Sequence[str], verbose: bool | int, n_jobs: int | None

@@ -19,21 +19,9 @@ SAME_BOUND = 1e-4
 def make_results(
     grid: list[dict], fits: list[Outcome], models: list[Model], race: Race
 ) -> dict[str, Any]:
-    """Columns of equal length, ready for `pandas.DataFrame`.
+    """Columns of equal length, ready for `pandas.DataFrame`, after the race was run.
 
-    Parameters
-    ----------
-    grid : list of dict
-    fits : list of Outcome
-        One for each candidate.
-    models : list of Model
-        Models that have an evidence.
-    race : Race
-        A race that has been run.
-
-    Returns
-    -------
-    dict of str to array
+    `fits` has one for each candidate, `models` those that have an evidence.
     """
     comparison, n_errors = race.compare(models), race.n_errors(models)
     groups, n_rows = [model.rows for model in models], len(grid)

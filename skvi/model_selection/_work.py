@@ -125,14 +125,8 @@ def report_failures(outcomes: list[Outcome], what: str) -> None:
 def evidence_data(estimator: Any, params: dict, routed: bool) -> dict[str, Any]:
     """The metadata that the final step was fitted with, by their plain names.
 
-    Parameters
-    ----------
-    estimator : estimator or Pipeline
-    params : dict
-        Arguments of `EvidenceSearch.fit`.
-    routed : bool
-        Whether scikit-learn's metadata routing is on; without it a pipeline takes
-        ``step__sample_weight``.
+    Without scikit-learn's metadata routing (`routed`) a pipeline takes
+    ``step__sample_weight``.
     """
     names = {name: name for name in DATA}
     if routed:
