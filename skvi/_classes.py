@@ -103,9 +103,9 @@ def _are_integers(y: Any) -> bool:
 class BayesianClassifierMixin(ClassifierMixin):
     """Mixin of classifiers, with all predictions.
 
-    A subclass must implement `_log_probabilities(X)`: logs of the posterior means of
-    the class probabilities, (n, K), and the dtype of results; and `_drawn`, the
-    functions for intervals.
+    A subclass must implement `_log_probabilities(X)`, logs of posterior mean
+    probabilities, (n, K), with the dtype of results; and `_drawn`, functions for
+    intervals.
     """
 
     _parameter_constraints: dict = {

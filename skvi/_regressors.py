@@ -35,9 +35,8 @@ def units_of(
 ) -> Units:
     """Origin and scale of a target, (n_samples,), for a fit; `given` ones are kept.
 
-    Without an intercept (`centered` is false) the origin is 0. `robust` takes the
-    median and 1.4826 times the median absolute deviation. ValueError if squares
-    overflow.
+    `robust` takes the median and 1.4826 times the median absolute deviation. Without an
+    intercept the origin is 0. Raises ValueError if squares overflow.
     """
     largest = float(np.abs(y).max())
     if largest > LARGEST or 0 < largest < 1 / LARGEST:

@@ -27,9 +27,8 @@ __all__ = ["BaseSupervised"]
 class BaseSupervised(BaseVariational):
     """Base class of estimators with features and targets.
 
-    A subclass must implement `_assemble(data, response)`, its `Model`, and
-    `_work(target)`, the multiply-adds of one pass; for targets other than numbers also
-    `_response(y)`.
+    A subclass must implement `_assemble(data, response)`, its `Model`, `_work(target)`,
+    the multiply-adds of a pass, and if targets are not plain numbers `_response(y)`.
     """
 
     _input: dict = {"dtype": [np.float64, np.float32]}

@@ -19,11 +19,10 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Block:
-    """Positions of K hypotheses for a block of rows, one group of models after another.
+    """Positions of hypotheses for a block of rows, one group of models after another.
 
-    In a group the `n_older` hypotheses come first, then those that begin in each row in
-    turn, at `places`, (n_rows, n_models). `probability`, (n_rows, K), is that after a
-    row.
+    In a group, those older than the block come first, then those that begin in its
+    first row, and so on: at `places`, (n_rows, n_models). `probability` is (n_rows, K).
     """
 
     first: int

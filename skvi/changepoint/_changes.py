@@ -32,11 +32,10 @@ Intervals = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Change:
-    """A change in row `row`, or elsewhere from `low` to `high`, both included.
+    """A change in `row`, or elsewhere from `low` to `high`, an interval of 90 %.
 
-    The interval has 90 % of the probability. `isolated` is a lower bound of that of a
-    change in it and none beside it; `is_best` is true in the most probable
-    segmentation.
+    `isolated` is a lower bound of the probability of a change in the region and none
+    beside it; `is_best`, whether the most probable segmentation has the row.
     """
 
     row: int

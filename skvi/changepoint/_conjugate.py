@@ -79,9 +79,8 @@ class Designs:
 def downdate(factor: np.ndarray, direction: np.ndarray) -> np.ndarray:
     """Factor of the inverse after a row: (F^T F)^-1 + phi phi^T, with direction F phi.
 
-    The inverse of the Cholesky factor of I + d d^T, in closed form, multiplies F. Its
-    lower triangle is an outer product, so that a cumulative sum replaces a loop over
-    columns.
+    The inverse Cholesky factor of I + d d^T multiplies F. Its lower triangle is an
+    outer product: one cumulative sum replaces the loop over columns.
     """
     square = direction * direction
     after = 1 + np.cumsum(square, axis=-1)

@@ -38,11 +38,10 @@ class Passed:
 
 
 class Filter:
-    """All hypotheses of a detector.
+    """All hypotheses of a detector; those below `log_least` are dropped.
 
-    Those with a log probability below `log_least` are dropped. Rows before `first` only
-    serve as its past. `tilts`: derivatives of log weights in the loss's order are
-    tracked.
+    Rows before `first` are not scored, and only serve as the past. `tilts`: whether to
+    track derivatives of the log weights in the order of the loss.
     """
 
     def __init__(
@@ -187,9 +186,8 @@ class Filter:
     ) -> Passed:
         """Let segments continue or end, and reweight them by rows within the block.
 
-        `gain`, (R, K), are log factors; rows not `judged` leave probabilities
-        unchanged. `slope`, (1, K), is their derivative if tilts are tracked: for one
-        row, after `branch_tilt`.
+        `gain`, (R, K), are log factors of probabilities, `slope` their derivatives for
+        tilts, after `branch_tilt`. Rows that are not `judged` change no probability.
         """
         n, block = len(gain), self.block
         j = self.t - block.first

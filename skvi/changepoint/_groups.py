@@ -37,9 +37,8 @@ class Reading:
 class Group:
     """Some of a detector's models, with the arithmetic of their hypotheses.
 
-    Each has a position in the state's arrays, (K, ...); "member" holds its model's
-    index in the group. Predictions do not depend on probabilities: many rows are read
-    in one call, and hypotheses weighted afterwards.
+    A hypothesis has a position in the state's arrays, (K, ...). Its predictions do not
+    depend on probabilities: many rows are read in one call, and weighted afterwards.
     """
 
     models: Sequence[int]  # their indices among the detector's models

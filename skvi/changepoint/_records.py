@@ -18,9 +18,8 @@ AROUND = 5
 class Records:
     """Posteriors after each of the last rows, and smoothed probabilities of more rows.
 
-    A backward pass over at least `lag` rows starts from the last posterior. The segment
-    before a changepoint is distributed as the posterior after the previous row,
-    weighted by the hazard. Smoothed results of `n_kept` rows are kept.
+    A backward pass starts from the last posterior: the segment before a changepoint is
+    distributed as the posterior after the previous row, weighted by the hazard.
     """
 
     def __init__(self, hazard: Hazard, lag: int, n_kept: int) -> None:

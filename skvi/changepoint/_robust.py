@@ -64,11 +64,10 @@ class RobustReading(Reading):
 
 
 class RobustGroup(Group):
-    """Regressions under the beta loss, of order ``power`` + 1.
+    """Regressions under the beta loss, of order ``power + 1``.
 
-    Sites of the last `window` rows follow the posterior, by at most `n_passes`
-    fixed-point steps per row; longer segments take one. `temper`, the weight of every
-    row, is the inverse of the weight of the KL divergence.
+    Sites of the last `window` rows follow the posterior, by at most `n_passes` steps a
+    row; longer segments take one step. `temper` is the inverse of the weight of the KL.
     """
 
     rows_at_once = 4

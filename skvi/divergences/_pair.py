@@ -16,11 +16,10 @@ NEAR = 1e-3
 
 
 class Pair:
-    """The quantities of two normals that the closed forms need.
+    """The quantities of two normals that the closed forms need: scalars.
 
-    With `split`, possible if both are diagonal, everything has shape (P,): one
-    divergence for each coordinate, in `size` = 1 dimension. Otherwise everything is a
-    scalar.
+    With `split`, if both are diagonal, everything has shape (P,), one divergence for
+    each coordinate in `size` = 1 dimension.
     """
 
     def __init__(self, q: NormalForm, pi: NormalForm, split: bool = False) -> None:

@@ -32,9 +32,8 @@ def log_tempered_integral(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log of the integral of q^a pi^(1-a), from draws of the normal q^a.
 
-    Returns (G,) logs, with G = P without `joint` and else 1, and log weights, (S, G).
-    Consistent, its exponential unbiased. Draws are fixed points in the gradient: priors
-    with a pole have no pathwise one.
+    Returns logs, (G,), for each coordinate unless `joint`, and log weights, (S, G).
+    Consistent, its exponential unbiased; draws are held fixed in the gradient.
     """
     factorized = not joint and q.is_diagonal and prior.has_log_prob_terms
     size = q.size

@@ -65,11 +65,11 @@ def _with_noise(target, likelihood):
 
 
 def start_near(problem, likelihood):
-    """State near the fit with learned noise and N(0, s^2) coefficients.
+    """State near the fit with learned noise and coefficients N(0, s^2).
 
-    With s each feature alone would explain the target. Gamma parts get means at the
-    precisions, and shapes of half their number of normals. NoOptimumError if a robust
-    loss fits rows exactly; on Ctrl-C PhaseInterrupted, with the state so far.
+    s is such that each feature alone would explain the target; Gamma parts get the
+    fit's precisions as means. Raises NoOptimumError if a robust loss fits some rows
+    exactly.
     """
     target = problem.target
     layout = target.predictor.layout

@@ -188,9 +188,8 @@ def missed_variance(
 ) -> tuple[float | None, float]:
     """Fraction of variance that the nearest rows have in common and the fit misses.
 
-    Covariance of neighbors' residuals over the target's variance; None if it is
-    unknown. Noise gives 0 within about 1 / sqrt(n_pairs), which is the second result.
-    Signals that neighbors do not share, as in many dimensions, are not detected.
+    None if it is unknown; noise gives 0 within 1 / sqrt(n_pairs), the second result.
+    What neighbors do not share, as in many dimensions, is not detected.
     """
     if not max(float(np.abs(X).max()), float(np.abs(mean).max())) < LARGEST:
         return None, 0.0

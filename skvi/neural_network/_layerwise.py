@@ -16,11 +16,10 @@ MIN_NUMBERS = 5
 def layerwise_prior(
     layout: Layout, given: Mapping[str, Prior], features: str | None = None
 ) -> dict[str, Prior]:
-    """Normal priors by block, which learn their scales.
+    """Normal priors by block, which learn their scales; rows of `features` their own.
 
-    Blocks of fewer than five numbers keep the scale 1: a learned one would be
-    uninformative. Each row of the block `features` learns its own, so that irrelevant
-    features cost and disturb little; shorter rows share that of their block.
+    Irrelevant features then cost and disturb little. Fewer than five numbers keep the
+    scale 1, or that of their block: a learned one would be uninformative.
     """
     found: dict[str, Prior] = {}
     for name, block in layout.items():

@@ -14,9 +14,8 @@ __all__ = ["Batch", "MemberBatches"]
 class Batch(NamedTuple):
     """Rows of one step of M members; short batches are padded with weight 0.
 
-    X is (M, n, d + 1) and ends in ones, y (M, 1, n) or (M, 1, n, K), offset (M, 1, n,
-    1). Weights, (M, 1, n), scale up to all rows and average over draws; total is their
-    sum.
+    X is (M, n, d + 1) and ends in ones; weights, (M, 1, n), scale a minibatch up to all
+    rows, and average over draws: `total`, (M,), is their sum over both.
     """
 
     X: torch.Tensor

@@ -12,9 +12,8 @@ __all__ = ["ScoreFunction"]
 class ScoreFunction:
     """Estimate ``-E_q[reward * d log q / d lambda]`` from draws that are held fixed.
 
-    With Rao-Blackwellization each coordinate's log q is multiplied only by its own
-    reward: terms with the log q and log prior of others have expectation 0 and are left
-    out.
+    With Rao-Blackwellization each coordinate's log q is multiplied by its own reward:
+    the contributions of log q and log prior of the others have expectation 0.
     """
 
     def __init__(
@@ -96,9 +95,8 @@ def _per_draw(values: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 def _leave_one_out(score: torch.Tensor, rewarded: torch.Tensor) -> torch.Tensor:
     """Coefficient of the control variate for each draw, from all the other draws.
 
-    A draw's own term would cause a bias of O(1/S). The best is ``cov(f, h) / var(h)``,
-    f = h * reward; ``sum(f h) / sum(h^2)`` is a weighted mean of rewards, robust to
-    single draws.
+    ``sum(f h) / sum(h^2)``, f = h * reward, is a weighted mean of rewards: robust,
+    unlike ``cov(f, h) / var(h)``. A draw's own term would cause a bias of O(1/S).
     """
     product, square = score * rewarded, score.square()
     product, square = product.sum(0) - product, square.sum(0) - square

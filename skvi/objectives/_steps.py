@@ -47,9 +47,8 @@ class Source(Protocol):
 class Steps:
     """Gradients of M members, some steps at a time.
 
-    `params`, (M, V), are their variational parameters, then hyperparameters; the owner
-    changes them in place. `gradient`, a buffer of the same shape, is that of the last
-    step.
+    The owner of `params`, (M, V), variational then hyperparameters, changes them in
+    place between steps; `gradient`, (M, V), is the buffer of the last step's.
     """
 
     #: Whether draws are independent of the number of steps prepared at once, which may

@@ -19,9 +19,8 @@ def fit_factors(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Minimize KL(N(0, covariance) || N(0, diag(scale^2) + factor factor')).
 
-    Returns scale, (P,), and factor, (P, r). Given the uniquenesses scale^2 the best
-    factor follows from eigenvectors (Joreskog 1967, eqs. 17 and 26). The optimum is
-    local, accurate to 1e-6 nats; exact if r = P.
+    Scale is (P,), factor (P, r). Given the scale it follows from eigenvectors (Joreskog
+    1967, eqs. 17 and 26). A local optimum, to about 1e-6 nats; exact if r = P.
     """
     s = covariance.double().cpu().numpy()
     std = np.sqrt(s.diagonal())

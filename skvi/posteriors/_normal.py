@@ -131,9 +131,8 @@ class _DiagonalPosterior(NormalPosterior):
 class _FullPosterior(NormalPosterior):
     """Variational parameters: means, log diagonal and rest of the Cholesky factor.
 
-    The rest of a row is in units of its diagonal element: steps then have the same
-    relative size for narrow and wide parameters, and do not start with excessive
-    correlations.
+    The rest of a row is in units of its diagonal element: a step then has the same
+    relative size for narrow and for wide parameters.
     """
 
     is_diagonal = False

@@ -71,9 +71,8 @@ STEPS = {
 class MLPPasses:
     """f of S networks for each of M members, and backpropagation to their weights.
 
-    The caller fills `weights`, then calls `forward`, fills `slope`, the derivatives in
-    `f`, and calls `pull_back` for `gradients`. All are buffers: steps allocate no
-    memory.
+    Fill `weights`, call `forward`; fill `slope`, the derivatives in `f`, call
+    `pull_back` for `gradients`. All are buffers: steps allocate no memory.
     """
 
     def __init__(

@@ -115,11 +115,10 @@ class GammaScales:
 
 @dataclass(frozen=True, eq=False)
 class ScaleMixture:
-    """A prior under which some coordinates are normal, given scales of their own.
+    """A prior under which the coordinates `where` are normal with scales of their own.
 
-    `where` are these coordinates, with mean 0; `sizes` says how many consecutive ones
-    each of the `parts` has. `rest`, over all P parameters, is the density of the
-    others.
+    `parts` are the scales of `sizes` consecutive ones of them; `rest`, over all P
+    parameters, is the density of the others.
     """
 
     where: torch.Tensor
