@@ -48,19 +48,16 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Parameters
     ----------
     models : str, SegmentModel or list of them, default="constant_mean"
-        Models of the rows of a segment; if there are several, they compete in every
-        segment. "constant_mean", "known_noise", "autoregression",
-        "vector_autoregression", "linear_regression", "linear_trend", "poisson" and
-        "bernoulli" are the classes of this module with their defaults.
+        Models of the rows of a segment, which compete in every segment:
+        "constant_mean", "known_noise", "autoregression", "vector_autoregression",
+        "linear_regression", "linear_trend", "poisson" or "bernoulli", or such objects.
     hazard : float or Hazard, default=100.0
         Prior mean number of rows of a segment; or a `Hazard`, the probability that a
         segment ends as a function of its length.
     loss : {"log", "beta"}, LogLoss or BetaLoss, default="log"
         Loss by which parameters are learned from rows. "log" is Bayes' rule. "beta" is
-        robust, for regressions (all models of real numbers except `KnownNoise`): its
-        order is such that rows 2 standard deviations from their prediction have the
-        largest influence, and rows farther away less and less; ``BetaLoss(beta)`` sets
-        the order.
+        robust, for regressions: rows farther than 2 standard deviations from their
+        prediction have less and less influence; ``BetaLoss(beta)`` sets the order.
     run_length_loss : {"auto", "log", "beta"}, LogLoss or BetaLoss, default="auto"
         Loss by which rows weight the hypotheses about segments; "auto" is `loss`.
         "beta" is ``BetaLoss(1.75)``: a row far from every prediction carries almost no
@@ -81,22 +78,18 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         and binary data: 0 and 1); None is (0, 1).
     burn_in : int, default=None
         Number of rows from which the priors are scaled, for each series from where its
-        values begin to vary. None: all rows of `fit`, and 100 rows of a stream. A
-        series that is constant for longer gets its scale when it begins to vary.
+        values begin to vary. None: all rows of `fit`, and 100 rows of a stream.
     max_hypotheses : int, default=200
         Maximum number of hypotheses to keep, each a pair of a first row and a model;
-        the least probable ones are dropped. None sets no limit: the cost may grow with
-        every row.
+        the least probable ones are dropped. With None the cost may grow with every row.
     min_probability : float, default=1e-7
-        Hypotheses with a smaller probability are dropped. A segment has at least two
-        parameters, such as a level and its noise, and before it can fit better it pays
-        for each of them: with p parameters, those of all series together, the
-        threshold is ``min_probability ** (p / 2)``.
+        Hypotheses with a smaller probability are dropped; with p parameters of a
+        segment, which cost something before they gain anything, the threshold is
+        ``min_probability ** (p / 2)``.
     threshold : float, default=0.5
         A changepoint is reported if there is an interval with a change in it, and with
         none in half as many rows on either side, with at least this probability. 0
-        reports the most probable segmentation: that of very many also contains changes
-        that are very uncertain.
+        reports the most probable segmentation.
     history : int, default=5000
         Minimum number of later rows that `change_probability_` takes into account. The
         hypotheses of up to twice as many rows are kept in memory.
@@ -106,9 +99,9 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
     Attributes
     ----------
     changepoints_ : ndarray of int
-        First rows of all segments except the first, if they pass the `threshold`: those
-        of the most probable segmentation, and others if a change is probable but not in
-        it, since its place is too uncertain. `summary` has their intervals.
+        First rows of all segments except the first, if they pass the `threshold`, and
+        of other probable changes whose place is too uncertain for the most probable
+        segmentation. `summary` has their intervals.
     changepoint_labels_ : ndarray
         Their labels in the index of a DataFrame, such as dates.
     segment_models_ : ndarray of int
@@ -131,16 +124,12 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Predictive log density of every row, given the rows before it, in nats.
     log_evidence_ : float
         Log density of the whole series, in nats; a lower bound if hypotheses were
-        dropped. It is comparable between detectors of the same kind of values only: of
-        "poisson" and "bernoulli" it is a probability. With a robust `run_length_loss`
-        it is a generalized evidence, comparable with no other.
+        dropped. It is comparable for the same kind of values, and with a robust
+        `run_length_loss`, as a generalized evidence, with no other.
     dropped_mass_ : float
-        Sum of the probabilities that dropped hypotheses had when they were dropped. In
-        the mean over series drawn from the models and the hazard, it bounds the
-        probability that the true hypothesis was dropped. It is no bound for the series
-        at hand: a dropped hypothesis might have become probable later. To know, compare
-        `log_evidence_` with that of a fit with a larger `max_hypotheses` and
-        ``min_probability=0``.
+        Sum of the probabilities that hypotheses had when they were dropped. On average
+        over series drawn from the models and the hazard it bounds the probability that
+        the true one was dropped, not for the series at hand.
     n_rows_seen_ : int
         Number of rows so far.
     first_row_ : int

@@ -40,17 +40,16 @@ class BayesianPoissonRegressor(
     without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
-    fit is deterministic and takes milliseconds on small data.
+    fit is deterministic and takes milliseconds on small data. The guide's page
+    :doc:`/parameters` has details of the parameters.
 
     Parameters
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo" (the
-        usual one) finds the bulk of the posterior and can be too narrow; "eubo" has the
-        mean and standard deviations of the exact posterior, up to Monte Carlo error.
-        "iwelbo", "renyi" and "chi" train on draws; "alpha_energy" needs none, and gives
-        wider posteriors.
+        In which sense the approximation is close to the exact posterior. "elbo", the
+        usual one, can be too narrow; "eubo" has the mean and standard deviations of the
+        exact posterior, up to Monte Carlo error; "alpha_energy" gives wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
@@ -61,75 +60,47 @@ Divergence, default="kl"
         exposure included, and the count gives a Gibbs posterior.
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
-        "auto" is "full_rank" up to 1000 parameters (coefficients and intercept), which
-        takes ten seconds at most, or half a minute with a learned scale, and up to
-        3000 if the prior is a normal of fixed scale and there are at most 1500 rows,
-        fewer than parameters; otherwise "mean_field". ``posterior_family_`` is the one
-        it took.
-        "full_rank" models the correlations between coefficients; "low_rank" models
-        their ten strongest directions; "mean_field" ignores them, needs less memory,
-        and is for thousands of features.
+        "full_rank" models correlations between coefficients, "low_rank" ten directions
+        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
+        where it is quick), else "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Distribution of the coefficients before the data. "auto" is
-        ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients,
-        which the data determine: they are shrunk much if effects are weak, and little
-        if they are strong. The half-Cauchy hyperprior is weak and proper. The scale is
-        integrated out: the posterior is a mixture of the normals at all likely scales,
-        for coefficients, intervals, probabilities and the bound. "normal" has the scale
-        1, which suits standardized features.
-        ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
-        has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
-        coefficients without effect to 0 and leave large ones alone. A dict gives one
-        prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
-        learned from other data the prior. Beside an unknown dispersion "auto" is
-        "normal". Scales that are given are in units of the features; those that are
-        inferred or learned, and "auto", are relative to the columns: see
-        `BayesianLogisticRegression`.
+        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
+        determine one scale for all, which is integrated out; beside an unknown
+        dispersion it is "normal". A dict has one for "coef" and one for "intercept".
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and
-        proper, whatever `prior` and `likelihood` are.
+        proper.
     fit_intercept : bool, default=True
         Without an intercept neither features nor log exposures are centered.
     likelihood : {"poisson", "negative_binomial"} or Likelihood, default="poisson"
         Distribution of a count given its mean. Real counts mostly vary more than
-        "poisson" allows; its intervals are then too narrow. "negative_binomial" has the
-        variance mean + dispersion * mean ** 2, with an unknown dispersion under an
-        exponential prior of mean 1, which predictions average over and the evidence
-        integrates out. ``NegativeBinomialLikelihood(dispersion=0.5)`` fixes it, and
-        dispersion="learn" plugs in the value that maximizes the ELBO (type-II maximum
-        likelihood: an evidence is then conditioned on it, and optimistic). An unknown
-        dispersion requires ``loss="log"``. Any other `Likelihood` of counts with one
-        parameter can be given, including a custom one.
+        "poisson" allows; "negative_binomial" has the variance mean + dispersion * mean
+        ** 2, and averages over an unknown dispersion.
     solver : {"auto", "natural_gradient", "moment_matching", "stochastic"}, \
 default="auto"
         "auto" chooses the most accurate one that can solve the combination.
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" uses all rows; data with more rows than an
-        int are fitted by stochastic gradients on minibatches of that size.
+        Rows per gradient step. "auto" uses all rows; data with more rows than an int
+        are fitted by stochastic gradients on minibatches of that size.
     learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, less for noisy
-        objectives: 0.01 for importance-weighted ones, 0.005 for score gradients.
+        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
+        objectives 0.01 or 0.005.
     max_iter : int, default=100
-        Maximum number of iterations; see `BayesianLogisticRegression`.
+        Maximum number of iterations; one of the stochastic solver is an epoch with
+        minibatches, and 100 gradient steps without.
     tol : float, default=1e-5
-        Tolerance in nats. Solvers without draws stop when their estimate of the
-        remaining gain falls below it: half the squared gradient in the metric of the
-        curvature, or the gain of the last iterations, extrapolated as a geometric
-        series. It is not a bound on the distance to the optimum. The stochastic solver
-        regards smaller decreases of the objective, or decreases within its noise, as
-        none; moment matching stops by the errors of its draws, and ignores it.
+        Tolerance in nats: solvers without draws stop when they estimate the remaining
+        gain to be smaller. It is not a bound on the distance to the optimum.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     device : str, default="auto"
-        Device of `fit`: "cpu", "cuda", "cuda:1" or another one that torch supports and
-        that has double precision. "auto" is "cuda" if available and a pass over the
-        data has at least 2**28 multiply-adds, else "cpu". The data are copied to it
-        once; the fitted posterior is kept in main memory, where predictions and
-        evidences are computed. Sparse features stay on the CPU.
+        Device of `fit`, such as "cpu" or "cuda:1". "auto" is "cuda" if available and a
+        pass over the data has at least 2**28 multiply-adds, else "cpu". Sparse features
+        stay on the CPU, where predictions and evidences are computed.
     n_jobs : int, default=None
         Maximum number of threads of `fit`, the predictions and `evidence_bounds`; -1 is
         every core, None keeps the libraries' own limits.

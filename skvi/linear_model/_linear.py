@@ -32,80 +32,49 @@ class BayesianLinearRegression(
     coordinate ascent. In addition, the precisions are integrated out, so that intervals
     of new targets have their nominal coverage even for six rows; there are the evidence
     of the model, noise with heavy tails, other priors and losses, and several targets.
+    The guide's page :doc:`/parameters` has details of the parameters.
 
     Parameters
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. Objectives
-        other than "elbo" train on draws if precisions have hyperpriors; with a fixed
-        noise, a normal prior, log loss and a full-rank posterior the ELBO's solution is
-        the exact posterior and there is nothing to gain.
+        In which sense the approximation is close to the exact posterior. If precisions
+        have hyperpriors, objectives other than "elbo" train on draws.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
 Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
         posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
-        "log" is the likelihood. "beta" and "gamma" give little weight to outliers;
-        they act on the target standardized by its median and median absolute deviation.
+        "log" is the likelihood. "beta" and "gamma" give little weight to outliers; they
+        act on the target standardized by its median and median absolute deviation.
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
-        Family of coefficients and intercept; precisions with hyperpriors are
-        independent of them, with Gamma distributions (`Product`). "auto" is "full_rank"
-        up to 1000 parameters, which takes ten seconds at most, or half a minute with
-        sparse priors, and up to 3000 if coordinate ascent decomposes the features once:
-        with normal noise, log loss and the prior "hierarchical" or "normal"; otherwise
-        "mean_field". ``posterior_family_`` is the one it took. "full_rank" models the
-        correlations between coefficients; "low_rank" models their ten strongest
-        directions, is fitted by stochastic gradients, and is for thousands of features;
-        "mean_field" ignores them.
+        "full_rank" models correlations between coefficients, "low_rank" ten directions
+        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
+        where it is quick), else "mean_field": see ``posterior_family_``.
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
 "log_uniform"}, Prior, Posterior or dict, default="hierarchical"
-        Prior distribution of the coefficients, for a standardized target (see
-        `normalize_y`). "hierarchical" is normal with one unknown precision, "ard" with
-        one for each coefficient, as in `sklearn.linear_model.ARDRegression`;
-        "horseshoe" and "log_uniform" are sparse without a precision, "student_t" has
-        heavy tails. A dict gives one prior for "coef" and one for "intercept". The
-        ``posterior_`` of another fit can be the prior for later rows: its normal of
-        coefficients and intercept, and, with ``noise_scale="hyperprior"``, its Gamma
-        distribution of the noise precision. Scales that are given are in units of the
-        features; those that are inferred or learned are relative to the columns: to the
-        root mean square of their standard deviations, or, for "ard", each to its own.
-        So the fit does not depend on a common unit of the features.
+        Prior of the coefficients, for a standardized target. "hierarchical" is normal
+        with one unknown precision, "ard" with one per coefficient. A dict has one for
+        "coef" and one for "intercept". A ``posterior_`` can be the prior of later rows.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        Prior of the intercept of centered features: the prediction at their means. None
-        is a normal whose scale is the root mean square of the target in the units of
-        the fit, which is 1 if it is standardized, whatever `prior` is. That is almost
-        flat, but proper, so that there is an evidence; where it is taken from y,
-        ``plug_in`` of the bounds lists it.
+        Prior of the prediction at the means of the features. None is a normal with the
+        scale of the target in the units of the fit, which is 1 if it is standardized:
+        almost flat, but proper, so that there is an evidence.
     fit_intercept : bool, default=True
         Without an intercept neither features nor target are centered.
     likelihood : {"gaussian", "student_t"} or NoiseLikelihood, default="gaussian"
-        Shape of the noise. "student_t" has heavy tails, of four degrees of freedom,
-        and expects outliers; ``StudentTLikelihood(df=2.5)`` chooses others, which
-        `evidence_bounds` and `EvidenceSearch` can compare. A `NoiseLikelihood` of your
-        own works as well.
+        Shape of the noise. "student_t" has heavy tails, of four degrees of freedom, and
+        expects outliers; ``StudentTLikelihood(df=2.5)`` sets others.
     noise_scale : float, "learn", "hyperprior" or GammaHyperprior, \
 default="hyperprior"
-        Scale of the noise, in units of y; for normal noise its standard deviation. A
-        float fixes it, "learn" finds the value of largest ELBO (type-II maximum
-        likelihood where q is exact: an evidence is then conditioned on it, and
-        optimistic), and "hyperprior" gives the precision, 1 / scale ** 2, a Gamma(1e-6,
-        1e-6) prior and a posterior, which predictions average over and the evidence
-        integrates. ``GammaHyperprior(2.0, 1.0)`` is an informative prior of the
-        precision, for the target in the units of the fit.
+        Scale of the noise, in units of y: for normal noise its standard deviation.
+        "learn" finds the value of largest ELBO; "hyperprior" gives the precision a
+        Gamma(1e-6, 1e-6) prior, and predictions and evidence average over it.
     normalize_y : bool, default=True
-        Whether the target is standardized for the fit: by mean and standard deviation,
-        or, for noise with heavy tails and losses other than the log loss, by median and
-        median absolute deviation.
-        Priors refer to the standardized target; everything that is returned is in units
-        of y. The prior then takes its location and scale from y: the evidence has the
-        units of the density of y, but is not a probability density of y, and is
-        comparable only with others of the same normalization (``plug_in`` says so). For
-        a proper evidence use False, with `noise_scale`, `prior` and `intercept_prior`
-        in units of y, such as ``prior=Normal(20.0), intercept_prior=Normal(200.0)`` for
-        a target in the hundreds. A posterior given as `prior` has the units of its own
-        fit, which are then used.
+        Whether the target is standardized for the fit. Results are in units of y; but
+        the prior then follows y, so that evidences are comparable only with others of
+        the same normalization. With False priors are in units of y.
     solver : {"auto", "coordinate_ascent", "natural_gradient", "alternating", \
 "moment_matching", "stochastic"}, default="auto"
         "auto" chooses the most accurate one that can solve the combination.
@@ -115,26 +84,20 @@ default="hyperprior"
         Rows per gradient step. "auto" uses all rows; an int selects the stochastic
         solver on minibatches.
     learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, less for noisy
-        objectives: 0.01 for importance-weighted ones, 0.005 for score gradients.
+        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
+        objectives 0.01 or 0.005.
     max_iter : int, default=100
         Maximum number of iterations; one of the stochastic solver is an epoch with
         minibatches, and 100 gradient steps without.
     tol : float, default=1e-5
-        Tolerance in nats. Solvers without draws stop when their estimate of the
-        remaining gain falls below it: the gain of the last iterations, extrapolated as
-        a geometric series, or half the squared gradient in the metric of the curvature.
-        It is not a bound on the distance to the optimum. The stochastic solver regards
-        smaller decreases of the objective, or decreases within its noise, as none;
-        moment matching stops by the errors of its draws, and ignores it.
+        Tolerance in nats: solvers without draws stop when they estimate the remaining
+        gain to be smaller. It is not a bound on the distance to the optimum.
     warm_start : bool, default=False
         Whether a second fit starts at the posterior of the first.
     device : str, default="auto"
-        Device of `fit`: "cpu", "cuda", "cuda:1" or another one that torch supports and
-        that has double precision. "auto" is "cuda" if available and a pass over the
-        data has at least 2**28 multiply-adds, else "cpu". The data are copied to it
-        once; the fitted posterior is kept in main memory, where predictions and
-        evidences are computed. Sparse features stay on the CPU.
+        Device of `fit`, such as "cpu" or "cuda:1". "auto" is "cuda" if available and a
+        pass over the data has at least 2**28 multiply-adds, else "cpu". Sparse features
+        stay on the CPU, where predictions and evidences are computed.
     n_jobs : int, default=None
         Maximum number of threads of `fit`, the predictions and `evidence_bounds`; -1 is
         every core, None keeps the libraries' own limits.
@@ -198,32 +161,17 @@ default="hyperprior"
 
     Notes
     -----
-    Differences from BayesianRidge: its precisions are point estimates, here they are
-    integrated; the uncertainty of the intercept is part of the predictive standard
-    deviation. With hundreds of rows both are about 1 %.
+    With a hyperprior on the noise, on one precision that all coefficients share, or
+    both, normal noise, log loss, ``objective="elbo"``, ``divergence="kl"`` and
+    ``posterior="full_rank"``, coefficients, predictions and draws are those of the
+    exact posterior, by quadrature over the precisions; ``posterior_`` and
+    ``lower_bound_`` stay those of the fit, in which coefficients and precisions are
+    independent. With few rows an informative hyperprior helps: see :doc:`/predict`.
 
-    Exact integrals: with a hyperprior on the noise, on one precision that all
-    coefficients share, or both, normal noise, log loss, ``objective="elbo"``,
-    ``divergence="kl"`` and ``posterior="full_rank"``, the model is conjugate given the
-    precisions. Coefficients, their deviations, intervals and draws, and all
-    predictions, are then those of the exact posterior, by quadrature over the
-    precisions (probabilities to a few thousandths, moments to about 1e-6), however many
-    rows there are, and so is ``noise_scale_``; but not if the hyperprior is vague and
-    the data inform fewer than three directions of the coefficients: the exact variance
-    of the others is infinite.
-    With few rows the default hyperpriors leave a spike at 0, and 90 % intervals contain
-    77 % of coefficients that were drawn from another prior (six rows, three features);
-    ``HierarchicalNormal(shape, rate)`` and ``noise_scale=GammaHyperprior(shape, rate)``
-    are more informative. ``posterior_`` and ``lower_bound_`` stay those of the fit, in
-    which coefficients and precisions are independent: with six rows and three features,
-    its 90 % intervals contain 70 to 80 % of the true values. Other models predict from
-    ``posterior_``.
-
-    Evidence: in closed form with normal noise, log loss, normal coefficients and given
-    (or learned) precisions, by quadrature with a hyperprior on the noise, on one
-    precision shared by all coefficients, or both; otherwise from draws, which integrate
-    out everything with a hyperprior. Vague hyperpriors cost about 14 nats each, as the
-    result says.
+    The evidence is in closed form with normal noise, log loss, normal coefficients and
+    given (or learned) precisions, by quadrature in the models above, and otherwise from
+    draws, which integrate out everything with a hyperprior. Vague hyperpriors cost
+    about 14 nats each, as the result says.
 
     References
     ----------

@@ -32,68 +32,38 @@ class BayesianLogisticRegression(BayesianClassifierMixin, BayesianLinearModel):
     bounds on the evidence, by which models can be compared without a validation set.
 
     The defaults are standard Bayesian inference with a normal approximation. The
-    fit is deterministic and takes milliseconds on small data.
+    fit is deterministic and takes milliseconds on small data. The guide's page
+    :doc:`/parameters` has details of the parameters.
 
     Parameters
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo" (the
-        usual one) finds the bulk of the posterior and can be too narrow; "eubo" has the
-        mean and standard deviations of the exact posterior, up to Monte Carlo error.
-        "renyi" with ``objective__alpha`` between 0 and 1 lies between them: 0 is
-        "eubo", 1 "elbo". "iwelbo" gives a good importance proposal, and "chi" penalizes
-        narrow posteriors most; they train on fresh draws, which is slower, and the
-        exact chi bound is infinite for most models of this kind, with a warning.
-        "alpha_energy" needs no draws either; it only requires that every row be likely
-        under some part of q, which gives wider posteriors.
+        In which sense the approximation is close to the exact posterior. "elbo", the
+        usual one, can be too narrow; "eubo" has the mean and standard deviations of the
+        exact posterior, up to Monte Carlo error; "alpha_energy" gives wider posteriors.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
-        posterior and needs ``objective="elbo"``. "renyi" below order 1 gives wider
-        posteriors; on nearly separable data much wider ones.
+        posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
-        the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
-        n)``, of the log odds and of y coded 0 and 1, gives a Gibbs posterior; see
-        `CallableLoss`.
+        the model considers impossible, such as wrong ones. A callable of the log odds
+        and of y coded 0 and 1 gives a Gibbs posterior; see `CallableLoss`.
     posterior : {"auto", "full_rank", "low_rank", "mean_field"} or Family, \
 default="auto"
-        "auto" is "full_rank" up to 1000 parameters (coefficients and intercepts of all
-        classes), which takes ten seconds at most, or half a minute with a learned
-        scale; for two classes also up to 3000 if the prior is a normal of fixed scale
-        and there are at most 1500 rows, fewer than parameters; otherwise "mean_field".
-        ``posterior_family_`` is the one it took.
-        "full_rank" models the correlations between coefficients; "low_rank" models
-        their ten strongest directions, ``LowRankNormal(rank)`` more or fewer, and is
-        for thousands of features; "mean_field" ignores them. "ensemble", for networks,
-        gains nothing: this posterior has one mode.
+        "full_rank" models correlations between coefficients, "low_rank" ten directions
+        of them, "mean_field" none. "auto" is "full_rank" up to 1000 parameters (3000
+        where it is quick), else "mean_field": see ``posterior_family_``.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Distribution of the coefficients before the data. "auto" is
-        ``Normal(scale=HalfCauchy())``: normal, with one scale for all coefficients,
-        which the data determine: they are shrunk much if effects are weak, and little
-        if they are strong. The half-Cauchy hyperprior is weak and proper. The scale is
-        integrated out: the posterior is a mixture of the normals at all likely scales,
-        for coefficients, intervals, probabilities and the bound. "normal" has the scale
-        1, which suits standardized features.
-        ``Normal(scale="learn")`` plugs in the scale with the largest ELBO. "student_t"
-        has heavy tails; "horseshoe", "ard" and "log_uniform" are sparse: they take
-        coefficients without effect to 0 and leave large ones alone. A dict gives one
-        prior for "coef" and one for "intercept"; a fitted ``posterior_`` makes what was
-        learned from other data the prior. With other divergences than KL "auto" is
-        normal, with the scale that a fit by KL finds: the same for all of them, and in
-        ``plug_in`` of the evidence. Where solver or objective take draws, the scale has
-        a distribution that is independent of the coefficients, which makes intervals of
-        strong effects too narrow: ``diagnostics_["n_scales"]`` is 1 then. Scales that
-        are given are in units of the features; those that are
-        inferred or learned, and "auto", are relative to the columns: to the root mean
-        square of their standard deviations, or, for "ard", each to its own. So the fit
-        does not depend on a common unit of the features, and under "ard" on none.
+        Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
+        determine one scale for all, which is integrated out. "horseshoe", "ard" and
+        "log_uniform" are sparse. A dict has one for "coef" and one for "intercept".
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        Prior of the log odds at the means of the features: where there is an intercept,
-        the fit centers them. None is ``Normal(10.0)``, weak and proper, whatever
-        `prior` is, so that a search over `prior` compares nothing else.
+        Prior of the log odds at the means of the features. None is ``Normal(10.0)``,
+        weak and proper, whatever `prior` is, so that a search over `prior` compares
+        nothing else.
     fit_intercept : bool, default=True
         Without an intercept the features are not centered.
     class_weight : dict, "balanced" or None, default=None
@@ -107,43 +77,31 @@ default="auto"
     n_draws : int, default=10
         Draws per gradient step of the stochastic solver.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" uses all rows; data with more rows than an
-        int are fitted by stochastic gradients on minibatches of that size, which is
-        noisier, but pays off for millions of rows. Minibatches bias every objective but
-        "elbo" and "alpha_energy".
+        Rows per gradient step. "auto" uses all rows; data with more rows than an int
+        are fitted by stochastic gradients on minibatches of that size.
     learning_rate : float or "auto", default="auto"
-        Initial step size of the stochastic solver; "auto" is 0.05, less for noisy
-        objectives: 0.01 for importance-weighted ones, 0.005 for score gradients.
+        Initial step size of the stochastic solver; "auto" is 0.05, and for noisy
+        objectives 0.01 or 0.005.
     max_iter : int, default=100
-        Maximum number of iterations. An iteration of the stochastic solver is an epoch
-        (one pass over the rows) with minibatches, and 100 gradient steps without; one
-        of "lbfgs" is ten steps, one of the moment-matching solver a step of the fit
-        that gives its proposal.
+        Maximum number of iterations; one of the stochastic solver is an epoch with
+        minibatches, and 100 gradient steps without.
     tol : float, default=1e-5
-        Tolerance in nats. Solvers without draws stop when their estimate of the
-        remaining gain falls below it: half the squared gradient in the metric of the
-        curvature, or the gain of the last iterations, extrapolated as a geometric
-        series. It is not a bound on the distance to the optimum. The stochastic solver
-        regards smaller decreases of the objective, or decreases within its noise, as
-        none; moment matching stops by the errors of its draws, and ignores it.
+        Tolerance in nats: solvers without draws stop when they estimate the remaining
+        gain to be smaller. It is not a bound on the distance to the optimum.
     warm_start : bool, default=False
-        Whether a second fit starts at the posterior of the first, which saves
-        iterations on similar data; the prior is still the given one.
+        Whether a second fit starts at the posterior of the first; the prior is still
+        the given one.
     device : str, default="auto"
-        Device of `fit`: "cpu", "cuda", "cuda:1" or another one that torch supports and
-        that has double precision. "auto" is "cuda" if available and a pass over the
-        data has at least 2**28 multiply-adds, else "cpu". The data are copied to it
-        once; the fitted posterior is kept in main memory, where predictions and
-        evidences are computed. Sparse features stay on the CPU.
+        Device of `fit`, such as "cpu" or "cuda:1". "auto" is "cuda" if available and a
+        pass over the data has at least 2**28 multiply-adds, else "cpu". Sparse features
+        stay on the CPU, where predictions and evidences are computed.
     n_jobs : int, default=None
         Maximum number of threads of `fit`, the predictions and `evidence_bounds`; -1 is
-        every core, None keeps the libraries' own limits. Problems with fewer than 20
-        million multiply-adds per pass over the data always use one thread, which is
-        faster there. Results change by rounding only.
+        every core, None keeps the libraries' own limits. Results change by rounding
+        only.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
-        `evidence_bounds` reports its progress. If scikit-learn has callbacks (from
-        version 1.9), ``set_callbacks`` shows a progress bar.
+        `evidence_bounds` reports its progress.
     random_state : int, RandomState instance or None, default=None
         Only used by fits with random draws.
 

@@ -51,13 +51,12 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         The final estimator has the method ``evidence_bounds``.
     param_grid : dict or list of dict
         As for `sklearn.model_selection.GridSearchCV`. Candidates that differ only in
-        inference (objective, divergence, posterior, solver and its settings,
-        random_state, ...) are one model: its evidence is bounded once, and reported for
-        all of them.
+        inference (objective, divergence, posterior, solver and its settings, ...) are
+        one model: its evidence is bounded once, and reported for all of them.
     min_difference : float, default=1.0
-        Nats. A model is excluded if another one is certainly better by more than
-        this; 1 nat are odds of 2.7 to 1. Models that are closer are a tie: such odds
-        are negligible.
+        Nats. A model is excluded if another one is certainly better by more than this.
+        Models that are closer are a tie: 1 nat are odds of 2.7 to 1, which are
+        negligible.
     confidence_level : float, default=0.95
         Probability that *all* intervals of the search hold simultaneously, and with
         them all of its statements; asymptotically, and if chains have mixed (see
@@ -65,19 +64,16 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     precision : float, default=None
         Target distance of each bound from the log evidence, in nats, in the last of
         three passes; 10 and 3 times that in the first two. None is a quarter of
-        `min_difference`, and at most 0.1: then differences above 2 `min_difference` are
-        decided, if the bounds reach their target.
+        `min_difference`, and at most 0.1.
     method : str, default="auto"
         Passed to ``evidence_bounds``.
     max_seconds : float, default=None
-        Approximate time limit of the search, on which results then depend. Evidences
-        share what the fits leave; tighter ones are omitted if nothing is left. None
-        has no limit: networks take minutes.
+        Approximate time limit of the search, on which results then depend: evidences
+        share what the fits leave. None has no limit: networks take minutes.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
         Positive weights of the candidates, in the order of
         `sklearn.model_selection.ParameterGrid`, or a function of a candidate's
-        parameters that returns its weight. They need not sum to 1. None is equal
-        weights for all models (not candidates: merged ones share it).
+        parameters. None is equal weights for all models: merged candidates share one.
     n_jobs : int, default=None
         Processes that fit candidates and bound their evidences, through joblib. The
         result does not depend on it.
@@ -89,9 +85,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         warning (`FitFailedWarning`).
     allow_supervised_transformers : bool, default=False
         Whether transformers of pipelines may use y; otherwise such candidates are
-        refused before any fit (see `skvi.evidence_bounds`). Features made from y are
-        not part of a model of it: for pure noise the search then prefers the model with
-        the most selected features.
+        refused: features made from y are not part of a model of it, and for pure noise
+        the search would prefer the model with the most selected features.
     verbose : int, default=0
         1 writes lines for every pass, with a forecast, every candidate, the decision.
     random_state : int, RandomState instance or None, default=None
@@ -102,18 +97,16 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     best_estimator_ : estimator
         The candidate of `best_index_`, fitted to all data. Only with ``refit=True``.
     best_index_ : int
-        Candidate with the highest estimate (plus log prior weight) among those that
-        are not excluded, *even if the search is undecided*. Among merged candidates the
-        one with the highest training bound (ELBO), the first if equal up to 1e-4 nats.
+        Candidate with the highest estimate (plus log prior weight) among those that are
+        not excluded, *even if the search is undecided*. Among candidates that are one
+        model it is the one with the highest training bound (ELBO).
     best_params_ : dict
         Parameters of that candidate.
     best_score_ : float
         Estimate of its log evidence, in nats.
     decided_ : bool
         Whether all other models are excluded: the best one has more evidence than each
-        of them, by more than `min_difference`. Its posterior probability among all of
-        them is given by "probability" in `results_`, and by `verdict_`. Candidates that
-        failed are not compared, as `verdict_` says.
+        of them, by more than `min_difference`. Candidates that failed are not compared.
     contenders_ : list of int
         One candidate for each model that is not excluded, the best first.
     verdict_ : str
@@ -150,26 +143,13 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
 
     Notes
     -----
-    *Decision rule.* With a = 1 - `confidence_level`, K models and R = 3 passes, the
-    interval of a model is [lower - t lower_se, upper + t upper_se], where t is the
-    1 - a / (2 K R) quantile of Student's t with 60 degrees of freedom (the errors
-    come from 64 or more independent parts). By Bonferroni's inequality all intervals of
-    all passes hold simultaneously with probability `confidence_level`, provided that
-    the errors are normal and the MCMC chains have reached every mode. The interval of a
-    model whose bounds are not reliable is the whole line.
-
-    Model j is excluded if some model k has low_k - high_j > `min_difference`, and
-    learns no hyperparameter that j does not learn. If the intervals hold, excluded
-    models are worse by more than `min_difference`; so the probability that a search
-    decides for a model which is not the best, or is better by less, is at most a. A
-    search is undecided if two models are within `min_difference`, if their difference
-    is too close to it to be decided at `precision`, or if the bounds of a contender are
-    not reliable.
-
-    *Probabilities* are Z_k w_k / sum_j Z_j w_j, with Z the evidences and w the prior
-    weights; the interval of p_k has Z_k at one end of its interval and all others at
-    the opposite ends. All intervals of probabilities hold simultaneously. Unreliable
-    bounds make them wide, and the probabilities NaN.
+    *Decision rule.* Model j is excluded if the interval of some model k lies above its
+    own by more than `min_difference`, and k learns no hyperparameter that j does not
+    learn. All intervals hold simultaneously with probability `confidence_level`,
+    provided that errors are normal and the MCMC chains have reached every mode: so the
+    probability that a search decides for a model which is not the best, or is better by
+    less, is at most 1 - `confidence_level`. The interval of a model whose bounds are
+    not reliable is the whole line. Formulas are in :doc:`/model_selection`.
 
     *Learned hyperparameters* (``noise_scale="learn"``, ``Normal(scale="learn")``) are
     conditioned on, so that the evidence is a maximum over them and optimistic. Among

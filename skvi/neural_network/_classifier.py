@@ -15,66 +15,50 @@ class BayesianMLPClassifier(NetworkClassifierMixin, MLPMixin, BayesianNetwork):
     While `sklearn.neural_network.MLPClassifier` finds one set of weights, this
     estimator finds a distribution over them. Class probabilities are averages over
     networks, and therefore less extreme if data are scarce. Standardize the features,
-    as for every network.
+    as for every network. The guide's page :doc:`/parameters` has details of the
+    parameters.
 
     Parameters
     ----------
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo" is
-        the usual one; it and "alpha_energy", which gives wider posteriors, train on
-        minibatches. The others use all rows in every step, since minibatches would
-        bias them.
+        In which sense the approximation is close to the exact posterior. "elbo" and
+        "alpha_energy", which gives wider posteriors, train on minibatches; the others
+        on all rows, since minibatches would bias them.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
         posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
-        the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
-        n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives a Gibbs
-        posterior; see `CallableLoss`.
+        the model considers impossible, such as wrong ones. A callable of the log odds
+        and of y coded 0 to K - 1 gives a Gibbs posterior; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
-            Family, default="mean_field"
-        "mean_field" gives every weight its own mean and standard deviation;
-        "low_rank" adds the correlations along ten directions, "full_rank" all of them,
-        for a few hundred weights. "dropout" is normal dropout whose rate each layer
-        learns, see `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
-        with different starts, in five to nine times the time, see `Ensemble`: less
-        certain where there are no rows, between the others or outside of them; among
-        them it predicts as one network does.
+Family, default="mean_field"
+        "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
+        "full_rank" add correlations; "dropout" learns a rate per layer;
+        "ensemble" is a mixture of eight "mean_field", in five to nine times the time.
     prior : {"auto", "normal", "laplace", "student_t", "horseshoe", "ard", \
 "log_uniform"}, Prior, Posterior or dict, default="auto"
-        Prior distribution of the weights, in units of the layer's natural scale, gain /
-        sqrt(inputs), so that one scale suits layers of every width. The gain is 3 (the
-        size of log odds) in the last layer, in hidden layers 1, or sqrt(2) with "relu"
-        or "softplus", and twice that in the first one. A dict gives one prior for
-        "coef" and one for "intercept", or for each layer ("coef_0"). "learn" as the
-        scale of a prior finds it by type-II maximum likelihood. "auto" is a normal
-        prior for each block of weights and of intercepts that learns its scale, in the
-        first layer one for each feature (automatic relevance determination,
-        ``Normal("learn_rows")``); fewer than five parameters keep the scale 1 or that
-        of the layer. A given scale costs less evidence if it is right, but if it is too
-        narrow the network may explain nothing.
+        Prior of the weights, in units of the layer's natural scale. "auto" is normal,
+        and learns a scale for each block, in the first layer for each feature. A dict
+        has one for "coef" and one for "intercept", or for each layer ("coef_0").
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
-        None is the choice of "auto", or a normal prior with the scale of `prior`, or
-        with scale 10 if that has none, or learns it: an intercept is never shrunk by a
-        sparse prior.
+        None is the choice of "auto", or a normal prior with the scale of `prior`, or 10
+        if that has none or learns it: an intercept is never shrunk by a sparse prior.
     hidden_layer_sizes : "auto", int or array-like of int, default="auto"
         Units of each hidden layer; ``()`` is a linear model. "auto" is one layer of 20
-        units, with more than 2,000 rows 50: every weight costs evidence, which few rows
-        do not repay. `lower_bound_` is the number to choose other sizes by. The folds
-        of a search may have fewer rows than its refit: near 2,000 give a number.
+        units, with more than 2,000 rows 50; `lower_bound_` is the number to choose
+        other sizes by.
     activation : {"relu", "softplus", "tanh", "logistic", "identity"}, default="relu"
         "softplus", log(1 + exp(x)), is a smooth "relu" that performs equally well here
         and takes longer; "tanh" and "logistic" level off far outside the data.
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic", "ivon"}, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws. "ivon" is for
-        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
-        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
-        fixed prior scales it performs equally well, with learned scales worse.
+        "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
+        gradients, for "mean_field" posteriors and ensembles of them. With fixed prior
+        scales it performs equally well, with learned scales worse; see `Ivon`.
     n_draws : "auto" or int, default="auto"
         Draws per gradient step: with hidden layers antithetic pairs of weights. "auto"
         is 10, and 4 for the ELBO of more than 2,000 rows in minibatches, which are
@@ -84,43 +68,22 @@ or Objective, default="elbo"
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
     learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01 for
-        importance-weighted ones, 0.005 for score gradients; 0.2 for "ivon".
+        Initial step size; "auto" is 0.05, for noisy objectives 0.01 or 0.005, and 0.2
+        for "ivon".
     max_iter : int, default=4000
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps. Most fits end earlier, see `early_stopping`.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations, half of them
-        with the initial step size, unless `early_stopping`: with a small
-        `learning_rate` this can reach much better bounds.
+        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
-        False keeps the step size until the bound is level: until it rose by no more
-        than its noise, or 1 % of the total rise, in the last third since the warm-up.
-        Then the step size decreases linearly, over as many iterations as so far. Each
-        further round takes as many iterations as all before, with steps that decrease
-        from half of those before; when one of them gains no more than that, the fit has
-        converged. After half of `max_iter` the step size decreases in any case. In the
-        first fifth of a first fit, up to about 3,000 gradient steps (30 epochs, if they
-        are more), the divergence has a tenth of its weight, so that the data shape the
-        units before the prior can switch them off. True stops after that
-        when the bound no longer increases: the step size is halved after
-        `n_iter_no_change` iterations without progress beyond the noise, five times;
-        bounds often increase again after long plateaus, which this misses.
-        No data need be held out: the bound itself guards against overfitting. With
-        `validation_fraction` True stops when the score has not increased by `tol` for
-        `n_iter_no_change` epochs after the first fifth; the bound may then still be far
-        from its optimum. In every case steps that lead far above the best objective so
-        far are undone, and halved, and the fit returns the best state that it has
-        passed through.
+        False keeps the step size until the bound is level, and then decreases it as
+        long as that gains. True stops when the bound, or the score of held-out rows, no
+        longer increases, and misses increases after plateaus. See :doc:`/long_fits`.
     validation_fraction : float, default=None
-        Fraction of the rows, and of every class, that is held out of the fit, drawn by
-        `random_state`. The state after every epoch is scored by its mean log predictive
-        density of these rows, and the fit returns the one with the best score, whether
-        or not it stops early (except those of the first fifth, in which the divergence
-        has a tenth of its weight). Everything else refers to the training rows: the
-        posterior, `lower_bound_`, and `evidence_bounds`, which takes all rows and
-        leaves the same ones out. It copies X. None holds no rows out.
+        Fraction of every class that is held out. The fit returns the state with the
+        best mean log predictive density of these rows; all else, such as `lower_bound_`
+        and the evidence, refers to the training rows. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
     warm_start : bool, default=False
@@ -129,20 +92,14 @@ or Objective, default="elbo"
         Networks that predictions average over, drawn once at the end of the fit.
     checkpoint_path : str or path-like, default=None
         A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters and data, with the same result
-        as an uninterrupted one, bit for bit on the same machine; a finished one is not
-        trained again. With other parameters or data the file is refused; so is any
-        `random_state` except an int. It is a ``.npz`` archive without pickles, and is
-        not deleted after the fit.
+        when it is started again with the same parameters, data and int `random_state`,
+        with the same result as an uninterrupted one. See :doc:`/long_fits`.
     checkpoint_interval : float, default=60.0
         Seconds between two writes of that file, the most that can be lost. 0 writes it
         after every few steps.
     device : str, default="auto"
-        Device of `fit` and of predictions: "cpu", "cuda", "cuda:1" or another one that
-        torch supports and that has double precision. "auto" is "cuda" if available,
-        else "cpu". The data are copied to it once; the fitted posterior is kept in main
-        memory, and predicts on the CPU if there is no such device. Evidences are
-        computed on the CPU.
+        Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
+        if available, else "cpu". Evidences are computed on the CPU.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
         `evidence_bounds` reports its progress.
@@ -181,9 +138,8 @@ or Objective, default="elbo"
     posterior_ : Posterior
     prior_scale_ : float or dict of str to float or ndarray
         The scale that `prior` learned, by block if there are several; only if it learns
-        one. With prior="auto" that of "coef_0" has shape (n_features,): features with a
-        scale near 0 hardly matter. It is a float for one feature, or fewer than five
-        units.
+        one. With prior="auto" that of "coef_0" is (n_features,), near 0 for features
+        that hardly matter; a float for one feature, or fewer than five units.
     objective_, divergence_, loss_function_, posterior_family_, prior_ : Component
         Resolved values of the parameters.
     hidden_layer_sizes_ : tuple of int

@@ -16,51 +16,38 @@ class BayesianModuleClassifier(NetworkClassifierMixin, ModuleMixin, BayesianNetw
     parameters get a prior and a posterior, except those listed as `deterministic`. X
     may have any number of dimensions, such as images (n_samples, channels, height,
     width). The output has one column, the log odds, for two classes, else one for each
-    class.
+    class. The guide's pages :doc:`/predict` and :doc:`/parameters` have details of
+    modules and parameters.
 
     Parameters
     ----------
     module : torch.nn.Module, class or callable
-        The map from rows of X to outputs: a module, which is copied, and whose
-        parameters are the start; or its class, or a function that returns one, called
-        with the parameters ``module__name`` of the estimator, and with `n_features`,
-        `input_shape` and `n_outputs` if it has parameters of these names. Parameters
-        with ``requires_grad=False`` and buffers are not changed. Batch normalization,
-        dropout and spectral normalization are refused in training mode. Layers whose
-        draws torch cannot evaluate together, such as `torch.nn.LSTM`, are evaluated
-        for one draw after the other, which is slower. None, the default, is an error.
+        The map from rows of X to outputs: a module, which is copied and is the start of
+        the fit; or its class, or a function that returns one, called with the
+        parameters ``module__name``. None, the default, is an error.
     objective : {"elbo", "eubo", "iwelbo", "renyi", "chi", "alpha_energy"} \
 or Objective, default="elbo"
-        In which sense the approximation is close to the exact posterior. "elbo" is
-        the usual one; it and "alpha_energy", which gives wider posteriors, train on
-        minibatches. The others use all rows in every step, since minibatches would
-        bias them.
+        In which sense the approximation is close to the exact posterior. "elbo" and
+        "alpha_energy", which gives wider posteriors, train on minibatches; the others
+        on all rows, since minibatches would bias them.
     divergence : {"kl", "renyi", "alpha", "beta", "gamma", "jeffreys"} or \
             Divergence, default="kl"
         How distance to the prior is measured. Anything except "kl" gives a generalized
         posterior and needs ``objective="elbo"``.
     loss : {"log", "beta", "gamma"}, Loss or callable, default="log"
         "log" is the likelihood. "beta" and "gamma" give little weight to labels that
-        the model considers impossible, such as wrong ones. A callable ``(f, y) -> (S,
-        n)``, of the log odds and of y coded 0 and 1 (to K - 1), gives a Gibbs
-        posterior; see `CallableLoss`.
+        the model considers impossible, such as wrong ones. A callable of the log odds
+        and of y coded 0 to K - 1 gives a Gibbs posterior; see `CallableLoss`.
     posterior : {"mean_field", "low_rank", "full_rank", "dropout", "ensemble"} or \
-            Family, default="mean_field"
-        "mean_field" gives every weight its own mean and standard deviation;
-        "low_rank" adds the correlations along ten directions, "full_rank" all of them,
-        for a few hundred weights. "dropout" is normal dropout whose rate each layer
-        learns, see `GaussianDropout`. "ensemble" is a mixture of eight "mean_field"
-        with different starts, in five to nine times the time, see `Ensemble`: less
-        certain where there are no rows, between the others or outside of them; among
-        them it predicts as one network does.
+Family, default="mean_field"
+        "mean_field" gives every weight a mean and a standard deviation; "low_rank" and
+        "full_rank" add correlations; "dropout" learns a rate per layer;
+        "ensemble" is a mixture of eight "mean_field", in five to nine times the time.
     prior : {"normal", "laplace", "student_t", "horseshoe", "ard", "log_uniform"}, \
 Prior, Posterior or dict, default="normal"
-        Prior distribution of the parameters, weights in units of the natural scale of
-        their layer, gain / sqrt(inputs), so that one scale suits layers of every width.
-        The gain is 3 (the size of log odds) for the last weight, else sqrt(2). A dict
-        gives one prior for each parameter ("conv1.weight"), or for roles: "coef" (or
-        "weight"), "intercept" and "affine", the parameters of normalization layers.
-        "learn" as the scale of a prior finds it by type-II maximum likelihood.
+        Prior of the parameters, in units of their layer's natural scale. A dict has one
+        for each parameter ("conv1.weight"), or for roles: "coef" (or "weight"),
+        "intercept" and "affine", the parameters of normalization layers.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         None is a normal prior with the scale of `prior`, or with scale 10 if that has
         none, or learns it: an intercept is never shrunk by a sparse prior.
@@ -70,10 +57,9 @@ Prior, Posterior or dict, default="normal"
     class_weight : dict, "balanced" or None, default=None
         As in `sklearn.linear_model.LogisticRegression`; multiplies `sample_weight`.
     solver : {"auto", "stochastic", "ivon"}, default="auto"
-        "stochastic", the choice of "auto", is Adam on fresh draws. "ivon" is for
-        "mean_field" posteriors and ensembles of them: natural gradients at the cost of
-        Adam, whose steps do not depend on the units of a parameter, see `Ivon`. With
-        fixed prior scales it performs equally well, with learned scales worse.
+        "stochastic", the choice of "auto", is Adam on fresh draws; "ivon" takes natural
+        gradients, for "mean_field" posteriors and ensembles of them. With fixed prior
+        scales it performs equally well, with learned scales worse; see `Ivon`.
     n_draws : int, default=4
         Draws of the weights per gradient step. One is the cheapest, for "elbo" only;
         more of them make steps less noisy.
@@ -82,35 +68,22 @@ Prior, Posterior or dict, default="normal"
         them, at least 64 and at most 512; all rows for objectives that minibatches
         would bias.
     learning_rate : float or "auto", default="auto"
-        Initial step size; "auto" is 0.05 for Adam, less for noisy objectives: 0.01 for
-        importance-weighted ones, 0.005 for score gradients; 0.2 for "ivon".
+        Initial step size; "auto" is 0.05, for noisy objectives 0.01 or 0.005, and 0.2
+        for "ivon".
     max_iter : int, default=200
         Maximum number of epochs, passes over the rows; without minibatches an iteration
         is 16 gradient steps.
     tol : float, default=1e-3
         Nats: a smaller increase of the bound counts as no progress. It is unrelated to
-        the distance from the optimum. 0 makes all `max_iter` iterations, half of them
-        with the initial step size, unless `early_stopping`: with a small
-        `learning_rate` this can reach much better bounds.
+        the distance from the optimum. 0 makes all `max_iter` iterations.
     early_stopping : bool, default=False
-        False keeps the step size until the bound is level, or half of `max_iter` is
-        over, and then decreases it linearly, over as many iterations as so far; as long
-        as that gains, it makes further rounds, each as long as all before, with steps
-        that decrease from half of those before. True stops when the bound no longer
-        increases: the step size is halved after `n_iter_no_change` iterations without
-        progress beyond the noise, five times; bounds often increase again after long
-        plateaus, which this misses. No data need be held out: the bound itself guards
-        against overfitting. With `validation_fraction` True stops when the score has
-        not increased by `tol` for `n_iter_no_change` epochs after the first
-        fifth; the bound may then still be far from its optimum.
+        False keeps the step size until the bound is level, and then decreases it as
+        long as that gains. True stops when the bound, or the score of held-out rows, no
+        longer increases, and misses increases after plateaus. See :doc:`/long_fits`.
     validation_fraction : float, default=None
-        Fraction of the rows, and of every class, that is held out of the fit, drawn by
-        `random_state`. The state after every epoch is scored by its mean log predictive
-        density of these rows, and the fit returns the one with the best score, whether
-        or not it stops early (except those of the first fifth, in which the divergence
-        has a tenth of its weight). Everything else refers to the training rows: the
-        posterior, `lower_bound_`, and `evidence_bounds`, which takes all rows and
-        leaves the same ones out. It copies X. None holds no rows out.
+        Fraction of every class that is held out. The fit returns the state with the
+        best mean log predictive density of these rows; all else, such as `lower_bound_`
+        and the evidence, refers to the training rows. None holds no rows out.
     n_iter_no_change : int, default=20
         Used with ``early_stopping=True``.
     warm_start : bool, default=False
@@ -119,20 +92,14 @@ Prior, Posterior or dict, default="normal"
         Networks that predictions average over, drawn once at the end of the fit.
     checkpoint_path : str or path-like, default=None
         A file in which `fit` saves its state. An interrupted fit resumes from there
-        when it is started again with the same parameters and data, with the same result
-        as an uninterrupted one, bit for bit on the same machine; a finished one is not
-        trained again. With other parameters or data the file is refused; so is any
-        `random_state` except an int. It is a ``.npz`` archive without pickles, and is
-        not deleted after the fit.
+        when it is started again with the same parameters, data and int `random_state`,
+        with the same result as an uninterrupted one. See :doc:`/long_fits`.
     checkpoint_interval : float, default=60.0
         Seconds between two writes of that file, the most that can be lost. 0 writes it
         after every few steps.
     device : str, default="auto"
-        Device of `fit` and of predictions: "cpu", "cuda", "cuda:1" or another one that
-        torch supports and that has double precision. "auto" is "cuda" if available,
-        else "cpu". The data are copied to it once; the fitted posterior is kept in main
-        memory, and predicts on the CPU if there is no such device. Evidences are
-        computed on the CPU.
+        Device of `fit` and of predictions, such as "cpu" or "cuda:1"; "auto" is "cuda"
+        if available, else "cpu". Evidences are computed on the CPU.
     verbose : int, default=0
         1 writes a line about once a second, 2 one for every iteration;
         `evidence_bounds` reports its progress.
