@@ -67,38 +67,9 @@ SOLVERS: dict[str, type[Solver]] = {
 
 
 def choose_solver(problem: Problem, name: str = "auto") -> type[Solver]:
-    """Return the first solver that can solve a problem, or the requested one.
+    """Return the first solver that can solve a problem, or the requested one ("auto").
 
-    Parameters
-    ----------
-    problem : Problem
-    name : str, default="auto"
-        "auto", or a key of `SOLVERS`.
-
-    Returns
-    -------
-    type of Solver
-
-    Raises
-    ------
-    IncompatibleComponentsError
-        The requested solver cannot solve the problem, or none can.
-
-    Examples
-    --------
-    >>> from skvi.base import Layout
-    >>> from skvi.divergences import KL
-    >>> from skvi.objectives import ELBO
-    >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import SOLVERS, Problem, choose_solver
-    >>> from skvi.targets import Target
-    >>> list(SOLVERS)[:2]
-    ['coordinate_ascent', 'empirical_bayes']
-    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
-    >>> objective = ELBO(gradient="reparam")  # asks for draws, whatever the target
-    >>> target = Target()  # a density of which nothing else is known
-    >>> choose_solver(Problem(target, objective, KL(), posterior, None)).name
-    'stochastic'
+    An IncompatibleComponentsError names what is missing, and the solvers that can.
     """
     candidates = SOLVERS.values() if name == "auto" else [SOLVERS[name]]
     reasons = []

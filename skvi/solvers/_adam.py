@@ -27,15 +27,7 @@ BETA_1, BETA_2, LONGEST = 0.9, 0.999, 5.0
 
 
 class Adam(Optimizer):
-    """State of the algorithm of Kingma and Ba (2014) for one flat vector.
-
-    Parameters
-    ----------
-    params : Tensor of shape (V,)
-        Tensor with the shape and dtype that will be trained.
-    rate : float
-        Step size, which schedules change.
-    """
+    """State of the algorithm of Kingma and Ba (2014) for one flat vector, (V,)."""
 
     moments = ("first", "second")
     longest_step = 3.2  # 0.1 / sqrt(0.001)
@@ -53,18 +45,10 @@ class Adam(Optimizer):
 
 
 class AdamStack:
-    """Steps of several vectors, in place, in fused operations.
+    """Steps of M vectors, (M, V), in place, in fused operations.
 
-    Few steps have a gradient longer than five root mean squares of those before it. One
-    that is a thousand times as long, as that of the log of a scale where a residual is
-    large, would move every parameter by thirty step sizes, and make steps tiny for the
-    next thousand. It is shortened, in its direction.
-
-    Parameters
-    ----------
-    adams : sequence of Adam
-        States of M vectors, which move into the stack.
-    params, gradients : Tensor of shape (M, V)
+    A gradient longer than five root mean squares of those before it is shortened: one
+    that is a thousand times as long would make steps tiny for the next thousand.
     """
 
     def __init__(
@@ -78,17 +62,7 @@ class AdamStack:
         self.matrices = params, gradients, first, second
 
     def updates(self, n_steps: int) -> list[Callable[[], None]]:
-        """Prepare steps, which the members count as done.
-
-        Parameters
-        ----------
-        n_steps : int
-
-        Returns
-        -------
-        list of callable
-            Each performs the next step of the members with one step size.
-        """
+        """Prepare steps, which the members count as done; each call performs one."""
         groups = defaultdict(list)
         for m, adam in enumerate(self.adams):
             groups[adam.rate, adam.count].append(m)
@@ -159,14 +133,8 @@ def _update(
 class Schedule:
     """Base of schedules: monitors whether noise drives the objective up.
 
-    A subclass must implement `_adapt`, and `done`.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-    warm_up : int, default=0
-        Number of observations of the warm-up, in which gradients contain a tenth of the
-        divergence.
+    A subclass must implement `_adapt` and `done`. In the warm-up, counted in
+    observations, gradients contain a tenth of the divergence.
     """
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0
@@ -192,21 +160,13 @@ class Schedule:
         return self.rise > 0
 
     def observe(self, values: torch.Tensor) -> None:
-        """Take the objective in the steps since the last time, and adapt the step size.
-
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-        """
+        """Take the objective in the steps since the last time; adapt the step size."""
         self._see(values, *self._watch(values))
 
     def go_back(self, values: torch.Tensor) -> None:
         """Continue with half the step size from where the objective had these values.
 
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-            They count as observed once more.
+        They count as observed once more.
         """
         self.optimizer.rate /= 2
         self._see(values, *_mean_and_error(values))

@@ -16,17 +16,10 @@ _DEPTHS = ((1100, 5), (4096, 2))
 def combined(
     images: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]
 ) -> torch.Tensor | None:
-    """Combination of images whose residuals cancel as far as possible.
+    """Combination of the last images whose residuals cancel as far as possible, (k,).
 
-    Parameters
-    ----------
-    images, residuals : sequence of Tensor of shape (k,)
-        Points after a step, and the steps in a metric; the last ones count most.
-
-    Returns
-    -------
-    Tensor of shape (k,) or None
-        None if there are less than two, or if they cannot be told apart.
+    Residuals are the steps in a metric, the last ones counting most. None for fewer
+    than two, or if they cannot be told apart.
     """
     stacked = torch.stack(list(residuals))
     return _combine(images, stacked @ stacked.T)
@@ -56,14 +49,9 @@ def _combine(
 class Anderson:
     """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
 
-    Steps are those of a mean and a precision. Residuals are compared in the metric of
-    the posterior, ``|S^-1 step|^2 + |S' move S|^2 / 2`` with covariance ``S S'``; half
-    of it is the predicted decrease of a step in nats.
-
-    Parameters
-    ----------
-    scale : Tensor of shape (P,) or (P, P)
-        Standard deviations, or S, lower triangular: the metric of all residuals.
+    Steps are those of a mean and a precision, in the metric of a posterior with
+    covariance ``S S'``: half of ``|S^-1 step|^2 + |S' move S|^2 / 2`` is the predicted
+    decrease in nats.
     """
 
     def __init__(self, scale: torch.Tensor) -> None:

@@ -20,21 +20,13 @@ MANY_ERRORS, SMALL_RISE, FAR = 5.0, 5.0, 0.1
 class Best:
     """The sweep with the lowest average of what is minimized, and what follows it.
 
-    During the warm-up, which minimizes a fraction of the divergence, the rest of it is
-    subtracted. A start counts as a sweep.
-
-    Parameters
-    ----------
-    end : EpochEnd
-    optimizer : dict
-        State of the optimizer then.
-    rest : float
-        What is subtracted from its values.
+    The warm-up minimizes a fraction of the divergence: `rest` is subtracted to compare.
+    A start counts as a sweep.
     """
 
     end: EpochEnd
-    optimizer: Numbers
-    rest: float = 0.0
+    optimizer: Numbers  # its state at the end
+    rest: float = 0.0  # subtracted from the values
 
     @property
     def values(self) -> torch.Tensor:
@@ -42,49 +34,21 @@ class Best:
         return torch.cat(self.end.values)
 
     def is_better(self, values: torch.Tensor, rest: float = 0.0) -> bool:
-        """Whether the average of other values is lower.
-
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-        rest : float, default=0.0
-            What is subtracted from them.
-
-        Returns
-        -------
-        bool
-        """
+        """Whether the average of other values, minus their rest, is lower."""
         return float(values.mean()) - rest < float(self.values.mean()) - self.rest
 
     def is_missed(self, values: torch.Tensor) -> bool:
         """Whether an end with these values is worse than the best state.
 
-        Only the errors of the best sweep count: the average of an end with rare huge
-        values is uncertain, and that is no excuse.
-
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-
-        Returns
-        -------
-        bool
+        Only the errors of the best sweep count: rare huge values make an end uncertain,
+        which does not excuse it.
         """
         return float(values.mean() - self.values.mean()) > self._allowed
 
     def is_lost(self, values: torch.Tensor, rest: float, n_terms: float) -> bool:
         """Whether most values are so far above that training should go back.
 
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-        rest : float
-        n_terms : float
-            Number of rows and parameters.
-
-        Returns
-        -------
-        bool
+        `n_terms` is the number of rows and parameters.
         """
         rise = float(values.median() - self.values.median()) - (rest - self.rest)
         return rise > max(self._allowed, FAR * n_terms)

@@ -21,44 +21,11 @@ WIDER = 3.0
 def dispersed_starts(
     target: Target, normal: NormalForm, generator: torch.Generator, n_chains: int
 ) -> torch.Tensor:
-    """Take half of the starts from a normal near the posterior, half from the prior.
+    """Starts of chains, (n_chains, P), half of them from a normal near the posterior.
 
-    If the prior is not log-concave, and narrower than the likelihood, every third start
-    is at large likelihood: no chain leaves a narrow peak of the prior.
-
-    Parameters
-    ----------
-    target : Target
-        Its prior is drawn from; where there is none, where precisions have hyperpriors,
-        or where the density is log-concave, the normal with three times its standard
-        deviations instead.
-    normal : NormalForm
-        A normal close to the posterior.
-    generator : torch.Generator
-    n_chains : int
-
-    Returns
-    -------
-    Tensor of shape (n_chains, P)
-        The draws of the normal first.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.priors import Normal
-    >>> from skvi.solvers import dispersed_starts
-    >>> from skvi.targets import Target
-    >>> class NoData(Target):
-    ...     prior = Normal().build(Layout({"coef": (1,)}))
-    ...
-    ...     def log_joint(self, theta, rows=None):
-    ...         return self.prior.log_prob(theta)
-    >>> near = NormalForm(torch.tensor([9.0]).double(), torch.tensor([0.1]).double())
-    >>> generator = torch.Generator().manual_seed(0)
-    >>> starts = dispersed_starts(NoData(), near, generator, 4)
-    >>> starts.shape, bool((starts[:2] > 8).all()), bool((starts[2:] < 8).all())
-    (torch.Size([4, 1]), True, True)
+    The others are from the prior; from the normal, three times as wide, if the density
+    is log-concave or hyperpriors draw extreme precisions. If the prior has a narrow
+    peak, which no chain leaves, every third start is at large likelihood.
     """
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2
@@ -88,8 +55,7 @@ def _drawn_back(
 ) -> torch.Tensor:
     """Halve distances from the normal's mean if the density falls too steeply.
 
-    An exponential rate is so curved there that no step size that suits the posterior is
-    ever accepted.
+    No step size that suits the posterior is ever accepted there.
     """
     moved = starts - normal.mean
     top = target.log_joint(normal.mean[None])

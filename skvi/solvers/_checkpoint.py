@@ -124,22 +124,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The part of the file that belongs to one phase of a fit.
-
-    Parameters
-    ----------
-    file : CheckpointFile
-    phase : str
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from skvi.solvers import CheckpointFile
-    >>> file = CheckpointFile(tempfile.mkdtemp() + "/fit.npz", 60.0, {})
-    >>> checkpoint = file.at("main")
-    >>> checkpoint.is_due, checkpoint.n_iter
-    (False, 0)
-    """
+    """The part of the file that belongs to one phase of a fit."""
 
     file: CheckpointFile
     phase: str
@@ -160,12 +145,7 @@ class Checkpoint:
         return time.monotonic() - self.file.last_write >= self.file.interval
 
     def save(self, state: Tree) -> None:
-        """Write the state of the phase.
-
-        Parameters
-        ----------
-        state : Tree
-        """
+        """Write the state of the phase."""
         self.file.write(self.phase, state)
 
 

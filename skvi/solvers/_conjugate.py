@@ -32,11 +32,7 @@ MAX_LOG, LARGEST_LOG = 300.0, 700.0
 class Node:
     """One precision, or one for each coefficient.
 
-    Parameters
-    ----------
-    precision : Precision
-    half_count : float
-        Half the number of normal variables that share a precision.
+    `half_count` is half the number of normal variables that share a precision.
     """
 
     def __init__(self, precision: Precision, half_count: float) -> None:
@@ -78,59 +74,28 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """The ELBO at mean precisions exp(x), and the updated precisions.
+    """The ELBO at mean precisions exp(x), and the updated precisions."""
 
-    Parameters
-    ----------
-    x, next : ndarray
-        Logarithms of the precisions that are not fixed.
-    elbo : float
-    coef : Coefficients
-    intercept : tuple of float or None
-        Mean and variance.
-    """
-
-    x: np.ndarray
-    next: np.ndarray
+    x: np.ndarray  # logs of the precisions that are not fixed
+    next: np.ndarray  # and of the updated ones
     elbo: float
     coef: "Coefficients"
-    intercept: tuple[float, float] | None
+    intercept: tuple[float, float] | None  # mean and variance
 
 
 @dataclass(frozen=True, eq=False)
 class Coefficients:
-    """Moments of q(coef) given the precisions.
+    """Moments of q(coef) given the precisions."""
 
-    Parameters
-    ----------
-    solution : ndarray of shape (k,)
-        Mean in the directions of the eigenvectors.
-    squares : float or ndarray of shape (d,)
-        E[coef' coef], or E[coef_j^2] if precisions differ.
-    trace : float
-        Trace of the Gram matrix times the covariance.
-    half_log_det : float
-        Half the log determinant of the covariance.
-    variance : ndarray
-        Variance in the directions of the eigenvectors, or of the coefficients.
-    """
-
-    solution: np.ndarray
-    squares: float | np.ndarray
-    trace: float
-    half_log_det: float
-    variance: np.ndarray
+    solution: np.ndarray  # (k,), mean along the eigenvectors
+    squares: float | np.ndarray  # E[coef' coef], or each E[coef_j^2], (d,)
+    trace: float  # of the Gram matrix times the covariance
+    half_log_det: float  # of the covariance
+    variance: np.ndarray  # along the eigenvectors, or of the coefficients
 
 
 class Conjugate:
-    """Coordinate updates of a conjugate model.
-
-    Parameters
-    ----------
-    form : ConjugateForm
-    is_diagonal : bool
-        Whether q(coef) is factorized.
-    """
+    """Coordinate updates of a conjugate model; `is_diagonal`: q(coef) is factorized."""
 
     def __init__(self, form: ConjugateForm, is_diagonal: bool) -> None:
         data = form.data
@@ -147,9 +112,9 @@ class Conjugate:
     def starts(self) -> list[np.ndarray]:
         """Logarithms of the precisions that are not fixed, from which to start.
 
-        The ELBO can have several optima. With one precision for all coefficients these
-        are the peaks along the ratio of both precisions; with many, the best of these
-        peaks, precisions of 1, and such that each feature alone explains the target.
+        The ELBO can have several optima. The starts are peaks along the ratio of both
+        precisions; with many precisions the best peak, ones, and what lets each feature
+        alone explain the target.
         """
         if not self.n_free:
             return [np.zeros(0)]
@@ -288,8 +253,8 @@ class Conjugate:
     def _separate(self, alpha: float, precision: np.ndarray) -> Coefficients:
         """Update if every coefficient has its own precision.
 
-        Scaled by prior standard deviations the matrix is 1 plus a nonnegative term, so
-        that huge precisions (pruned coefficients) do no harm.
+        Scaled by prior deviations the matrix is 1 plus a nonnegative term: huge
+        precisions, of pruned coefficients, do no harm.
         """
         if self.is_diagonal:
             coef = self._mean(alpha, precision)

@@ -31,18 +31,10 @@ KRYLOV_DEPTH = 6
 def curvature_of(
     target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor, rank: int
 ) -> "Curvature":
-    """Choose the form of the curvature by the sizes.
+    """Choose the form of the curvature of a linear model by the sizes.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a linear predictor.
-    h : Tensor of shape (n,), or (n, K, K) for K > 1
-        Second derivatives of the losses in f, positive semi-definite.
-    precision : Tensor of shape (P,)
-        Precision of the prior, or of a normal that replaces it.
-    rank : int
-        Rank of the posterior; 0 if it is factorized, and P if it is full.
+    h: second derivatives of the losses in f, positive semi-definite, (n,) or (n, K, K);
+    precision (P,) of a normal prior; rank of the posterior: 0 if factorized, P if full.
     """
     size, n_rows = len(precision), len(h)
     if size <= DENSE_LIMIT or rank == size:
@@ -56,12 +48,7 @@ def curvature_of(
 
 
 class Curvature:
-    """Products with the curvature and with a root of its inverse.
-
-    Attributes
-    ----------
-    diagonal : Tensor of shape (P,)
-    """
+    """Products with the curvature and a root of its inverse, and its diagonal, (P,)."""
 
     diagonal: torch.Tensor
 
@@ -85,10 +72,9 @@ class Curvature:
         raise NotImplementedError
 
     def soft_directions(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Smallest eigenpairs of the curvature scaled to a unit diagonal.
+        """Smallest eigenvalues, (rank,), and vectors, (P, rank), at a unit diagonal.
 
-        Returns values (rank,), from the smallest, and vectors (P, rank); Rayleigh
-        quotients in a Krylov space if the matrix is not available.
+        Rayleigh quotients in a Krylov space if the matrix is not available.
         """
         d = self.diagonal.rsqrt()[:, None]
         generator = torch.Generator(d.device).manual_seed(0)
@@ -192,18 +178,7 @@ class _Products(Curvature):
 
 
 def kernel_of_rows(target: SupervisedTarget, variance: torch.Tensor) -> torch.Tensor:
-    """Covariance of f where the coordinates of theta are independent.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a linear predictor with one column.
-    variance : Tensor of shape (P,)
-
-    Returns
-    -------
-    Tensor of shape (n, n)
-    """
+    """Covariance of f, (n, n), for independent coordinates of theta, variances (P,)."""
     predictor, X, n_rows = target.predictor, target.X, target.n_rows
     out = variance.new_empty(n_rows, n_rows)
     for start in range(0, n_rows, DUAL_BLOCK):
@@ -227,10 +202,9 @@ def starting_normal(
 ) -> NormalForm:
     """Normal close to ``N(mean, curvature^-1)``, with the shape of another one.
 
-    In coordinates in which the curvature C has a unit diagonal, the best one of low
-    rank with equal uniquenesses v spans the soft directions of C (Tipping and Bishop
-    1999, eqs. 7 and 8, with the roles of the two normals exchanged): the remaining
-    eigenvalues have the mean 1 / v.
+    With a unit diagonal of C, low rank with equal uniquenesses v spans the soft
+    directions, and the other eigenvalues have the mean 1 / v (Tipping and Bishop 1999,
+    eqs. 7 and 8, with the two normals exchanged).
     """
     size, d = len(mean), curvature.diagonal.rsqrt()
     if shape.is_diagonal:

@@ -37,11 +37,8 @@ TIGHT = {"ftol": 1e-15, "gtol": 1e-10}
 class GammaSteps:
     """The problem of q(coef) given q(precisions), and the steps of the latter.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem of a `HierarchicalTarget` whose theta contains precisions, with a
-        product posterior: one normal part, and Gamma parts for the precisions.
+    For a `HierarchicalTarget` with precisions in theta, and a product posterior: one
+    normal part, and Gamma parts for the precisions.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -160,12 +157,7 @@ class GammaSteps:
 class AveragedLoss(Movable):
     """Loss of a row, averaged over the unknown parameter of its likelihood.
 
-    Parameters
-    ----------
-    target : HierarchicalTarget
-        Its loss and its likelihood are evaluated.
-    hyper, weights : Tensor of shape (m,)
-        Values that `Likelihood.bind` takes, and their weights.
+    Over m values that `Likelihood.bind` takes, with weights, (m,).
     """
 
     is_log_loss = False

@@ -45,24 +45,10 @@ def suspicion(target: Target, hyper: torch.Tensor) -> str:
 def runaway_message(
     target: Target, to_zero: torch.Tensor, to_infinity: torch.Tensor
 ) -> str:
-    """Name the learned scales without optimum, and a remedy.
+    """Name the learned scales without optimum, and a remedy; empty if there is none.
 
-    Parameters
-    ----------
-    target : Target
-        A target with the names of its hyperparameters in `learned`.
-    to_zero, to_infinity : Tensor of bool of shape (H,)
-
-    Returns
-    -------
-    str
-        Empty if none degenerates or diverges.
-
-    Raises
-    ------
-    NoOptimumError
-        A scale of the noise degenerates to 0 with a robust loss, which is unbounded
-        below there.
+    Raises NoOptimumError if a noise scale degenerates to 0 with a robust loss: the loss
+    is unbounded below there.
     """
     floor_remedies = {"noise": target.floor_remedy, "prior": _FLOOR_OF_PRIOR}
     parts = []
@@ -80,24 +66,10 @@ def runaway_message(
 def check_noise(
     target: SupervisedTarget, normal: NormalForm, scale: torch.Tensor
 ) -> None:
-    """Raise if a robust loss has settled on rows that are fitted exactly.
+    """Raise NoOptimumError if a robust loss has settled on exactly fitted rows.
 
-    A hyperprior of the noise precision keeps the noise from reaching zero, so that
-    there is a meaningless optimum close to zero.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        Target of a linear model whose noise is not given.
-    normal : NormalForm
-        Posterior of its coefficients.
-    scale : Tensor
-        Scale of the noise.
-
-    Raises
-    ------
-    NoOptimumError
-        More than half of the rows that are not outliers are fitted exactly.
+    That is, on more than half of those that are not outliers: a meaningless optimum
+    near 0, if a hyperprior keeps the noise from reaching 0.
     """
     first = target._likelihood.initial_hyper(target.y)
     if not (target.is_robust and target._likelihood.is_location and len(first)):

@@ -44,20 +44,9 @@ PRECISION_SHARE, POINT_SHARE = 0.03, 0.1
 class IvonSteps(Optimizer):
     """State of IVON for one member: K mean-field normals and point parameters.
 
-    Point parameters, such as the noise and the scales of priors, take steps of Adam.
-
-    Parameters
-    ----------
-    params : Tensor of shape (V,)
-        Means and log standard deviations of each normal, then the point parameters.
-    rate : float
-        Fraction of a Newton step that the means take.
-    n_params : int
-        P, the length of theta.
-    n_components : int, default=1
-        K.
-    weight : float, default=1.0
-        Weight of the entropy of q in the loss.
+    A vector (V,): means and log deviations of each normal, then the point parameters,
+    which take steps of Adam. The rate is a fraction of a Newton step; the weight that
+    of the entropy of q in the loss.
     """
 
     moments = ("first",)
@@ -112,14 +101,7 @@ class IvonSteps(Optimizer):
 
 
 class IvonStack:
-    """Steps of several members, in place.
-
-    Parameters
-    ----------
-    members : sequence of IvonSteps
-        States of M vectors with the same P and K, which move into the stack.
-    params, gradients : Tensor of shape (M, V)
-    """
+    """Steps of M members with equal P and K, (M, V), in place."""
 
     def __init__(
         self,

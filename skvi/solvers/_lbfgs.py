@@ -23,14 +23,8 @@ Evaluate = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
 class LBFGS:
     """State of a minimization; `step` moves it.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Point -> value and gradient; the value may be ``inf``, where no step is
-        accepted.
-    x : Tensor of shape (m,)
-        Start, with a finite value, in coordinates in which the Hessian is close to the
-        identity.
+    The function gives value and gradient; no step is accepted where the value is
+    ``inf``. At the start it is finite, and the Hessian should be close to the identity.
     """
 
     def __init__(self, evaluate: Evaluate, x: torch.Tensor) -> None:

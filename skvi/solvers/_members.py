@@ -13,18 +13,10 @@ __all__ = ["train"]
 
 
 def train(trainings: Sequence[Training]) -> None:
-    """Train all members to their ends.
+    """Train all members to their ends; those of equal structure form a stack.
 
-    Parameters
-    ----------
-    trainings : sequence of Training
-        Members with the same structure form a stack. Each is trained as it would be
-        alone, and leaves its stack when it is finished.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C: all of them can be ended in their current state.
+    Each is trained as it would be alone, and leaves its stack when finished. After
+    Ctrl-C all of them can be ended in their current state.
     """
     groups = defaultdict(list)
     for i, training in enumerate(trainings):

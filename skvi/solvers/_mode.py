@@ -26,23 +26,10 @@ def find_mode(
     max_iter: int = 50,
     start: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Damped Newton iteration to the mode, with the prior replaced by a normal.
+    """Mode of a linear model, (P,), and the curvatures of its losses there.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a predictor that is linear in theta.
-    prior : NormalForm
-        Diagonal.
-    max_iter : int, default=50
-    start : Tensor of shape (P,), default=None
-        None is the mean of the prior.
-
-    Returns
-    -------
-    mode : Tensor of shape (P,)
-    curvature : Tensor of shape (n,), or (n, K, K) for K > 1
-        Second derivatives of the losses in f at the mode, clipped at zero.
+    Damped Newton iteration under a diagonal normal prior. Curvatures are second
+    derivatives of the losses in f, (n,) or (n, K, K), clipped at zero.
     """
     predictor, X = target.predictor, target.X
     precision = 1 / prior.variance
@@ -90,24 +77,9 @@ def average_curvature(
     precision: torch.Tensor,
     n_iter: int = 2,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move from the mode toward the best normal, with approximate integrals.
+    """Move mean and precision from the mode toward the best normal; one output only.
 
-    A step costs a third of one with the full rule, which it often saves.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a predictor that is linear in theta, and one output.
-    prior : NormalForm
-        Diagonal.
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
-    n_iter : int, default=2
-
-    Returns
-    -------
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
+    A step takes a third of the time of one with the full rule, which it often saves.
     """
     predictor, X = target.predictor, target.X
     for _ in range(n_iter):
@@ -137,22 +109,6 @@ def alternate(
 
     Steps of both at once overshoot where f is wide or several f meet in a loss. Steps
     of the mean need the variances of f only once; covariances are left out.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a predictor that is linear in theta.
-    prior : NormalForm
-        Diagonal.
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
-    n_rounds : int, default=5
-        Fewer if the first step of the mean in one is short.
-
-    Returns
-    -------
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
     """
     predictor, X = target.predictor, target.X
     for _ in range(n_rounds):

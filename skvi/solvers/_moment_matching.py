@@ -249,44 +249,10 @@ def _ess_goal(problem: Problem) -> int:
 def fit_proposal_normal(
     target: Target, max_iter: int = 100, start: NormalForm | None = None
 ) -> NormalForm | None:
-    """ELBO solution of a linear model, as the center of a proposal.
+    """ELBO solution of a linear model, as the center of a proposal, (P,).
 
-    Full-rank up to 2000 parameters, factorized above.
-
-    Parameters
-    ----------
-    target : Target
-        A target with a predictor that is linear in theta.
-    max_iter : int, default=100
-        Iterations of the natural gradient, which stop 0.001 nats from the optimum.
-    start : NormalForm, default=None
-        Where they begin. None is the better of two starts where there may be two modes.
-
-    Returns
-    -------
-    NormalForm or None
-        Over all P parameters, computed without draws. None if the ELBO needs draws, for
-        example for a prior with dependent coefficients.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C: an interrupted solution is not returned.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.likelihoods import GaussianLikelihood
-    >>> from skvi.losses import LogLoss
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.priors import Normal
-    >>> from skvi.solvers import fit_proposal_normal
-    >>> from skvi.targets import SupervisedTarget
-    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(2, 1).double()
-    >>> prior, y = Normal().build(model.layout), torch.tensor([1.0, 3.0])
-    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
-    >>> fit_proposal_normal(target).mean
-    tensor([1.3333], dtype=torch.float64)
+    Full-rank up to 2000 parameters, factorized above, to 0.001 nats. None if the ELBO
+    needs draws, as for a prior with dependent coefficients.
     """
     problem = _proposal_problem(target)
     if NaturalGradient.missing(problem):

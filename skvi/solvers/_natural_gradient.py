@@ -257,9 +257,9 @@ class _Iteration(Run):
     def _resolution(self) -> float:
         """Error of the quadrature if a loss depends on several f, in nats.
 
-        With a single f it is far below the tolerance. With several the value of the
-        objective and its derivatives have separate errors, so that the solution of the
-        gradient equations need not have the lowest value.
+        Value and derivatives then have separate errors, so that the solution of the
+        gradient equations need not have the lowest value. With one f they are
+        negligible.
         """
         point = self.point
         if point.curvature.ndim == 1:

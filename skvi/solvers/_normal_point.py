@@ -27,14 +27,7 @@ __all__ = ["NOWHERE", "NormalPoint", "point_at", "point_of", "singularity"]
 class NormalPoint:
     """The objective at one normal, with derivatives on demand.
 
-    Parameters
-    ----------
-    problem : Problem
-        Problem with an expectation objective, a linear predictor and a divergence in
-        closed form.
-    normal : NormalForm
-    precision : Tensor of shape (P,) or (P, P)
-        Precision of `normal`.
+    For expectation objectives of linear predictors with a divergence in closed form.
     """
 
     def __init__(
@@ -61,9 +54,8 @@ class NormalPoint:
     def directions(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         """Newton step of the mean, natural step of the precision, predicted decrease.
 
-        The latter is the decrease in nats that a quadratic model predicts: half the
-        squared gradient in the metric of the Hessian, which is that of the posterior
-        times the weight of the entropy.
+        In nats, by a quadratic model: half the squared gradient in the metric of the
+        Hessian, that of the posterior times the weight of the entropy.
         """
         terms, gradient = self.terms, self.mean_gradient()
         step = -self._solve(gradient)

@@ -15,28 +15,14 @@ class OptimizerStack(Protocol):
     """Steps of several members at once."""
 
     def updates(self, n_steps: int) -> list[Callable[[], None]]:
-        """Prepare steps, which the members count as made.
-
-        Parameters
-        ----------
-        n_steps : int
-
-        Returns
-        -------
-        list of callable
-            Each call performs the next step of all members.
-        """
+        """Prepare steps, which the members count as done; each call performs one."""
 
 
 class Optimizer:
     """Base class: the state of an optimizer for the vector of one member.
 
     A subclass must implement `stack`, and list its state tensors in `moments`.
-
-    Parameters
-    ----------
-    rate : float
-        Step size, which schedules change.
+    Schedules change the rate.
     """
 
     #: Attributes that change with every step: tensors of constant shape.
@@ -51,42 +37,21 @@ class Optimizer:
     def stack(
         cls, members: Sequence[Self], params: torch.Tensor, gradients: torch.Tensor
     ) -> OptimizerStack:
-        """Steps of several vectors, in place, in fused operations.
+        """Steps of M vectors, (M, V), in place, in fused operations.
 
-        Parameters
-        ----------
-        members : sequence of Optimizer
-            States of M vectors, which move into the stack.
-        params, gradients : Tensor of shape (M, V)
-
-        Returns
-        -------
-        OptimizerStack
+        The members' states move into the stack.
         """
         raise NotImplementedError
 
     def state_dict(self) -> Numbers:
-        """Everything that changes: a copy.
-
-        Returns
-        -------
-        dict of str to Tensor or number
-        """
+        """Everything that changes: a copy."""
         found: Numbers = {"rate": self.rate, "count": self.count}
         return found | {name: getattr(self, name).clone() for name in self.moments}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor | float | int]) -> None:
-        """Continue from the state of another one of the same kind.
+        """Continue from a copy of the state of another one of the same kind.
 
-        Parameters
-        ----------
-        state : mapping of str to Tensor or number
-            As `state_dict` returned it; it is copied.
-
-        Raises
-        ------
-        ValueError
-            The state is of another kind, or of vectors of another length.
+        Raises ValueError if the kind or the length of the vector is another one.
         """
         if set(state) != {"rate", "count", *self.moments}:
             raise ValueError(

@@ -32,24 +32,10 @@ AnyPoint = TypeVar("AnyPoint", bound=Point)
 def quasi_newton_run(
     evaluate: Callable[[NormalForm], AnyPoint], start: AnyPoint, mean_root: torch.Tensor
 ) -> Iterator[AnyPoint]:
-    """Run L-BFGS on a deterministic objective of a normal, from a point.
+    """Run L-BFGS on a deterministic objective of a normal; yield the best point so far.
 
-    The mean moves as ``mean + mean_root a``, the scale as ``scale T`` with T lower
-    triangular (or elementwise) and its diagonal on the log scale, so that the
-    start is at zero and the Fisher information there is of order one.
-
-    Parameters
-    ----------
-    evaluate : callable
-        NormalForm -> Point
-    start : Point
-    mean_root : Tensor of shape (P,) or (P, P)
-        A root of the inverse Hessian in the mean.
-
-    Yields
-    ------
-    Point
-        Point with the smallest value so far, after every step.
+    The mean is ``mean + mean_root a``, with a root of the inverse Hessian; the scale is
+    ``scale T``, T lower triangular or elementwise, with its diagonal on the log scale.
     """
     normal = start.normal
     size, diagonal = len(normal.mean), normal.is_diagonal

@@ -32,8 +32,8 @@ END = ("total", "last", "values", "length", "score")
 class Resumable:
     """Part of `Training` that writes its state to a checkpoint, and restores it.
 
-    Numbers are stored exactly, and sources of draws with their states, so that a
-    resumed training is identical to an uninterrupted one.
+    With exact numbers and the states of the sources of draws, so that a resumed
+    training equals an uninterrupted one.
     """
 
     problem: Problem
@@ -51,13 +51,7 @@ class Resumable:
         raise NotImplementedError
 
     def save(self, steps: Steps) -> None:
-        """Write a checkpoint, if there is one, and if it is due or the end is reached.
-
-        Parameters
-        ----------
-        steps : Steps
-            The steps of this training, between two blocks.
-        """
+        """Write a checkpoint, if there is one, when it is due or at the end."""
         checkpoint = self.options.checkpoint
         if checkpoint is not None and (checkpoint.is_due or self.is_done):
             checkpoint.save(self._state(steps))
@@ -103,12 +97,7 @@ class Resumable:
         self._set_generator(self._found)
 
     def go_on(self, steps: Steps) -> None:
-        """Restore new steps to the state of the checkpoint; else begin a checkpoint.
-
-        Parameters
-        ----------
-        steps : Steps
-        """
+        """Restore new steps to the state of the checkpoint; else begin a checkpoint."""
         if not steps.weighs_divergence:
             self.schedule.warm_up = 0
         if self._found is None:

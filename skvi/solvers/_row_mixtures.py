@@ -26,13 +26,7 @@ DEPTH = 10
 
 
 def suits_mixtures(problem: Problem) -> bool:
-    """Whether it is less work in the space of the rows, beside such a prior.
-
-    Parameters
-    ----------
-    problem : Problem
-        That the natural gradient can solve.
-    """
+    """Whether the row space is less work, under a prior that is not normal."""
     prior = problem.linear_target.prior
     is_mixture = prior.as_normal() is None
     return is_mixture and problem.divergence.is_standard and has_fewer_rows(problem)
@@ -96,13 +90,7 @@ def _inverse(
 
 
 class MixtureSpace:
-    """What does not change in a fit: the rows of the design.
-
-    Parameters
-    ----------
-    problem : Problem
-        For which `suits_mixtures` holds.
-    """
+    """What does not change in a fit: the rows of the design, if `suits_mixtures`."""
 
     def __init__(self, problem: Problem) -> None:
         target = self.target = problem.linear_target

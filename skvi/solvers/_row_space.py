@@ -26,25 +26,13 @@ MIN_SIZE = 256
 
 
 def suits_rows(problem: Problem) -> bool:
-    """Whether the fit of a full-rank posterior is less work in the space of the rows.
-
-    Parameters
-    ----------
-    problem : Problem
-        That the natural gradient can solve.
-    """
+    """Whether a full-rank posterior is less work to fit in the space of the rows."""
     form = problem.divergence.moment_form(problem.linear_target.prior)
     return form is not None and has_fewer_rows(problem)
 
 
 def has_fewer_rows(problem: Problem) -> bool:
-    """Whether a full covariance has fewer rows than parameters, and convex losses.
-
-    Parameters
-    ----------
-    problem : Problem
-        That the natural gradient can solve.
-    """
+    """Whether a full covariance has fewer rows than parameters, and convex losses."""
     target = problem.objective.training_target(problem.linear_target)
     return (
         not problem.posterior.is_diagonal
@@ -57,12 +45,7 @@ def has_fewer_rows(problem: Problem) -> bool:
 class RowSpace:
     """What does not change in a fit: the prior covariance of f, and what follows.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a linear predictor with one column.
-    form : MomentForm
-        Of the divergence from the prior.
+    For a linear predictor with one output, and a divergence of a given `MomentForm`.
     """
 
     def __init__(self, target: SupervisedTarget, form: MomentForm) -> None:
@@ -112,16 +95,10 @@ class RowSpace:
 
 
 class RowPoint:
-    """The objective at one normal.
+    """The objective at one normal, given by two vectors, (n,).
 
-    Parameters
-    ----------
-    space : RowSpace
-    mean : Tensor of shape (n,)
-        a: the mean of theta is ``center + variance * A' a``.
-    precision : Tensor of shape (n,)
-        h: the precision of theta is ``diag(1 / variance) + A' diag(h) A``. Where one is
-        negative, the value is infinite.
+    The mean of theta is ``center + variance * A' mean``, its precision ``diag(1 /
+    variance) + A' diag(precision) A``: infinite value if one is negative.
     """
 
     def __init__(
@@ -182,10 +159,7 @@ class RowPoint:
 class _RowAnderson(Anderson):
     """Acceleration over both vectors of a `RowPoint`.
 
-    Parameters
-    ----------
-    start : RowPoint
-        Its moments of f give the metric of all residuals, without correlations.
+    Its moments of f, without correlations, give the metric.
     """
 
     def __init__(self, start: RowPoint) -> None:

@@ -14,11 +14,6 @@ class Run:
     """Improves a state, one iteration after the other, until Ctrl-C at any moment.
 
     A subclass must implement `value`, `state` and `improve`.
-
-    Parameters
-    ----------
-    problem : Problem
-    options : SolverOptions
     """
 
     solver: str

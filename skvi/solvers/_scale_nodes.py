@@ -40,38 +40,7 @@ MOST_LOST = 0.05
 def over_scales(solver: Solver, problem: Problem) -> Solver:
     """Return the solver itself, or one that integrates over the scale of the prior.
 
-    Parameters
-    ----------
-    solver : Solver
-        It solves the problem beside an independent distribution of the scale.
-    problem : Problem
-
-    Returns
-    -------
-    Solver
-        Its solutions have a `MixtureOverScales` as their posterior.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.divergences import KL
-    >>> from skvi.likelihoods import BernoulliLikelihood
-    >>> from skvi.losses import LogLoss
-    >>> from skvi.objectives import ELBO
-    >>> from skvi.posteriors import FullRankNormal
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.priors import HalfCauchy, Normal
-    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
-    >>> from skvi.targets import SupervisedTarget
-    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(4, 1).double()
-    >>> prior = Normal(HalfCauchy()).build(model.layout)
-    >>> y = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    >>> target = SupervisedTarget(model, BernoulliLikelihood(), LogLoss(), prior, X, y)
-    >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
-    >>> solver = over_scales(NaturalGradient(), problem)
-    >>> solver.solve(problem, SolverOptions()).posterior
-    <MixtureOverScales of coef(1, 1)>
+    Solutions of the second one have a `MixtureOverScales` as their posterior.
     """
     target = problem.target
     can = (
@@ -89,9 +58,8 @@ def over_scales(solver: Solver, problem: Problem) -> Solver:
 class _Node(NamedTuple):
     """A fit at one log scale, and its part of the sum.
 
-    `value` and `slope` are the log of the integrand and its derivative in the log scale
-    (by the envelope theorem that of the divergence at a fixed q), `error` and `gap` the
-    nats that quadrature and fit leave.
+    `value` and `slope`: log integrand and its derivative in the log scale, by the
+    envelope theorem at a fixed q. `error`, `gap`: nats that quadrature and fit leave.
     """
 
     log_scale: float
@@ -245,7 +213,7 @@ def _continued(
 ) -> NormalForm:
     """The normal at the third log scale, from those at the first two.
 
-    The mean is linear in the scale, as it nearly is if classes are separable, and the
+    The mean is linear in the scale, as it nearly is for separable classes; the
     covariance follows the geodesic of positive definite matrices in its logarithm.
     """
     logs, (first, second, third) = log_scales, map(math.exp, log_scales)

@@ -30,38 +30,14 @@ FLOOR_MESSAGE = (
 
 
 class State(NamedTuple):
-    """The state that a fit computes: new objects; the given ones are not changed.
-
-    Parameters
-    ----------
-    posterior : Posterior
-    target : Target
-        The target at its hyperparameters.
-
-    Examples
-    --------
-    >>> from skvi.base import Layout
-    >>> from skvi.posteriors import MeanFieldNormal
-    >>> from skvi.solvers import State
-    >>> from skvi.targets import Target
-    >>> posterior = MeanFieldNormal().build(Layout({"coef": (1, 3)}))
-    >>> State(posterior, Target()).posterior.params.shape
-    torch.Size([6])
-    """
+    """The state that a fit computes: new objects; the given ones are not changed."""
 
     posterior: Posterior
-    target: Target
+    target: Target  # at its hyperparameters
 
 
 class Ending(Enum):
-    """How a solve ended.
-
-    Examples
-    --------
-    >>> from skvi.solvers._solution import Ending
-    >>> Ending.INTERRUPTED.value
-    'interrupted'
-    """
+    """How a solve ended."""
 
     #: The solver's own criterion was met.
     CONVERGED = "converged"
@@ -74,19 +50,7 @@ class Ending(Enum):
 
 
 class PhaseInterrupted(KeyboardInterrupt):
-    """Ctrl-C in a phase of a fit that already has a result.
-
-    Parameters
-    ----------
-    state : State
-        State found by the phase.
-
-    Examples
-    --------
-    >>> from skvi.solvers import PhaseInterrupted
-    >>> issubclass(PhaseInterrupted, KeyboardInterrupt)
-    True
-    """
+    """Ctrl-C in a phase of a fit that already has a result: its state."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -194,47 +158,16 @@ class Solution:
 
 
 def ending_of(converged: bool, stopped: bool = False) -> Ending:
-    """How an uninterrupted solve ended.
-
-    Parameters
-    ----------
-    converged : bool
-    stopped : bool, default=False
-        Whether a callback requested to stop.
-
-    Returns
-    -------
-    Ending
-
-    Examples
-    --------
-    >>> from skvi.solvers._solution import ending_of
-    >>> ending_of(converged=True, stopped=True)
-    <Ending.STOPPED: 'stopped'>
-    """
+    """How an uninterrupted solve ended; `stopped`: by a callback."""
     if stopped:
         return Ending.STOPPED
     return Ending.CONVERGED if converged else Ending.UNFINISHED
 
 
 def remaining_gain(gains: list[float]) -> float:
-    """Remaining gain in nats, extrapolated as a geometric series.
+    """Remaining gain in nats, a geometric series extrapolated from gains >= 0.
 
-    Parameters
-    ----------
-    gains : list of float
-        Gains of successive iterations, nonnegative.
-
-    Returns
-    -------
-    float
-        At least the last gain; infinite before the second.
-
-    Examples
-    --------
-    >>> from skvi.solvers._solution import remaining_gain
-    >>> remaining_gain([4.0, 2.0])
-    2.0
+    At least the last gain; infinite before the second.
     """
     if len(gains) < 2:
         return math.inf

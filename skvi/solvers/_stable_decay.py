@@ -1,4 +1,14 @@
-"""Step sizes that decrease in rounds, until a round makes no progress."""
+"""Step sizes that decrease in rounds, until a round makes no progress.
+
+The first round keeps the step size until the objective is level, then decreases it
+linearly for as long (Hägele et al. 2024, *Scaling laws and compute-optimal training
+beyond fixed training durations*). A level objective says little about the distance from
+the optimum, because much of it is noise of the steps. Therefore each further round is
+as long as all before, the warm-up aside, and starts at half the step size of the round
+before (Loshchilov and Hutter 2017, *SGDR: stochastic gradient descent with warm
+restarts*). The first one that gains nothing beyond noise is the last. If the objective
+is not level after half of the observations, the step size decreases over the others.
+"""
 
 import math
 
@@ -22,38 +32,9 @@ END_SHARE = 1 / 32
 class StableDecay(Schedule):
     """Rounds of decreasing step sizes, until a round makes no progress.
 
-    The first round keeps the step size until the objective is level, then decreases it
-    linearly for as long, so that steps average over details that they were too long
-    for. A level objective says little about the distance from the optimum: much of it
-    is noise of the steps. Therefore each further round is as long as all before, the
-    warm-up aside, and decreases the step size from half of what the round before began
-    with. The first one that ends where the round before did, up to noise, is the last:
-    twice as many steps gained nothing. (One that ends higher had steps that were too
-    long.)
-
-    If the objective is not level after half of the observations, the step size
-    decreases over the others, and with the first observation if there are fewer than
-    44.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-    n_observations : int
-        Maximum number of observations.
-    tol : float
-        Nats: a smaller decrease counts as none. With 0 the objective is never level, so
-        that all observations are made.
-    n_terms : float, default=inf
-        Number of rows and parameters: a hundredth of a nat for each counts as no
-        decrease.
-    warm_up : int, default=0
-        As of `Schedule`.
-
-    References
-    ----------
-    Hägele et al. (2024), *Scaling laws and compute-optimal training beyond fixed
-    training durations*. Loshchilov and Hutter (2017), *SGDR: stochastic gradient
-    descent with warm restarts*.
+    A decrease below `tol` nats, or a hundredth of the total one (at most 0.01 nats per
+    row and parameter, `n_terms`), counts as none. With tol = 0 all observations are
+    used.
     """
 
     def __init__(
@@ -117,7 +98,7 @@ class StableDecay(Schedule):
         self.n_all = self._end(self.n_held) if is_level else self.n_observations
 
     def _end(self, n_held: int) -> int:
-        """End of a round that is as long as what was before it, the warm-up aside.
+        """End of a round as long as all that was before it, without the warm-up.
 
         It takes all observations that are left if they are too few for another one.
         """

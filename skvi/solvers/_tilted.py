@@ -46,12 +46,9 @@ class _TiltedTarget(Target):
 class _Reference:
     """t0 = n^(1 - alpha) q^alpha with a normal n close to p: known exactly.
 
-    In coordinates in which q is N(0, I), and with delta = 1 - alpha and K the
-    precision of n, t0 has the precision ``delta K + alpha I``.
-
-    `first` and `second` are ``(E_t0 - E_q) / delta`` of the coordinates and of
-    their products: (P,), and (P, P), or (P,) if everything is factorized. `covariance`
-    is that of t0.
+    In coordinates in which q is N(0, I): precision ``delta K + alpha I``, delta = 1 -
+    alpha, K that of n. `first` and `second` are ``(E_t0 - E_q) / delta`` of the
+    coordinates and of their products, (P, P) or (P,); `covariance` is that of t0.
     """
 
     first: torch.Tensor
@@ -110,9 +107,8 @@ def _minus(matrix: torch.Tensor, alpha: float) -> torch.Tensor:
 class _Sample:
     """Moments of the tilted density from draws of a proposal r.
 
-    Those of t0, which are known, are estimated with the same draws, and their error
-    is subtracted: ``E_t - E_t0`` over delta is, for delta -> 0, a covariance with
-    ``log p - log n`` under q, so that its noise stays bounded.
+    The error of the known ones of t0, estimated with the same draws, is subtracted:
+    ``(E_t - E_t0) / delta`` has bounded noise for delta -> 0.
     """
 
     def __init__(
@@ -222,11 +218,9 @@ def match_tilted_moments(
 ) -> Solution:
     """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, starting at q.
 
-    Steps on fresh draws, the last ones averaged (Robbins and Monro): on one set of
-    draws the equations of many parameters need not have a solution, and the bound
-    has no maximum. A last set of draws checks the result and gives its value. `near` is
-    a normal close to p; `goal` the effective draws of the averaged steps; `progress` is
-    called after every step, and may stop.
+    Steps on fresh draws, the last ones averaged (Robbins and Monro): on fixed draws the
+    equations of many parameters need not have a solution. `near` is a normal close to
+    p, `goal` the effective draws of averaged steps; `progress` may stop.
     """
     alpha = cast(float, problem.objective.tilt)
     q = _solve_known(cast(NormalForm, problem.posterior.as_normal()), near, alpha)

@@ -35,15 +35,7 @@ END_MARGIN = math.log(3.0)
 class Training(Resumable):
     """One member: its problem, its progress, and its solution.
 
-    Parameters
-    ----------
-    problem : Problem
-    options : SolverOptions
-    solver : str
-        Name of the solver that trains it.
-    make_optimizer : callable
-        Function of the problem, and of its parameters and those of the target in one
-        vector.
+    `make_optimizer` takes the problem and the vector of all its parameters.
     """
 
     def __init__(
@@ -154,14 +146,8 @@ class Training(Resumable):
     ) -> None:
         """Record some steps, up to the first that is not finite.
 
-        Parameters
-        ----------
-        values : Tensor of shape (T,)
-            Minimized loss, in nats, at the state before each step.
-        trail : Tensor of shape (T + 1, V)
-            The states: before the first step, and after every step.
-        is_finite : bool
-            Whether all of them are known to be finite.
+        values: losses in nats before each step, (T,); trail: states before the first
+        and after every step, (T + 1, V).
         """
         end = len(values)
         if not is_finite:
@@ -296,12 +282,7 @@ class Training(Resumable):
         return message
 
     def cut_short(self) -> Solution:
-        """Keep the better one of the start and the current state, after Ctrl-C.
-
-        Returns
-        -------
-        Solution
-        """
+        """Keep the better one of the start and the current state, after Ctrl-C."""
         state = self.kept
         if self._end is None:  # the first window is not complete
             state = self.params.clone()
@@ -361,7 +342,7 @@ class Training(Resumable):
         """Mean of the last values, and its standard error.
 
         Minibatches of one epoch share the rows: epochs are independent, and single
-        steps where there is no second epoch, which overstates the error.
+        steps without a second epoch, which overstates the error.
         """
         end = self.end
         if end is None:

@@ -20,56 +20,19 @@ N_ROUNDS, NEARER, LARGEST_RATIO = 8, 0.05, 4.0
 
 
 def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
-    """Scale that a normal posterior implies.
+    """Scale that a normal posterior implies: ``E[1 / s^2]^(-1/2)`` under the best q(s).
 
-    Parameters
-    ----------
-    prior : BuiltPrior
-        With one unknown scale.
-    normal : NormalForm
-        Over the parameters of the prior.
-
-    Returns
-    -------
-    float
-        ``E[1 / s^2]^(-1/2)`` under the best distribution of s beside `normal`. At the
-        optimum `normal` is the posterior under a normal prior of this scale.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.base import Layout, NormalForm
-    >>> from skvi.priors import HalfCauchy, Normal
-    >>> from skvi.solvers import implied_scale
-    >>> prior = Normal(HalfCauchy()).build(Layout({"coef": (1, 100)}))
-    >>> ones = torch.ones(100).double()
-    >>> normal = NormalForm(0.3 * ones, 0.4 * ones)
-    >>> round(implied_scale(prior, normal), 2)  # the root mean square
-    0.5
+    At the optimum the normal is the posterior under a normal prior of this scale.
     """
     return UnknownScale(prior, normal.mean, normal.variance).precision ** -0.5
 
 
 class UnknownScale:
-    """Precision 1 / s^2 of the coefficients beside a normal posterior.
+    """Mean and variance of the precision 1 / s^2 of a prior beside a normal posterior.
 
-    With T the expected sum of squares, ``-E_q[log prior]`` is h(T) with the derivatives
-    ``E[1 / s^2] / 2`` and ``-Var[1 / s^2] / 4``: beside the Hessian under a normal
-    prior of this precision there is a term of rank one.
-
-    Parameters
-    ----------
-    prior : BuiltPrior
-        With one unknown scale.
-    mean, variance : Tensor of shape (P,)
-        Moments of the posterior.
-
-    Attributes
-    ----------
-    weights : Tensor of shape (P,)
-        See `BuiltPrior.scale_weights`.
-    precision, variance : float
-        Moments of 1 / s^2.
+    With T the expected sum of squares, ``-E_q[log prior]`` has the derivatives ``E[1 /
+    s^2] / 2`` and ``-Var[1 / s^2] / 4``: to the Hessian under a normal prior of this
+    precision it adds a term of rank one.
     """
 
     def __init__(
@@ -82,28 +45,14 @@ class UnknownScale:
     def elasticity(self, moved: float) -> float:
         """How fast log E[1 / s^2] follows the log of the prior's precision.
 
-        Parameters
-        ----------
-        moved : float
-            Derivative of -T in the precision of the prior.
+        `moved` is the derivative of -T in that precision.
         """
         return min(0.5 * self.variance * moved, STEEPEST)
 
     def shift(self, change: float, moved: float) -> tuple[float, float]:
-        """Newton step of the precision, away from where it is now.
+        """Newton step of the precision, and the nats it gains beside the step's own.
 
-        Parameters
-        ----------
-        change : float
-            Derivative of T along the step at this precision.
-        moved : float
-            As in `elasticity`.
-
-        Returns
-        -------
-        shift : float
-        gain : float
-            Nats that it promises beside those of the step.
+        `change` is the derivative of T along the step at this precision.
         """
         rest = 1 - self.elasticity(moved)
         shift = -0.5 * self.variance * change / rest
@@ -115,7 +64,7 @@ class UnknownScale:
 def shrinkage(weights: torch.Tensor, normal: NormalForm) -> float:
     """How fast the expected sum of squares falls with the precision of the prior.
 
-    Losses are taken as quadratic, and a factor's correlations as none.
+    For quadratic losses, and without the correlations of a low-rank factor.
     """
     root, gradient = normal.scale, weights * normal.mean
     half = weights.sqrt()
@@ -132,21 +81,9 @@ def shrinkage(weights: torch.Tensor, normal: NormalForm) -> float:
 def find_start(
     target: SupervisedTarget, is_diagonal: bool
 ) -> tuple[NormalForm, torch.Tensor, torch.Tensor]:
-    """Mode under the normal prior that is nearest, or of the scale that it implies.
+    """Diagonal normal prior, and mode and curvature under it; see `find_mode`.
 
-    Parameters
-    ----------
-    target : SupervisedTarget
-        With a predictor that is linear in theta.
-    is_diagonal : bool
-        Whether the posterior is factorized.
-
-    Returns
-    -------
-    prior : NormalForm
-        Diagonal.
-    mode, curvature : Tensor
-        See `find_mode`.
+    The normal is the nearest to the prior, or has the scale that the mode implies.
     """
     prior = target.prior.matching_normal()
     mean, curvature = find_mode(target, prior)
@@ -169,22 +106,7 @@ def alternate_with_scale(
     mean: torch.Tensor,
     precision: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`alternate` mean, precision and an unknown scale: modes give a wrong one.
-
-    Parameters
-    ----------
-    target : SupervisedTarget
-        See `alternate`.
-    prior : NormalForm
-        That of `find_start`.
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
-
-    Returns
-    -------
-    mean : Tensor of shape (P,)
-    precision : Tensor of shape (P, P)
-    """
+    """`alternate` mean, precision and an unknown scale: modes give a wrong one."""
     if target.prior.n_unknown_scales != 1:
         return alternate(target, prior, mean, precision)
     weights = target.prior.scale_weights()

@@ -14,12 +14,7 @@ __all__ = ["Validation"]
 class Validation:
     """Scores of a training's states, the largest of them, and its age.
 
-    Parameters
-    ----------
-    score : callable
-        Score of a `State`; larger is better.
-    tol : float
-        A smaller increase counts as no progress.
+    Larger is better; an increase below `tol` counts as no progress.
     """
 
     def __init__(self, score: Callable[[State], float], tol: float) -> None:
@@ -28,19 +23,10 @@ class Validation:
         self.best, self.mark, self.waited = -math.inf, -math.inf, 0
 
     def judge(self, state: State, counts: bool) -> tuple[float, bool]:
-        """Score a state, and compare it with the best one so far.
+        """Score a state, and say whether it is the best so far.
 
-        Parameters
-        ----------
-        state : State
-        counts : bool
-            False for a state that is not yet trained for the final loss: it is not
-            kept, unless there is no other.
-
-        Returns
-        -------
-        score : float
-        is_best : bool
+        States before the final loss is trained (`counts` False) do not enter the best
+        score.
         """
         score = self.score(state)
         self.scores.append(score)
@@ -66,14 +52,7 @@ class Validation:
 class Patience(Schedule):
     """Stops if the score of held-out rows no longer increases; step sizes are constant.
 
-    Parameters
-    ----------
-    optimizer : Optimizer
-    validation : Validation
-    patience : int
-        Number of scores without an increase.
-    warm_up : int, default=0
-        As of `Schedule`.
+    `patience` is the number of scores without an increase.
     """
 
     unfinished = "the score of the held-out rows was still increasing"

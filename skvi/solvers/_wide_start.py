@@ -25,38 +25,8 @@ def likelihood_normal(
 ) -> NormalForm | None:
     """Normal around the mode under a prior so wide that the likelihood decides.
 
-    Parameters
-    ----------
-    target : Target
-        With losses of a predictor that is linear in theta, and a prior with a
-        `BuiltPrior.matching_normal`.
-    is_diagonal : bool, default=False
-        Whether the normal is factorized, with the conditional variances; it always is
-        above 1500 parameters.
-    only_hidden : bool, default=True
-        Whether to return None if the prior is at least as wide as this normal in every
-        parameter, so that there can be no hidden mode.
-
-    Returns
-    -------
-    NormalForm or None
-        Over all P parameters. None also if the prior is log-concave, so that there is a
-        single mode, or if the target is not of this kind.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.likelihoods import GaussianLikelihood
-    >>> from skvi.losses import LogLoss
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.priors import StudentT
-    >>> from skvi.solvers import likelihood_normal
-    >>> from skvi.targets import SupervisedTarget
-    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(9, 1).double()
-    >>> prior, y = StudentT(scale=1e-3).build(model.layout), 5 * torch.ones(9)
-    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
-    >>> round(float(likelihood_normal(target).mean), 2)
-    5.0
+    None if the prior is log-concave, or, with `only_hidden`, as wide as this normal in
+    every parameter: there is no hidden mode. Factorized above 1500 parameters.
     """
     if not target.has_design or target.reference.is_log_concave:
         return None
@@ -93,51 +63,11 @@ def choose_start(
     options: SolverOptions,
     start: State | None = None,
 ) -> State | None:
-    """Find the better one of two optima, if there may be two.
+    """Find the better one of two optima, if there may be two, to start from.
 
-    One is found from the solver's own start, the other from large likelihood
-    (`likelihood_normal`): a prior with a peak at 0 and heavy tails can trap a fit at
-    its peak.
-
-    Parameters
-    ----------
-    solver : Solver
-    problem : Problem
-    options : SolverOptions
-        Options of the fit that follows.
-    start : State, default=None
-        Start of the solver; None if it chooses its own.
-
-    Returns
-    -------
-    State or None
-        Start of the solver, with `warm_start`; `start` if there is no choice.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C; a `PhaseInterrupted` with the result, if there is one.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skvi.divergences import KL
-    >>> from skvi.likelihoods import GaussianLikelihood
-    >>> from skvi.losses import LogLoss
-    >>> from skvi.objectives import ELBO
-    >>> from skvi.posteriors import FullRankNormal
-    >>> from skvi.predictors import LinearPredictor
-    >>> from skvi.priors import StudentT
-    >>> from skvi.solvers import NaturalGradient, Problem, SolverOptions, choose_start
-    >>> from skvi.targets import SupervisedTarget
-    >>> model, X = LinearPredictor(1, fit_intercept=False), torch.ones(9, 1).double()
-    >>> prior, y = StudentT(scale=1e-3).build(model.layout), 5 * torch.ones(9)
-    >>> target = SupervisedTarget(model, GaussianLikelihood(), LogLoss(), prior, X, y)
-    >>> posterior = FullRankNormal().build(model.layout)
-    >>> problem = Problem(target, ELBO(), KL(), posterior, None)
-    >>> start = choose_start(NaturalGradient(), problem, SolverOptions())
-    >>> bool(start.posterior.as_normal().mean > 4)  # a cold fit ends at 0.001
-    True
+    From the solver's own start, and from large likelihood (`likelihood_normal`): a
+    prior with a peak at 0 and heavy tails can trap a fit there. `start` if there is no
+    choice; Ctrl-C raises PhaseInterrupted with a result, if there is one.
     """
     reference = problem.target.reference
     if not solver.continues or reference.n_unknown_scales:
@@ -166,22 +96,7 @@ def choose_start(
 def solve_from_best(
     solver: Solver, problem: Problem, options: SolverOptions
 ) -> Solution:
-    """Solve from the better one of two starts; see `choose_start`.
-
-    Parameters
-    ----------
-    solver : Solver
-    problem : Problem
-    options : SolverOptions
-
-    Returns
-    -------
-    Solution
-
-    Examples
-    --------
-    See `choose_start`.
-    """
+    """Solve from the better one of two starts; see `choose_start`."""
     start = choose_start(solver, problem, options)
     if start is None:
         return solver.solve(problem, options)

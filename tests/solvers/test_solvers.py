@@ -19,6 +19,7 @@ from skvi.predictors import LinearPredictor, MLPPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import Problem as SolverProblem
 from skvi.solvers import SolverOptions, choose_solver
+from skvi.solvers._solution import remaining_gain
 from skvi.solvers._verdict import unfinished
 from skvi.targets import SupervisedTarget
 from tests.reference import SYNTHETIC, Problem, real_data, synthetic_data
@@ -390,3 +391,10 @@ def test_messages_of_unfinished_fits():
     assert "after 1 iteration the objective may still be far" in unfinished(1, math.inf)
     assert "after 3 iterations" in unfinished(3, 0.5)
     assert "0.5 nats from its optimum; do it" in unfinished(3, 0.5, "do it")
+
+
+def test_remaining_gain_is_that_of_a_geometric_series():
+    """Wrong variants: without the last gain as a bound; the whole series."""
+    assert remaining_gain([5.0, 4.0]) == pytest.approx(16.0)
+    assert remaining_gain([4.0, 1.0]) == 1.0
+    assert remaining_gain([1.0]) == math.inf
