@@ -37,9 +37,9 @@ MAX_WORK = 2e10
 # Elements that a move processes per parameter, for any target.
 MOVE_COST = 100
 MIN_PATHS, PILOT_PATHS, MAX_PATHS = 256, 128, 2**14
-# Share of the time that is left for paths of one direction, and the fewest of them.
+# Fraction of the time left that the paths of one direction get, and fewest paths.
 PATHS_SHARE, FEWEST_PATHS = 0.3, 2 * N_CHAINS
-# How many times as long chains run that do not agree yet.
+# Chains that do not agree yet run this many times as long.
 MORE = 6
 
 

@@ -147,7 +147,7 @@ class _Run:
         self.asked, self.report, self.clock = asked, report, Clock(max_seconds)
 
     def why_hopeless(self) -> str:
-        """What is known before a proposal is fitted; else nothing."""
+        """Why bounds would take too long, if known before any fit; else ""."""
         mixture, limited = mixture_of(self.target), self.clock.is_limited
         if mixture is not None and mixture.has_many_spikes:
             return why_hopeless(mixture, self.target.cost_per_draw, limited)
@@ -185,7 +185,7 @@ class _Run:
         return _better(found, self.annealing(normal))
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
-        """Of the modes that the prior may hide, or of the only one."""
+        """Proposals for all modes that the prior may hide, or for the only mode."""
         found = Modes.find(self.target, normal) or ScoredMode.find(*self.fit, normal)
         return found or OneMode(normal)
 
@@ -193,7 +193,7 @@ class _Run:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
 
     def unknown_scale(self, method: str) -> EvidenceBounds:
-        """In coordinates in which parameters and scale are nearly normal.
+        """Bounds in coordinates in which parameters and scale are nearly normal.
 
         Where they are not, and rows are few, by particles that go through the rows.
         """

@@ -23,7 +23,7 @@ class Clock:
         return self.seconds < math.inf
 
     def until(self, share: float) -> float:
-        """Reading of `time.monotonic` when a share of the seconds is over."""
+        """Reading of `time.monotonic` when a fraction of the seconds is over."""
         return self.begin + share * self.seconds
 
     def left(self) -> float | None:
@@ -33,12 +33,12 @@ class Clock:
         return max(self.until(1.0) - time.monotonic(), 0.0)
 
     def part(self, share: float) -> "Clock":
-        """Clock that ends earlier, when a share of what is left is over."""
+        """Clock that ends earlier, when a fraction of what is left is over."""
         left = self.left()
         return Clock(None if left is None else share * left)
 
     def affordable(self, per_item: float, share: float) -> float:
-        """Items of so many seconds each that a share of what is left suffices for."""
+        """Number of items, `per_item` seconds each, in a fraction of what is left."""
         left = self.left()
         return math.inf if left is None else share * left / max(per_item, 1e-12)
 

@@ -17,7 +17,7 @@ from skvi.utils._log_space import log_mean_exp
 
 #: Independent chains, and minimum number of blocks of draws, behind errors.
 N_GROUPS = 64
-# Probability at which quantiles of errors of fewer are compared.
+# Probability of the quantiles by which errors of fewer chains are inflated.
 RARE = 0.99
 
 

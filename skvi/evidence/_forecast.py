@@ -1,4 +1,4 @@
-"""What would take minutes, said before it begins."""
+"""Runs that would take minutes are refused before they begin."""
 
 import torch
 

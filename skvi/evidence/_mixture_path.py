@@ -24,18 +24,18 @@ from skvi.targets._scale_mixture import ScaleMixtureTarget
 
 __all__ = ["mixture_sides", "why_hopeless"]
 
-# Sweeps of chains from which the second path gets its start, half of them warm-up, and
-# fewest of the run: with many of them, correlated coefficients change places slowly.
-# Half as many systems as elsewhere, that take twice as many sweeps: what R-hat asks.
+# Sweeps of the chains that locate the second path, half of them warm-up, and of a run,
+# more for more than MANY scales: correlated coefficients mix slowly. Half as many
+# systems as elsewhere run twice as long, because R-hat needs long chains.
 N_SYSTEMS, N_EXPLORE, MIN_SWEEPS, MORE_SWEEPS, MANY = 8, 240, 800, 1800, 15
-# Standard deviations of the second start, in units of those of the posterior; share of
-# its covariance that is taken as independent.
+# Standard deviations of the second start, in units of those of the posterior, and
+# the fraction of the variances added to the diagonal of its covariance.
 WIDER, RIDGE = 1.3, 1e-6
-# Share of the seconds in which the first chains run.
+# Fraction of the seconds in which the first chains run.
 EXPLORE = 0.2
-# Above so many scales a posterior's covariance is not learned from these chains.
+# With more scales these chains are too short to estimate a covariance.
 MAX_SCALES = 100
-# Numbers that a run may touch: somewhat more than a minute.
+# Elements that a run may process: somewhat more than a minute.
 MAX_WORK = 1e10
 # Rungs of a ladder times leapfrog steps, and sweeps besides those of the run.
 TYPICAL, OTHER_SWEEPS = 25 * 7, N_EXPLORE + 260
@@ -106,7 +106,7 @@ def _in_parameters(
 ) -> TemperedSides:
     """Sides with chains of a target's own parameters, and their R-hat."""
     below = in_parameters(target, lifted, sides.draws.chains)
-    # Scales that the data say nothing of mix slowly, and are no part of the model.
+    # Scales without information in the data mix slowly, and are no part of the model.
     values = invariants(target, below.theta.flatten(0, 1))
     values = values.reshape(*below.log_joint.shape, -1)
     rhat = max(below.rhat, disagreement(values))

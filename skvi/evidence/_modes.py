@@ -23,8 +23,8 @@ from skvi.targets import SupervisedTarget, Target
 
 __all__ = ["Modes"]
 
-# Up to so many parameters that a peak can hide get a component for each of their
-# subsets.
+# Up to this number of parameters that a peak can hide, each subset of them gets a
+# component.
 MAX_SUBSETS = 3
 # A prior wider than this many standard deviations of the likelihood has no peak there.
 SPIKE = 3.0

@@ -26,9 +26,9 @@ __all__ = ["near_normal_sides"]
 
 # Largest weight of the pilot draws, in means: chains forget at a rate of one over it.
 MAX_RATIO = 8.0
-# What may be left of a start when draws begin to count, and the fewest steps to that.
+# Burn-in: probability that a start is not forgotten at its end, and fewest steps.
 FORGOTTEN, LEAST_FORGET = 0.005, 4
-# Iterations that are kept although the clock has run out.
+# Iterations that are kept even if the time is over.
 LEAST_KEPT = 10
 
 
@@ -129,7 +129,7 @@ class IndependenceChains:
         self.theta, self.value = starts, target.log_joint_batched(starts)
 
     def run(self, n_iter: int, deadline: float = math.inf) -> Chains:
-        """Offer so many draws to every chain; see `HamiltonianChains.run`."""
+        """Offer one draw per iteration to every chain; see `HamiltonianChains.run`."""
         theta, value, n_accepted, size = [], [], 0, len(self.theta)
         for i in range(n_iter):
             offered = draw_weighted(self.target, self.proposal, size, self.generator)

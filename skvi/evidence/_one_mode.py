@@ -37,7 +37,7 @@ MIN_ROWS = 1000
 MANY, FEW, PER_PARAMETER = 100, 20, 10
 # Widths of the normals above such proposals.
 WIDTHS = (1.0, 0.97, 0.93, 0.88)
-# A prior that is not log-concave matters up to so many parameters of linear models.
+# A prior that is not log-concave matters for linear models up to this size.
 MAX_PARAMS = 30
 # Draws of chains per parameter required to estimate a full covariance.
 DRAWS_PER_PARAMETER = 10

@@ -70,7 +70,7 @@ def _usable(posterior: Posterior) -> MixtureOverScales | None:
 
 
 def _fitted(target: SupervisedTarget) -> MixtureOverScales | None:
-    """A mixture of full rank."""
+    """A mixture of full rank that is fitted here; None if the solver cannot."""
     start = FullRankNormal().build(target.layout).to(target.hyper.device)
     problem = Problem(target, ELBO(), KL(), start, None)
     if NaturalGradient.missing(problem):
@@ -85,7 +85,7 @@ def _fitted(target: SupervisedTarget) -> MixtureOverScales | None:
 def _slope(
     target: SupervisedTarget, normal: NormalForm, log_scale: float
 ) -> torch.Tensor:
-    """Of the log density of the log scale, at a fit there: the envelope theorem."""
+    """Slope of the log density of the log scale at a fit, by the envelope theorem."""
     weights = target.prior.scale_weights()
     squares = weights @ (normal.mean.square() + normal.variance)
     size = int((weights > 0).sum())
@@ -93,7 +93,7 @@ def _slope(
 
 
 def unit(lifted: UnknownScaleTarget) -> NormalForm:
-    """The normal that the lifted posterior is near."""
+    """N(0, I), which is near the lifted posterior."""
     like, size = lifted.nodes, lifted.layout.size
     return NormalForm(like.new_zeros(size), like.new_ones(size))
 
@@ -104,7 +104,7 @@ class NearLifted(OneMode):
     least_block = 64
 
     def jumps(self, target: Target) -> bool:
-        """Between scales."""
+        """Always, so that chains move between scales."""
         return True
 
     def variance(self, pilot: WeightedDraws) -> float:

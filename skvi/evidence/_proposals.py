@@ -43,7 +43,7 @@ MAX_CORRELATION = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What all samplers of a run share; see `HamiltonianChains`."""
+    """Arguments that all samplers of a run have in common; see `HamiltonianChains`."""
 
     target: Target
     generator: torch.Generator
@@ -71,7 +71,7 @@ class Setting:
         starts: torch.Tensor,
         normal: NormalForm,
     ) -> "Explored":
-        """Chains that use a proposal to jump; whitened by its moments, if they are."""
+        """Chains with a proposal as jump, whitened by its moments, else by `normal`."""
         near = pilot.moments() or normal
         return Explored(proposal, pilot, self.chains(starts, near, proposal))
 
@@ -130,7 +130,7 @@ class ProposalFamily(ABC):
 
     @abstractmethod
     def explore(self, setting: Setting, n_pilot: int) -> Explored:
-        """Fit a proposal, with so many draws, and warm up chains."""
+        """Fit a proposal, with `n_pilot` draws, and warm up chains."""
 
     @abstractmethod
     def lighter(
@@ -167,7 +167,7 @@ class ProposalFamily(ABC):
 
 
 def relative_variance(pilot: WeightedDraws) -> float:
-    """Of weights, from their effective sample size."""
+    """Relative variance of weights, from their effective sample size."""
     return len(pilot.theta) / pilot.ess - 1
 
 

@@ -43,7 +43,7 @@ DEEP, LEAST_NODES = 20.0, 3
 N_CHAINS, N_FORGET, N_ITER, MIN_RUNS = 16, 8, 100, 128
 # Target distance of each bound from log Z, in nats: a run takes milliseconds.
 DEFAULT_PRECISION = 0.08
-# Numbers that a batch of runs holds.
+# Elements that a batch of runs holds.
 BATCH_ELEMENTS = 2**24
 # Relative jitter of covariances.
 JITTER = 1e-9
@@ -227,7 +227,7 @@ def _tune(
 
 
 def _resample(log_w: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Systematic: indices of the particles that go on, (R, N), in random order last."""
+    """Systematic resampling: indices of particles, (R, N), rotated at random."""
     n_runs, n = log_w.shape
     ends = torch.softmax(log_w, 1).cumsum(1)
     line = torch.arange(n, dtype=log_w.dtype, device=log_w.device)

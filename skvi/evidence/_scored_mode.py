@@ -108,7 +108,7 @@ class ScoredMode(OneMode):
     def find(
         cls, target: Target, posterior: Posterior, normal: NormalForm
     ) -> "ScoredMode | None":
-        """For a density that is log-concave given one Gamma-distributed parameter."""
+        """The family, if a density is log-concave given one Gamma variable."""
         prior = target.reference
         if not isinstance(prior, BuiltHierarchy) or not _is_concave(target, prior):
             return None
@@ -162,7 +162,7 @@ class ScoredMode(OneMode):
         return relative_variance(pilot)
 
     def above_nearly_constant(self, chains: Chains) -> Above:
-        """Of the least variance and tail; given a small dispersion x is narrower."""
+        """Density of the least variance, in theta or in x."""
         return closest(self.lighter(chains, WIDTHS), chains)
 
 

@@ -20,7 +20,7 @@ __all__ = [
 MAX_RHAT = 1.05
 DEFAULT_PRECISION = 0.03
 MIN_DRAWS = 2**12
-# Nats from which few draws are enough.
+# Requested precision in nats from which few draws suffice.
 LOOSE, FEW_DRAWS = 0.1, 2**9
 #: Weights are nearly constant if none exceeds this multiple of their mean.
 NEARLY_CONSTANT = 2.0
@@ -48,7 +48,7 @@ def error_of(precision: float | None) -> float:
 
 
 def is_loose(precision: float | None) -> bool:
-    """Whether so little is asked for that pilot runs may be short, too."""
+    """Whether the requested precision is so low that pilot runs may be short, too."""
     return precision is not None and precision >= LOOSE
 
 

@@ -98,7 +98,7 @@ def without_bounds(
     quantity: str,
     reason: str,
 ) -> EvidenceBounds:
-    """Return nothing but the ELBO, and the reason why nothing else was tried."""
+    """Result with the ELBO only, and the reason why no bounds were computed."""
     elbo = elbo_row(lower_bound(target, posterior, generator))
     return EvidenceBounds(
         lower=-math.inf,
@@ -131,7 +131,7 @@ FROM_FIT = "and in a normal three times as wide, which need not reach other mode
 
 
 def _say_valid(target: Target) -> str:
-    """What the upper side rests on: where the chains started."""
+    """On what the validity of the upper bound depends: where the chains started."""
     if target.is_log_concave:
         return IF_MIXED + FROM_CONCAVE
     if target.has_design and target.reference.n_unknown_scales == 1:

@@ -20,8 +20,8 @@ __all__ = ["build_table", "elbo_row", "upper_exists", "upper_row"]
 # Draws of q behind the rows that are functions of its weights, and in each term of its
 # importance-weighted bounds.
 N_DRAWS, K_OF_Q = 4096, 16
-# Numbers that their evaluation may touch for each draw behind the lower bound, and
-# the fewest draws nevertheless: no more than that has, but for errors of errors.
+# Elements that their evaluation may process for each draw behind the lower bound; at
+# least LEAST_DRAWS, or as many as the lower bound has, but not below FEWEST.
 NUMBERS_PER_DRAW, LEAST_DRAWS, FEWEST = 2**15, 512, 128
 EXPECTED = "a bound in expectation"
 IF_EXACT = "a bound in expectation, if chains are exact"

@@ -35,9 +35,9 @@ __all__ = ["MIN_TRIPS", "N_FITTED", "N_SYSTEMS", "TemperedSides", "tempered_side
 
 # Systems of chains, sweeps of their warm-up, of the pilot run, and of the run itself.
 N_SYSTEMS, N_WARMUP, N_PILOT, MIN_SWEEPS, MAX_SWEEPS = 16, 200, 60, 200, 3000
-# A run whose chains disagree is continued if this many times its sweeps should do.
+# A run whose chains disagree goes on if this multiple of its sweeps should suffice.
 LONGER = 4
-# Least number of ways of each system from the prior to the posterior.
+# Least number of round trips per system.
 MIN_TRIPS = 1
 LEAST_SWEEPS = 20
 # Systems whose chain of the target starts at a draw of the fitted posterior.

@@ -21,7 +21,7 @@ MAX_STEP = 1.0
 # Maximum of leapfrog steps of a trajectory: few if this fraction of jumps is accepted.
 MOST_STEPS, FEW_STEPS, GOOD_JUMPS = 64, 4, 0.2
 SHORT_STEPS = (1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.3, 1.0, 1.0, 1.0, 0.1)
-# Iterations that are kept however late it is.
+# Iterations that are kept even after the deadline.
 LEAST_KEPT = 20
 MAX_RANKED = 2**23
 # In the warm-up also for starts so far out that the gradient alone carries a chain
@@ -41,7 +41,7 @@ class Chains:
     def rhat(self) -> float:
         """Largest split-R-hat of parameters and log density; see `disagreement`."""
         n_chains, n_iter, size = self.theta.shape
-        # Ranks of so many numbers take a second.
+        # Ranks of more numbers would take a second.
         thin = math.ceil(n_chains * n_iter * (size + 1) / MAX_RANKED)
         thin = max(1, min(thin, n_iter // LEAST_KEPT))
         theta, log_joint = self.theta[:, ::thin], self.log_joint[:, ::thin]

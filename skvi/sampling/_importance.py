@@ -125,7 +125,7 @@ def _in_batches(
     generator: torch.Generator,
     deadline: float,
 ) -> WeightedDraws:
-    """Draw until the clock says so, whatever the weights are."""
+    """Draw in batches until the deadline, whatever the weights are."""
     parts: list[WeightedDraws] = []
     for start in range(0, n_draws, BATCH):
         if parts and time.monotonic() > deadline:

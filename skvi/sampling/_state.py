@@ -12,7 +12,7 @@ from skvi.utils._random import rand, randn
 
 __all__ = ["Report", "State", "silent"]
 
-#: Told what is going on, and which fraction of it is done.
+#: Takes a description of the current step, and its completed fraction.
 Report = Callable[[str, float], object]
 
 

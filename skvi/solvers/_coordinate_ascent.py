@@ -184,7 +184,7 @@ def _is_conjugate(posterior: Posterior) -> bool:
 
 
 def _has_updates(names: tuple[str, ...], part: Posterior) -> bool:
-    """Whether it is Gamma for a single block, or a factorized or full-rank normal."""
+    """Whether a part is Gamma for a single block, or a normal without a factor."""
     normal = part.as_normal()
     if normal is None:
         return part.as_gamma() is not None and len(names) == 1

@@ -109,7 +109,7 @@ class GammaSteps:
         return posterior.with_parts(parts)
 
     def _coef(self) -> GammaForm:
-        """Closed form."""
+        """Best Gamma distributions of the coefficients' precisions, in closed form."""
         normal = self.normal
         shape, _ = self.gamma("coef_precision")
         gamma = self.target.prior.gammas["coef_precision"]
@@ -213,7 +213,7 @@ class AveragedLoss(Movable):
         return all(self.loss.is_convex(bound) for bound in self.bound)
 
     def tail_curvature(self, likelihood: Likelihood) -> None:
-        """Unknown."""
+        """None: it is not known."""
 
 
 def _gamma_of(shape: np.ndarray, rate: np.ndarray) -> GammaForm:

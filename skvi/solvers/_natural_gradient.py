@@ -36,16 +36,16 @@ __all__ = ["NaturalGradient"]
 # KL to a normal, of a known or an unknown scale, they only cost more.
 MAX_REJECTIONS, MAX_NATURAL = 3, 25
 MAX_REJECTIONS_KL, MAX_NATURAL_KL = 50, 75
-# Least share of the precision's step where whole ones overshoot, and how it grows.
+# Least fraction of the precision's step where full ones overshoot, and its growth.
 LEAST_SHARE, GROWTH = 0.3, 1.1
 # This many nats from the optimum a full step of the precision overshoots.
 FAR, FAR_SHARE = 1.0, 0.8
 # Below about this many nats of skewness the curvature at the mode is as good a start.
 NEGLIGIBLE = 0.1
-# Above so many, steps of mean and precision at once overshoot: with a known scale, and
-# with an unknown one.
+# Above this skewness joint steps of mean and precision overshoot: with a known scale,
+# and with an unknown one.
 LARGE, LARGE_WITH_SCALE = 30.0, 1.0
-# Gap to reach as a share of the error of the quadrature.
+# Gap to reach as a fraction of the error of the quadrature.
 RESOLVED = 0.25
 # In the space of the rows: steps whose gain is extrapolated, and after which the metric
 # of the acceleration is that of the present point.

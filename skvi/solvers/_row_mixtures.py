@@ -56,7 +56,7 @@ class _Covariance(NamedTuple):
         return own + 2 * mixed.sum() + self.signs @ inner.square() @ self.signs
 
     def bilinear(self, weights: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """The same with different weights on both sides."""
+        """``weights' C other``, with C as in `squared`."""
         return 0.25 * (self.squared(weights + other) - self.squared(weights - other))
 
 

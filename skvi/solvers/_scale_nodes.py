@@ -33,7 +33,7 @@ FALL, MAX_NODES, SIGNS = 5.0, 32, (-1, 1)
 # Nats that the fit which finds the middle may leave, and likely nodes, in tolerances
 # (0.03 and 0.001 nats by default); and most iterations of a node.
 ROUGH, NODE_TOL, MAX_ITER = 3000.0, 100.0, 50
-# Probability of scales at which a fit may end early without a word.
+# Probability of scales whose fits may end early without a warning.
 MOST_LOST = 0.05
 
 
@@ -93,13 +93,13 @@ class OverScales(Solver):
         return self.inner.name
 
     def needs_start(self, problem: Problem) -> bool:  # type: ignore[override]
-        """That of the solver at each scale; see `Solver`."""
+        """As the solver at each scale; see `Solver`."""
         return self.inner.needs_start(problem)
 
     def count_iterations(  # type: ignore[override]
         self, problem: Problem, options: SolverOptions
     ) -> int:
-        """That of the solver at each scale; see `Solver`."""
+        """As the solver at each scale; see `Solver`."""
         return self.inner.count_iterations(problem, options)
 
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
@@ -184,7 +184,7 @@ class _Nodes:
         return _Node(log_scale, found.posterior, value, slope, error, gap, done)
 
     def _curvature(self, node: _Node) -> float:
-        """Of minus the log of the integrand, as if the losses were quadratic."""
+        """Curvature of minus the log integrand, as if the losses were quadratic."""
         normal, precision = node.normal, math.exp(-2 * node.log_scale)
         squares = float(self.weights @ (normal.mean.square() + normal.variance))
         moved = precision * shrinkage(self.weights, normal)
@@ -253,7 +253,7 @@ def _alone(state: State) -> State:
 
 
 def _joined(problem: Problem, first: Solution, nodes: list[_Node]) -> Solution:
-    """Solution of the whole."""
+    """Solution with the mixture over all nodes."""
     weight = float(cast(float, problem.divergence.kl_weight))
     values = nodes[0].normal.mean.new_tensor([node.value for node in nodes])
     step = (nodes[-1].log_scale - nodes[0].log_scale) / (len(nodes) - 1)

@@ -106,7 +106,7 @@ def alternate_with_scale(
     mean: torch.Tensor,
     precision: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`alternate` mean, precision and an unknown scale: modes give a wrong one."""
+    """`alternate` mean, precision and an unknown scale, which modes misjudge."""
     if target.prior.n_unknown_scales != 1:
         return alternate(target, prior, mean, precision)
     weights = target.prior.scale_weights()

@@ -26,7 +26,7 @@ COARSE_TOLERANCE = 0.2
 def missing_for_expectations(
     problem: Problem, kinds: tuple[str, ...] = ("expectation",)
 ) -> str:
-    """Say why an objective is not one of these kinds without draws; empty if it is."""
+    """Why an objective is not one of these kinds without draws; empty if it is."""
     if problem.objective.kind not in kinds:
         return (
             f"it minimizes expectations under q, and {problem.objective!r} is not one"
@@ -39,7 +39,7 @@ def missing_for_expectations(
 def missing_for_quadrature(
     problem: Problem, may_learn: bool = False, takes_low_rank: bool = True
 ) -> str:
-    """Say why a problem is not an integral over the rows' f; empty if it is.
+    """Why a problem is not an integral over the rows' f; empty if it is.
 
     With `may_learn` the caller handles hyperparameters to learn. Steps of a precision
     are impossible for a low rank.

@@ -30,7 +30,7 @@ class FreeEnergy:
         self.loss, self.alpha = loss, alpha
 
     def is_convex(self, likelihood: Any) -> bool:
-        """Not known."""
+        """False: it is not known."""
         return False
 
     def reduce(

@@ -94,7 +94,7 @@ class ConjugateForm(Movable):
 
     @property
     def noise_shape(self) -> float:
-        """Shape of that Gamma distribution."""
+        """Shape of the Gamma distribution in `noise_at_ratio`."""
         nodes = (self.noise.hyperprior, self.coef.hyperprior)
         return 0.5 * self.data.n + sum(g.shape for g in nodes if g is not None)
 

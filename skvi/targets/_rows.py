@@ -365,7 +365,7 @@ class SupervisedRows(Target):
     def _scaled_up(
         self, losses: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
-        """The same, from the weights of these rows."""
+        """As `_total`, given the weights of these rows."""
         total = weighted_sum(losses, weight)
         return total * (len(self.rows) / losses.shape[1])
 

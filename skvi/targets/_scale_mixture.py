@@ -16,7 +16,7 @@ from skvi.utils._log_space import LOG_2PI
 
 __all__ = ["ScaleMixtureTarget", "mixture_of"]
 
-# Logs of squared scales times what the data know: beyond, nothing changes any more.
+# Limit of logs of squared scales times precisions: beyond, results are constant.
 MAX_LOG = 600.0
 # Standard deviations of what has no scale of its own, in units of those near the fit.
 WIDER = 2.0

@@ -17,7 +17,7 @@ __all__ = ["UnknownScaleTarget"]
 
 # Standard deviations of starts of chains, in units of those of the posterior.
 WIDE, WIDE_SCORE = 3.0, 1.5
-# Of directions that the data say nothing of.
+# Seed of the directions that are not in the row space.
 SEED = 0
 
 

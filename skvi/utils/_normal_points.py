@@ -122,7 +122,7 @@ def _one_node(
 
 
 def _level(std: torch.Tensor) -> torch.Tensor:
-    """0 without variance, then one for each Gauss-Hermite rule, then half octaves."""
+    """Index of the rule: 0 without variance, Gauss-Hermite rules, then half octaves."""
     edges = std.new_tensor([limit for _, limit in _HERMITE])
     low = torch.bucketize(std, edges) + 1
     octaves = torch.ceil(2 * torch.log2(std.clamp(min=1e-9) / edges[-1]))

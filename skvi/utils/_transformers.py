@@ -113,7 +113,7 @@ def _uses_y(transformer: Any) -> bool:
 
 
 def _scores(transformer: Any) -> bool:
-    """Whether it chooses by scores, as searches do."""
+    """Whether a transformer chooses by scores, as searches do."""
     get_params = getattr(transformer, "get_params", None)
     return get_params is not None and "scoring" in get_params(deep=False)
 
