@@ -1,7 +1,7 @@
 """The curvature of the objective in the mean, and roots of its inverse.
 
-Three forms of ``A' H A + diag(prior precision)``: a matrix, its dual in the space of
-the rows, and, if both are too large, products with a few leading directions.
+Two forms of ``A' H A + diag(prior precision)``: a matrix, and, if that is too large,
+products with a few leading directions.
 """
 
 import torch
@@ -21,9 +21,8 @@ __all__ = [
 
 # Above this number of parameters their matrix is too large (300 MB).
 MAX_DENSE = 6000
-# Above this number of rows, or of elements of X, the dual is too expensive.
-MAX_DUAL_ROWS, MAX_DUAL_ELEMENTS = 2500, 2**27
-DUAL_BLOCK = 256
+# Rows of a covariance of f that are found at once.
+ROWS_AT_ONCE = 256
 # Products of a block Krylov space.
 KRYLOV_DEPTH = 6
 
@@ -36,13 +35,10 @@ def curvature_of(
     h: second derivatives of the losses in f, positive semi-definite, (n,) or (n, K, K);
     precision (P,) of a normal prior; rank of the posterior: 0 if factorized, P if full.
     """
-    size, n_rows = len(precision), len(h)
-    if size <= DENSE_LIMIT or rank == size:
-        return _Dense(target, h, precision)
-    affordable = n_rows * size <= MAX_DUAL_ELEMENTS and n_rows <= MAX_DUAL_ROWS
-    if h.ndim == 1 and affordable and n_rows < size:
-        return _Dual(target, h, precision)
-    if size <= MAX_DENSE:
+    size, n_values = len(precision), len(h) * (h.shape[1] if h.ndim > 1 else 1)
+    # With fewer values of f than parameters the prior alone decides most directions.
+    limit = MAX_DENSE if n_values >= size else DENSE_LIMIT
+    if size <= limit or rank == size:
         return _Dense(target, h, precision)
     return _Products(target, h, precision, rank)
 
@@ -115,35 +111,6 @@ class _Dense(Curvature):
         return values[:rank], vectors[:, :rank]
 
 
-class _Dual(Curvature):
-    """With s = precision^-1/2 and G = H^1/2 A s, the root is ``s (I + G'G)^-1/2``."""
-
-    def __init__(
-        self, target: SupervisedTarget, h: torch.Tensor, precision: torch.Tensor
-    ) -> None:
-        super().__init__(target, h, precision)
-        self.diagonal = target.predictor.gram_diagonal(target.X, h) + precision
-        self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]
-        dual = kernel_of_rows(target, 1 / precision).mul_(self.w * self.w.T)
-        self.values, self.vectors = torch.linalg.eigh(dual)
-        self.values.clamp_(min=0)
-        # (1 - 1 / sqrt(1 + k)) / k, without cancellation.
-        root = (1 + self.values).sqrt()
-        self.shrink = (1 / (root * (1 + root)))[:, None]
-
-    def _half(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Multiply by (I + G'G)^-1/2."""
-        f = self.vectors.T @ (self.w * _project(self.target, self.s * matrix))
-        f = self.w * (self.vectors @ (self.shrink * f))
-        return matrix - self.s * _pull_back(self.target, f)
-
-    def root(self, matrix: torch.Tensor) -> torch.Tensor:
-        return self.s * self._half(matrix)
-
-    def root_transposed(self, matrix: torch.Tensor) -> torch.Tensor:
-        return self._half(self.s * matrix)
-
-
 class _Products(Curvature):
     """The root is that of the low-rank covariance along the soft directions."""
 
@@ -181,8 +148,8 @@ def kernel_of_rows(target: SupervisedTarget, variance: torch.Tensor) -> torch.Te
     """Covariance of f, (n, n), for independent coordinates of theta, variances (P,)."""
     predictor, X, n_rows = target.predictor, target.X, target.n_rows
     out = variance.new_empty(n_rows, n_rows)
-    for start in range(0, n_rows, DUAL_BLOCK):
-        rows = slice(start, start + DUAL_BLOCK)
+    for start in range(0, n_rows, ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
         part = X[rows]
         identity = torch.eye(len(part), dtype=variance.dtype, device=variance.device)
         A = predictor.pull_back_draws(part, identity)  # rows of A

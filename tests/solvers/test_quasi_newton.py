@@ -27,7 +27,7 @@ from skvi.predictors import LinearPredictor
 from skvi.priors import Laplace, Normal
 from skvi.solvers import NaturalGradient, QuasiNewton, SolverOptions
 from skvi.solvers import Problem as SolverProblem
-from skvi.solvers._curvature import _Dense, _Dual, _Products, curvature_of
+from skvi.solvers._curvature import _Dense, _Products, curvature_of
 from skvi.solvers._lbfgs import LBFGS
 from skvi.solvers._quasi_newton_solver import _Run
 from skvi.targets import SupervisedTarget
@@ -295,9 +295,9 @@ def test_lbfgs_minimizes_beside_a_wall(wall):
 
 
 def test_forms_of_the_curvature():
-    """The dual and the matrix are the same operator; products are exact for rank P.
+    """Both are the matrix and a root of its inverse; products for rank P.
 
-    Wrong variants: the dual without the square root of H; shrink with 1/k alone.
+    Wrong variant: the root of products stretched by the eigenvalues, without roots.
     """
     X, rng = features(12, 20)
     predictor = LinearPredictor(20)
@@ -311,8 +311,7 @@ def test_forms_of_the_curvature():
     A = torch.cat([X, torch.ones(12, 1).double()], 1)
     matrix = A.T @ (h[:, None] * A) + torch.diag(precision)
     identity = torch.eye(21).double()
-    forms = [_Dense(target, h, precision), _Dual(target, h, precision)]
-    forms.append(_Products(target, h, precision, 21))
+    forms = [_Dense(target, h, precision), _Products(target, h, precision, 21)]
     for form in forms:
         torch.testing.assert_close(form.times(identity), matrix)
         torch.testing.assert_close(form.diagonal, matrix.diagonal())
@@ -320,39 +319,43 @@ def test_forms_of_the_curvature():
         torch.testing.assert_close(form.root_transposed(identity), root.T)
         torch.testing.assert_close(root @ root.T, torch.linalg.inv(matrix))
     d = matrix.diagonal().rsqrt()
-    expected = torch.linalg.eigvalsh(d[:, None] * matrix * d)[:3]
-    for form in forms[:2]:
-        values, vectors = form.soft_directions(3)
+    expected = torch.linalg.eigvalsh(d[:, None] * matrix * d)
+    for form in forms:
+        values, vectors = form.soft_directions(21)
         torch.testing.assert_close(values, expected, rtol=1e-2, atol=1e-6)
         quotients = (vectors * (d[:, None] * matrix * d @ vectors)).sum(0)
         torch.testing.assert_close(quotients, values)
 
 
-@pytest.mark.parametrize("form", ["dual", "dense", "products"])
-def test_large_problems_find_the_same(form, monkeypatch):
-    """More features than rows, with the curvature in either form for large ones."""
+def test_products_alone_find_the_same(monkeypatch):
+    """More features than rows, too many for a matrix; wrong variant: no products."""
     X, y = synthetic_data("wide")
     expected = fit(X, y, LowRankNormal(5))
+    kinds = []
     monkeypatch.setattr("skvi.solvers._curvature.DENSE_LIMIT", 1)
-    if form != "dual":
-        monkeypatch.setattr("skvi.solvers._curvature.MAX_DUAL_ROWS", 1)
-    if form == "products":
-        monkeypatch.setattr("skvi.solvers._curvature.MAX_DENSE", 1)
-    h, ones = torch.ones(len(X)), torch.ones(61)
-    target = SupervisedTarget(
-        LinearPredictor(60),
-        GaussianLikelihood(),
-        LogLoss(),
-        Normal().build(LinearPredictor(60).layout),
-        torch.from_numpy(X),
-        torch.zeros(len(X)),
+    monkeypatch.setattr(
+        "skvi.solvers._curvature._Products.__init__",
+        lambda self, *args, made=_Products.__init__: kinds.append(made(self, *args)),
     )
-    kinds = {"dual": _Dual, "dense": _Dense, "products": _Products}
-    found = curvature_of(target, h.double(), ones.double(), 5)
-    assert type(found) is kinds[form]
     model = fit(X, y, LowRankNormal(5))
+    assert kinds
     assert model.converged_
     assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=0.05)
+
+
+@pytest.mark.parametrize("n_rows", [100, 5])
+def test_a_matrix_for_more_rows_than_columns(n_rows, monkeypatch):
+    """Wrong variant: a matrix wherever there is room for it."""
+    X, _ = features(n_rows, 20)
+    predictor = LinearPredictor(20)
+    prior = Normal().build(predictor.layout)
+    parts = GaussianLikelihood(), LogLoss(), prior
+    target = SupervisedTarget(predictor, *parts, X, torch.zeros(n_rows).double())
+    monkeypatch.setattr("skvi.solvers._curvature.DENSE_LIMIT", 10)
+    h, precision = (torch.ones(size).double() for size in (n_rows, 21))
+    assert type(curvature_of(target, h, precision, 21)) is _Dense
+    expected = _Dense if n_rows == 100 else _Products
+    assert type(curvature_of(target, h, precision, 5)) is expected
 
 
 def test_warm_start_and_too_few_iterations():

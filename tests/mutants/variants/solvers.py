@@ -293,11 +293,11 @@ VARIANTS = [
         "exp(t) left out of the derivative in the diagonal",
     ),
     _v(
-        "dual-curvature-root",
+        "products-root-without-the-root",
         "_curvature.py",
-        "self.s, self.w = precision.rsqrt()[:, None], h.sqrt()[:, None]",
-        "self.s, self.w = precision.rsqrt()[:, None], h[:, None]",
-        "the dual without the square root of H",
+        "stretch = (values.rsqrt() - 1)[:, None]",
+        "stretch = (1 / values - 1)[:, None]",
+        "the inverse of the curvature for its root",
     ),
     _v(
         "newton-gap-halved-twice",
