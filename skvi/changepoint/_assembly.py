@@ -152,15 +152,6 @@ def resolve_loss(loss: str | Loss, models: Sequence[SegmentModel]) -> Loss:
     return found
 
 
-def check_adaption(adapts: bool, loss: Loss) -> None:
-    """Raise unless there is a beta loss, whose order can be adapted."""
-    if adapts and not isinstance(loss, BetaLoss):
-        raise IncompatibleComponentsError(
-            "adapt_beta=True needs a robust run-length loss, whose order it adapts; "
-            f'run_length_loss means {loss!r}. Use loss="beta".'
-        )
-
-
 def check_losses(loss: Loss, run_length_loss: Loss) -> None:
     """Raise if the run-length loss is robust but the models are not."""
     if isinstance(run_length_loss, BetaLoss) and not isinstance(loss, BetaLoss):
@@ -255,8 +246,7 @@ def log_threshold(min_probability: float, n_parameters: int) -> float:
 class Settings:
     """Everything that a stream is made of, except its units.
 
-    `history` is the rows of a look back, `n_kept` those whose results are kept;
-    `adapts` says whether the order of the run-length loss is adapted.
+    `history` is the rows of a look back, `n_kept` those whose results are kept.
     """
 
     models: Sequence[SegmentModel]
@@ -270,7 +260,6 @@ class Settings:
     min_probability: float
     history: int
     n_kept: int
-    adapts: bool
 
     @classmethod
     def of(cls, detector: Any, n_series: int) -> "Settings":
@@ -281,7 +270,6 @@ class Settings:
             detector.run_length_loss, detector.loss, models
         )
         check_losses(loss, run_length_loss)
-        check_adaption(detector.adapt_beta, run_length_loss)
         resolve_scaling(detector.scaling, n_series)
         return cls(
             models,
@@ -295,7 +283,6 @@ class Settings:
             detector.min_probability,
             detector.history,
             detector.history,
-            detector.adapt_beta,
         )
 
     @property
@@ -320,9 +307,8 @@ class Settings:
             self.max_hypotheses,
             log_threshold(self.min_probability, n_parameters),
             max(model.order for model in self.models),
-            self.adapts,
         )
         records = Records(self.hazard, self.history, self.n_kept)
         power = power_of(self.run_length_loss)
-        judge = Judge(power, self.adapts, scaling.burn_in.noise)
+        judge = Judge(power, scaling.burn_in.noise)
         return Stream(self.models, scaling, filter_, records, judge)

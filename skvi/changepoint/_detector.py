@@ -62,9 +62,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         Loss by which rows weight the hypotheses about segments; "auto" is `loss`.
         "beta" is ``BetaLoss(1.75)``: a row far from every prediction carries almost no
         information.
-    adapt_beta : bool, default=False
-        Whether to adapt the order of the run-length loss to the stream, by one gradient
-        step per row on the absolute error of prediction. Needs a beta loss.
     divergence : {"kl"} or KL, default="kl"
         ``KL(weight=w)`` gives each row the weight 1/w in learning parameters.
     model_prior : array-like of shape (n_models,), default=None
@@ -118,8 +115,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         The same after every row.
     predictions_, prediction_stds_ : ndarray of shape (n_samples, n_series)
         Prediction of every row from the rows before it.
-    run_length_beta_ : float
-        Current order of `run_length_loss_`, adapted if requested; 1 is the log loss.
     log_densities_ : ndarray of shape (n_samples,)
         Predictive log density of every row, given the rows before it, in nats.
     log_evidence_ : float
@@ -207,7 +202,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         "hazard": [Interval(Real, 1, None, closed="neither"), Hazard],
         "loss": [StrOptions({"log", "beta"}), LogLoss, BetaLoss],
         "run_length_loss": [StrOptions({"auto", "log", "beta"}), LogLoss, BetaLoss],
-        "adapt_beta": ["boolean"],
         "divergence": [StrOptions({"kl"}), KL],
         "model_prior": ["array-like", None],
         "feature_columns": ["array-like", None],
@@ -226,7 +220,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         hazard: float | Hazard = 100.0,
         loss: str | LogLoss | BetaLoss = "log",
         run_length_loss: str | LogLoss | BetaLoss = "auto",
-        adapt_beta: bool = False,
         divergence: str | KL = "kl",
         model_prior: ArrayLike | None = None,
         feature_columns: Sequence[int | str] | None = None,
@@ -242,7 +235,6 @@ class BayesianChangepointDetector(Results, TransformerMixin, BaseEstimator):
         self.hazard = hazard
         self.loss = loss
         self.run_length_loss = run_length_loss
-        self.adapt_beta = adapt_beta
         self.divergence = divergence
         self.model_prior = model_prior
         self.feature_columns = feature_columns

@@ -40,8 +40,7 @@ class Passed:
 class Filter:
     """All hypotheses of a detector; those below `log_least` are dropped.
 
-    Rows before `first` are not scored, and only serve as the past. `tilts`: whether to
-    track derivatives of the log weights in the order of the loss.
+    Rows before `first` are not scored, and only serve as the past.
     """
 
     def __init__(
@@ -52,9 +51,8 @@ class Filter:
         max_hypotheses: int | None,
         log_least: float,
         first: int,
-        tilts: bool = False,
     ) -> None:
-        self.groups, self.hazard, self.first, self.tilts = groups, hazard, first, tilts
+        self.groups, self.hazard, self.first = groups, hazard, first
         self.model_prior = model_prior
         with np.errstate(divide="ignore"):
             self.log_prior = np.log(model_prior)
@@ -69,7 +67,7 @@ class Filter:
         self.weights = np.zeros((2, 0))
         self.log_total = 0.0
         self.n_alive = 0
-        self.tilt = self.before = np.zeros(0)
+        self.before = np.zeros(0)
         self.block = Block.empty([group.models for group in groups])
         self.t = 0
         self.settled_evidence = 0.0
@@ -134,8 +132,6 @@ class Filter:
         old = np.ones(len(block.start), bool)
         old[block.places.ravel()] = False
         weights[:, old] = self.weights[:, alive] - self.log_total
-        tilt = np.zeros(len(block.start))
-        tilt[old] = self.tilt[alive]
         # The row before the block, for the step to its first row.
         before = np.zeros(len(block.start))
         if self.n_alive:
@@ -143,7 +139,7 @@ class Filter:
         self.before = before
         self.settled_evidence += self.log_total
         self.log_total = 0.0
-        self.block, self.weights, self.tilt = block, weights, tilt
+        self.block, self.weights = block, weights
 
     # --- rows -------------------------------------------------------------------------
 
@@ -181,13 +177,11 @@ class Filter:
         found[np.arange(n)[:, None], places] = ended[:, None] * self.model_prior
         return found
 
-    def advance(
-        self, gain: np.ndarray, judged: np.ndarray, slope: np.ndarray | None = None
-    ) -> Passed:
+    def advance(self, gain: np.ndarray, judged: np.ndarray) -> Passed:
         """Let segments continue or end, and reweight them by rows within the block.
 
-        `gain`, (R, K), are log factors of probabilities, `slope` their derivatives for
-        tilts, after `branch_tilt`. Rows that are not `judged` change no probability.
+        `gain`, (R, K), are log factors of probabilities. Rows that are not `judged`
+        change no probability.
         """
         n, block = len(gain), self.block
         j = self.t - block.first
@@ -225,9 +219,6 @@ class Filter:
                 sums[i] = self._prune(p, size, after + self.log_least)
         posterior /= sums[:, None]
         predictive = self._predictive(before, posterior[:-1], ends)
-        if slope is not None:
-            self.tilt = self.tilt + slope[0]
-            self.tilt = self.tilt - posterior[0] @ self.tilt
         self.t += n
         return Passed(predictive, posterior, total)
 
@@ -275,14 +266,6 @@ class Filter:
         self.dropped_mass += lost
         self.log_total += math.log1p(-lost)
         return size * (1 - lost)
-
-    def branch_tilt(self) -> None:
-        """Derivative of the log weight of the segments that begin in the next row."""
-        before, ends = self.current(), self._hazards(1)
-        leaving = before * (ends[0] if ends.ndim else ends)
-        total = leaving.sum()
-        places = self.block.places[self.t - self.block.first]
-        self.tilt[places] = leaving @ self.tilt / total if total > 0 else 0.0
 
     def _hazards(self, n_rows: int) -> np.ndarray:
         """Probabilities that segments end before rows, (R, K); one if all are equal."""

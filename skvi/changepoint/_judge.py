@@ -9,24 +9,13 @@ from skvi.changepoint._groups import Reading
 
 __all__ = ["Judge", "Judgment", "beta_gain", "predict"]
 
-# Steps of the logarithm of beta - 1, and its range.
-STEP, LARGEST_STEP = 0.05, 0.25
-SMALLEST, LARGEST = 0.01, 1.0
-# Relative step of numerical derivatives in beta - 1.
-DIFFERENCE = 1e-4
-
 
 @dataclass(frozen=True)
 class Judgment:
-    """Log density of rows under every hypothesis, the gain, and its derivative.
-
-    Each has shape (R, K). The derivative is with respect to beta - 1, and present only
-    if beta is adapted.
-    """
+    """Log density of rows under every hypothesis, and the gain, (R, K) each."""
 
     density: np.ndarray
     gain: np.ndarray
-    slope: np.ndarray | None
 
 
 class Judge:
@@ -36,22 +25,16 @@ class Judge:
     (n_series,), has those of its densities.
     """
 
-    def __init__(self, power: float | None, adapts: bool, noise: np.ndarray) -> None:
-        self.power, self.adapts = power, adapts
+    def __init__(self, power: float | None, noise: np.ndarray) -> None:
+        self.power = power
         self.log_unit = np.log(noise)[:, None]
 
     def __call__(self, readings: Sequence[Reading], usable: np.ndarray) -> Judgment:
         """Evaluate all hypotheses on the usable values of rows, (R, n_series)."""
         density = joined([total(reading.log_density, usable) for reading in readings])
         if self.power is None:
-            return Judgment(density, density, None)
-        slope = None
-        if self.adapts:
-            step = DIFFERENCE * self.power
-            ahead = self._gain(readings, usable, self.power + step)
-            behind = self._gain(readings, usable, self.power - step)
-            slope = (ahead - behind) / (2 * step)
-        return Judgment(density, self._gain(readings, usable, self.power), slope)
+            return Judgment(density, density)
+        return Judgment(density, self._gain(readings, usable, self.power))
 
     def _gain(
         self, readings: Sequence[Reading], usable: np.ndarray, power: float
@@ -62,27 +45,6 @@ class Judge:
             gain = beta_gain(power, reading.log_density + self.log_unit, integral)
             found.append(total(gain - self.log_unit, usable))
         return joined(found)
-
-    def adapt(
-        self,
-        weight: np.ndarray,
-        tilt: np.ndarray,
-        means: np.ndarray,
-        values: np.ndarray,
-        usable: np.ndarray,
-    ) -> None:
-        """Take a gradient step on the absolute error of the prediction of a row.
-
-        Takes the weights of hypotheses and their relative derivatives, (K,), their
-        predictions, (n_series, K), and the row, (n_series,).
-        """
-        if self.power is None or not usable.any():
-            return
-        mean = means @ weight
-        slope = (means - mean[:, None]) @ (weight * tilt)
-        gradient = self.power * (np.sign(mean - values) * slope)[usable].sum()
-        step = np.clip(STEP * gradient, -LARGEST_STEP, LARGEST_STEP)
-        self.power = float(np.clip(self.power * np.exp(-step), SMALLEST, LARGEST))
 
 
 def beta_gain(power: float, score: np.ndarray, integral: np.ndarray) -> np.ndarray:

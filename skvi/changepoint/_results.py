@@ -282,11 +282,6 @@ class Results(BaseEstimator):
         return self._stream.filter.dropped_mass
 
     @property
-    def run_length_beta_(self) -> float:
-        """Order of the loss by which hypotheses are weighted; 1 is the log loss."""
-        return 1 + (self._stream.judge.power or 0.0)
-
-    @property
     def log_densities_(self) -> np.ndarray:
         """Log density of every kept row, given the rows before it, in nats."""
         column = self._stream.records.column

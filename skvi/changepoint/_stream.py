@@ -72,13 +72,8 @@ class Stream:
             return n
         rows, usable = self._rows(values, seen, features[:n])
         readings = filter_.read(rows, usable)
-        if self.judge.adapts:
-            filter_.branch_tilt()
-            weight = filter_.predictive()
-            means = np.concatenate([r.mean[0] for r in readings], axis=-1)
-            self.judge.adapt(weight[0], filter_.tilt, means, rows.values[0], usable[0])
         judgment = self.judge(readings, usable)
-        passed = filter_.advance(judgment.gain, usable.any(1), judgment.slope)
+        passed = filter_.advance(judgment.gain, usable.any(1))
         mean, std = predict(readings, passed.predictive)
         density = self._densities(judgment, passed, usable)
         self.n_scored += usable.sum(0)
@@ -114,8 +109,6 @@ class Stream:
             return min(len(values), self.order - index)
         n = min(len(values), self.filter.make_room(), self.records.room())
         n = min(n, 1 + MOST_PAIRS // self.filter.block.probability.shape[1])
-        if self.judge.adapts:
-            return 1
         if self.order:  # missing values are predicted before the next row
             missing = ~np.isfinite(values[:n]).all(1)
             n = int(missing.argmax()) + 1 if missing.any() else n

@@ -34,6 +34,6 @@ def state(detector):
     names = (
         "run_lengths_ run_length_posterior_ model_posterior_ log_evidence_ "
         "change_probability_ predictions_ prediction_stds_ log_densities_ "
-        "changepoints_ labels_ dropped_mass_ run_length_beta_"
+        "changepoints_ labels_ dropped_mass_"
     )
     return {name: getattr(detector, name) for name in names.split()}

@@ -68,7 +68,7 @@ KINDS = {
         [Regression(2), Regression(1, across=True), Regression()], burn_in=50
     ),
     "robust": BayesianChangepointDetector(
-        Regression(1), loss="beta", adapt_beta=True, burn_in=20, max_hypotheses=8
+        Regression(1), loss="beta", burn_in=20, max_hypotheses=8
     ),
 }
 

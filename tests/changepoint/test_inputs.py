@@ -128,7 +128,6 @@ def test_wrong_shapes_in_mid_stream():
         ({"models": "bernoulli", "loss": "beta"}, [[0.0]], "have no outliers"),
         ({"divergence": Renyi()}, [[0.0]], "'divergence' parameter"),
         ({"run_length_loss": "beta"}, [[0.0]], "robust loss"),
-        ({"adapt_beta": True}, [[0.0]], "adapt_beta"),
         ({"feature_columns": [0]}, [[0.0]], "every column"),
         ({"feature_columns": [1]}, [[0.0]], "numbered from 0"),
         ({"feature_columns": ["a"]}, [[0.0]], "not a column"),

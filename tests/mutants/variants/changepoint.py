@@ -139,13 +139,6 @@ VARIANTS = [
         "predictions of known noise that have seen the row",
     ),
     _v(
-        "changepoint-new-tilt",
-        "_stream.py",
-        "            filter_.branch_tilt()\n",
-        "",
-        "the order adapts without the slope of the segments that begin",
-    ),
-    _v(
         "changepoint-missing",
         "_stream.py",
         "usable = usable & model.usable(windows[:, : model.order + 1], features)",
