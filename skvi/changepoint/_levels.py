@@ -4,6 +4,7 @@ The sufficient statistics of a segment are cumulative sums over its rows, so tha
 window of rows is read by a few operations on arrays of rows times hypotheses.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from skvi.changepoint._conjugate import noise_of
 from skvi.changepoint._groups import Group, Reading
 from skvi.changepoint._rows import BurnIn, State, Window
-from skvi.changepoint._student import GammaRatios
+from skvi.changepoint._student import log_gamma_ratio
 from skvi.changepoint.base import RegressionModel
 
 __all__ = ["LevelGroup"]
@@ -40,7 +41,6 @@ class LevelGroup(Group):
         # Prior weight of the level, in rows: (n_models, n_series).
         self.precision = (self.noise / scale) ** 2
         self.shapes = np.array([model.noise_df / 2 for model in models])
-        self.ratios = GammaRatios(self.shapes, temper / 2)
 
     def prior(self) -> State:
         """See `Group.prior`."""
@@ -101,18 +101,20 @@ class LevelGroup(Group):
         member: np.ndarray,
         n_rows: np.ndarray,
     ) -> Reading:
-        """Student's t densities, with gamma functions from a table.
+        """Student's t densities.
 
         `half` are half the squared errors and `width` 1 + the variance of the level, in
         units of that of the noise; both are overwritten.
         """
         shape = n_rows * (0.5 * self.temper)
-        shape += self.shapes[member] + 0.5
+        shape += self.shapes[member]
+        density = log_gamma_ratio(shape)
+        density -= 0.5 * math.log(2 * math.pi)
+        shape += 0.5
         width *= rate
         half /= width
         np.log1p(half, out=half)
         half *= shape
-        density = self.ratios(member, n_rows)
         density -= half
         np.log(width, out=half)
         half *= 0.5

@@ -5,11 +5,10 @@ import math
 import numpy as np
 from scipy.special import betaln, gammaln
 
-__all__ = ["GammaRatios", "log_gamma_ratio", "log_power_integral", "log_student"]
+__all__ = ["log_gamma_ratio", "log_power_integral", "log_student"]
 
 # From here on five terms of the asymptotic series are exact to rounding.
 LARGE = 32.0
-LONGEST_TABLE = 2**15
 
 
 def log_gamma_ratio(shape: np.ndarray) -> np.ndarray:
@@ -23,41 +22,6 @@ def log_gamma_ratio(shape: np.ndarray) -> np.ndarray:
         s = shape[small]
         found[small] = gammaln(s + 0.5) - gammaln(s)
     return found
-
-
-class GammaRatios:
-    """Table of `log_gamma_ratio` - log(2 pi) / 2 for shapes first, first + step, ...
-
-    These are the normalizing constants of Student's t; `first` has shape (n_models,).
-    """
-
-    def __init__(self, first: np.ndarray, step: float) -> None:
-        self.first, self.step = first[:, None], step
-        self.table = np.zeros((len(first), 0))
-
-    def __call__(self, model: np.ndarray, count: np.ndarray) -> np.ndarray:
-        """Look up models, (K,), after the given steps, (R, ..., K), increasing in R."""
-        top = int(count[-1].max()) + 1
-        if top > self.table.shape[1]:
-            size = min(max(top, 2 * self.table.shape[1], 128), LONGEST_TABLE)
-            self.table = constant(self.first + self.step * np.arange(size))
-        size = self.table.shape[1]
-        place = count.astype(np.intp)
-        if top > size:
-            np.minimum(place, size - 1, out=place)
-        if len(self.table) > 1:
-            place += model * size
-        found = self.table.ravel()[place]
-        if top > size:
-            far = count >= size
-            first = np.broadcast_to(self.first[model, 0], far.shape)
-            found[far] = constant(first[far] + self.step * count[far])
-        return found
-
-
-def constant(shape: np.ndarray) -> np.ndarray:
-    """Log of the normalizing constant, without the scale."""
-    return log_gamma_ratio(shape) - 0.5 * math.log(2 * math.pi)
 
 
 def log_student(

@@ -125,13 +125,6 @@ VARIANTS = [
         "segments that begin and end in one block count for nothing in a look back",
     ),
     _v(
-        "changepoint-table-end",
-        "_student.py",
-        "found[far] = constant(first[far] + self.step * count[far])",
-        "found[far] = constant(first[far] + self.step * size)",
-        "the constant of long segments stays that of the end of the table",
-    ),
-    _v(
         "changepoint-moments-alias",
         "_groups.py",
         "mean, variance = map(np.array, self.model.moments(state, row))",
