@@ -17,8 +17,8 @@ __all__ = ["Checkpoint", "CheckpointFile", "Tree"]
 #: Dictionaries with names as keys, lists, numbers, texts, None, and tensors.
 Tree = Any
 
-# Version of the layout of the file.
-FORMAT = 1
+# Version of the layout of the file: another one for every change of what is stored.
+FORMAT = 2
 # The entry with everything except tensors, which it refers to by their entries.
 HEADER, TENSOR = "header", "tensor"
 

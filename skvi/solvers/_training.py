@@ -88,9 +88,14 @@ class Training(Resumable):
         return math.ceil(self.problem.target.n_rows / self.steps)
 
     @property
-    def n_terms(self) -> int:
-        """Number of rows and parameters: what nats are compared with."""
-        return self.problem.target.n_rows + self.problem.target.layout.size
+    def n_terms(self) -> float:
+        """Number of rows and parameters: what nats are compared with.
+
+        A row counts as often as its weight says.
+        """
+        target = self.problem.target
+        n_rows = target.total_weight if target.has_pointwise else target.n_rows
+        return n_rows + target.layout.size
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
