@@ -51,7 +51,9 @@ def test_the_layout_has_a_number(tmp_path):
             for name in place.split("."):
                 part = part.get(name, {})
             found.setdefault(place, set()).update(part)
-    assert found == {place: set(text.split()) for place, text in LAYOUTS[FORMAT].items()}
+    assert found == {
+        place: set(text.split()) for place, text in LAYOUTS[FORMAT].items()
+    }
 
 
 def test_a_file_of_the_first_layout_is_refused(tmp_path):
