@@ -146,8 +146,7 @@ def _refine(
 ) -> tuple[AnnealedPath, float, float]:
     """Divide the path until its log weights vary little, or it costs too much.
 
-    The least number of paths must fit into what the clock leaves. Returns the path, the
-    variance, and the seconds per path.
+    Returns the path, the variance, and seconds per path; `most` paths must be possible.
     """
     n_back = sampler.pilot.theta.shape[1]
     starts = sampler.pilot.theta[:, [n_back // 2, -1]].flatten(0, 1)

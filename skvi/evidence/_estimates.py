@@ -49,9 +49,8 @@ def forward_bound(log_weights: torch.Tensor, k: int) -> Estimate:
 def missing_distance(signed: torch.Tensor, k: int, error: float) -> float:
     """Nats that a bound of blocks of K draws is short of two errors from log Z.
 
-    The bias is smaller if few weights are enough, or blocks exceed `block_size`. 1 / n
-    is added for small weights that n draws have not shown. `signed` are log weights, or
-    their negatives for the upper side.
+    1 / n is added for small weights that n draws have not shown. `signed` are log
+    weights, or for the upper side their negatives.
     """
     signed = signed.flatten()
     blocks = log_mean_exp(signed[: len(signed) // k * k].reshape(-1, k))

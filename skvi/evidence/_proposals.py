@@ -108,8 +108,7 @@ class Above:
 class ProposalFamily(ABC):
     """Densities near a posterior, of heavier tails and of lighter ones.
 
-    `least_draws` are for a lower bound; `least_block`, per estimate of one, applies if
-    there are 16 times as many draws.
+    `least_draws` and `least_block` are for a lower bound and for each estimate of it.
     """
 
     normal: NormalForm
@@ -184,8 +183,7 @@ def closest(
 ) -> Above:
     """The density r whose ratio r/p varies least under the posterior.
 
-    Narrower versions are tried as well: a Student-t r has an infinite variance where p
-    has the tails of a normal.
+    Narrower versions are tried, too: r must not have heavier tails than the posterior.
     """
     best, least = None, math.inf
     for trial in trials:

@@ -41,8 +41,7 @@ def with_remedy(reasons: list[str], helps: str) -> str:
 def remedy(target: Target, is_cut: bool, error: float) -> str:
     """Cause of a failure and its remedy, known from a model and its run; no full stop.
 
-    `is_cut`: time was over before the planned draws. `error`: target standard error in
-    nats, infinite if the number of draws was given.
+    `error`: target standard error in nats, infinite if the number of draws was given.
     """
     if is_cut:
         return BUDGET

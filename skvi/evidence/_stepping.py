@@ -68,9 +68,8 @@ def ladder_bridge(log_weights: torch.Tensor, betas: torch.Tensor) -> Estimate:
 def tail_shape(log_weights: torch.Tensor, betas: torch.Tensor) -> float:
     """Largest Pareto k of weights behind both bounds whose variance may be infinite.
 
-    Weights back to a beta at least half as large have a finite variance: their second
-    moment is an integral of another density of the path. Nearly constant ones are
-    skipped.
+    Left out are nearly constant weights, and those back to a beta of at least half:
+    their second moment is an integral of another density of the path.
     """
     worst = -math.inf
     for k, width in enumerate(betas.diff()):

@@ -142,9 +142,8 @@ def _say_valid(target: Target) -> str:
 def _unseen_tail(khat: float, log_weights: torch.Tensor) -> float:
     """Error for the unseen tail of nearly constant weights, or 0.
 
-    They are exempt from the rule for k. A tail beyond n draws adds about ``M / (n (1 -
-    k))`` to the mean, M the largest weight. The factor of k is left out, though large
-    near 1: a missing tail never makes a bound too tight.
+    A tail beyond n draws adds about ``M / (n (1 - k))`` to the mean, M the largest
+    weight. 1 - k is left out: a missing tail never makes a bound too tight.
     """
     n = len(log_weights)
     if khat <= khat_limit(n) or not math.isfinite(khat):

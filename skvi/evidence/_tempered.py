@@ -80,8 +80,7 @@ def tempered_sides(
 ) -> TemperedSides:
     """Bound log Z by replica exchange, and from below by particles as well.
 
-    `fitted`: at most 4 draws of the fitted posterior, (m, P), where some chains start.
-    The path starts at `normal`, or at one that matches the prior. Precision: distance
+    `fitted`, at most 4 draws of the posterior, start some chains. `precision`: distance
     of each bound from log Z in nats, 0.25 by default.
     """
     seconds = math.inf if max_seconds is None else max_seconds
@@ -161,8 +160,7 @@ def _plan(
 ) -> tuple[int, int]:
     """Sweeps that bring the error down, and blocks that each run is divided into.
 
-    More blocks move expectations farther from log Z: they should be two errors away, so
-    that means over systems are valid bounds.
+    Expectations should be two errors away from log Z, which takes enough blocks.
     """
     (_, n_systems, n_pilot), betas = pilot.log_weights.shape, pilot.ladder.betas
     bounds = ladder_upper, ladder_lower

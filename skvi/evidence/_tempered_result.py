@@ -94,8 +94,7 @@ def _of_few_systems(
 ) -> tuple[Estimate, Estimate]:
     """Both bounds with the larger error, and at least two of it from an estimate.
 
-    The same systems are behind both: their errors differ by chance, and blocks have a
-    least length, so that the bounds can be too close.
+    Errors of the same systems differ by chance, and blocks have a least length.
     """
     error = max(below.se, above.se)
     low, high = estimate - 2 * error, estimate + 2 * error

@@ -62,9 +62,8 @@ def record_training(
 ) -> TrainingRecord:
     """Fit a copy of an estimator, and bound the evidence by its posteriors on the way.
 
-    Learned noise and prior scales have their final values throughout. All upper bounds
-    use the same chains, so that differences of EUBOs are accurate; there are none if
-    precisions have hyperpriors. `options` go to ``evidence_bounds`` after the fit.
+    Learned noise and prior scales have their final values. The same chains are behind
+    all upper bounds, which are left out if precisions have hyperpriors.
     """
     if not hasattr(estimator, "evidence_bounds"):
         raise TypeError(

@@ -52,8 +52,7 @@ class AnnealedPath:
     ) -> torch.Tensor:
         """Move draws of the posterior, (S, P), back to the normal: log weights, (S,).
 
-        In nats and of the same sign as forward ones: the mean of exp(-log weights) is
-        1/Z if the starts are exact draws of the posterior.
+        With the sign of forward ones: exp(-log weights) has mean 1/Z for exact draws.
         """
         state = State(self.target, self.normal, theta)
         levels = range(len(self.betas) - 1, 0, -1)

@@ -66,9 +66,8 @@ class Chains:
 class HamiltonianChains:
     """Hamiltonian Monte Carlo, one chain for each start, vectorized over chains.
 
-    The space is whitened by a normal near the posterior. The step size is tuned in the
-    warm-up (acceptance 0.8), then fixed. A `jump` offers independent draws of a fixed
-    proposal, to change modes. R-hat needs overdispersed starts.
+    The warm-up tunes one step size, in whitened space, to an acceptance of 0.8. A
+    `jump` offers independent draws of a fixed proposal, to change modes.
     """
 
     @torch.no_grad()

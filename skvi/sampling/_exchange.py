@@ -46,11 +46,10 @@ class LadderDraws:
 
 
 class ReplicaExchange:
-    """Hamiltonian chains at all temperatures of a ladder, which are exchanged.
+    """M systems of Hamiltonian chains at L temperatures, which are exchanged.
 
-    Each of M systems has a chain per density; starts (L, M, P) are whitened. At beta =
-    0 every sweep draws anew, so that chains leave modes through the prior. Geyer
-    (1991); Syed, Bouchard-Côté, Deligiannidis and Doucet (2022).
+    At beta = 0 every sweep draws anew, so that chains leave modes through the prior.
+    Geyer (1991); Syed, Bouchard-Côté, Deligiannidis and Doucet (2022).
     """
 
     @torch.no_grad()

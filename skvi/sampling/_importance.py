@@ -181,7 +181,6 @@ def badness(draws: WeightedDraws) -> float:
 def tail_score(relative_variance: float, khat: float) -> float:
     """Score weights, lower is better: a log cost in draws, plus one for the tail.
 
-    A tail of Pareto k = 1 counts as much as 2.7 times the draws: standard errors are
-    reliable only with a light one.
+    A tail of Pareto k = 1 costs as much as 2.7 times the draws: errors are unreliable.
     """
     return math.log1p(relative_variance) + max(khat, 0.0)

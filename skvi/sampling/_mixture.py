@@ -130,9 +130,8 @@ class CellDensity:
 class SpikeAndNormal:
     """Some coordinates from prior times likelihood, the others normal given them.
 
-    The coordinates `where` (t,) have independent densities: prior times the
-    likelihood's normal factor at 0, wider by `width`. The others are normal given
-    these, or Student-t. The prior needs `has_log_prob_terms`.
+    The coordinates `where` are independent: prior times the normal likelihood at 0,
+    with deviations times `width`. The others can be Student-t (`df`).
     """
 
     def __init__(

@@ -100,8 +100,7 @@ def tune_ladder(
 def pooled_scales(squared_force: torch.Tensor, orbits: torch.Tensor) -> torch.Tensor:
     """Scales of coordinates given all others, (L, P); squared gradients (L, n, P).
 
-    The expected squared gradient of a log density is its expected negative curvature.
-    The scales are at most 1, that of r.
+    The expected squared gradient is the negative curvature. Scales are at most 1, as r.
     """
     mean = squared_force.mean(1)
     n_orbits = int(orbits.max()) + 1

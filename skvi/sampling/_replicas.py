@@ -41,8 +41,7 @@ class Ladder:
 class Replicas:
     """N whitened positions, each of which moves at its own temperature.
 
-    `log_weights` (N,): log joint density minus that of r, in nats; `slope` (N, P):
-    their gradient in the position.
+    `log_weights` (N,) are relative to r, in nats; `slope` (N, P) is their gradient.
     """
 
     def __init__(

@@ -23,8 +23,7 @@ def silent(what: str, fraction: float) -> None:
 class State:
     """Positions in whitened coordinates with their log joint densities.
 
-    Moves leave ``r^(1 - beta) p(D, theta)^beta`` invariant; r, the normal that whitens,
-    is a standard normal in these coordinates.
+    Moves leave ``r^(1 - beta) p(D, theta)^beta`` invariant; r is the whitening normal.
     """
 
     def __init__(
@@ -98,8 +97,7 @@ class State:
     def jump(self, proposal: Proposal, generator: torch.Generator) -> float:
         """Offer every chain a draw of a proposal; return the mean acceptance.
 
-        The independence sampler: at beta = 1 it leaves the target invariant, and chains
-        move between all modes that the proposal covers.
+        An independence sampler, which leaves the target (beta = 1) invariant.
         """
         offered = proposal.sample(len(self.position), generator)
         position = self.normal.whiten(offered - self.normal.mean)

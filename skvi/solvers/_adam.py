@@ -47,8 +47,8 @@ class Adam(Optimizer):
 class AdamStack:
     """Steps of M vectors, (M, V), in place, in fused operations.
 
-    A gradient longer than five root mean squares of those before it is shortened: one
-    that is a thousand times as long would make steps tiny for the next thousand.
+    Gradients longer than five root mean squares of those before them are shortened: a
+    huge one would make the next thousand steps tiny.
     """
 
     def __init__(
@@ -133,8 +133,7 @@ def _update(
 class Schedule:
     """Base of schedules: monitors whether noise drives the objective up.
 
-    A subclass must implement `_adapt` and `done`. In the warm-up, counted in
-    observations, gradients contain a tenth of the divergence.
+    Must implement: `_adapt`, `done`. A tenth of the divergence enters in the warm-up.
     """
 
     lowest, lowest_error, first, rise = math.inf, 0.0, math.nan, 0.0

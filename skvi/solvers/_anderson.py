@@ -18,8 +18,7 @@ def combined(
 ) -> torch.Tensor | None:
     """Combination of the last images whose residuals cancel as far as possible, (k,).
 
-    Residuals are the steps in a metric, the last ones counting most. None for fewer
-    than two, or if they cannot be told apart.
+    None for fewer than two, or if the residuals cannot be told apart.
     """
     stacked = torch.stack(list(residuals))
     return _combine(images, stacked @ stacked.T)
@@ -49,9 +48,8 @@ def _combine(
 class Anderson:
     """Combine the last steps so that their residuals cancel (Walker and Ni 2011).
 
-    Steps are those of a mean and a precision, in the metric of a posterior with
-    covariance ``S S'``: half of ``|S^-1 step|^2 + |S' move S|^2 / 2`` is the predicted
-    decrease in nats.
+    Steps are of a mean and a precision, in the metric of a posterior covariance ``S
+    S'``: ``|S^-1 step|^2 + |S' move S|^2 / 2`` is twice the predicted decrease in nats.
     """
 
     def __init__(self, scale: torch.Tensor) -> None:

@@ -20,8 +20,7 @@ MANY_ERRORS, SMALL_RISE, FAR = 5.0, 5.0, 0.1
 class Best:
     """The sweep with the lowest average of what is minimized, and what follows it.
 
-    The warm-up minimizes a fraction of the divergence: `rest` is subtracted to compare.
-    A start counts as a sweep.
+    A start counts as a sweep. `rest`: what the warm-up leaves out of the divergence.
     """
 
     end: EpochEnd
@@ -40,8 +39,7 @@ class Best:
     def is_missed(self, values: torch.Tensor) -> bool:
         """Whether an end with these values is worse than the best state.
 
-        Only the errors of the best sweep count: rare huge values make an end uncertain,
-        which does not excuse it.
+        Only the errors of the best sweep count: rare huge values do not excuse an end.
         """
         return float(values.mean() - self.values.mean()) > self._allowed
 

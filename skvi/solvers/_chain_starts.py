@@ -23,9 +23,8 @@ def dispersed_starts(
 ) -> torch.Tensor:
     """Starts of chains, (n_chains, P), half of them from a normal near the posterior.
 
-    The others are from the prior; from the normal, three times as wide, if the density
-    is log-concave or hyperpriors draw extreme precisions. If the prior has a narrow
-    peak, which no chain leaves, every third start is at large likelihood.
+    The others are from the prior; from the normal, wider, for log-concave densities;
+    and some at large likelihood, if the prior has a peak that chains do not leave.
     """
     eps = randn(generator, n_chains // 2, normal.size)
     n_rest = n_chains - n_chains // 2

@@ -112,9 +112,8 @@ class Conjugate:
     def starts(self) -> list[np.ndarray]:
         """Logarithms of the precisions that are not fixed, from which to start.
 
-        The ELBO can have several optima. The starts are peaks along the ratio of both
-        precisions; with many precisions the best peak, ones, and what lets each feature
-        alone explain the target.
+        Peaks of the ELBO along the ratio of both precisions; with many precisions the
+        best peak, ones, and those if each feature alone explains the target.
         """
         if not self.n_free:
             return [np.zeros(0)]
@@ -253,8 +252,7 @@ class Conjugate:
     def _separate(self, alpha: float, precision: np.ndarray) -> Coefficients:
         """Update if every coefficient has its own precision.
 
-        Scaled by prior deviations the matrix is 1 plus a nonnegative term: huge
-        precisions, of pruned coefficients, do no harm.
+        In prior deviations the matrix is at least 1: huge precisions do no harm.
         """
         if self.is_diagonal:
             coef = self._mean(alpha, precision)

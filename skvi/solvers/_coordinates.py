@@ -20,8 +20,7 @@ Gradients = tuple[torch.Tensor, ...]
 class Coordinates:
     """The mean as ``mean + R a``, uniquenesses as ``floor + c (1 + t)^2``.
 
-    R is the curvature's root: R R' approximates the inverse Hessian in the mean, so
-    that the Hessian at the start is close to the identity.
+    R, the curvature's root, makes the Hessian at the start close to the identity.
     """
 
     def __init__(self, start: NormalForm, curvature: Curvature) -> None:

@@ -169,9 +169,8 @@ def starting_normal(
 ) -> NormalForm:
     """Normal close to ``N(mean, curvature^-1)``, with the shape of another one.
 
-    With a unit diagonal of C, low rank with equal uniquenesses v spans the soft
-    directions, and the other eigenvalues have the mean 1 / v (Tipping and Bishop 1999,
-    eqs. 7 and 8, with the two normals exchanged).
+    Low rank spans the soft directions at a unit diagonal, uniquenesses average the rest
+    (Tipping and Bishop 1999, eqs. 7 and 8, with the two normals exchanged).
     """
     size, d = len(mean), curvature.diagonal.rsqrt()
     if shape.is_diagonal:

@@ -37,8 +37,7 @@ TIGHT = {"ftol": 1e-15, "gtol": 1e-10}
 class GammaSteps:
     """The problem of q(coef) given q(precisions), and the steps of the latter.
 
-    For a `HierarchicalTarget` with precisions in theta, and a product posterior: one
-    normal part, and Gamma parts for the precisions.
+    The product posterior has one normal part, and Gamma parts for the precisions.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -47,8 +47,7 @@ def runaway_message(
 ) -> str:
     """Name the learned scales without optimum, and a remedy; empty if there is none.
 
-    Raises NoOptimumError if a noise scale degenerates to 0 with a robust loss: the loss
-    is unbounded below there.
+    Raises NoOptimumError if a noise scale degenerates to 0 with a robust loss.
     """
     floor_remedies = {"noise": target.floor_remedy, "prior": _FLOOR_OF_PRIOR}
     parts = []

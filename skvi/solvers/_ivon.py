@@ -44,9 +44,8 @@ PRECISION_SHARE, POINT_SHARE = 0.03, 0.1
 class IvonSteps(Optimizer):
     """State of IVON for one member: K mean-field normals and point parameters.
 
-    A vector (V,): means and log deviations of each normal, then the point parameters,
-    which take steps of Adam. The rate is a fraction of a Newton step; the weight that
-    of the entropy of q in the loss.
+    One vector: means and log deviations of each normal, then point parameters, which
+    take steps of Adam. `rate` is a fraction of a Newton step.
     """
 
     moments = ("first",)

@@ -21,10 +21,9 @@ Evaluate = Callable[[torch.Tensor], tuple[float, torch.Tensor]]
 
 
 class LBFGS:
-    """State of a minimization; `step` moves it.
+    """State of a minimization from a finite value; `step` moves it.
 
-    The function gives value and gradient; no step is accepted where the value is
-    ``inf``. At the start it is finite, and the Hessian should be close to the identity.
+    No step goes to a value of ``inf``. The Hessian should be close to the identity.
     """
 
     def __init__(self, evaluate: Evaluate, x: torch.Tensor) -> None:

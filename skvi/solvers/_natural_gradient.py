@@ -257,9 +257,8 @@ class _Iteration(Run):
     def _resolution(self) -> float:
         """Error of the quadrature if a loss depends on several f, in nats.
 
-        Value and derivatives then have separate errors, so that the solution of the
-        gradient equations need not have the lowest value. With one f they are
-        negligible.
+        Values and derivatives have separate errors: the zero of the gradient need not
+        be the lowest value. With a single f the error is far below the tolerance.
         """
         point = self.point
         if point.curvature.ndim == 1:

@@ -22,7 +22,6 @@ class Optimizer:
     """Base class: the state of an optimizer for the vector of one member.
 
     A subclass must implement `stack`, and list its state tensors in `moments`.
-    Schedules change the rate.
     """
 
     #: Attributes that change with every step: tensors of constant shape.

@@ -32,8 +32,7 @@ END = ("total", "last", "values", "length", "score")
 class Resumable:
     """Part of `Training` that writes its state to a checkpoint, and restores it.
 
-    With exact numbers and the states of the sources of draws, so that a resumed
-    training equals an uninterrupted one.
+    Sources of draws are stored, too: a resumed training equals an uninterrupted one.
     """
 
     problem: Problem

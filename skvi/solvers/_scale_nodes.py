@@ -207,8 +207,7 @@ def _continued(
 ) -> NormalForm:
     """The normal at the third log scale, from those at the first two.
 
-    The mean is linear in the scale, as it nearly is for separable classes; the
-    covariance follows the geodesic of positive definite matrices in its logarithm.
+    Linear in the scale in its mean, and a geodesic in the logarithm in its covariance.
     """
     logs, (first, second, third) = log_scales, map(math.exp, log_scales)
     mean = torch.lerp(before.mean, last.mean, (third - first) / (second - first))

@@ -32,9 +32,8 @@ END_SHARE = 1 / 32
 class StableDecay(Schedule):
     """Rounds of decreasing step sizes, until a round makes no progress.
 
-    A decrease below `tol` nats, or a hundredth of the total one (at most 0.01 nats per
-    row and parameter, `n_terms`), counts as none. With tol = 0 all observations are
-    used.
+    A decrease counts as none below `tol` nats, or 1 % of the total one (at most 0.01
+    nats per row and parameter, `n_terms`). With tol = 0 there is no early end.
     """
 
     def __init__(

@@ -46,9 +46,8 @@ class _TiltedTarget(Target):
 class _Reference:
     """t0 = n^(1 - alpha) q^alpha with a normal n close to p: known exactly.
 
-    In coordinates in which q is N(0, I): precision ``delta K + alpha I``, delta = 1 -
-    alpha, K that of n. `first` and `second` are ``(E_t0 - E_q) / delta`` of the
-    coordinates and of their products, (P, P) or (P,); `covariance` is that of t0.
+    Where q is N(0, I): its covariance, and ``(E_t0 - E_q) / (1 - alpha)`` of
+    coordinates (`first`) and of their products (`second`).
     """
 
     first: torch.Tensor
@@ -107,8 +106,7 @@ def _minus(matrix: torch.Tensor, alpha: float) -> torch.Tensor:
 class _Sample:
     """Moments of the tilted density from draws of a proposal r.
 
-    The error of the known ones of t0, estimated with the same draws, is subtracted:
-    ``(E_t - E_t0) / delta`` has bounded noise for delta -> 0.
+    Errors of the same draws for t0 are subtracted: noise is bounded for alpha -> 1.
     """
 
     def __init__(
@@ -218,9 +216,8 @@ def match_tilted_moments(
 ) -> Solution:
     """Give a normal q the moments of ``p^(1 - alpha) q^alpha``, starting at q.
 
-    Steps on fresh draws, the last ones averaged (Robbins and Monro): on fixed draws the
-    equations of many parameters need not have a solution. `near` is a normal close to
-    p, `goal` the effective draws of averaged steps; `progress` may stop.
+    Averaged steps on fresh draws (Robbins and Monro): on fixed ones there may be no
+    solution. `near` is a normal close to p, `goal` the effective draws for the average.
     """
     alpha = cast(float, problem.objective.tilt)
     q = _solve_known(cast(NormalForm, problem.posterior.as_normal()), near, alpha)

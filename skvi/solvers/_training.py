@@ -151,8 +151,7 @@ class Training(Resumable):
     ) -> None:
         """Record some steps, up to the first that is not finite.
 
-        values: losses in nats before each step, (T,); trail: states before the first
-        and after every step, (T + 1, V).
+        Losses in nats before each step, (T,); states before and after each, (T + 1, V).
         """
         end = len(values)
         if not is_finite:

@@ -30,9 +30,8 @@ def implied_scale(prior: BuiltPrior, normal: NormalForm) -> float:
 class UnknownScale:
     """Mean and variance of the precision 1 / s^2 of a prior beside a normal posterior.
 
-    With T the expected sum of squares, ``-E_q[log prior]`` has the derivatives ``E[1 /
-    s^2] / 2`` and ``-Var[1 / s^2] / 4``: to the Hessian under a normal prior of this
-    precision it adds a term of rank one.
+    ``-E_q[log prior]`` has the derivatives ``E[1 / s^2] / 2`` and ``-Var[1 / s^2] / 4``
+    in the expected sum of squares T: the Hessian gets a term of rank one.
     """
 
     def __init__(

@@ -25,8 +25,7 @@ class Validation:
     def judge(self, state: State, counts: bool) -> tuple[float, bool]:
         """Score a state, and say whether it is the best so far.
 
-        States before the final loss is trained (`counts` False) do not enter the best
-        score.
+        A state before the final loss is trained does not count as the best score.
         """
         score = self.score(state)
         self.scores.append(score)

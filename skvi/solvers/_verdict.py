@@ -41,8 +41,7 @@ def missing_for_quadrature(
 ) -> str:
     """Why a problem is not an integral over the rows' f; empty if it is.
 
-    With `may_learn` the caller handles hyperparameters to learn. Steps of a precision
-    are impossible for a low rank.
+    `may_learn`: hyperparameters are handled. Steps of a precision exclude a low rank.
     """
     target = problem.target
     missing = missing_for_expectations(problem, ("expectation", "rows"))

@@ -65,9 +65,8 @@ def choose_start(
 ) -> State | None:
     """Find the better one of two optima, if there may be two, to start from.
 
-    From the solver's own start, and from large likelihood (`likelihood_normal`): a
-    prior with a peak at 0 and heavy tails can trap a fit there. `start` if there is no
-    choice; Ctrl-C raises PhaseInterrupted with a result, if there is one.
+    A prior with a peak at 0 and heavy tails can trap a fit: the second optimum is found
+    from large likelihood. Ctrl-C raises PhaseInterrupted if there is a result.
     """
     reference = problem.target.reference
     if not solver.continues or reference.n_unknown_scales:

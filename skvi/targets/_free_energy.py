@@ -118,8 +118,7 @@ class FreeEnergy:
     ) -> torch.Tensor:
         """Mode of the integrand, in standard deviations from the mean.
 
-        It is far from the mean in a badly misclassified row. Safeguarded Newton steps,
-        between the mean and the point that the slope there indicates.
+        It is far out in a badly misclassified row. By safeguarded Newton steps.
         """
         shift = torch.zeros_like(mean)
         low, high = shift, shift

@@ -22,11 +22,10 @@ QR_ELEMENTS = 2**21
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares(Movable):
-    """Sum of squares of a linear model as a function of its coefficients.
+    """Sum of squares of a linear model, exactly and without cancellation.
 
-    ``sum_i w_i (y_i - b - x_i' coef)^2 = residual + n (b - mean)^2 + sum_k values_k
-    (vectors_k' coef - solution_k)^2``, exactly and without cancellation, for features
-    whose weighted mean is zero.
+    ``residual + n (b - mean)^2 + sum_k values_k (vectors_k' coef - solution_k)^2``, if
+    the weighted mean of the features is zero.
     """
 
     n: float  # sum of the weights
@@ -106,8 +105,7 @@ def _from_features(
 def _triangle(X: torch.Tensor, root: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """``[X, y]`` times roots of weights, or R of their QR decomposition.
 
-    R, with d + 1 rows, has the same singular values, right vectors and projections of
-    y; updated by chunks of rows, it needs no copy of large data.
+    R has the same singular values and right vectors; it is updated by chunks of rows.
     """
     chunks = row_chunks(len(y), X.shape[1] + 1, max(QR_ELEMENTS, 4 * X.shape[1] ** 2))
     found: torch.Tensor | None = None

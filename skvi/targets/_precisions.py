@@ -70,8 +70,8 @@ class ConjugateForm(Movable):
     def at_ratio(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Half the log determinant, and least squares with ridge ``exp(u)``.
 
-        u: log precision of the coefficients minus that of the noise. The determinant is
-        that of the posterior precision in units of the prior's.
+        u is the log ratio of the precisions of coefficients and noise. The determinant
+        is that of the posterior precision in units of the prior's.
         """
         log_e = self.data.values.log().numpy()
         z = self.data.solution.numpy()
@@ -103,8 +103,7 @@ class ConjugateForm(Movable):
     ) -> np.ndarray:
         """Log p(D | precisions) in nats, with one precision for all coefficients.
 
-        t and s are the logs of the precisions of noise and coefficients; `ratio` is s -
-        t, where the difference would lose digits.
+        t, s: logs of those of noise and coefficients; `ratio`: s - t with more digits.
         """
         half_log_det, squares = self.at_ratio(s - t if ratio is None else ratio)
         alpha = np.exp(t)

@@ -34,9 +34,8 @@ def mixture_of(target: Target) -> ScaleMixture | None:
 class ScaleMixtureTarget(Target):
     """A target lifted to its coefficients' prior scales, with the same evidence.
 
-    `given` is the target without the prior that is a scale mixture. A coefficient is
-    ``c h v^2 / (1 + h v^2) + e v / sqrt(1 + h v^2)`` with scale v and the likelihood's
-    center c and precision h: e is about N(0, 1), whatever v is.
+    A coefficient is ``c h v^2 / (1 + h v^2) + e v / sqrt(1 + h v^2)``, with scale v and
+    the likelihood's center c and precision h: e is about N(0, 1), whatever v is.
     """
 
     prior = None

@@ -25,8 +25,7 @@ class UnknownScaleTarget(Target):
     """A target lifted to its prior's log scale z, with the same evidence.
 
     Given z, a map of a score u, theta is ``w(z) (m(z) + L(z) e)``, interpolated between
-    normals near the posterior at nodes of z, in deviations w. (e, u) is about N(0, I),
-    whereas theta and z form a funnel. The density is exact for every z.
+    normals near the posterior at nodes of z: (e, u) is about N(0, I), not a funnel.
     """
 
     def __init__(

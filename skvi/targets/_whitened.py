@@ -41,8 +41,7 @@ class WhitenedTarget(Movable):
 class WhitenedLinear(WhitenedTarget):
     """Whitened target of a linear model: its design is whitened only once.
 
-    ``f = A mean + (A scale) position`` needs neither theta nor its gradients. One
-    output, dense features and log loss only.
+    ``f = A mean + (A scale) position``. One output, dense features and log loss only.
     """
 
     def __init__(self, target: Any, normal: NormalForm) -> None:

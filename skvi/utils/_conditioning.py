@@ -109,8 +109,7 @@ def _visit(
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield rows, (m,), f, (m, K, N), variances, (m, 1), and weights, (m or 1, N).
 
-    f is given at the nodes of all classes but the last; the variance is that of the
-    last class given the others. Memory holds `per_node` numbers per node.
+    f at the nodes of all classes but the last, which has a variance given the others.
     """
     k = mean.shape[1]
     root = factorize_rows(reduce_covariance(covariance))

@@ -65,10 +65,9 @@ def _names_of_devices() -> list[str]:
 
 
 class Movable:
-    """Mixin: an object whose tensors move to a device, or into a pickle, together.
+    """Mixin: an object whose tensors, at every depth, move to a device together.
 
-    Tensors are found at every depth. Pickles contain numpy arrays, so that any CPU
-    loads them; a copy shares all contents.
+    Pickles contain numpy arrays instead, which load on any CPU.
     """
 
     def __copy__(self) -> Self:

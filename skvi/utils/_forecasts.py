@@ -20,8 +20,7 @@ __all__ = ["find_forecast"]
 def find_forecast(estimator: Any, X: Any, name: str, advice: str) -> tuple[Any, Any]:
     """Return the inner object with a method of forecasts, and X transformed for it.
 
-    Estimators of other libraries are wrapped. `advice` ends the message if there is
-    none.
+    Estimators of other libraries are wrapped. `advice` ends the message of a TypeError.
     """
     found, X = innermost(estimator, X, name)
     forecast = found if hasattr(found, "predict_log_density") else _wrapped(found)

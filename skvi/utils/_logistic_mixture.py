@@ -69,9 +69,8 @@ def log_mixture_sigmoid(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logs of E sigmoid(f) and E sigmoid(-f), f ~ N(mean, variance), to 1e-6.
 
-    If ``mean < -variance / 2``, E sigmoid(f) is ``exp(mean + variance / 2) E
-    sigmoid(-g)`` with g ~ N(mean + variance, variance). Values below 1e-300 are exact
-    to 0.5 nats.
+    For mean < -variance / 2: ``E sigmoid(f) = exp(mean + variance / 2) E sigmoid(-g)``,
+    g ~ N(mean + variance, variance). Values below 1e-300 are wrong by up to 0.5 nats.
     """
     squares, weights = logistic_scales(N_SCALES, mean.device)
     distance = mean.abs()

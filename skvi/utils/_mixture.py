@@ -34,8 +34,7 @@ def mixture_quantiles(
 ) -> torch.Tensor:
     """Quantiles, (n, q), of the mixture of distributions given draws f, (S, n, C).
 
-    The draws' weights have sum 1. Newton's method within a bracket ends at a change of
-    `rounding` relative to the widths, so that quantiles move with their origin.
+    Newton's method within a bracket. Its `rounding` is relative to the widths.
     """
     columns = []
     w = f.new_full((len(f),), 1 / len(f)) if weights is None else weights

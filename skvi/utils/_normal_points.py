@@ -160,8 +160,7 @@ def quasi_random_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Antithetic scrambled Sobol points, (D, N), of exact covariance, and weights.
 
-    The seed is fixed. N is a power of 2, at least n_points and 2 D: fewer pairs z, -z
-    do not span D dimensions.
+    With a fixed seed. N is a power of 2 and at least 2 D: fewer pairs cannot span D.
     """
     while n_points < 2 * dimension:
         n_points *= 2

@@ -23,9 +23,8 @@ def normal_rule(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return nodes and weights for z ~ N(0, 1), fine enough for f = m + std z.
 
-    The std is in units of the length over which the integrand's slope changes. Large
-    ones use the trapezoidal rule: nodes grow with std, those of Gauss-Hermite with
-    std^2.
+    std: in lengths over which the slope of the integrand changes. The trapezoidal rule
+    for large ones needs nodes in proportion to std, Gauss-Hermite to its square.
     """
     if std == 0 or not math.isfinite(std):
         return hermite_rule(
@@ -212,8 +211,8 @@ def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
 def log_expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
     """Log of `expect_sigmoid` for mean <= 0, accurate far in the tail.
 
-    If ``mean + std^2 < 0``: ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)`` with
-    g ~ N(mean + std^2, std^2). Otherwise the integrand is concentrated near f = 0.
+    ``E sigmoid(f) = exp(mean + std^2 / 2) E sigmoid(-g)``, g ~ N(mean + std^2, std^2),
+    if mean + std^2 < 0. Otherwise the integrand is concentrated near f = 0.
     """
     variance = std.square()
     tilted = mean + variance < 0

@@ -54,8 +54,8 @@ def spawn(generator: torch.Generator, n_sources: int) -> list[torch.Generator]:
 class NoiseStream:
     """Standard normal noise of several members, drawn for many steps at once.
 
-    It depends neither on the other members nor on the number of steps at once. Draws
-    are antithetic pairs, in the resolution of single precision for speed.
+    A member's noise depends neither on the others nor on the number of steps. Draws are
+    antithetic pairs, in the resolution of single precision for speed.
     """
 
     #: Steps drawn at once, and their maximum number of elements.

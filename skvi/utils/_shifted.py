@@ -11,8 +11,7 @@ from skvi.utils._device import Movable
 class ShiftedRows(Movable):
     """Dense rows minus an offset and divided by a scale, without a copy of them.
 
-    Like a tensor for ``len``, ``shape`` and selection of rows, which gives float64. X
-    can be a memory map.
+    Selecting rows gives a tensor in float64. X can be a memory map.
     """
 
     def __init__(

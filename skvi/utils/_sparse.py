@@ -19,8 +19,7 @@ MANY_WEIGHTS = 20
 class SparseRows(Movable):
     """Rows of a sparse matrix, never made dense: scipy's CSR inside, tensors outside.
 
-    Like a tensor for ``len``, ``shape``, rows, ``to``, ``square``, ``T`` and products
-    with dense (differentiable) matrices. `shift` is added to every row, by rank one.
+    Products with dense matrices are differentiable. `shift` is added to every row.
     """
 
     def __init__(self, matrix: Any, shift: np.ndarray | None = None) -> None:

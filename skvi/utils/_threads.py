@@ -25,8 +25,7 @@ def _controller() -> ThreadpoolController:
 def limit_threads(work: float, n_jobs: int | None = None) -> Iterator[None]:
     """Limit all thread pools within a block, and restore them afterwards.
 
-    Passes of few multiply-adds (`work`) get one thread; `n_jobs` is as in joblib, and
-    None leaves the pools unchanged.
+    Passes of few multiply-adds (`work`) get one thread; `n_jobs` is as in joblib.
     """
     limit = None if n_jobs is None else max(1, effective_n_jobs(n_jobs))
     if work <= SMALL_WORK:

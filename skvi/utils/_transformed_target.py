@@ -22,8 +22,7 @@ ROUNDING = 1e-10
 class TransformedTarget:
     """A fitted `TransformedTargetRegressor`, with methods of forecasts.
 
-    Its regressor describes ``z = func(y)``; quantiles of y are ``inverse_func`` of
-    those of z, if that is monotone.
+    Quantiles of y are ``inverse_func`` of those of z = func(y), if it is monotone.
     """
 
     def __init__(self, estimator: Any, find: Callable) -> None:

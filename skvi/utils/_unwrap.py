@@ -27,8 +27,7 @@ def unwrap(
 ) -> tuple[Any, Any]:
     """Return the inner estimator with an attribute, and X transformed for it.
 
-    Raises TypeError, ending with `advice`, if nothing has it, and NotFittedError if a
-    search has no best estimator.
+    `advice` ends the message of the TypeError that is raised if nothing has it.
     """
     found, X = innermost(estimator, X, name, transform)
     if not hasattr(found, name):
