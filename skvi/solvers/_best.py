@@ -1,14 +1,16 @@
 """The best state that a training has passed through, and whether it is lost."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 
+from skvi.objectives._ensemble_steps import estimate
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._optimizer import Numbers
 from skvi.solvers.base import Problem
 
-__all__ = ["Best", "divergence_at"]
+__all__ = ["Best", "divergence_at", "fresh_value"]
 
 # Rises that are more than noise: in standard errors, and in nats. A training is lost if
 # they also exceed a fraction of a nat for each row and parameter: smaller ones are
@@ -36,12 +38,21 @@ class Best:
         """Whether the average of other values, minus their rest, is lower."""
         return float(values.mean()) - rest < float(self.values.mean()) - self.rest
 
-    def is_missed(self, values: torch.Tensor) -> bool:
-        """Whether an end with these values is worse than the best state.
+    def is_missed(self, end: EpochEnd) -> bool:
+        """Whether the average of an end is higher by more than a few nats and errors.
 
         Only the errors of the best sweep count: rare huge values do not excuse an end.
         """
-        return float(values.mean() - self.values.mean()) > self._allowed
+        return float(torch.cat(end.values).mean() - self.values.mean()) > self._allowed
+
+    def may_be_missed(self, end: EpochEnd) -> bool:
+        """Whether an end may be worse by more than a few nats, as far as noise tells."""
+        if end is self.end:
+            return False
+        values = self.values, torch.cat(end.values)
+        (mean, error), (last, noise) = map(mean_and_error, values)
+        # The error of a single value is not known: NaN.
+        return not last - mean <= SMALL_RISE - 2 * math.hypot(error, noise)
 
     def is_lost(self, values: torch.Tensor, rest: float, n_terms: float) -> bool:
         """Whether most values are so far above that training should go back.
@@ -65,3 +76,19 @@ def divergence_at(problem: Problem) -> float:
         for component in problem.posterior.components
     ]
     return float(torch.stack(parts).mean())
+
+
+@torch.no_grad()
+def fresh_value(problem: Problem, n_batches: int, n_steps: int, n_draws: int) -> float:
+    """Mean objective in some steps, with the same draws and rows in every call.
+
+    All rows for a single batch; infinite if it has no value.
+    """
+    generator = torch.Generator(problem.posterior.params.device).manual_seed(0)
+    problem, target = replace(problem, generator=generator), problem.target
+    values: list[torch.Tensor] = []
+    while len(values) < n_steps:
+        parts = [None] if n_batches == 1 else target.batches(n_batches, generator)
+        values += [estimate(problem.objective, problem, p, n_draws) for p in parts]
+    value = float(torch.stack(values).mean())
+    return math.inf if math.isnan(value) else value

@@ -1,14 +1,14 @@
 """Training of one member of a stochastic fit: schedule, averages, its end."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import torch
 
 from skvi.objectives._ensemble_steps import estimate, stack_structure
 from skvi.solvers._adam import MAX_WARM_UP, START, Plateau
-from skvi.solvers._best import Best, divergence_at
+from skvi.solvers._best import Best, divergence_at, fresh_value
 from skvi.solvers._epochs import EpochEnd, mean_and_error
 from skvi.solvers._hyper import hyper_range, runaway_message, suspicion
 from skvi.solvers._optimizer import Optimizer
@@ -22,8 +22,9 @@ from skvi.solvers.base import Problem, SolverOptions
 __all__ = ["Training"]
 
 STEPS_PER_SWEEP = 100
-# Draws and rows that decide after Ctrl-C whether the start was better.
-JUDGE_DRAWS, JUDGE_ROWS = 8, 1024
+# Steps, at most, on whose draws and rows states are compared: after Ctrl-C; else as
+# many as a sweep, but a small fraction of the training.
+FEW_JUDGED, JUDGED_SHARE = 4, 0.02
 # Sweeps without progress before the step size is halved.
 PATIENCE = 3
 # Below this fraction of effective draws self-normalized gradients are mostly bias.
@@ -94,8 +95,7 @@ class Training(Resumable):
         A row counts as often as its weight says.
         """
         target = self.problem.target
-        n_rows = target.total_weight if target.has_pointwise else target.n_rows
-        return n_rows + target.layout.size
+        return getattr(target, "total_weight", target.n_rows) + target.layout.size
 
     def structure(self) -> Hashable | None:
         """What members must share to be trained in one stack; None if they cannot."""
@@ -227,22 +227,30 @@ class Training(Resumable):
 
     @property
     def kept(self) -> torch.Tensor:
-        """State of the end, see `end`, or the start."""
-        return self.start if self.end is None else self.end.state
+        """State of the end, or the start."""
+        return self.start if self._end is None else self._end.state
 
-    @property
-    def end(self) -> EpochEnd | None:
-        """The end of the last epoch, or of the best sweep if that is better.
+    def settle(self, n_steps: int) -> None:
+        """Let the best sweep be the end if its state is better on the same draws.
 
-        With held-out rows, the end of the epoch with the best score.
+        Averages of sweeps are too noisy to tell where rare values are huge. With
+        held-out rows the end is that of the epoch with the best score.
         """
         end, best = self._end, self._best
         if end is None or best is None or self.validation is not None:
-            return end
-        return best.end if best.is_missed(torch.cat(end.values)) else end
+            return
+        is_missed = best.is_missed(end)
+        # Estimates from weights are biased, and lowest where q is worst.
+        if self.problem.objective.kind == "expectation" and best.may_be_missed(end):
+            value, last = self._compared([best.end.state, end.state], n_steps)
+            is_missed = value < last
+        if is_missed:
+            self._end = best.end
 
     def finish(self) -> None:
         """Set `solution`, the result of the training, and whether it has converged."""
+        n_steps = int(JUDGED_SHARE * len(self.history) * self.steps)
+        self.settle(min(max(n_steps, FEW_JUDGED), STEPS_PER_SWEEP))
         message = "" if self.stopped else self._complaint()
         ending = ending_of(self.schedule.converged and not message, self.stopped)
         self.solution = self._solution(ending, message, self.kept, *self._value())
@@ -287,6 +295,7 @@ class Training(Resumable):
 
     def cut_short(self) -> Solution:
         """Keep the better one of the start and the current state, after Ctrl-C."""
+        self.settle(FEW_JUDGED)
         state = self.kept
         if self._end is None:  # the first window is not complete
             state = self.params.clone()
@@ -295,7 +304,7 @@ class Training(Resumable):
             return self._solution(
                 Ending.INTERRUPTED, INTERRUPTED, state, *self._value()
             )
-        first, value = self._value_at(self.start), self._value_at(state)
+        first, value = self._compared([self.start, state], FEW_JUDGED)
         error = math.nan
         if value < first and self._end is not None:
             value, error = self._value()
@@ -348,11 +357,12 @@ class Training(Resumable):
         Minibatches of one epoch share the rows: epochs are independent, and single
         steps without a second epoch, which overstates the error.
         """
-        end = self.end
+        end = self._end
         if end is None:
             # Nothing was trained: two values at the start estimate the noise.
             start = self._at(self.start)
-            pair = [_estimate(start, self.options, None) for _ in range(2)]
+            parts = start.objective, start, None, self.options.n_draws
+            pair = [estimate(*parts) for _ in range(2)]
             return mean_and_error(torch.stack(pair))
         values, length = torch.cat(end.values), end.length
         if self.has_batches and len(values) >= 2 * length:
@@ -360,22 +370,8 @@ class Training(Resumable):
             values = values.reshape(-1, length).mean(1)
         return mean_and_error(values)
 
-    @torch.no_grad()
-    def _value_at(self, params: torch.Tensor) -> float:
-        """The objective on the same draws and rows in every call."""
-        device = params.device
-        generator, rows = torch.Generator(device).manual_seed(0), None
-        n_rows = self.problem.target.n_rows
-        if self.options.batch_size is not None and n_rows > JUDGE_ROWS:
-            order = torch.randperm(n_rows, generator=generator, device=device)
-            rows = order[:JUDGE_ROWS]
-        problem = replace(self._at(params), generator=generator)
-        n_draws = max(self.options.n_draws, JUDGE_DRAWS)
-        options = replace(self.options, n_draws=n_draws)
-        return float(_estimate(problem, options, rows))
-
-
-def _estimate(
-    problem: Problem, options: SolverOptions, rows: torch.Tensor | None
-) -> torch.Tensor:
-    return estimate(problem.objective, problem, rows, options.n_draws)
+    def _compared(self, states: Sequence[torch.Tensor], n_steps: int) -> list[float]:
+        """The objective at states in some steps, on the same draws and rows."""
+        n_batches = self.steps if self.has_batches else 1
+        settings = n_batches, n_steps, self.options.n_draws
+        return [fresh_value(self._at(state), *settings) for state in states]

@@ -498,9 +498,30 @@ VARIANTS = [
     _v(
         "best-not-returned",
         "_training.py",
-        "return best.end if best.is_missed(torch.cat(end.values)) else end",
-        "return end",
+        "is_missed = value < last",
+        "is_missed = False",
         "the last state, however much worse",
+    ),
+    _v(
+        "best-by-noisy-averages",
+        "_training.py",
+        "is_missed = value < last",
+        "pass",
+        "the state of the sweep with the lowest average, although it is worse",
+    ),
+    _v(
+        "weights-are-no-rows",
+        "_training.py",
+        'getattr(target, "total_weight", target.n_rows)',
+        "target.n_rows",
+        "rows that count often are few where nats are compared",
+    ),
+    _v(
+        "checkpoint-of-the-first-layout",
+        "_checkpoint.py",
+        "FORMAT = 2",
+        "FORMAT = 1",
+        "a file without the best state is read",
     ),
     _v(
         "best-moments-of-the-lost",
