@@ -331,8 +331,11 @@ def test_normals_with_leading_axes(kind, generator):
 
 @pytest.mark.parametrize("kind", ["diag", "full", "low_rank"])
 def test_draws_of_a_normal(kind, make_normal, generator, z_score):
-    """First and second moments. Wrong variant: noise that is not scaled."""
-    normal = make_normal(3, "full" if kind == "full" else "diag", width=2.0)
+    """First and second moments. Wrong variants: noise unscaled; factor transposed."""
+    normal = make_normal(3, "diag", width=2.0)
+    if kind == "full":
+        factor = torch.diag(normal.scale) + torch.ones(3, 3).double().tril(-1)
+        normal = NormalForm(normal.mean, factor)
     if kind == "low_rank":
         factor = torch.ones(3, 1, dtype=torch.float64)
         normal = NormalForm(normal.mean, normal.scale, factor)

@@ -1,132 +1,142 @@
-"""Mutation testing by named wrong variants: which of them do the tests catch?
+"""Which of the wrong variants do their tests catch? See README.md beside this file.
 
-``python tests/mutants/run.py [--only PATTERN] [--jobs N] [--limit SECONDS] [--slow]``
+``python tests/mutants/run.py [-k PATTERN] [-n JOBS]``
 """
 
 import argparse
-import multiprocessing
+import compileall
+import os
+import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from fnmatch import fnmatch
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.mutants.record import Records, load, record
-from tests.mutants.session import copy_tree, preload
-from tests.mutants.trial import BROKEN, Outcome, attempt
-from tests.mutants.variant import Variant
-from tests.mutants.variants import all_variants
+from tests.mutants.places import ROOT, PlaceError, Sources, Variant
+from tests.mutants.variants import VARIANTS
+
+NOT_FOUND, CAUGHT, SURVIVED, BROKEN = "NOT FOUND", "caught", "SURVIVED", "BROKEN"
+SECONDS = 300  # for a test that may never end, which counts as caught
+FIXED = ["-x", "-q", "--no-header", "--tb=short", "--rootdir=.", "-c", "pyproject.toml"]
+WITHOUT = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
+IMPORTED = ("pytest", "torch", "scipy.stats", "sklearn.utils.estimator_checks")
 
 
-def say(text: str) -> None:
-    """Write a line at once."""
-    sys.stdout.write(f"{text}\n")
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a variant, and how its test failed."""
+
+    variant: Variant
+    state: str
+    seconds: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        name = f"{self.variant.name:<42}"
+        return f"{self.state:<9} {self.seconds:6.1f} s  {name} {self.reason}"
+
+
+def preload() -> None:
+    """Import what stays the same and is slow to import; one thread a process."""
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    os.environ |= {"MPLBACKEND": "Agg", "SCIPY_ARRAY_API": "1", "COLUMNS": "200"}
+    for name in IMPORTED:
+        import_module(name)
+
+
+def copy_package(folder: Path) -> Path:
+    """Copy and compile what a test needs; children link to it."""
+    for name in ("skvi", "tests"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    compileall.compile_dir(folder / "skvi", quiet=1)
+    return folder
+
+
+def start(variant: Variant, change: tuple[Path, str], base: Path) -> tuple[int, Path]:
+    """Run the test of a variant in a child, on a copy that has it: number, folder."""
+    tree = base.with_name(variant.name)
+    shutil.copytree(base, tree, copy_function=os.link)
+    path = tree / change[0].relative_to(ROOT)
+    path.unlink()
+    path.write_text(change[1])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(SECONDS)
+        status = 70
+        try:
+            status = _run_test(variant.test, tree)
+        finally:
+            os._exit(status)
+    return child, tree
+
+
+def _run_test(test: str, tree: Path) -> int:
+    os.chdir(tree)
+    for stream in (1, 2):
+        os.dup2(os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    sys.path[:] = [str(tree), *(p for p in sys.path[1:] if p != str(ROOT))]
+    os.environ["PYTHONPATH"] = str(tree)
+    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[name]
+    status = import_module("pytest").main([*FIXED, *WITHOUT, test])
     sys.stdout.flush()
+    return int(status)
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="part of a name or file, or a glob")
-    parser.add_argument("--jobs", type=int, default=2, help="variants at a time")
-    parser.add_argument(
-        "--limit", type=float, default=60.0, help="seconds of tests for a variant"
-    )
-    parser.add_argument(
-        "--slow", action="store_true", help="try survivors with the slow tests, too"
-    )
-    parser.add_argument(
-        "--no-record",
-        action="store_true",
-        help="take the records that there are, and record nothing",
-    )
-    return parser.parse_args(arguments)
+def judge(variant: Variant, status: int, seconds: float, tree: Path) -> Outcome:
+    """Tell from the exit status of pytest what became of a variant."""
+    code = os.waitstatus_to_exitcode(status)
+    state = {1: CAUGHT, 0: SURVIVED, -signal.SIGALRM: CAUGHT}.get(code, BROKEN)
+    lines = (tree / "log").read_text().splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    reason = failed[-1].split(" - ")[-1] if failed else f"exit status {code}"
+    return Outcome(variant, state, seconds, "" if state == SURVIVED else reason)
 
 
-def _matches(variant: Variant, pattern: str) -> bool:
-    names = (variant.name, variant.file)
-    return any(pattern in name or fnmatch(name, pattern) for name in names)
-
-
-def _work(tree: Path, variants, records: Records, options, tasks, results) -> None:
-    for i in iter(tasks.get, None):
-        found = attempt(variants[i], tree, records, options.limit, options.slow)
-        results.put(found)
-
-
-def try_all(
-    variants: list[Variant], records: Records, trees: list[Path], options
-) -> list[Outcome]:
-    """Try variants, one copy of the repository for each job."""
-    fork = multiprocessing.get_context("fork")
-    tasks, results = fork.SimpleQueue(), fork.SimpleQueue()
-    workers = [
-        fork.Process(
-            target=_work, args=(tree, variants, records, options, tasks, results)
-        )
-        for tree in trees
-    ]
-    for worker in workers:
-        worker.start()
-    # Numbers: a pipe that nobody reads yet has no room for all variants.
-    for task in [*range(len(variants)), *[None] * len(workers)]:
-        tasks.put(task)
-    outcomes = []
-    for i in range(len(variants)):
-        outcomes.append(results.get())
-        say(f"{i + 1:4d}/{len(variants)}  {_row(outcomes[-1])}")
-    for worker in workers:
-        worker.join()
-    return outcomes
-
-
-def _row(outcome: Outcome) -> str:
-    name = f"{outcome.variant.file.split('/')[0]}: {outcome.variant.name}"
-    spent = f"{outcome.n_tests} tests, {outcome.seconds:.1f} s"
-    return f"{outcome.state:<10} {name:<55} {spent:<18} {outcome.test}"
-
-
-def table(outcomes: list[Outcome]) -> str:
-    """Counts by folder, and whatever was not caught."""
-    folders = defaultdict(list)
-    for outcome in outcomes:
-        parts = outcome.variant.file.split("/")
-        folders[parts[0] if len(parts) > 1 else "(top)"].append(outcome)
-    lines = [f"{'folder':<20} {'caught':>6} {'of':>6}"]
-    for folder, found in sorted(folders.items()):
-        caught = sum(outcome.is_caught for outcome in found)
-        lines.append(f"{folder:<20} {caught:>6} {len(found):>6}")
-    caught = sum(outcome.is_caught for outcome in outcomes)
-    lines.append(f"{'all':<20} {caught:>6} {len(outcomes):>6}")
-    left = [outcome for outcome in outcomes if not outcome.is_caught]
-    lines += ["", "not caught:"] if left else []
-    lines += [f"{_row(outcome)}\n    {outcome.variant.wrong}" for outcome in left]
-    crashes = [outcome for outcome in outcomes if outcome.is_crash]
-    lines += ["", "caught by a crash, not by a number:"] if crashes else []
-    lines += [f"{_row(outcome)}\n    {outcome.reason}" for outcome in crashes]
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Record, try, and show the table: 1 if a variant was not caught."""
-    options, start = _options(arguments), time.monotonic()
-    chosen = [v for v in all_variants() if _matches(v, options.only)]
-    preload()
+def outcomes(variants: list[Variant], n_jobs: int) -> Iterator[Outcome]:
+    """Try variants, several at a time, and yield what became of each."""
+    sources, changes = Sources(ROOT / "skvi"), []
+    for variant in variants:
+        try:
+            changes.append((variant, sources.mutate(variant)))
+        except PlaceError as error:
+            yield Outcome(variant, NOT_FOUND, reason=str(error))
     with tempfile.TemporaryDirectory() as folder:
-        jobs = min(options.jobs, max(len(chosen), 1))
-        trees = [copy_tree(Path(folder) / str(i)) for i in range(jobs)]
-        if not options.no_record:
-            record(trees[0], say)
-        records = load()
-        for name in records.failed:
-            say(f"fails without any change, and is left out: {name}")
-        outcomes = try_all(chosen, records, trees, options)
-    say(f"\n{table(outcomes)}\n{(time.monotonic() - start) / 60:.1f} minutes")
-    if any(outcome.state == BROKEN for outcome in outcomes):
-        say("broken variants give no wrong numbers: replace them")
-    return int(not all(outcome.is_caught for outcome in outcomes))
+        base, running = copy_package(Path(folder).resolve() / "base"), {}
+        while changes or running:
+            while changes and len(running) < n_jobs:
+                variant, change = changes.pop(0)
+                child, tree = start(variant, change, base)
+                running[child] = variant, time.monotonic(), tree
+            child, status = os.wait()
+            variant, began, tree = running.pop(child)
+            yield judge(variant, status, time.monotonic() - began, tree)
+            shutil.rmtree(tree)
+
+
+def main() -> int:
+    """Try the chosen variants, and count: 1 unless all are caught."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="part of a variant's name or place")
+    parser.add_argument("-n", type=int, default=2, help="variants at a time")
+    options, began = parser.parse_args(), time.monotonic()
+    chosen = [v for v in VARIANTS if options.k in f"{v.name} {v.where} {v.test}"]
+    preload()
+    states: Counter[str] = Counter()
+    for outcome in outcomes(chosen, options.n):
+        print(outcome, flush=True)
+        states[outcome.state] += 1
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    print(f"{len(chosen)} variants: {counts}; {time.monotonic() - began:.0f} seconds")
+    return int(states[CAUGHT] != len(chosen))
 
 
 if __name__ == "__main__":

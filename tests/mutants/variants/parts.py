@@ -1,0 +1,204 @@
+"""Wrong variants of the ground and the parts."""
+
+from tests.mutants.places import Variant
+
+# A few lines for each, by folder.
+# fmt: off
+VARIANTS = [
+    # base
+    Variant("normal-transform-transposed", where="_times", find="matrix.T",
+        put="matrix", test="tests/base/test_base.py::test_draws_of_a_normal[full]"),
+    Variant("normal-variance-of-columns", where="NormalForm.variance",
+        find="squared.sum(-1)", put="squared.sum(-2)",
+        test="tests/base/test_base.py::test_low_rank_normal[2]"),
+    Variant("normal-entropy-constant", where="NormalForm.entropy", find="1 + LOG_2PI",
+        put="LOG_2PI",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_kl_to_a_prior_that_is_not_normal[True-diag]"),
+    Variant("woodbury-sign", where="NormalForm.squared_distance",
+        find="z.square().sum(-1) - inner.square().sum(-1)",
+        put="z.square().sum(-1) + inner.square().sum(-1)",
+        test="tests/base/test_base.py::test_low_rank_normal[2]"),
+    Variant("jacobian-sign", where="Layout.log_abs_det_jacobian",
+        find="total + logs.sum(1)", put="total - logs.sum(1)",
+        test="tests/base/test_base.py::test_layout_jacobian"),
+    Variant("softplus-jacobian", where="Softplus.log_abs_det_jacobian", find="x",
+        put="-x", test="tests/base/test_base.py::test_layout_jacobian"),
+    # predictors
+    Variant("linear-variance-without-square", where="FactorMoments.forward",
+        find="chunk.square", put="chunk.abs",
+        test="tests/objectives/test_alpha_energy.py::"
+             "test_the_forms_meet_for_many_rows[bernoulli]"),
+    Variant("mlp-prior-size", where="MLPPredictor.__init__", find="math.sqrt(fan_in)",
+        put="fan_in",
+        test="tests/objectives/test_importance_weighted.py::test_what_is_not_known"),
+    Variant("mlp-local-std", where="MLPPredictor.sample_locally", find="v.sqrt()",
+        put="v",
+        test="tests/predictors/test_predictors.py::"
+             "test_local_reparameterization_keeps_every_row"),
+    Variant("factor-variance-gradient", where="FactorMoments.backward",
+        find="2 * g_variance[:, None]", put="g_variance[:, None]",
+        test="tests/posteriors/test_low_rank.py::test_moments_of_f[1-True-True]"),
+    Variant("passes-activation-slope", where="MLPPasses.pull_back",
+        find="self._multiply(out, values)", put="None",
+        test="tests/objectives/test_analytic_steps.py::"
+             "test_single_precision[categorical]"),
+    Variant("full-moments-gradient-of-one-triangle", where="FullMoments.backward",
+        find="2 * g_variance if g_variance.ndim == 1 else g_variance + g_variance.mT",
+        put="g_variance",
+        test="tests/objectives/test_objectives.py::"
+             "test_elbo_is_tight_at_the_posterior"),
+    # likelihoods
+    Variant("bernoulli-slope-without-label",
+        where="BernoulliLikelihood.log_prob_derivatives", find="sign * p", put="p",
+        test="tests/losses/test_losses.py::"
+             "test_log_prob_derivatives[BernoulliLikelihood()]"),
+    Variant("bernoulli-power-of-normalizer",
+        where="BernoulliLikelihood.log_power_integral",
+        find="c * softplus(-f, threshold=40)", put="softplus(-f, threshold=40)",
+        test="tests/losses/test_losses.py::"
+             "test_losses_are_proper_for_classes[BetaLoss(beta=2)-0.8]"),
+    Variant("gaussian-expected-without-half",
+        where="GaussianLikelihood.expected_log_prob", find="0.5 * precision",
+        put="precision",
+        test="tests/losses/test_losses.py::"
+             "test_expected_loss[0.001-GaussianLikelihood()-LogLoss()]"),
+    Variant("poisson-rate-at-the-mean", where="PoissonLikelihood.expected_log_prob",
+        find="mean + 0.5 * std_or_cov.square()", put="mean",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_expected_rate_is_that_of_a_lognormal"),
+    Variant("poisson-large-rate-correction", where="PoissonLikelihood._log_power_sum",
+        find="leading + (c - 1 / c) / 24 * torch.exp(-f.clamp(min=0))",
+        put="leading - (c - 1 / c) / 24 * torch.exp(-f.clamp(min=0))",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_power_sums_of_large_rates[2.0-13.8]"),
+    Variant("negative-binomial-inverse-dispersion",
+        where="NegativeBinomialLikelihood._log_mass", find="1 / self._alpha",
+        put="self._alpha",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_proper_for_mean_and_dispersion[LogLoss()]"),
+    Variant("student-t-pull", where="StudentTLikelihood.standard_slope",
+        find="self.df + 1", put="self.df",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_derivatives[StudentTLikelihood()]"),
+    Variant("softmax-hessian-without-diagonal",
+        where="CategoricalLikelihood.log_prob_derivatives", find="torch.diag_embed(p)",
+        put="torch.diag_embed(p.square())",
+        test="tests/linear_model/test_multinomial.py::"
+             "TestCategoricalLikelihood::test_masses_powers_and_derivatives"),
+    Variant("noise-variance-for-scale", where="NoiseLikelihood.bind", find="hyper[0]",
+        put="2 * hyper[0]",
+        test="tests/likelihoods/test_likelihoods.py::test_learned_scale_of_student_t"),
+    Variant("expected-log-loss-curvature-sign", where="Likelihood.expected_log_loss",
+        find="-second", put="second",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_expected_rate_is_that_of_a_lognormal"),
+    # losses
+    Variant("beta-loss-integral-factor", where="BetaLoss.__call__",
+        find="torch.exp(likelihood.log_power_integral(f, self.beta)) / self.beta",
+        put="torch.exp(likelihood.log_power_integral(f, self.beta))",
+        test="tests/losses/test_losses.py::"
+             "test_losses_are_proper_for_classes[BetaLoss(beta=2)-0.8]"),
+    Variant("gamma-loss-slope-sign", where="GammaLoss.expected",
+        find="factor * found[1]", put="-factor * found[1]",
+        test="tests/likelihoods/test_likelihoods.py::"
+             "test_expected_loss[0.0-StudentTLikelihood(df=50, noise_scale=2)-"
+             "GammaLoss(gamma=1.5)]"),
+    Variant("stein-curvature-identity", where="CallableLoss._integrate",
+        find="z.square() - 1", put="z.square()",
+        test="tests/losses/test_callable_losses.py::"
+             "test_expectations_of_kinks[absolute-3.0]"),
+    # priors
+    Variant("half-cauchy-jacobian", where="scale_nodes", find="size * log_scale",
+        put="(size + 1) * log_scale",
+        test="tests/priors/test_unknown_scale.py::"
+             "test_density_is_the_integral_over_the_scale[2]"),
+    Variant("laplace-normalizer", where="_BuiltLaplace.log_prob_terms",
+        find="2 * self.scale", put="self.scale",
+        test="tests/priors/test_priors.py::"
+             "test_density_integrates_to_one[Laplace(scale=0.3)]"),
+    Variant("normal-expected-without-variance", where="_BuiltNormal.expected_log_prob",
+        find="mean.square() + std.square()", put="mean.square()",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_kl_to_a_prior_that_is_not_normal[True-diag]"),
+    Variant("student-t-slope", where="_BuiltStudentT.log_prob_gradient",
+        find="self.df + 1", put="self.df",
+        test="tests/priors/test_priors.py::test_gradient[StudentT()1]"),
+    Variant("ard-degrees-of-freedom", where="ARD.build", find="2 * float(self.shape)",
+        put="float(self.shape)",
+        test="tests/priors/test_priors.py::test_ard_integrates_the_precisions_out"),
+    Variant("horseshoe-width", where="_BuiltHorseshoe._width",
+        find="math.sqrt(2) * self.scale", put="self.scale",
+        test="tests/priors/test_priors.py::"
+             "test_horseshoe_integrates_the_local_scales_out"),
+    Variant("hierarchical-tails", where="_BuiltStudentT.log_prob", find="2 * b",
+        put="b",
+        test="tests/solvers/test_conjugate.py::test_hierarchical_priors_are_student_t"),
+    Variant("precision-without-jacobian", where="GammaScales.terms", find="2 * a - 1",
+        put="2 * a - 2", test="tests/evidence/test_scale_mixtures.py"),
+    # posteriors
+    Variant("mean-field-variance-for-std", where="_DiagonalPosterior._params_of",
+        find="0.5 * normal.variance.log()", put="normal.variance.log()",
+        test="tests/posteriors/test_posteriors.py::"
+             "test_starting_point_is_a_valid_posterior[MeanFieldNormal()]"),
+    Variant("draws-without-path-gradient", where="NormalPosterior.draw",
+        find="normal.transform(eps)", put="normal.transform(eps).detach()",
+        test="tests/posteriors/test_posteriors.py::"
+             "test_draws_are_differentiable_in_the_parameters[MeanFieldNormal()]"),
+    Variant("gamma-rate-for-scale", where="_GammaPosterior.draw",
+        find="log_gamma_draws(shape, generator) - log_rate",
+        put="log_gamma_draws(shape, generator) + log_rate",
+        test="tests/solvers/test_conjugate.py"),
+    Variant("ensemble-mean-of-logs", where="_EnsemblePosterior.log_prob",
+        find="log_mean_exp(logs, 0)", put="logs.mean(0)",
+        test="tests/posteriors/test_ensemble.py::test_density_is_that_of_the_mixture"),
+    Variant("mixture-as-prior-without-spread", where="MixtureOverScales.as_prior",
+        find="torch.tensordot(weights, covariances, 1) + moved.T @ moved",
+        put="torch.tensordot(weights, covariances, 1)",
+        test="tests/posteriors/test_over_scales.py::"
+             "test_as_a_prior_it_is_the_normal_of_its_moments[family0]"),
+    # divergences
+    Variant("renyi-log-determinants-swapped", where="renyi", find="b * own + a * prior",
+        put="a * own + b * prior",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_renyi_near_its_limits[0.98-0.00101-1]"),
+    Variant("power-cross-term-distance-sign", where="power_parts",
+        find="growth + squared", put="growth - squared",
+        test="tests/divergences/test_orders.py::"
+             "test_one_dimension_against_quadrature[1.05-BetaDivergence-0.4]"),
+    Variant("renyi-pull-outer-sign", where="renyi_terms",
+        find="subtract(inverse, precision) / a - b * squared_outer(u, inverse)",
+        put="subtract(inverse, precision) / a + b * squared_outer(u, inverse)",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_terms_are_derivatives[diag-Renyi()-'diag']"),
+    Variant("renyi-draws-classical-scaling", where="Renyi.monte_carlo",
+        find="a * (a - 1)", put="a - 1",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_direction_of_the_monte_carlo_bias[1.6--1]"),
+    Variant("beta-middle-factor", where="BetaDivergence._value",
+        find="self._b * exp_gap(log_cross, self._b, prior)",
+        put="exp_gap(log_cross, self._b, prior)",
+        test="tests/divergences/test_orders.py::"
+             "test_near_the_limit_kl[BetaDivergence-0.99-0.00101]"),
+    Variant("gamma-without-inverse-order", where="GammaDivergence._value",
+        find="(parts[1] + self._b * parts[2]) / self.gamma",
+        put="parts[1] + self._b * parts[2]",
+        test="tests/divergences/test_orders.py::"
+             "test_near_the_limit_kl[GammaDivergence-0.1-0.00101]"),
+    Variant("jeffreys-one-direction-twice", where="Jeffreys.closed_form", find="0.0",
+        put="1.0",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_entropy_weight[diag-Jeffreys()]"),
+    Variant("kl-reversed", where="KL.closed_form", find="Pair(q, pi)",
+        put="Pair(pi, q)",
+        test="tests/divergences/test_orders.py::"
+             "test_near_the_limit_kl[AlphaDivergence-1.7-0]"),
+    Variant("kl-weight-forgotten-in-pull", where="KL.terms",
+        find="w * subtract(exact, precision)", put="subtract(exact, precision)",
+        test="tests/divergences/test_closed_forms.py::"
+             "test_terms_are_derivatives[diag-KL(weight=0.4)-'diag']"),
+    Variant("f-divergence-ratio-inverted", where="FDivergence.monte_carlo",
+        find="log_q - log_prior", put="log_prior - log_q",
+        test="tests/divergences/test_orders.py::"
+             "test_f_divergences_that_are_known[chi2-closed4]"),
+]
