@@ -87,7 +87,7 @@ def summarize(
         table=build_table(
             target, posterior, sides, both, bridge, finite, elbo, generator
         ),
-        weights=summarize_weights(forward, reverse, sides.bridge),
+        weights=summarize_weights(forward, reverse),
     )
 
 

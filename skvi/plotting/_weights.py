@@ -9,13 +9,11 @@ from skvi.evidence import EvidenceBounds, WeightSummary, evidence_bounds
 from skvi.plotting import _common as common
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 __all__ = ["WeightsDisplay"]
 
-KINDS = ("tail", "histogram")
 SIDES = {
     "lower": ("lower side", common.BLUE, "o"),
     "upper": ("upper side", common.VERMILION, "s"),
@@ -25,17 +23,11 @@ SIDES = {
 class WeightsDisplay:
     """Importance weights: whether few draws carry the evidence bounds.
 
-    Two kinds of pictures. "tail": the largest weights of each side by rank, divided by
-    their sum, on logarithmic axes. Points below the dotted line of their color are
-    fine: it is the heaviest tail for which errors can be trusted (the line through the
-    points is the fitted Pareto tail, of shape k). If the first point lies far above the
-    others, one draw decides. The legend gives the fraction of the total weight that the
-    largest draw has.
-
-    "histogram": the log weights ``log p(D, theta) - log r(theta)`` of draws of the
-    proposal r and of posterior draws. The two densities differ by the factor exp(log
-    weight) / p(D): they cross at the log evidence, which is marked. Where they do not
-    overlap, no estimate can be trusted.
+    The largest weights of each side by rank, divided by their sum, on logarithmic axes.
+    Points below the dotted line of their color are fine: it is the heaviest tail for
+    which errors can be trusted (the line through the points is the fitted Pareto tail,
+    of shape k). If the first point lies far above the others, one draw decides. The
+    legend gives the fraction of the total weight that the largest draw has.
 
     It is recommended to use `from_estimator` or `from_bounds`.
 
@@ -43,18 +35,15 @@ class WeightsDisplay:
     ----------
     weights : dict of str to WeightSummary
         As in ``EvidenceBounds.weights``.
-    estimate : float, default=None
-        The log evidence, to be marked in the histogram.
     reliable : bool, default=True
         Whether the bounds are; an unreliable result is named in the title.
 
     Attributes
     ----------
     lines_ : dict of str to matplotlib Line2D
-        Points ("tail") or steps ("histogram") of each side.
+        Points of each side.
     fits_ : dict of str to matplotlib Line2D
-        The fitted Pareto tails; empty for histograms.
-    estimate_ : matplotlib Line2D or None
+        The fitted Pareto tails.
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
 
@@ -67,9 +56,7 @@ class WeightsDisplay:
     -----
     The lower side looks at large weights, the upper side at large inverse weights. In
     importance sampling the upper side has a density of its own in place of the
-    proposal, chosen for light tails; the histogram shows the posterior draws with the
-    proposal's density, which is what crosses. With annealing both sides go the same
-    path.
+    proposal, chosen for light tails. With annealing both sides go the same path.
 
     Examples
     --------
@@ -89,25 +76,20 @@ class WeightsDisplay:
         self,
         weights: dict[str, WeightSummary],
         *,
-        estimate: float | None = None,
         reliable: bool = True,
     ) -> None:
         self.weights = weights
-        self.estimate = estimate
         self.reliable = reliable
 
-    def plot(
-        self, ax: "Axes | None" = None, *, kind: str = "tail", **kwargs: Any
-    ) -> "WeightsDisplay":
+    def plot(self, ax: "Axes | None" = None, **kwargs: Any) -> "WeightsDisplay":
         """Draw the weights.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
-        kind : {"tail", "histogram"}, default="tail"
         **kwargs : dict
-            Passed to ``Axes.plot`` (``Axes.stairs`` for histograms) for both sides.
+            Passed to ``Axes.plot`` for both sides.
 
         Returns
         -------
@@ -118,11 +100,9 @@ class WeightsDisplay:
         ImportError
             matplotlib is not installed.
         ValueError
-            There are no weights, or no such kind.
+            There are no weights.
         """
         common.check_matplotlib(f"{type(self).__name__}.plot")
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {KINDS}. Got {kind!r}.")
         if not self.weights:
             raise ValueError(
                 "These bounds have no weights to judge: they are exact, or were not "
@@ -132,11 +112,9 @@ class WeightsDisplay:
             )
         ax = common.make_axes(ax, (6.4, 4.2))
         self.ax_, self.figure_ = ax, ax.figure
-        self.lines_: dict[str, Artist] = {}
+        self.lines_: dict[str, Line2D] = {}
         self.fits_: dict[str, Line2D] = {}
-        self.estimate_: Line2D | None = None
-        (self._draw_tails if kind == "tail" else self._draw_histograms)(kwargs)
-        columns = 1 if kind == "tail" else 3
+        self._draw_tails(kwargs)
         place: dict = {
             "alignment": "left",
             "loc": "lower left",
@@ -144,7 +122,7 @@ class WeightsDisplay:
             "frameon": False,
         }
         verdict = None if self.reliable else "The bounds are not reliable."
-        legend = ax.legend(fontsize="small", title=verdict, ncols=columns, **place)
+        legend = ax.legend(fontsize="small", title=verdict, **place)
         legend.get_title().set_color(common.VERMILION)
         return self
 
@@ -176,31 +154,11 @@ class WeightsDisplay:
         ):
             axis(lambda value, _: f"{100 * value:.2g}")
 
-    def _draw_histograms(self, given: dict) -> None:
-        names = {
-            "lower": ("draws of the proposal", common.BLUE, "-"),
-            "bridge": ("posterior draws", common.VERMILION, "--"),
-        }
-        for side, (label, color, dash) in names.items():
-            found = self.weights[side]
-            style = {"color": color, "linestyle": dash, "linewidth": 1.5}
-            self.lines_[side] = self.ax_.stairs(
-                found.density, found.edges, **{**style, "label": label, **given}
-            )
-        if self.estimate is not None and math.isfinite(self.estimate):
-            self.estimate_ = self.ax_.axvline(
-                self.estimate, color=common.BLACK, linewidth=1, label="log evidence"
-            )
-        self.ax_.set(xlabel="log weight [nats]", ylabel="density [1 / nat]")
-        self.ax_.ticklabel_format(axis="x", style="plain", useOffset=False)
-        self.ax_.locator_params(axis="x", nbins=6)
-
     @classmethod
     def from_bounds(
         cls,
         bounds: EvidenceBounds,
         *,
-        kind: str = "tail",
         ax: "Axes | None" = None,
         **kwargs: Any,
     ) -> "WeightsDisplay":
@@ -209,7 +167,6 @@ class WeightsDisplay:
         Parameters
         ----------
         bounds : EvidenceBounds
-        kind : {"tail", "histogram"}, default="tail"
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         **kwargs : dict
@@ -226,10 +183,7 @@ class WeightsDisplay:
         ValueError
             The bounds were computed without weights.
         """
-        display = cls(
-            bounds.weights, estimate=bounds.estimate, reliable=bounds.reliable
-        )
-        return display.plot(ax, kind=kind, **kwargs)
+        return cls(bounds.weights, reliable=bounds.reliable).plot(ax, **kwargs)
 
     @classmethod
     def from_estimator(
@@ -238,7 +192,6 @@ class WeightsDisplay:
         X: Any,
         y: Any,
         *,
-        kind: str = "tail",
         ax: "Axes | None" = None,
         plot_kwargs: dict | None = None,
         **options: Any,
@@ -253,7 +206,6 @@ class WeightsDisplay:
             The training features, before a pipeline's transformations.
         y : array-like of shape (n_samples,)
             The training target.
-        kind : {"tail", "histogram"}, default="tail"
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         plot_kwargs : dict, default=None
@@ -279,7 +231,7 @@ class WeightsDisplay:
         """
         common.check_matplotlib(f"{cls.__name__}.from_estimator")
         bounds = evidence_bounds(estimator, X, y, **options)
-        return cls.from_bounds(bounds, kind=kind, ax=ax, **plot_kwargs or {})
+        return cls.from_bounds(bounds, ax=ax, **plot_kwargs or {})
 
 
 def _pareto_tail(found: WeightSummary, k: float) -> np.ndarray:

@@ -46,7 +46,7 @@ class Best:
         return float(torch.cat(end.values).mean() - self.values.mean()) > self._allowed
 
     def may_be_missed(self, end: EpochEnd) -> bool:
-        """Whether an end may be worse by more than a few nats, as far as noise tells."""
+        """Whether an end may be worse by more than a few nats, given the noise."""
         if end is self.end:
             return False
         values = self.values, torch.cat(end.values)
