@@ -42,8 +42,6 @@ class FitProgress:
         self.verbose, self.max_iter = estimator.verbose, max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None
-        # Set by `skvi.evidence.record_training`.
-        self.record = vars(estimator).get("_record")
         if has_callbacks(estimator):
             self.context = estimator._init_callback_context(max_subtasks=self.max_iter)
             self.context.call_on_fit_task_begin(estimator=estimator, **data)
@@ -53,8 +51,6 @@ class FitProgress:
         self.n_iter += 1
         if self.verbose:
             self._write(value)
-        if self.record is not None:
-            self.record(self.n_iter, self.max_iter, state)
         if self.context is None:
             return False
         hooks = {"estimator": self.estimator, **self.data}

@@ -11,7 +11,6 @@ from skvi.evidence._fit_checks import (
 from skvi.evidence._named import BoundsTable, NamedBound
 from skvi.evidence._result import FROM_TARGET, EvidenceBounds
 from skvi.evidence._table import elbo_row
-from skvi.evidence._training import TrainingRecord, record_training
 from skvi.evidence._unwrap import evidence_bounds
 from skvi.evidence._weights import WeightSummary, summarize_weights
 
@@ -21,7 +20,6 @@ __all__ = [
     "BoundsTable",
     "EvidenceBounds",
     "NamedBound",
-    "TrainingRecord",
     "WeightSummary",
     "bound_evidence",
     "conjugate_evidence",
@@ -29,7 +27,6 @@ __all__ = [
     "evidence_bounds",
     "judge_existence",
     "lower_bound",
-    "record_training",
     "summarize_weights",
     "weight_diagnostics",
 ]

@@ -4,7 +4,6 @@ from skvi.plotting._evidence_bounds import EvidenceBoundsDisplay
 from skvi.plotting._evidence_search import EvidenceSearchDisplay
 from skvi.plotting._loss_curve import LossCurveDisplay
 from skvi.plotting._posterior import PosteriorDisplay
-from skvi.plotting._training import TrainingSandwichDisplay
 from skvi.plotting._weights import WeightsDisplay
 
 __all__ = [
@@ -12,6 +11,5 @@ __all__ = [
     "EvidenceSearchDisplay",
     "LossCurveDisplay",
     "PosteriorDisplay",
-    "TrainingSandwichDisplay",
     "WeightsDisplay",
 ]

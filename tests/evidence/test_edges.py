@@ -7,7 +7,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from skvi.base import Layout, NormalForm
-from skvi.evidence import _importance, record_training
+from skvi.evidence import _importance
 from skvi.evidence._importance import importance_sides
 from skvi.evidence._one_mode import OneMode
 from skvi.linear_model import BayesianLogisticRegression, BayesianPoissonRegressor
@@ -52,16 +52,6 @@ def test_a_prior_without_closed_form_has_an_evidence():
     assert bounds.reliable
     assert low <= truth <= high
     assert high - low < 0.2
-
-
-def test_training_under_a_prior_without_closed_form():
-    X, y = clusters()
-    model = BayesianLogisticRegression(
-        prior=HierarchicalNormal(2.0, 1.0), max_iter=5, random_state=0
-    )
-    record = record_training(model, X, y, n_points=3, random_state=0)
-    assert record.reliable
-    assert "EUBO" in record.bounds
 
 
 class Rate(Target):

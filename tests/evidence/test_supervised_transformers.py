@@ -33,7 +33,7 @@ import skvi
 from skvi.linear_model import BayesianLogisticRegression
 from skvi.metrics import training_bound_scorer
 from skvi.model_selection import EvidenceSearch
-from skvi.plotting import EvidenceBoundsDisplay, TrainingSandwichDisplay
+from skvi.plotting import EvidenceBoundsDisplay
 from skvi.utils._transformers import supervised_transformers
 
 
@@ -183,7 +183,6 @@ def test_searches_around_and_displays_refuse_too(noise):
         lambda: skvi.evidence_bounds(search, X, y),
         lambda: training_bound_scorer(search),
         lambda: EvidenceBoundsDisplay.from_estimator(search, X, y),
-        lambda: TrainingSandwichDisplay.from_estimator(search, X, y),
     ):
         with pytest.raises(ValueError, match=r"features.* from y, by SelectKBest"):
             refuse()

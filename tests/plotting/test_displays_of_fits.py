@@ -1,4 +1,4 @@
-"""Displays of training, weights and posteriors: the artists hold the right numbers."""
+"""Displays of weights and posteriors: the artists hold the right numbers."""
 
 import math
 
@@ -12,14 +12,10 @@ from scipy import stats
 from scipy.integrate import cumulative_trapezoid
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
-from skvi.evidence import record_training, summarize_weights
+from skvi.evidence import summarize_weights
 from skvi.linear_model import BayesianLinearRegression, BayesianLogisticRegression
-from skvi.neural_network import BayesianMLPClassifier
-from skvi.plotting import PosteriorDisplay, TrainingSandwichDisplay, WeightsDisplay
-from skvi.posteriors import MixtureOverScales
+from skvi.plotting import PosteriorDisplay, WeightsDisplay
 from skvi.priors import ARD, HierarchicalNormal, Laplace, Normal
 from skvi.sampling import pareto_khat
 
@@ -306,113 +302,3 @@ def test_exact_posterior_and_inferred_prior_are_drawn():
     spread = np.sqrt(np.trapezoid(display.prior[0] * grid**2, grid))
     assert 10 < spread < 400
     assert "prior at the inferred precision" in texts(display.ax_)
-
-
-# The sandwich over training
-
-
-@pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning",
-    "ignore::skvi.exceptions.SkviWarning",
-)
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"posterior": "mean_field"},
-        {"posterior": "mean_field", "prior": "normal"},
-        {"posterior": "mean_field", "solver": "stochastic", "max_iter": 5},
-        pytest.param({"objective": "iwelbo", "max_iter": 5}, marks=pytest.mark.slow),
-    ],
-)
-def test_record_of_a_fit(data, params, bounds, bounds_of_known_scale):
-    """The copy repeats the fit; its last row is that of the fitted posterior, and
-    every bound is on its side of the evidence.
-
-    Wrong variants: the posterior itself, not copies, which all end at the last; the
-    chains' weights with the other sign.
-    """
-    bounds = bounds_of_known_scale if "prior" in params else bounds
-    model = BayesianLogisticRegression(random_state=0, **params)
-    record = record_training(model, *data, random_state=0, n_draws=512)
-    model.fit(*data)
-    assert record.iterations[-1] == model.n_iter_
-    assert record.iterations[0] == 1
-    elbo = [row.value for row in record.bounds["ELBO"]]
-    if isinstance(model.posterior_, MixtureOverScales):
-        # Of the coefficients alone: at least that of coefficients and scale. Below, it
-        # is compared with the evidence.
-        error = record.bounds["ELBO"][-1].standard_error
-        assert elbo[-1] > model.lower_bound_ - 5 * error
-    else:
-        noise = 1e-9 + 5 * model.lower_bound_se_
-        assert elbo[-1] == pytest.approx(model.lower_bound_, abs=noise)
-    assert len(set(elbo)) > 1 or len(elbo) == 1
-    if "max_iter" not in params:  # the others are at the ELBO's optimum early
-        assert elbo[0] < elbo[-1] - 1e-3
-    low, high = bounds.interval()
-    for rows in record.bounds.values():
-        sign = 1 if rows[0].direction == "lower" else -1
-        limit = high if sign > 0 else low
-        for row in rows:
-            assert sign * (row.value - limit) < 5 * row.standard_error
-    assert record.reliable
-    for name in ("IW-ELBO", "IW-EUBO"):  # tight, from 16 draws
-        row = record.bounds[name][-1]
-        assert abs(row.value - bounds.estimate) < 0.1 + 5 * row.standard_error
-
-
-@pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning",
-    "ignore::skvi.exceptions.SkviWarning",
-)
-def test_sandwich_on_the_artists(data):
-    model = make_pipeline(
-        StandardScaler(),
-        BayesianLogisticRegression(
-            posterior="mean_field", solver="stochastic", max_iter=4, random_state=0
-        ),
-    )
-    model.fit(*data)
-    display = TrainingSandwichDisplay.from_estimator(
-        model, *data, random_state=0, n_draws=256, n_points=3
-    )
-    record = display.record
-    assert len(record.iterations) <= 4
-    for name, line in display.lines_.items():
-        np.testing.assert_array_equal(line.get_xdata(), record.iterations)
-        values = [row.value for row in record.bounds[name]]
-        np.testing.assert_array_equal(line.get_ydata(), values)
-    assert "ELBO" not in display.bands_  # it is exact
-    low, high = record.final.interval(2)
-    pixels = display.interval_.get_extents()
-    box = pixels.transformed(display.ax_.transData.inverted())
-    assert (box.y0, box.y1) == pytest.approx((low, high))
-    bottom, top = display.ax_.get_ylim()
-    assert bottom < low < high < top
-    assert display.ax_.get_ylabel() == "log evidence [nats]"
-    assert any(text.startswith("log evidence: ") for text in texts(display.ax_))
-    wide = TrainingSandwichDisplay(record).plot(cut=False).ax_.get_ylim()
-    everything = [row.value for rows in record.bounds.values() for row in rows]
-    assert wide[0] < min(everything)
-    assert wide[1] > max(everything)
-
-
-def test_sandwich_with_hyperpriors_has_no_upper_curves(data):
-    X, _ = data
-    y = X[:, 0] + 0.1 * X[:, 1] ** 2
-    prior = HierarchicalNormal(1.0, 1.0)
-    model = BayesianLinearRegression(prior=prior, noise_scale=0.5)
-    display = TrainingSandwichDisplay.from_estimator(model, X, y, random_state=0)
-    assert list(display.lines_) == ["ELBO", "IW-ELBO"]
-    with pytest.raises(TypeError, match="one target column at a time"):
-        record_training(model, X, np.stack([y, -y], 1))
-
-
-def test_sandwich_of_wrong_estimators(data):
-    for wrong in (LogisticRegression(), BayesianMLPClassifier()):
-        if hasattr(wrong, "evidence_bounds"):
-            continue
-        with pytest.raises(TypeError, match="has no method evidence_bounds"):
-            TrainingSandwichDisplay.from_estimator(wrong, *data)
-        with pytest.raises(TypeError, match="has no method evidence_bounds"):
-            record_training(wrong, *data)

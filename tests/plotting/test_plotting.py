@@ -24,7 +24,6 @@ from skvi.plotting import (
     EvidenceBoundsDisplay,
     LossCurveDisplay,
     PosteriorDisplay,
-    TrainingSandwichDisplay,
     WeightsDisplay,
 )
 
@@ -418,10 +417,6 @@ def test_evidence_from_estimator(data):
         (lambda f, d: WeightsDisplay({}).plot(), r"WeightsDisplay\.\w+"),
         (lambda f, d: WeightsDisplay.from_estimator(f, *d), r"WeightsDisplay\.\w+"),
         (lambda f, d: PosteriorDisplay.from_estimator(f), r"PosteriorDisplay\.\w+"),
-        (
-            lambda f, d: TrainingSandwichDisplay.from_estimator(f, *d),
-            r"TrainingSandwichDisplay\.\w+",
-        ),
     ],
 )
 def test_without_matplotlib(monkeypatch, fitted, data, call, caller):
