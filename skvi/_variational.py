@@ -214,7 +214,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         Raises KeyboardInterrupt if there is no result yet.
         """
         start, options = None, self._solver_options(problem.target)
-        progress = FitProgress(self, data, options.max_iter)
+        progress = FitProgress(self, data, solver.count_iterations(problem, options))
         try:
             if before and (self.warm_start or self._continues):
                 start = self._continue(problem, before, solver)

@@ -24,6 +24,8 @@ from skvi.solvers._empirical_bayes import EmpiricalBayes
 from skvi.solvers._natural_gradient import NaturalGradient
 from skvi.solvers._solution import Ending, PhaseInterrupted, Solution, State, ending_of
 from skvi.solvers._tilted import (
+    N_AVERAGED,
+    N_FULL,
     estimate_loss,
     match_tilted_moments,
 )
@@ -92,6 +94,11 @@ class MomentMatching(Solver):
         if len(problem.target.hyper):
             return "the target has hyperparameters to learn"
         return NaturalGradient.missing(_proposal_problem(problem.target))
+
+    @staticmethod
+    def count_iterations(problem: Problem, options: SolverOptions) -> int:
+        """Count 1 for the EUBO, and for Rényi's bound the steps on fresh draws."""
+        return N_FULL + N_AVERAGED if problem.objective.tilt else 1
 
     @torch.no_grad()
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:

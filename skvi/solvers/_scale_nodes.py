@@ -96,6 +96,12 @@ class OverScales(Solver):
         """As the solver at each scale; see `Solver`."""
         return self.inner.needs_start(problem)
 
+    def count_iterations(  # type: ignore[override]
+        self, problem: Problem, options: SolverOptions
+    ) -> int:
+        """That of the solver at each scale; see `Solver`."""
+        return self.inner.count_iterations(problem, options)
+
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit beside an independent scale first, then at the nodes; see `Solver`."""
         last = problem.posterior

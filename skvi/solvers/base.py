@@ -226,6 +226,22 @@ class Solver:
         """
         return False
 
+    @staticmethod
+    def count_iterations(problem: Problem, options: SolverOptions) -> int:
+        """Maximum number of iterations that are reported.
+
+        Parameters
+        ----------
+        problem : Problem
+        options : SolverOptions
+
+        Returns
+        -------
+        int
+            By default `max_iter`.
+        """
+        return options.max_iter
+
     def solve(self, problem: Problem, options: SolverOptions) -> Solution:
         """Fit the posterior, and the target's hyperparameters if it learns any.
 
