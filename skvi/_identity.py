@@ -71,7 +71,7 @@ def _describe_object(value: Any) -> str:
 
 
 def _describe_class(value: type) -> str:
-    """Its name; for a module also its code."""
+    """Name of a class; for a module also its code."""
     if not issubclass(value, torch.nn.Module):
         return _name(value)
     methods = (part for part in vars(value).values() if inspect.isfunction(part))

@@ -58,7 +58,7 @@ POSTERIORS = {
     "low_rank": LowRankNormal,
     "ensemble": Ensemble,
 }
-#: Of models with layers.
+#: Posteriors of models with layers.
 NETWORK_POSTERIORS = {"dropout": GaussianDropout}
 PRIORS = {
     "normal": Normal,

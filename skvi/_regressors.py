@@ -124,7 +124,7 @@ def check_rows(X, y):
 
 
 def _mean_units(y, w, centered):
-    # About a row, so that the origin of y does not round it.
+    # Relative to a row, so that a large origin of y does not round the mean.
     origin = float(y[0])
     mean = origin + float(np.average(y - origin, weights=w)) if centered else 0.0
     # Squares of very large or small numbers leave the range of floats.

@@ -120,7 +120,7 @@ class ResolutionMixin:
 
 
 def _is_standardized(prior: Any) -> bool:
-    """Whether it is the posterior of a fit to a standardized target."""
+    """Whether a prior is the posterior of a fit to a standardized target."""
     units = prior.units if isinstance(prior, Posterior) else None
     if units is None:
         return False

@@ -8,8 +8,8 @@ from skvi.changepoint.base import RegressionModel, SegmentModel
 
 __all__ = ["misfit", "misfits"]
 
-# Probability that two rows are equal from which on the default reports changes that are
-# none: series rounded to steps of one and two standard deviations have 0.28 and 0.51,
+# If two rows are equal with a larger probability, the default model reports false
+# changes: series rounded to steps of one and two standard deviations have 0.28 and 0.51,
 # Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
 MOST_TIES = 1 / 3
 # Fewer rows say too little.

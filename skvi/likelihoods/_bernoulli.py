@@ -10,7 +10,8 @@ from skvi.utils._row_pass import RowBuffers, RowPass
 
 __all__ = ["BernoulliLikelihood"]
 
-# Of the rows whose probabilities are multiplied, and products that are not trusted.
+# How often rows are halved, to multiply probabilities instead of adding logarithms, and
+# products that are too small for that.
 N_HALVINGS = 3
 SMALLEST = {torch.float64: 1e-290, torch.float32: 1e-30}
 

@@ -211,7 +211,8 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
         prior = self.prior_
         if not isinstance(prior, dict):
             return prior
-        # By name or by role; a dict with neither is refused when the prior is built.
+        # Entries go by name or by role; a dict with neither is refused when the prior
+        # is built.
         return prior.get("coef", prior.get("weight"))
 
     def _initialize(self, problem):

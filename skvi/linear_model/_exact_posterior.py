@@ -28,7 +28,7 @@ from skvi.utils._random import rand, randn
 
 __all__ = ["ConjugatePosterior"]
 
-# Draws choose among nodes that are so many times as dense.
+# Factor by which the nodes that draws are taken from are denser.
 FINENESS = 4.0
 # Components of a smaller probability are left out.
 NEGLIGIBLE = 1e-18
@@ -69,7 +69,7 @@ class ConjugatePosterior(Movable):
 
     @cached_property
     def few(self) -> PrecisionNodes:
-        """As few as predictions need."""
+        """Nodes for predictions: no more than they need."""
         return merge_nodes(self.form, self.nodes)
 
     @property

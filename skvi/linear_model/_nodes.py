@@ -37,7 +37,7 @@ class NormalNodes(Movable):
 
     @staticmethod
     def single(normal: NormalForm) -> "NormalNodes":
-        """One normal."""
+        """Return the nodes of a single normal."""
         return NormalNodes((normal,), normal.mean.new_zeros(1))
 
     def moments(

@@ -128,7 +128,7 @@ def _plane(
 
 
 def _line(log_density: LogDensity, look: np.ndarray, fineness: float) -> np.ndarray:
-    """Equally spaced nodes where a density is not empty."""
+    """Equally spaced nodes where a density is not negligible."""
     mode, width = _peak(log_density, look)
     x = np.sort(np.concatenate([look, mode - width * ENDS, mode + width * ENDS]))
     values = log_density(x)
@@ -139,7 +139,7 @@ def _line(log_density: LogDensity, look: np.ndarray, fineness: float) -> np.ndar
 
 
 def _peak(log_density: LogDensity, look: np.ndarray) -> tuple[float, float]:
-    """Mode, and the standard deviation there."""
+    """Mode of a density, and the standard deviation there."""
     mode, step = look[np.argmax(log_density(look))], 1.0
     for _ in range(N_ZOOMS):
         near = mode + step * np.linspace(-1, 1, 21)

@@ -204,7 +204,7 @@ class GaussianRegression(
         return found | self._scale_in_units(found)
 
     def _moments_of(self, nodes, theta):
-        """Of one target; with the covariance of the coefficients, if it is full."""
+        """Moments of one target; also the covariance of coefficients, if it is full."""
         found = super()._moments_of(nodes, theta)
         found = {name: values[0] for name, values in found.items()}
         if nodes is not None and (normal := nodes.normals[0]).scale.ndim == 2:

@@ -19,7 +19,7 @@ class Queue:
         self._left = list(reversed(outcomes))
 
     def __sklearn_clone__(self) -> "Queue":
-        """There is only one."""
+        """Return the queue itself: clones share it."""
         return self
 
     def take(self) -> Outcome | None:
@@ -77,7 +77,7 @@ class _OfEstimator:
 
     def __init__(self, scorer: Any) -> None:
         self.scorer = scorer
-        # By which searches detect whether it takes weights.
+        # Searches read it to learn whether the scorer takes weights.
         self.__signature__ = signature(scorer)
 
     def __call__(self, stand_in: FittedCandidate, *data: Any, **params: Any) -> Any:

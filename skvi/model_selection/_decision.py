@@ -37,7 +37,7 @@ class Comparison:
         return self.is_above(k, j) and self.learned[k] <= self.learned[j]
 
     def is_above(self, k: int, j: int) -> bool:
-        """The same by the intervals alone."""
+        """Whether the interval of k lies above that of j beyond a tie."""
         return bool(self.low[k] - self.high[j] > self.min_difference)
 
     def contenders(self) -> list[int]:

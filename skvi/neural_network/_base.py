@@ -112,7 +112,7 @@ class BayesianNetwork(NetworkEvidenceMixin, SparsityMixin, StreamMixin, BaseSupe
         return is_auto and not self._continues
 
     def _resolve_prior(self):
-        """Resolve it; "auto" waits for the layers, with the prior of intercepts."""
+        """Resolve the prior; "auto" waits for the layers, with that of intercepts."""
         if not self._learns_scales:
             return super()._resolve_prior()
         if self.intercept_prior is None:

@@ -25,7 +25,7 @@ class OutputLimits:
 
     @classmethod
     def of(cls, f: torch.Tensor) -> "OutputLimits":
-        """Find them in outputs, (n_scales, ..., n_outputs), in order of the scales."""
+        """Find limits of outputs, (n_scales, ..., n_outputs), by increasing scales."""
         f = f.detach().double().flatten(1, -2)
         size = f.abs().amax(1)
         saturates = (size[-1] <= 1) & (size[-1] <= GROWTH * size[-2])

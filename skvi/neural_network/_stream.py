@@ -35,7 +35,7 @@ class StreamMixin:
         return self._stream is not None and self._stream.posterior is not None
 
     def _partial_fit(self, X, y, sample_weight, response=None):
-        """Take a batch in: as a whole, or where there were others not at all."""
+        """Fit one more batch; if that fails, stay at the batches before, if any."""
         self._check_stream()
         before = dict(vars(self)) if self.__sklearn_is_fitted__() else None
         if before is not None:

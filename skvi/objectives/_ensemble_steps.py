@@ -135,7 +135,7 @@ class _EnsembleSteps(Steps):
         return self.inner.weighs_divergence
 
     def weigh_divergence(self, shares: Sequence[float]) -> None:
-        """All components of a member take the same."""
+        """All components of a member take the same fraction."""
         self.inner.weigh_divergence(
             [s for s in shares for _ in range(self.n_components)]
         )

@@ -246,7 +246,7 @@ class EvidenceSearchDisplay:
                 "zorder": 0.5,
             }
             style = common.merge_style(style, given)
-            # In front of no bar, and over the whole height whatever the rows.
+            # The line is behind all bars, and spans the height for any number of rows.
             (self.threshold_,) = self.ax_.plot(
                 [where, where],
                 [0, 1],

@@ -29,7 +29,7 @@ COLORS = (
 )
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# The axis is cut where its full range is so many times what the later values need.
+# The axis is cut if its full range exceeds that of the later values by this factor.
 CUT_FACTOR = 5
 MIN_RANGE = 1.0  # nats
 
@@ -241,7 +241,7 @@ def _loss_name(fitted: Any) -> str:
 
 
 def _style(index: int) -> dict:
-    """Style of the curve that follows so many others."""
+    """Style of a curve by the number of curves before it."""
     color, dash, marker = (
         next(islice(cycle(choices), index, None))
         for choices in (COLORS, DASHES, MARKERS)

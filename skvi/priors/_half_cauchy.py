@@ -9,8 +9,8 @@ from skvi.priors._scales import POSITIVE
 
 __all__ = ["HalfCauchy", "log_density", "scale_nodes"]
 
-# Fewest nodes of the integral over a log scale, which reach so many of the integrand's
-# widths from its top, or until its exponential tail is gone; and their largest step.
+# Integral over a log scale: its least number of nodes; their reach from the top, in
+# widths of the integrand; the exponent at which its tail ends; the largest step.
 N_NODES, REACH, TAIL, LONGEST = 161, 10.0, 37.0, 0.15
 
 

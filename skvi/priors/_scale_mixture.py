@@ -14,9 +14,9 @@ __all__ = ["GammaScales", "HorseshoeScales", "LogScales", "ScaleMixture", "Scale
 
 # Widest normal that a path over a vague scale starts from, in log units.
 WIDEST = 4.0
-# Of Gamma precisions: below it tails are heavier than those of a Cauchy density.
+# Gamma precisions of smaller shapes give tails heavier than those of a Cauchy density.
 SPIKE_SHAPE = 0.5
-# Of Gamma precisions: below it a density of their logarithms is flat for decades.
+# The log of a Gamma precision of smaller shape has a density that is flat for decades.
 VAGUE_SHAPE = 0.1
 # Coefficients with a spike at 0 whose combinations mixtures can enumerate.
 MANY = 3
@@ -38,14 +38,14 @@ class LogScales(Protocol):
     has_spike: bool
     #: Whether scales of all magnitudes are about as likely.
     is_vague: bool
-    #: Of the prior, for messages.
+    #: Name of the prior, for messages.
     name: str
 
     def terms(self, x: torch.Tensor) -> ScaleTerms:
         """Evaluate at coordinates of shape (S, k)."""
 
     def start(self) -> NormalForm:
-        """Normal of x about as wide as the prior, as far as that says anything."""
+        """Normal of x about as wide as the prior, and narrower for a vague one."""
 
 
 class HorseshoeScales:
@@ -128,12 +128,12 @@ class ScaleMixture:
 
     @property
     def has_spike(self) -> bool:
-        """Whether the density of any coefficient has one at 0."""
+        """Whether the density of any coefficient has a spike at 0."""
         return any(part.has_spike for part in self.parts)
 
     @property
     def has_many_spikes(self) -> bool:
-        """Whether more coefficients have one than mixtures can enumerate."""
+        """Whether more coefficients have a spike than mixtures can enumerate."""
         pairs = zip(self.parts, self.sizes, strict=True)
         return sum(size for part, size in pairs if part.has_spike) > MANY
 
