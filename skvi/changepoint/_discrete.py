@@ -8,9 +8,9 @@ from skvi.changepoint.base import RegressionModel, SegmentModel
 
 __all__ = ["misfit", "misfits"]
 
-# If two rows are equal with a larger probability, the default model reports false
-# changes: series rounded to steps of one and two standard deviations have 0.28 and 0.51,
-# Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
+# If two rows are equal with more than this probability, the default model reports false
+# changes: series rounded to steps of one and two standard deviations have 0.28 and
+# 0.51, Poisson counts with means 1 and 0.2 have 0.31 and 0.68.
 MOST_TIES = 1 / 3
 # Fewer rows say too little.
 LEAST_ROWS = 20
@@ -94,7 +94,7 @@ def tied(column: np.ndarray, has_noise: bool) -> str | None:
             return None
         return (
             f"{first}If it is rounded to steps of {gaps.min():g}, use "
-            f"Regression(noise_scale=1.0, noise_df={ENOUGH_NOISE_DF})."
+            f"ConstantMean(noise_scale=1.0, noise_df={ENOUGH_NOISE_DF})."
         )
     return (
         f'{first}Use models="bernoulli" for X != {top:g}, and the values themselves '
@@ -112,5 +112,5 @@ def overdispersed(column: np.ndarray) -> str | None:
     return (
         f"holds counts whose variance is about {dispersion:.1f} times their mean. That "
         "of Poisson counts is equal to it: changes are reported where there are none. "
-        "Use Regression for 2 * sqrt(X + 3 / 8)."
+        "Use ConstantMean for 2 * sqrt(X + 3 / 8)."
     )

@@ -37,7 +37,7 @@ class Comparison:
         return self.is_above(k, j) and self.learned[k] <= self.learned[j]
 
     def is_above(self, k: int, j: int) -> bool:
-        """Whether the interval of k lies above that of j beyond a tie."""
+        """Whether k's interval lies above j's by more than `min_difference`."""
         return bool(self.low[k] - self.high[j] > self.min_difference)
 
     def contenders(self) -> list[int]:
