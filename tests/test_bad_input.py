@@ -257,8 +257,8 @@ def test_huge_scales(factor, parts):
         # The prior allows no better odds than separation along one direction.
         assert model.score(X * factor, y) > 0.9
     if parts is NORMAL:
-        own = {"coef": Normal(1 / factor), "intercept": Normal(1.0)}
-        model.set_params(prior=own, intercept_prior=None, tol=1e-8).fit(X * factor, y)
+        model.set_params(prior=Normal(1 / factor), intercept_prior=Normal(1.0))
+        model.set_params(tol=1e-8).fit(X * factor, y)
         plain = BayesianLogisticRegression(tol=1e-8, **NORMAL).fit(X, y)
         assert model.lower_bound_ == pytest.approx(plain.lower_bound_, abs=1e-5)
         assert model.coef_ * factor == pytest.approx(plain.coef_, abs=1e-3)
@@ -329,7 +329,7 @@ def test_wrong_parameters(params):
         ({"objective": "eubo", "n_draws": 1}, "EUBO n_draws=1 2 objective='elbo'"),
         ({"objective": "alpha_energy", "n_draws": 1}, "AlphaEnergy n_draws=1 2"),
         ({"divergence": Renyi(-0.5)}, "Renyi(alpha=-0.5) alpha > 0"),
-        ({"prior": {"intercept": Normal()}}, "coef intercept"),
+        ({"prior": {"intercept": Normal()}}, "intercept_prior=Normal()"),
         ({"prior": {"coef": Normal(), "bias": Normal()}}, "coef intercept bias"),
         ({"solver": "moment_matching"}, "moment_matching ELBO() 'auto'"),
         (

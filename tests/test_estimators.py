@@ -74,7 +74,8 @@ WITH_PARTS = [
     BayesianLogisticRegression(
         divergence=KL(weight=0.5),
         posterior=FullRankNormal(),
-        prior={"coef": Laplace(), "intercept": Normal()},
+        prior=Laplace(),
+        intercept_prior=Normal(),
     ),
     BayesianLinearRegression(prior="ard", posterior="mean_field"),
     BayesianLinearRegression(likelihood="student_t", max_iter=5),
@@ -89,7 +90,8 @@ WITH_PARTS = [
         divergence=KL(weight=1.0),
         loss=LogLoss(),
         posterior=Product({"coef": MeanFieldNormal()}),
-        prior={"coef": HierarchicalNormal(1.0, 1.0), "intercept": Normal(5.0)},
+        prior=HierarchicalNormal(1.0, 1.0),
+        intercept_prior=Normal(5.0),
         solver="coordinate_ascent",
     ),
     BayesianLinearRegression(
@@ -108,7 +110,8 @@ WITH_PARTS = [
     BayesianPoissonRegressor(posterior="mean_field", prior="laplace"),
     BayesianPoissonRegressor(
         divergence=KL(weight=0.5),
-        prior={"coef": Laplace(), "intercept": Normal()},
+        prior=Laplace(),
+        intercept_prior=Normal(),
         n_jobs=1,
     ),
     BayesianMLPRegressor(

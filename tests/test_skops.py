@@ -28,7 +28,7 @@ ESTIMATORS = [
     BayesianPoissonRegressor(likelihood="negative_binomial"),
     BayesianLogisticRegression(),
     BayesianLogisticRegression(
-        prior={"coef": "laplace", "intercept": "normal"}, class_weight="balanced"
+        prior={"coef": "laplace"}, intercept_prior="normal", class_weight="balanced"
     ),
     BayesianPoissonRegressor(posterior="low_rank"),
     BayesianMLPRegressor(**NETWORK, posterior="dropout"),

@@ -13,7 +13,7 @@ from skvi._registry import POSTERIORS, PRIORS
 from skvi._supervised import BaseSupervised
 from skvi.base import Units
 from skvi.divergences import KL
-from skvi.exceptions import SkviWarning
+from skvi.exceptions import IncompatibleComponentsError, SkviWarning
 from skvi.linear_model._blocks import normal_of_predictor
 from skvi.linear_model._nodes import NormalNodes
 from skvi.linear_model._ranges import unscaled_message
@@ -186,6 +186,17 @@ class BayesianLinearModel(SummaryMixin, EvidenceMixin, BaseSupervised):
     def _finds_scale(self):
         """Whether "auto" has an unknown scale."""
         return True
+
+    def _resolve_prior(self):
+        """As for every estimator; a mapping has no entry for the intercept."""
+        if isinstance(self.prior, dict) and "intercept" in self.prior:
+            raise IncompatibleComponentsError(
+                f"prior={self.prior!r} has an entry 'intercept', which the mapping of "
+                f"{type(self).__name__} must not have: intercept_prior is the prior of "
+                f"the intercept. Use intercept_prior={self.prior['intercept']!r} and "
+                "leave the entry out."
+            )
+        return super()._resolve_prior()
 
     def _intercept_beside(self, prior):
         """The same weak prior whatever that of the coefficients is."""

@@ -67,7 +67,7 @@ default="auto"
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
         determine one scale for all, which is integrated out; beside an unknown
-        dispersion it is "normal". A dict has one for "coef" and one for "intercept".
+        dispersion it is "normal".
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log of the mean count at the means of the features and of the log
         exposure: the units of either do not matter. None is ``Normal(10.0)``, weak and

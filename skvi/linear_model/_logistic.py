@@ -59,7 +59,7 @@ default="auto"
 "log_uniform"}, Prior, Posterior or dict, default="auto"
         Prior of the coefficients. "auto" is ``Normal(scale=HalfCauchy())``: the data
         determine one scale for all, which is integrated out. "horseshoe", "ard" and
-        "log_uniform" are sparse. A dict has one for "coef" and one for "intercept".
+        "log_uniform" are sparse.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the log odds at the means of the features. None is ``Normal(10.0)``,
         weak and proper, whatever `prior` is, so that a search over `prior` compares

@@ -129,8 +129,6 @@ class GaussianRegression(
         Returns the names of what was taken from y.
         """
         prior, given = self.prior_, self.intercept_prior is not None
-        if isinstance(self.prior, dict):
-            given = given or "intercept" in self.prior
         if given or isinstance(prior, Posterior) or not self.fit_intercept:
             return ()
         y = (data.y - units.y_mean) / units.y_scale

@@ -20,6 +20,7 @@ from skvi.linear_model import (
     BayesianPoissonRegressor,
 )
 from skvi.losses import LogLoss
+from skvi.neural_network import BayesianMLPClassifier
 from skvi.objectives import ELBO
 from skvi.posteriors import FullRankNormal, MeanFieldNormal
 from skvi.predictors import LinearPredictor
@@ -223,7 +224,7 @@ def test_nested_names_of_priors():
     model.set_params(intercept_prior__scale=5.0)
     assert repr(model.intercept_prior) == "Normal(scale=5.0)"
     given = {"coef": "laplace", "intercept": Normal()}
-    model = BayesianLogisticRegression(prior=given)
+    model = BayesianMLPClassifier(prior=given)
     model.set_params(prior__coef__scale=0.2, prior__intercept=StudentT())
     assert repr(model.prior) == "{'coef': Laplace(scale=0.2), 'intercept': StudentT()}"
     assert given == {"coef": "laplace", "intercept": given["intercept"]}
@@ -235,8 +236,8 @@ def test_nested_names_of_priors():
 
 def test_grid_over_the_prior_of_a_block(data):
     grid = {"prior__coef__scale": [0.01, 1.0]}
-    prior = {"coef": Laplace(), "intercept": Normal()}
-    search = GridSearchCV(BayesianLogisticRegression(prior=prior), grid, cv=2)
+    model = BayesianLogisticRegression(prior={"coef": Laplace()})
+    search = GridSearchCV(model, grid, cv=2)
     search.fit(*data)
     assert search.best_params_ == {"prior__coef__scale": 1.0}
     assert repr(search.best_estimator_.prior_["coef"]) == "Laplace()"

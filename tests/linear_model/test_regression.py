@@ -136,13 +136,12 @@ def test_conjugate_fit_is_exact(shape, fit_intercept, normalize_y):
 
 
 def test_unequal_scales_of_coefficients_are_exact():
-    """Priors by block; a prior scale for each feature is a scaled feature."""
+    """A mapping is its prior; a prior scale for each feature is a scaled feature."""
     X, y = make_data()
     scales = np.array([0.5, 1.0, 2.0, 4.0])
     parts = {"noise_scale": 0.8, "intercept_prior": Normal(3.0)}
     a = MODEL(prior=Normal(1.0), **parts).fit(X * scales, y)
-    blocks = {"coef": Normal(1.0), "intercept": Normal(3.0)}
-    b = MODEL(prior=blocks, noise_scale=0.8).fit(X * scales, y)
+    b = MODEL(prior={"coef": Normal(1.0)}, **parts).fit(X * scales, y)
     assert a.lower_bound_ == b.lower_bound_
     assert a.evidence_bounds(X * scales, y).lower == pytest.approx(a.lower_bound_)
 
@@ -531,7 +530,10 @@ def test_odd_data_give_finite_answers(parts):
         ({"noise_scale": -1.0}, "'noise_scale' parameter"),
         ({"noise_scale": "fix"}, "'noise_scale' parameter"),
         ({"prior": HierarchicalNormal(shape=-1.0)}, "'shape' parameter"),
-        ({"prior": {"intercept": Normal()}}, "'coef', 'intercept'"),
+        (
+            {"prior": {"coef": Laplace(), "intercept": Normal(2.0)}},
+            r"Use intercept_prior=Normal\(scale=2.0\) and leave the entry out",
+        ),
         ({"fit_intercept": False, "intercept_prior": "normal"}, "fit_intercept=True"),
         ({"solver": "coordinate_ascent", "prior": "laplace"}, "Use solver='auto'"),
         ({"solver": "natural_gradient"}, "Use solver='auto'"),
@@ -595,11 +597,11 @@ def test_other_objectives_with_hyperpriors(objective):
 def test_precisions_beside_priors_that_are_not_normal():
     """Through the alternating solver; the ELBO is that of draws."""
     X, y = make_data()
-    prior = {"coef": HierarchicalNormal(1.0, 1.0), "intercept": Laplace(2.0)}
-    model = MODEL(prior=prior, tol=1e-8).fit(X, y)
+    parts = {"prior": HierarchicalNormal(1.0, 1.0), "tol": 1e-8}
+    model = MODEL(intercept_prior=Laplace(2.0), **parts).fit(X, y)
     assert model.diagnostics_["solver"] == "alternating"
     assert model.converged_
-    near = MODEL(prior={**prior, "intercept": Normal(2.0)}, tol=1e-8).fit(X, y)
+    near = MODEL(intercept_prior=Normal(2.0), **parts).fit(X, y)
     assert near.diagnostics_["solver"] == "coordinate_ascent"
     pair = (m.posterior_.part("coef").as_normal().mean[:-1] for m in (model, near))
     np.testing.assert_allclose(*pair, rtol=1e-3)

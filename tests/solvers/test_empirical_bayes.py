@@ -345,8 +345,9 @@ def test_several_learned_scales_are_a_mapping():
     X, y = load_breast_cancer(return_X_y=True)
     some = (y == 1) | (np.cumsum(y == 0) <= 30)  # so that the intercept is not 0
     X, y = scale(X[some])[:, :5], y[some]
-    prior = {"coef": Normal("learn"), "intercept": Normal("learn")}
-    model = BayesianLogisticRegression(prior=prior).fit(X, y)
+    learned = Normal("learn")
+    model = BayesianLogisticRegression(prior=learned, intercept_prior=learned)
+    model.fit(X, y)
     assert set(model.prior_scale_) == {"coef", "intercept"}
     # One number and its scale: the best scale is about the size of the number.
     ratio = model.prior_scale_["intercept"] / abs(model.intercept_[0])

@@ -70,9 +70,8 @@ def test_labels(weight, kind, monkeypatch):
     X = sparse.csr_array(X) if kind == "sparse" else X
 
     def make():
-        prior = {"coef": Normal(0.7), "intercept": Normal(3.0)}
-        divergence = KL(weight=weight)
-        return BayesianLogisticRegression(prior=prior, divergence=divergence, tol=1e-11)
+        parts = {"prior": Normal(0.7), "intercept_prior": Normal(3.0), "tol": 1e-11}
+        return BayesianLogisticRegression(divergence=KL(weight=weight), **parts)
 
     _check(*_fit_both(make, monkeypatch, X, y, sample_weight=sample_weight))
 
