@@ -11,7 +11,7 @@ __all__ = ["BIJECTIONS", "Bijection", "Exp", "Identity", "Softplus"]
 class Bijection:
     """Smooth elementwise bijection from real coordinates to a parameter.
 
-    A subclass must implement all three methods. Instances of the same class with the
+    A subclass must implement both methods. Instances of the same class with the
     same fields are equal.
 
     Examples
@@ -19,8 +19,8 @@ class Bijection:
     >>> import torch
     >>> from skvi.base import Exp
     >>> bijection, x = Exp(), torch.tensor([0.0, 2.0])
-    >>> bijection.inverse(bijection.forward(x))
-    tensor([0., 2.])
+    >>> bijection.forward(x)
+    tensor([1.0000, 7.3891])
     >>> bijection.log_abs_det_jacobian(x)
     tensor([0., 2.])
     """
@@ -32,20 +32,6 @@ class Bijection:
         ----------
         x : Tensor
             Any real numbers.
-
-        Returns
-        -------
-        Tensor of the same shape
-        """
-        raise NotImplementedError
-
-    def inverse(self, value: torch.Tensor) -> torch.Tensor:
-        """Map values of the parameter to coordinates.
-
-        Parameters
-        ----------
-        value : Tensor
-            In the range of `forward`.
 
         Returns
         -------
@@ -83,10 +69,6 @@ class Identity(Bijection):
         """Return x."""
         return x
 
-    def inverse(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the value."""
-        return value
-
     def log_abs_det_jacobian(self, x: torch.Tensor) -> torch.Tensor:
         """Return zeros."""
         return torch.zeros_like(x)
@@ -107,10 +89,6 @@ class Exp(Bijection):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the exponential."""
         return x.exp()
-
-    def inverse(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the logarithm."""
-        return value.log()
 
     def log_abs_det_jacobian(self, x: torch.Tensor) -> torch.Tensor:
         """Return x."""
@@ -134,10 +112,6 @@ class Softplus(Bijection):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``log(1 + exp(x))``."""
         return -torch.nn.functional.logsigmoid(-x)
-
-    def inverse(self, value: torch.Tensor) -> torch.Tensor:
-        """Return ``log(exp(value) - 1)``."""
-        return value + torch.log(-torch.expm1(-value))
 
     def log_abs_det_jacobian(self, x: torch.Tensor) -> torch.Tensor:
         """Return the log of the logistic function."""

@@ -260,25 +260,6 @@ default=None
             out[name] = block.bijection.forward(value)
         return out
 
-    def pack(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Join values of all blocks to one vector: the inverse of `unpack`.
-
-        Parameters
-        ----------
-        values : mapping of str to Tensor
-            Tensor of shape ``(S, *shape)`` for every block, in constrained coordinates.
-
-        Returns
-        -------
-        Tensor of shape (S, P)
-            Unconstrained coordinates.
-        """
-        parts = [
-            block.bijection.inverse(values[name]).reshape(-1, block.size)
-            for name, block in self._blocks.items()
-        ]
-        return torch.cat(parts, 1)
-
     def log_abs_det_jacobian(self, theta: torch.Tensor) -> torch.Tensor:
         """Log determinant of the map from theta to the constrained parameters.
 

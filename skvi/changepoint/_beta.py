@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln, polygamma, psi
 
-__all__ = ["Sites", "expected_gain", "sites"]
+__all__ = ["Sites", "sites"]
 
 LOG_2PI = np.log(2 * np.pi)
 # The derivative at the midpoint has an error of h^2 / 24, a difference quotient one of
@@ -57,14 +57,6 @@ def _terms(
     log_common = gammaln(a + c / 2) - gammaln(a) - c / 2 * (LOG_2PI + np.log(b))
     log_gain = log_common - 0.5 * np.log(damped) - (a + c / 2) * np.log1p(c * k / b)
     return log_gain, np.exp(log_common) * (1 + c) ** -1.5, damped, k
-
-
-def expected_gain(
-    c: float, error: np.ndarray, leverage: np.ndarray, a: np.ndarray, b: np.ndarray
-) -> np.ndarray:
-    """G - 1/c + 1: the expected log density at c = 0."""
-    log_gain, integral, _, _ = _terms(c, error, leverage, a, b)
-    return np.expm1(log_gain) / c - (integral - 1)
 
 
 def sites(

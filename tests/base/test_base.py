@@ -117,12 +117,6 @@ def test_layout_jacobian():
     torch.testing.assert_close(LAYOUT.log_abs_det_jacobian(theta[None])[0], expected)
 
 
-def test_layout_packs_what_it_unpacks():
-    # Wrong variant: values of a constrained block as they are.
-    theta = torch.linspace(-40, 40, 18, dtype=torch.float64).reshape(2, 9)
-    torch.testing.assert_close(LAYOUT.pack(LAYOUT.unpack(theta)), theta)
-
-
 def test_parts_of_a_layout():
     # Wrong variants: positions in the order of the layout; roles and limits lost.
     part = LAYOUT.only("scale", "coef")

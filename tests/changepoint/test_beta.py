@@ -5,7 +5,8 @@ import pytest
 from scipy.special import psi
 from scipy.stats import invgamma, norm
 
-from skvi.changepoint._beta import expected_gain, sites
+from skvi.changepoint._beta import sites
+from tests.changepoint.gains import expected_gain
 
 CASES = [
     (0.3, 0.4, 0.2, 2.0, 1.5),

@@ -12,10 +12,10 @@ from skvi.changepoint import (
     PoissonCounts,
     Regression,
 )
-from skvi.changepoint._beta import expected_gain
 from skvi.divergences import KL
 from skvi.exceptions import IncompatibleComponentsError
 from skvi.losses import BetaLoss
+from tests.changepoint.gains import expected_gain
 from tests.changepoint.series import five_autoregressions
 
 EXACT = {"max_hypotheses": None, "min_probability": 0.0, "scaling": None}

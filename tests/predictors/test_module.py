@@ -69,14 +69,16 @@ def test_the_same_network_as_the_mlp():
         "2.weight": blocks["coef_1"].mT,
         "2.bias": blocks["intercept_1"],
     }
-    found = predictor.forward(predictor.layout.pack(own), X)
+    assert list(predictor.layout) == list(own)
+    moved = torch.cat([values.flatten(1) for values in own.values()], 1)
+    found = predictor.forward(moved, X)
     torch.testing.assert_close(found, reference.forward(theta, X))
     for name, other in zip(own, reference.layout.values(), strict=True):
         block = predictor.layout[name]
         assert block.scale == pytest.approx(other.scale)
         assert block.role == other.role
     values = []
-    for net, draws in ((reference, theta), (predictor, predictor.layout.pack(own))):
+    for net, draws in ((reference, theta), (predictor, moved)):
         prior = build_prior({"coef": Normal(), "intercept": Normal(3.0)}, net.layout)
         parts = net, HeteroscedasticLikelihood(), LogLoss(), prior
         values.append(SupervisedTarget(*parts, X, randn(6)).log_joint(draws))
