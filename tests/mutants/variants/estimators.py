@@ -5,6 +5,117 @@ from tests.mutants.places import Variant
 # A few lines for each, by folder.
 # fmt: off
 VARIANTS = [
+    # what estimators share
+    Variant("balanced-weights-without-classes", where="Labels._per_class",
+        find="n_classes * counts[present]", put="counts[present]",
+        test="tests/linear_model/test_class_weight.py::"
+             "test_balanced_counts_weights_as_repetitions[two classes]"),
+    Variant("jacobian-of-target-sign", where="Model._columns", find="-total",
+        put="total",
+        test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
+    Variant("plug-in-forgotten", where="EvidenceMixin._check_and_bound", find="learned",
+        put="()",
+        test="tests/evidence/test_plug_in.py::test_a_learned_noise_is_named_beside"),
+    Variant("interrupt-swallowed", where="BaseVariational._solve",
+        find="solution.interrupted", put="False",
+        test="tests/solvers/test_interrupts.py::test_a_worse_state_is_not_kept"),
+    Variant("worse-state-kept", where="better_state",
+        find="value(second) < value(first)", put="value(second) > value(first)",
+        test="tests/solvers/test_interrupts.py::test_a_warm_start_is_not_lost"),
+    Variant("network-noise-variance", where="NormalDraws.moments.of_block",
+        find="(variance + variance_of_noise).sqrt()",
+        put="variance.sqrt() + variance_of_noise.sqrt()",
+        test="tests/linear_model/test_other_families.py::"
+             "test_deviations_of_draws_around_a_large_mean"),
+    Variant("network-density-of-a-sum", where="NoisyDraws.log_density.of_block",
+        find="log_mean_exp(self.likelihood.log_prob(f, y), 0)",
+        put="self.likelihood.log_prob(f, y).mean(0)",
+        test="tests/neural_network/test_networks.py::"
+             "test_log_density_is_that_of_the_mixture"),
+    Variant("mixture-without-shares", where="NormalMixture._by_rows",
+        find="self.log_shares[:, None]", put="0 * self.log_shares[:, None]",
+        test="tests/linear_model/test_mixtures_over_scales.py::"
+             "test_counts_are_those_of_draws"),
+    Variant("scales-averaged-before-squares", where="NoisyDraws.moments.of_block",
+        find="self.likelihood.variance(f).mean(0)",
+        put="self.likelihood.variance(f).sqrt().mean(0).square()",
+        test="tests/neural_network/test_noise.py::"
+             "test_predictions_follow_from_the_likelihood"),
+    Variant("identity-without-components", where="_describe_object",
+        find="f\"{_name(type(value))}({', '.join(parts)})\"", put="_name(type(value))",
+        test="tests/neural_network/test_checkpoints.py::test_other_fits_are_refused"),
+    # linear_model
+    Variant("nodes-without-hyperpriors", where="find_nodes",
+        find="form.log_density(t, s, ratio)", put="form.log_evidence(t, s, ratio)",
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_student_t_of_a_flat_prior[20]"),
+    Variant("exact-noise-plugged-in", where="ConjugatePosterior.mixture",
+        find="-nodes.noise.ravel()",
+        put="0 * nodes.noise.ravel() - (nodes.weights * nodes.noise).sum()",
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_student_t_of_a_flat_prior[20]"),
+    Variant("exact-covariance-without-means", where="ConjugatePosterior.normal",
+        find="apart.T @ apart + torch.diag(w @ variances)",
+        put="torch.diag(w @ variances)",
+        test="tests/linear_model/test_exact_posterior.py::"
+             "test_everything_is_that_of_the_exact_posterior[{'n': 9, 'd': 2}-"
+             "{'weighted': True}]"),
+    Variant("count-mean-at-posterior-mean", where="CountPredictionMixin.predict",
+        find="mean + 0.5 * std.square()", put="mean",
+        test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("count-std-without-noise", where="CountPredictionMixin.predict",
+        find="rate + rate.square() * extra", put="rate.square() * extra",
+        test="tests/linear_model/test_counts.py::test_predictions_agree_with_draws"),
+    Variant("exposure-without-log", where="log_exposure", find="np.log(exposure)",
+        put="exposure",
+        test="tests/linear_model/test_counts.py::"
+             "test_exposure_is_an_offset_of_the_log_rate"),
+    Variant("intercept-moved-the-wrong-way", where="_mapped",
+        find="y_scale * blocks['intercept'] - shift",
+        put="y_scale * blocks['intercept'] + shift",
+        test="tests/linear_model/test_units.py::"
+             "test_moved_columns[two classes-default]"),
+    Variant("regression-variance-units", where="GaussianRegression._function_moments",
+        find="scale ** 2", put="scale",
+        test="tests/linear_model/test_regression.py::test_conjugate_fit_is_exact"),
+    Variant("linear-std-without-noise", where="RegressionPredictionMixin.predict",
+        find="variance + self._noise_variance()", put="variance",
+        test="tests/linear_model/test_regression.py::"
+             "test_conjugate_fit_is_exact[shape2-True-False]"),
+    Variant("logistic-std-for-variance",
+        where="BayesianLogisticRegression._log_probabilities", find="variance.sqrt()",
+        put="variance",
+        test="tests/linear_model/test_logistic.py::"
+             "test_probabilities_are_posterior_averages[1.0-mean_field]"),
+    Variant("coefficient-variance-for-std", where="LinearModel.moments_in_units",
+        find="variance.sqrt()", put="variance",
+        test="tests/linear_model/test_regression.py::"
+             "test_conjugate_fit_is_exact[shape2-True-False]"),
+    Variant("features-not-centered", where="feature_units",
+        find="_means(X, weight).clip(low, high)", put="np.zeros(X.shape[1])",
+        test="tests/linear_model/test_units.py::"
+             "test_moved_columns[two classes-default]"),
+    Variant("scale-of-features-forgotten", where="_mapped",
+        find="as_tensor(np.asarray(y_scale / x_scale, np.float64))", put="y_scale",
+        test="tests/linear_model/test_units.py::"
+             "test_columns_of_different_units[two classes]"),
+    Variant("inferred-scale-in-units-of-the-fit",
+        where="BayesianLinearModel._scale_in_units", find="nodes.scale(prior) / unit",
+        put="nodes.scale(prior)",
+        test="tests/linear_model/test_units.py::"
+             "test_scaled_columns[1e-09-two classes-default]"),
+    Variant("nodes-variance-within", where="NormalNodes.average",
+        find="variances + (means - mean).square()", put="variances",
+        test="tests/priors/test_unknown_scale.py::"
+             "test_the_posterior_is_the_mixture_of_the_fits_at_all_scales[mean_field]"),
+    # neural_network
+    Variant("explained-about-another-mean", where="explained_variance",
+        find="np.average(y, weights=weight)", put="y.mean()",
+        test="tests/neural_network/test_flat_fits.py::test_weights_equal_repetition"),
+    Variant("noise-of-every-batch", where="StreamMixin._noise_to_fix",
+        find="self._continues and learned", put="False",
+        test="tests/neural_network/test_partial_fit.py::"
+             "test_units_and_noise_stay_those_of_the_first_batch"),
     # model_selection
     Variant("no-correction-for-models", where="n_standard_errors", find="2 * n_models",
         put="2",
@@ -45,18 +156,6 @@ VARIANTS = [
         put="math.log(min_probability)",
         test="tests/changepoint/test_pruning.py::"
              "test_other_models_of_many_series[BernoulliTrials()-0.7]"),
-    Variant("changepoint-units-constant-start", where="Feed._burn_in_of",
-        find="np.maximum(begins - 1, 0)", put="0",
-        test="tests/changepoint/test_units.py::"
-             "test_streams_that_begin_with_a_constant"),
-    Variant("changepoint-isolated-change", where="locate",
-        find="probability - beside(total, ends)", put="probability",
-        test="tests/changepoint/test_changes.py::"
-             "test_a_change_has_rows_without_any_beside_it"),
-    Variant("changepoint-earlier-segments", where="Records._look_back",
-        find="1 + start", put="2 + start",
-        test="tests/changepoint/test_changes.py::"
-             "test_streams_with_hardly_any_memory[5]"),
     Variant("changepoint-rank-one", where="downdate",
         find="np.cumsum(scaled, axis=-2) - scaled", put="np.cumsum(scaled, axis=-2)",
         test="tests/changepoint/test_recursion.py::"
@@ -92,4 +191,9 @@ VARIANTS = [
     Variant("evidence-display-right-ends", where="EvidenceBoundsDisplay._draw_bars",
         find="upper - lower", put="upper",
         test="tests/plotting/test_plotting.py::test_bounds_on_the_artists"),
+    # testing
+    Variant("check-numeric-gradient", where="numeric_gradient", find="2 * h", put="h",
+        test="tests/testing/test_testing.py::test_priors"),
+    Variant("check-variance-derivative", where="compare_integrals", find="2 * h * std",
+        put="2 * h", test="tests/testing/test_testing.py::test_losses"),
 ]
