@@ -1,10 +1,12 @@
 """Progress of a fit: scikit-learn's callbacks, and lines on the terminal."""
 
+import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from skvi.solvers import State
+from skvi.solvers import Solution, State
 from skvi.utils._callbacks import has_callbacks
 
 __all__ = ["EvidenceProgress", "FitProgress"]
@@ -42,6 +44,9 @@ class FitProgress:
         self.verbose, self.max_iter = estimator.verbose, max_iter
         self.n_iter, self.last_line = 0, time.monotonic()
         self.context = None
+        # Reading of `time.monotonic` at which it has to end; set by `EvidenceSearch`.
+        self.deadline = vars(estimator).get("_deadline", math.inf)
+        self.is_late = False
         if has_callbacks(estimator):
             self.context = estimator._init_callback_context(max_subtasks=self.max_iter)
             self.context.call_on_fit_task_begin(estimator=estimator, **data)
@@ -51,8 +56,9 @@ class FitProgress:
         self.n_iter += 1
         if self.verbose:
             self._write(value)
+        self.is_late = time.monotonic() > self.deadline
         if self.context is None:
-            return False
+            return self.is_late
         hooks = {"estimator": self.estimator, **self.data}
         task = self.context.subcontext(task_name="iteration")
         task.call_on_fit_task_begin(**hooks)
@@ -60,9 +66,15 @@ class FitProgress:
         def attributes() -> dict:
             return self.estimator._posterior_attributes(state())
 
-        return bool(
-            task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)
-        )
+        ends = task.call_on_fit_task_end(**hooks, reconstruction_attributes=attributes)
+        return bool(ends) or self.is_late
+
+    def explain(self, solution: Solution) -> Solution:
+        """Say of a solution that time was over, if it was, and it had not converged."""
+        if not self.is_late or solution.converged or solution.message:
+            return solution
+        text = f"max_seconds ended the fit after {self.n_iter} iterations; allow more"
+        return replace(solution, message=text)
 
     def resume(self, n_iter: int, path: Any) -> None:
         """Go on after some iterations, which a checkpoint has."""

@@ -136,7 +136,7 @@ class BaseVariational(ResolutionMixin, CallbackSupportMixin, BaseEstimator):
         problem, solver = self._pose(target)
         file = self._checkpoint_file(target, problem, before)
         solution, progress = self._run(problem, solver, before, data, file)
-        solution = self._refine(problem, solution)
+        solution = self._refine(problem, progress.explain(solution))
         report = None if file is None else file.at("report")
         solution, found = self._attributes(problem, solution, report)
         vars(self).update(found)  # at once: fitted, or not at all

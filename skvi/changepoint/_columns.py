@@ -70,7 +70,7 @@ def find_columns(
 def as_table(X: Any, is_series: bool) -> Any:
     """Return a one-dimensional container as a column, if it can only be one series."""
     if isinstance(X, (list, tuple)):
-        is_flat = all(np.isscalar(value) for value in X)
+        is_flat = all(value is None or np.isscalar(value) for value in X)
     else:
         is_flat = len(getattr(X, "shape", ())) == 1
     if not (is_flat and is_series):
@@ -81,8 +81,10 @@ def as_table(X: Any, is_series: bool) -> Any:
 
 
 def labels_of(X: Any) -> np.ndarray | None:
-    """Index of a pandas container, such as dates."""
+    """Index of a pandas container, such as dates; None where it only counts rows."""
     index = getattr(X, "index", None)
     if index is None or callable(index):  # lists have a method of that name
         return None
-    return index.to_numpy()
+    # Every batch of a stream is counted from 0 by default.
+    is_count = type(index).__name__ == "RangeIndex" and index.start == 0
+    return None if is_count and index.step == 1 else index.to_numpy()

@@ -151,7 +151,7 @@ class Feed:
             if np.isnan(self.level[j]):
                 location[j] = first_observed(columns[j], location[j])
             if begins[j] < len(rows):
-                varied = columns[j, begins[j] : begins[j] + self.burn_in - 1]
+                varied = columns[j, begins[j] :][: max(self.burn_in - 1, 1)]
                 scale[j] = scale_of(np.append(location[j], varied))
         stream.scaling = replace(stream.scaling, location=location, scale=scale)
         return stream

@@ -42,8 +42,8 @@ MIN_TRIPS = 1
 LEAST_SWEEPS = 20
 # Systems whose chain of the target starts at a draw of the fitted posterior.
 N_FITTED = N_SYSTEMS // 4
-# Independent populations, particles of each, and of all of them.
-N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES = 16, 16, 1024
+# Independent populations, particles of each, of all of them, and of a test of speed.
+N_ISLANDS, MIN_PARTICLES, MAX_PARTICLES, N_TIMED = 16, 4, 1024, 32
 # Target distance of each bound from log Z, in nats.
 DEFAULT_PRECISION = 0.25
 # Fractions of the seconds after which the warm-up ends, that the particles may take,
@@ -95,7 +95,9 @@ def tempered_sides(
     # All settings of an estimate are chosen from draws that do not enter it.
     first = sampler.run(N_PILOT, begin + (WARM + 0.1) * seconds)
     n_sweeps, n_blocks = _plan(first, error, n_draws, least_sweeps)
-    particles = _particles(sampler.ladder, generator, OF_PARTICLES * seconds, report)
+    left = max(begin + END * seconds - time.monotonic(), 0.0)
+    left = min(left, OF_PARTICLES * seconds)
+    particles = _particles(sampler.ladder, generator, left, report)
     draws = sampler.run(n_sweeps, begin + END * seconds)
     rhat = invariant_rhat(target, draws.chains)
     # The planned sweeps make the errors small; chains may need more of them to agree.
@@ -187,8 +189,8 @@ def _particles(
 ) -> torch.Tensor:
     """Estimates of Z by independent populations, as large as time permits."""
     before = time.monotonic()
-    particle_estimates(ladder, 1, 2 * MIN_PARTICLES, generator)
-    each = (time.monotonic() - before) / (2 * MIN_PARTICLES)
+    particle_estimates(ladder, 1, N_TIMED, generator)
+    each = (time.monotonic() - before) / N_TIMED
     n_total = min(seconds / each, MAX_PARTICLES)
     n_particles = max(int(n_total / N_ISLANDS), MIN_PARTICLES)
     return particle_estimates(ladder, N_ISLANDS, n_particles, generator, report)

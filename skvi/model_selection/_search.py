@@ -68,8 +68,10 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
     method : str, default="auto"
         Passed to ``evidence_bounds``.
     max_seconds : float, default=None
-        Approximate time limit of the search, on which results then depend: evidences
-        share what the fits leave. None has no limit: networks take minutes.
+        Time limit, on which results then depend; None: none. Fits may take half of it,
+        in equal parts: longer ones end with a warning. Evidences share what is left,
+        tighter ones as far as there is any. Not obeyed by the estimates after a fit and
+        the first evidence of a model: of networks at least 60 sweeps of all chains.
     model_prior : array-like of shape (n_candidates,) or callable, default=None
         Positive weights of the candidates, in the order of
         `sklearn.model_selection.ParameterGrid`, or a function of a candidate's
@@ -289,9 +291,8 @@ class EvidenceSearch(Delegates, MetaEstimatorMixin, BaseEstimator):
         race = self._make_race(X, y, params, grid)
         progress, fit_params = race.progress, self._fit_params(params)
         progress.begin("fits", range(len(grid)))
-        fits = fit_all(
-            candidates, X, y, fit_params, self.n_jobs, race.reraise, progress
-        )
+        settings = self.n_jobs, race.reraise, progress, race.clock
+        fits = fit_all(candidates, X, y, fit_params, *settings)
         report_failures(fits, "fits")
         models = race.run(models_of(group_models(candidates), fits), fits)
         vars(self).update(self._results(race, grid, fits, models))

@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from joblib import effective_n_jobs
 from sklearn.exceptions import FitFailedWarning
 from sklearn.utils.metadata_routing import get_routing_for_object
 from sklearn.utils.parallel import Parallel, delayed
 
 from skvi.evidence import evidence_bounds
+from skvi.evidence._clock import UNLIMITED, Clock
 from skvi.model_selection._candidates import final_step
 from skvi.utils._warnings import warn_user
 
 __all__ = ["Outcome", "bound_all", "evidence_data", "fit_all", "report_failures"]
 
+# Fraction of `max_seconds` that all fits may take.
+OF_FITS = 0.5
 # Parameters of `fit` that belong to the data, and therefore to the evidence.
 DATA = ("sample_weight", "exposure")
 
@@ -46,9 +50,18 @@ def fit_all(
     n_jobs: int | None,
     reraise: bool,
     report: Report,
+    clock: Clock = UNLIMITED,
 ) -> list[Outcome]:
-    """Fit every candidate."""
-    work = (delayed(_attempt)(_fit, reraise, c, X, y, params) for c in candidates)
+    """Fit every candidate; all fits share half of the seconds, in their order."""
+    width = effective_n_jobs(n_jobs)
+    n_rounds = math.ceil(len(candidates) / width)
+    ends = [1 + i // width for i in range(len(candidates))]
+    work = (
+        delayed(_attempt)(
+            _fit, reraise, c, X, y, params, clock.until(OF_FITS * end / n_rounds)
+        )
+        for c, end in zip(candidates, ends, strict=True)
+    )
     return _run(work, n_jobs, report)
 
 
@@ -78,8 +91,16 @@ def _run(work: Iterable[Any], n_jobs: int | None, report: Report) -> list[Outcom
     return outcomes
 
 
-def _fit(estimator: Any, X: Any, y: Any, params: dict) -> Any:
-    return estimator.fit(X, y, **params)
+def _fit(estimator: Any, X: Any, y: Any, params: dict, deadline: float) -> Any:
+    """Fit; a model that looks at the clock ends after the iteration at the deadline."""
+    if deadline == math.inf:
+        return estimator.fit(X, y, **params)
+    final = final_step(estimator)
+    final._deadline = deadline
+    try:
+        return estimator.fit(X, y, **params)
+    finally:
+        del final._deadline
 
 
 def _bound(estimator: Any, X: Any, y: Any, options: dict) -> Any:

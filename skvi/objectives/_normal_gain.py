@@ -8,7 +8,8 @@ to higher orders, and q is short of it by
 
 At the posterior b and M are 0 without noise. A factorized q can change b and the
 diagonal of M only. For other densities they are regressions on eps, whose expected
-squares due to the residuals are subtracted.
+squares due to the residuals are subtracted: residuals of cubes are larger where eps is,
+and those of M and of its transpose are alike.
 """
 
 from typing import Any
@@ -40,12 +41,16 @@ def gain_of_normal(target: Any, posterior: Any, generator: torch.Generator) -> f
     design = torch.cat([torch.ones_like(eps[:, :1]), eps], 1)
     coef = torch.linalg.lstsq(design, slope).solution
     residual = slope - design @ coef
-    noise = residual.square().sum(0) / (n_draws - n_params - 1) / n_draws
     b, M = coef[0], coef[1:]
-    in_mean = 0.5 * float((b.square() - noise).sum())
+    in_mean, of_mean = b.square().sum(), residual.square().sum(1)
     if normal.is_diagonal:
-        in_shape = 0.25 * float((M.diagonal().square() - noise).sum())
+        in_shape, of_shape = (
+            M.diagonal().square().sum(),
+            (eps * residual).square().sum(1),
+        )
     else:
-        M = 0.5 * (M + M.T)
-        in_shape = 0.25 * float(M.square().sum() - n_params * noise.sum())
-    return in_mean + in_shape
+        in_shape = (0.5 * (M + M.T)).square().sum()
+        of_shape = 0.5 * eps.square().sum(1) * of_mean
+        of_shape = of_shape + 0.5 * (eps * residual).sum(1).square()
+    noise = (0.5 * of_mean + 0.25 * of_shape).sum() / (n_draws - n_params - 1) / n_draws
+    return float(0.5 * in_mean + 0.25 * in_shape - noise)

@@ -77,7 +77,7 @@ class ReplicaExchange:
     def warm_up(self, n_sweeps: int, deadline: float = math.inf) -> "ReplicaExchange":
         """Run the chains and tune the step sizes of `ladder`.
 
-        After the deadline (`time.monotonic`) half of the sweeps suffice.
+        After the deadline (`time.monotonic`) 20 sweeps suffice.
         """
         steps = self.ladder.steps
         log_scales = torch.zeros_like(steps[:, 0])
@@ -101,7 +101,7 @@ class ReplicaExchange:
                 factors, now = ratio.clone(), (found * ratio.exp()[:, None])
             self.ladder = self.ladder.with_steps(now)
             self.report("warm-up of tempered chains", (i + 1) / n_sweeps)
-            if n_sweeps // 2 < i < n_sweeps - 1 and time.monotonic() > deadline:
+            if LEAST_SWEEPS <= i + 1 < n_sweeps and time.monotonic() > deadline:
                 self.is_cut = True
                 break
         return self

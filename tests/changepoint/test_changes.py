@@ -169,3 +169,18 @@ def test_streams_with_hardly_any_memory(history):
         x[at:] += 8.0
         detector = BayesianChangepointDetector(history=history, burn_in=40)
         assert detector.partial_fit(x[:, None]).changepoints_.tolist() == [at]
+
+
+def test_batches_that_are_counted_from_zero_have_no_labels():
+    """Rows of the stream; dates stay dates. Wrong variant: row 180 is "0"."""
+    parts = np.array_split(jump(300, 1)[:, 0], 5)
+    stream, dated = (BayesianChangepointDetector() for _ in range(2))
+    days = pd.date_range("2024-01-01", periods=300)
+    for k, part in enumerate(parts):
+        stream.partial_fit(pd.DataFrame({"a": part}))
+        days_of_part = days[60 * k : 60 * (k + 1)]
+        dated.partial_fit(pd.DataFrame({"a": part}, index=days_of_part))
+    assert stream.changepoints_.tolist() == [150]
+    assert stream.changepoint_labels_.tolist() == [150]
+    assert stream.summary().to_dict()["row"] == [150]
+    assert dated.changepoint_labels_.tolist() == [days[150].to_datetime64()]

@@ -183,3 +183,11 @@ def test_impossible_rows_and_hazards_are_named():
         BayesianChangepointDetector(Positive(), loss="beta").fit([[1.0]])
     with pytest.raises(ValueError, match="Loud"):
         BayesianChangepointDetector(hazard=Loud()).fit([[1.0], [-1.0]])
+
+
+def test_none_is_a_missing_value_in_a_list():
+    """Wrong variant: the list is taken for a table, and refused."""
+    found = BayesianChangepointDetector().fit([1.0, None, 2.0, 3.0])
+    given = np.array([[1.0], [np.nan], [2.0], [3.0]])
+    expected = BayesianChangepointDetector().fit(given)
+    assert found.log_evidence_ == expected.log_evidence_

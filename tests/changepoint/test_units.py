@@ -69,6 +69,16 @@ def test_a_fit_to_a_constant_goes_on():
     assert 0.015 < detector.scale_[0] < 0.1
 
 
+@pytest.mark.parametrize("size", [1e-6, 1e3])
+def test_the_shortest_burn_in_has_units(size):
+    """Of two rows, the least that have a scale. Wrong variant: no row, so 1."""
+    x = np.random.default_rng(3).normal(size=(300, 1))
+    x[150:] += 8.0
+    detector = BayesianChangepointDetector(burn_in=1).partial_fit(5.0 + size * x)
+    assert detector.changepoints_.tolist() == [150]
+    assert detector.scale_[0] < 5 * size
+
+
 def test_rows_that_wait_cost_nothing(monkeypatch):
     """Until results are requested. Wrong variant: they are processed in every call."""
     runs, run = [], _feed.run

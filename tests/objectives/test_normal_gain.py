@@ -68,6 +68,38 @@ def test_a_factorized_normal_cannot_gain_a_correlation():
     assert gain(target, posterior.near(wide)) > 0.01
 
 
+class _Quartic(Target):
+    """A radial density whose best normal of each family is the standard one."""
+
+    prior = None
+
+    def __init__(self, n_params, fourth):
+        self.layout = Layout({"a": (n_params,)})
+        self.factors = 1 - 4 * fourth * (n_params + 2), fourth
+
+    def log_joint(self, theta, rows=None):
+        square = theta.square().sum(-1)
+        return -0.5 * self.factors[0] * square - self.factors[1] * square.square()
+
+
+@pytest.mark.parametrize("family", [MeanFieldNormal(), FullRankNormal()])
+@pytest.mark.parametrize("n_params", [2, 8])
+def test_noise_is_no_gain(n_params, family):
+    """At the optimum of a density that is not normal: residuals grow with eps.
+
+    Wrong variant: residuals as large everywhere, which leave .08 and .015 nats.
+    """
+    target = _Quartic(n_params, 0.25 / n_params)
+    posterior = family.build(target.layout)
+    posterior = posterior.at(torch.zeros_like(posterior.params))
+    found = [
+        gain_of_normal(target, posterior, torch.Generator().manual_seed(seed))
+        for seed in range(200)
+    ]
+    values = torch.tensor(found, dtype=torch.float64)
+    assert abs(float(values.mean())) < (0.05 if n_params == 2 else 0.005)
+
+
 @pytest.mark.parametrize("smallest", [0.3, 0.01])
 def test_what_is_called_converged_is(smallest):
     """Wrong variant: a level objective is enough, two nats from the optimum."""

@@ -126,7 +126,10 @@ def test_chains_exchange_places_between_modes(generator):
 
 
 def test_frozen_after_warm_up(generator):
-    """A run does not change the ladder; a deadline ends it early."""
+    """A run does not change the ladder; a deadline ends it early, and the warm-up.
+
+    Wrong variant: half of the warm-up is made however late it is.
+    """
     ladder = tune_ladder(TwoModes(), wide(), generator).ladder
     starts = anneal(ladder, 4, generator)
     assert starts.shape == (ladder.size, 4, 2)
@@ -136,6 +139,9 @@ def test_frozen_after_warm_up(generator):
     draws = sampler.run(100, deadline=0.0)
     assert sampler.ladder is before
     assert draws.log_weights.shape == (ladder.size, 4, 20)
+    late = ReplicaExchange(ladder, starts, generator).warm_up(100, deadline=0.0)
+    assert late.is_cut
+    assert late.n_sweeps == 20
 
 
 def test_steps_are_shared_by_parameters_that_are_alike():
