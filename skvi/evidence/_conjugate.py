@@ -42,7 +42,6 @@ def conjugate_evidence(
     posterior: Posterior,
     generator: torch.Generator,
     quantity: str = "log evidence",
-    plug_in: tuple[str, ...] = (),
 ) -> EvidenceBounds | None:
     """Log evidence of a linear regression with conjugate priors, in nats.
 
@@ -84,7 +83,6 @@ def conjugate_evidence(
         reliable=is_good,
         reason=reason,
         method=method,
-        plug_in=plug_in,
         quantity=quantity,
         table=BoundsTable({"ELBO of q": elbo, method: row}),
     )

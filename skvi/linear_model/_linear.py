@@ -55,7 +55,8 @@ default="auto"
     prior : {"hierarchical", "ard", "normal", "laplace", "student_t", "horseshoe", \
 "log_uniform"}, Prior, Posterior or dict, default="hierarchical"
         Prior of the coefficients, for a standardized target. "hierarchical" is normal
-        with one unknown precision, "ard" with one per coefficient. A ``posterior_`` can be the prior of later rows.
+        with one unknown precision, "ard" with one per coefficient. A ``posterior_`` can
+        be the prior of later rows.
     intercept_prior : {"normal", "laplace", ...}, Prior or None, default=None
         Prior of the prediction at the means of the features. None is a normal with the
         scale of the target in the units of the fit, which is 1 if it is standardized:
