@@ -16,11 +16,10 @@ from skvi.evidence._mixture_path import mixture_sides, why_hopeless
 from skvi.evidence._modes import Modes
 from skvi.evidence._near_normal import near_normal_sides
 from skvi.evidence._one_mode import OneMode
-from skvi.evidence._over_scales import NearLifted, has_unknown_scale, lift, unit
+from skvi.evidence._over_scales import NearLifted, has_unknowns, lift, unit
 from skvi.evidence._proposals import ProposalFamily
 from skvi.evidence._result import EvidenceBounds
 from skvi.evidence._row_particles import row_particle_sides
-from skvi.evidence._scored_mode import ScoredMode
 from skvi.evidence._sides import Sides
 from skvi.evidence._summarize import summarize, without_bounds
 from skvi.evidence._tempered import N_FITTED, TemperedSides, tempered_sides
@@ -30,8 +29,8 @@ from skvi.posteriors import Posterior
 from skvi.sampling._state import Report, silent
 from skvi.solvers import fit_proposal_normal, likelihood_normal
 from skvi.targets import SupervisedTarget, Target
+from skvi.targets._lifted import LiftedTarget
 from skvi.targets._scale_mixture import ScaleMixtureTarget, mixture_of
-from skvi.targets._unknown_scale import UnknownScaleTarget
 
 __all__ = ["bound_evidence"]
 
@@ -117,8 +116,12 @@ def bound_evidence(
     run = _Run(target, posterior, generator, asked, quantity, report, max_seconds)
     if method == "tempering" or (method == "auto" and target.symmetry is not None):
         return run.tempering()
-    if has_unknown_scale(target):
-        return run.unknown_scale(method)
+    lifted = lift(target, posterior) if has_unknowns(target) else None
+    if lifted is not None:
+        return run.unknowns(method, lifted)
+    if target.has_design and target.reference.n_unknown_scales == 1:
+        size = target.layout.size, target.cost_per_draw
+        return run.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
     reason = run.why_hopeless() if method == "auto" else ""
     if reason:
         return run.nothing(reason)
@@ -185,23 +188,18 @@ class _Run:
         return _better(found, self.annealing(normal))
 
     def proposals_near(self, normal: NormalForm) -> ProposalFamily:
-        """Proposals for all modes that the prior may hide, or for the only mode."""
-        found = Modes.find(self.target, normal) or ScoredMode.find(*self.fit, normal)
-        return found or OneMode(normal)
+        """Of the modes that the prior may hide, or of the only one."""
+        return Modes.find(self.target, normal) or OneMode(normal)
 
     def importance(self, family: ProposalFamily, clock: Clock) -> EvidenceBounds:
         return self._summarize(importance_sides(*self._sampling(family, clock)))
 
-    def unknown_scale(self, method: str) -> EvidenceBounds:
-        """Bounds in coordinates in which parameters and scale are nearly normal.
+    def unknowns(self, method: str, lifted: LiftedTarget) -> EvidenceBounds:
+        """In coordinates in which parameters and unknowns are nearly normal.
 
         Where they are not, and rows are few, by particles that go through the rows.
         """
         target = cast(SupervisedTarget, self.target)
-        lifted = lift(target, self.fit[1])
-        if lifted is None:
-            size = target.layout.size, target.cost_per_draw
-            return self.nothing(TOO_LONG.format(*size, "a prior of unknown scale"))
         family = NearLifted(unit(lifted))
         self.target = lifted
         if method != "auto":
@@ -218,6 +216,8 @@ class _Run:
     def _particles(
         self, target: SupervisedTarget, clock: Clock
     ) -> EvidenceBounds | None:
+        if target.is_extended:
+            return None
         options = self.generator, *self.asked, self.report, clock
         sides = row_particle_sides(target, *options)
         if sides is None:
@@ -262,7 +262,7 @@ class _Run:
         return self.target, start, self.generator, *self.asked, self.report, clock
 
     def _summarize(self, sides: Sides) -> EvidenceBounds:
-        if isinstance(self.target, UnknownScaleTarget):
+        if isinstance(self.target, LiftedTarget):
             chains = in_parameters(self.fit[0], self.target, sides.chains)
             sides = replace(sides, chains=chains)
         return summarize(*self.fit, sides, self.generator, self.quantity)

@@ -7,7 +7,7 @@ from skvi.posteriors import Posterior
 from skvi.sampling import draw_weighted
 from skvi.solvers import fit_proposal_normal
 from skvi.targets import Target
-from skvi.targets._unknown_scale import UnknownScaleTarget
+from skvi.targets._lifted import LiftedTarget
 
 __all__ = ["TOO_LONG", "why_certainly_too_long", "why_too_long"]
 
@@ -67,7 +67,7 @@ def _is_near(
 
 
 def _is_large(target: Target) -> bool:
-    is_linear = target.has_design or isinstance(target, UnknownScaleTarget)
+    is_linear = target.has_design or isinstance(target, LiftedTarget)
     return is_linear and target.layout.size * target.cost_per_draw > MAX_WORK
 
 

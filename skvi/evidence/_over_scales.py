@@ -1,11 +1,11 @@
 """Evidence under a prior of unknown scale: both in whitened coordinates.
 
 The fits at nodes of the log scale give a map under which parameters and scale together
-are about N(0, I) (`UnknownScaleTarget`). What serves a known scale then serves here.
+are about N(0, I) (`LiftedTarget`). What serves a known scale then serves here.
 """
 
-import math
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 
@@ -22,12 +22,15 @@ from skvi.sampling import (
     WeightedDraws,
     draw_weighted,
 )
-from skvi.solvers import NaturalGradient, Problem, SolverOptions, over_scales
-from skvi.targets import SupervisedTarget, Target
+from skvi.solvers import NaturalGradient, Problem, SolverOptions, State, over_scales
+from skvi.solvers._number_nodes import Axis, grid_of_fits
+from skvi.solvers._scale_nodes import slope_of_scale
+from skvi.targets import HierarchicalTarget, SupervisedTarget, Target
+from skvi.targets._lifted import LiftedTarget, NodeGrid
+from skvi.targets._precisions import UnknownNumber
 from skvi.targets._reduced import reduced
-from skvi.targets._unknown_scale import UnknownScaleTarget
 
-__all__ = ["NearLifted", "has_unknown_scale", "lift", "unit"]
+__all__ = ["NearLifted", "has_unknowns", "lift", "unit"]
 
 # Parameters beyond which fits at all scales take too much memory, and nats that they
 # may leave: they are proposals.
@@ -36,30 +39,81 @@ MAX_PARAMS, TOL = 1500, 1e-4
 DEGREES = (100, 20, 5)
 
 
-def has_unknown_scale(target: Target) -> bool:
-    """Whether the prior of a linear model has one unknown scale, and is else normal."""
-    return target.has_design and target.reference.n_unknown_scales == 1
+def has_unknowns(target: Target) -> bool:
+    """Whether a linear model has one unknown scale, beside which its prior is normal.
+
+    Or a number of its likelihood, beside which it is log-concave.
+    """
+    plain, number = _plain(target)
+    if not plain.has_design:
+        return False
+    has_scale = plain.reference.n_unknown_scales == 1
+    if number is None:
+        return has_scale
+    likelihood = plain.likelihood_spec
+    is_concave = plain.loss.is_log_loss and likelihood.is_log_concave
+    return is_concave and (has_scale or plain.prior.is_log_concave)
 
 
-def lift(target: SupervisedTarget, posterior: Posterior) -> UnknownScaleTarget | None:
-    """Lift a target to its unknown scale; None where no fits at scales are possible.
+def _plain(target: Target) -> tuple[SupervisedTarget, UnknownNumber | None]:
+    """The target of the coefficients alone, and the number that it learns."""
+    if not isinstance(target, HierarchicalTarget) or not target.is_extended:
+        return cast(SupervisedTarget, target), None
+    return target.beside_number() or (target, None)
 
-    With fewer rows than features it is the target of the row space. Nodes of the fitted
+
+def lift(target: Target, posterior: Posterior) -> LiftedTarget | None:
+    """The target beside its unknowns; None where no fits at nodes are possible.
+
+    With fewer rows than features it is that of the row space. Nodes of the fitted
     posterior are used if they are normals of full rank.
     """
-    small = reduced(target)
-    if small is not None:
-        target = small.target
+    plain, number = _plain(target)
+    small = reduced(plain)
+    target = plain if small is None else small.target
     if target.layout.size > MAX_PARAMS:
         return None
-    nodes = _usable(posterior) if small is None else None
-    nodes = _fitted(target) if nodes is None else nodes
+    if number is not None:
+        grid = _grid_of(target, number, posterior)
+    else:
+        nodes = _usable(posterior) if small is None else None
+        grid = _row_of(target, _fitted(target) if nodes is None else nodes)
+    return None if grid is None else LiftedTarget(target, grid, number, small)
+
+
+def _row_of(
+    target: SupervisedTarget, nodes: MixtureOverScales | None
+) -> NodeGrid | None:
+    """Nodes of the scale alone."""
     if nodes is None:
         return None
     normals, z = nodes.normals(), nodes.log_scales
     pairs = zip(normals, z.tolist(), strict=True)
-    slopes = torch.stack([_slope(target, normal, at) for normal, at in pairs])
-    return UnknownScaleTarget(target, z, normals, nodes.log_weights, slopes, small)
+    slopes = [slope_of_scale(target.prior, normal, at) for normal, at in pairs]
+    slopes_at = z.new_tensor(slopes)[:, None]
+    return NodeGrid(normals, nodes.log_weights[:, None], z, slopes_at)
+
+
+def _grid_of(
+    target: SupervisedTarget, number: UnknownNumber, posterior: Posterior
+) -> NodeGrid | None:
+    """Nodes of the number, and of a scale if it is unknown."""
+    (name,) = posterior.layout.positive
+    gamma = posterior.part(name).as_gamma()
+    if gamma is None:
+        return None
+    numbers, scales = Axis.of_number(gamma), None
+    start = FullRankNormal().build(target.layout).to(target.hyper.device)
+    problem = Problem(target, ELBO(), KL(), start, None)
+    if target.prior.n_unknown_scales == 1:
+        place = target.hyper.new_tensor([number.power * numbers.middle])
+        nodes = _fitted(target.at(place).frozen())
+        if nodes is None:
+            return None
+        z = nodes.log_scales
+        scales = Axis(float(z[nodes.log_weights.argmax()]), float(z[1] - z[0]))
+        problem = problem.at(State(nodes.likeliest, target))
+    return grid_of_fits(problem, number, numbers, scales, SolverOptions(tol=TOL))
 
 
 def _usable(posterior: Posterior) -> MixtureOverScales | None:
@@ -82,19 +136,9 @@ def _fitted(target: SupervisedTarget) -> MixtureOverScales | None:
     return _usable(found.posterior)
 
 
-def _slope(
-    target: SupervisedTarget, normal: NormalForm, log_scale: float
-) -> torch.Tensor:
-    """Slope of the log density of the log scale at a fit, by the envelope theorem."""
-    weights = target.prior.scale_weights()
-    squares = weights @ (normal.mean.square() + normal.variance)
-    size = int((weights > 0).sum())
-    return math.exp(-2 * log_scale) * squares - size - math.tanh(log_scale)
-
-
-def unit(lifted: UnknownScaleTarget) -> NormalForm:
-    """N(0, I), which is near the lifted posterior."""
-    like, size = lifted.nodes, lifted.layout.size
+def unit(lifted: LiftedTarget) -> NormalForm:
+    """The normal that the lifted posterior is near."""
+    like, size = lifted.log_widths, lifted.layout.size
     return NormalForm(like.new_zeros(size), like.new_ones(size))
 
 

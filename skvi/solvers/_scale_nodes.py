@@ -16,6 +16,7 @@ import torch
 
 from skvi.base import NormalForm
 from skvi.posteriors import MixtureOverScales, Posterior
+from skvi.priors import BuiltPrior
 from skvi.solvers._mode import add, scale_of
 from skvi.solvers._solution import Ending, Solution, State
 from skvi.solvers._unknown_scale import implied_scale, shrinkage
@@ -23,7 +24,7 @@ from skvi.solvers._verdict import unfinished
 from skvi.solvers.base import Problem, Solver, SolverOptions, no_progress
 from skvi.targets import HierarchicalTarget, SupervisedTarget
 
-__all__ = ["OverScales", "over_scales"]
+__all__ = ["OverScales", "over_scales", "slope_of_scale"]
 
 # Step in posterior deviations of the log scale, its limits, and how much longer than a
 # first guess it must be to begin again.
@@ -131,7 +132,6 @@ class _Nodes:
         self.tol = NODE_TOL * options.tol
         self.prior = problem.linear_target.prior
         self.weights = self.prior.scale_weights()
-        self.size = int((self.weights > 0).sum())
         self.kl_weight = float(cast(float, problem.divergence.kl_weight))
 
     def around(self, posterior: Posterior) -> list[_Node]:
@@ -174,8 +174,7 @@ class _Nodes:
         if found.interrupted:
             raise KeyboardInterrupt
         normal = cast(NormalForm, found.posterior.as_normal())
-        squares = float(self.weights @ (normal.mean.square() + normal.variance))
-        slope = math.exp(-2 * log_scale) * squares - self.size - math.tanh(log_scale)
+        slope = slope_of_scale(self.prior, normal, log_scale)
         z = normal.mean.new_tensor(log_scale)
         value = float(self.prior.log_density_of_scale(z)) - found.value / self.kl_weight
         number = found.diagnostics.get
@@ -201,6 +200,27 @@ class _Nodes:
         change = (math.exp(-2 * (z + step)) - math.exp(-2 * z)) * self.weights
         moved = _with_precision(normal, change)
         return posterior if moved is None else posterior.near(moved)
+
+
+def slope_of_scale(prior: BuiltPrior, normal: NormalForm, log_scale: float) -> float:
+    """Slope in the log scale of the log of the integrand: the envelope theorem.
+
+    Parameters
+    ----------
+    prior : BuiltPrior
+        With one unknown scale.
+    normal : NormalForm
+        The fit at this scale.
+    log_scale : float
+
+    Returns
+    -------
+    float
+    """
+    weights = prior.scale_weights()
+    squares = float(weights @ (normal.mean.square() + normal.variance))
+    size = int((weights > 0).sum())
+    return math.exp(-2 * log_scale) * squares - size - math.tanh(log_scale)
 
 
 def _step(curvature: float) -> float:

@@ -15,6 +15,7 @@ from skvi.targets._precisions import (
     ConditionalPrior,
     ConjugateForm,
     Precision,
+    UnknownNumber,
 )
 from skvi.targets._supervised import SupervisedTarget
 from skvi.targets._whitened import WhitenedTarget
@@ -315,6 +316,37 @@ class HierarchicalTarget(SupervisedTarget):
             other._likelihood = self._likelihood.bind(self.y.new_zeros(1))
         other.noise_hyperprior = other.coef_hyperprior = other._form = None
         return other
+
+    def beside_number(self) -> tuple[SupervisedTarget, UnknownNumber] | None:
+        """The target of the predictor's parameters, and the number of the likelihood.
+
+        Returns
+        -------
+        target : SupervisedTarget
+            Whose likelihood learns the number, as a hyperparameter.
+        number : UnknownNumber
+            None instead of both where there is none, or an unknown precision of the
+            coefficients.
+        """
+        gamma, hierarchy = self.noise_hyperprior, self._prior
+        if (
+            gamma is None
+            or self.coef_hyperprior is not None
+            or self.prior.prior is None
+        ):
+            return None
+        target = SupervisedTarget(
+            self.predictor,
+            self._likelihood,
+            self.loss,
+            hierarchy.prior,
+            self.X,
+            self.y,
+            self.sample_weight,
+            self.constant,
+            self.offset,
+        )
+        return target, UnknownNumber(gamma, self._likelihood.gamma_block[1])
 
     def marginal(self, prior: Any) -> "HierarchicalTarget":
         """Target without the coefficients' precisions, which the prior integrates out.

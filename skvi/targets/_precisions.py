@@ -21,6 +21,7 @@ __all__ = [
     "ConditionalPrior",
     "ConjugateForm",
     "Precision",
+    "UnknownNumber",
 ]
 
 # Draws of vague hyperpriors leave the range of floats: logs are clipped here.
@@ -55,6 +56,31 @@ class Precision(Movable):
     def is_fixed(self) -> bool:
         """Whether there is nothing to infer."""
         return self.hyperprior is None and not self.is_learned
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownNumber:
+    """A positive number of a likelihood with a Gamma prior, such as a dispersion.
+
+    Parameters
+    ----------
+    gamma : GammaHyperprior
+    power : float
+        Of the number, that gives what the likelihood binds the log of.
+    """
+
+    gamma: GammaHyperprior
+    power: float
+
+    def log_density(self, log_number: torch.Tensor) -> torch.Tensor:
+        """Log density of the logarithm, of any shape."""
+        rate = log_number.new_tensor(self.gamma.rate)
+        shape = log_number.new_tensor(self.gamma.shape)
+        return log_gamma_density(log_number, shape, rate.log())
+
+    def bind(self, likelihood: Any, log_number: torch.Tensor) -> Any:
+        """The likelihood with this number; see `Likelihood.bind`."""
+        return likelihood.bind(self.power * log_number)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,8 @@ class ReducedTarget:
 def reduced(target: SupervisedTarget) -> ReducedTarget | None:
     """Reduce a linear model with an unknown prior scale and fewer rows than features.
 
-    None with at least as many rows, or if the prior prefers directions.
+    None with at least as many rows, or if the prior prefers directions. The prior is
+    normal, or normal beside its one unknown scale.
     """
     predictor, (n, d) = target.predictor, target.X.shape
     if n >= d or n * d > MAX_ELEMENTS or unit_of(target) is None:
@@ -70,7 +71,15 @@ def reduced(target: SupervisedTarget) -> ReducedTarget | None:
 def unit_of(target: SupervisedTarget) -> float | None:
     """Prior deviation of the coefficients at scale 1; None if they have several."""
     size = target.predictor.n_outputs * target.X.shape[1]
-    unit = target.prior.given_scale(1.0).as_normal().scale[:size]
+    prior = target.prior
+    normal = (
+        prior.given_scale(1.0).as_normal()
+        if prior.n_unknown_scales
+        else prior.as_normal()
+    )
+    if normal is None or not normal.is_diagonal or bool(normal.mean.any()):
+        return None
+    unit = normal.scale[:size]
     return float(unit[0]) if bool((unit == unit[0]).all()) else None
 
 

@@ -1,4 +1,6 @@
-"""A standard normal score for the log of an unknown scale."""
+"""A standard normal score for the log of an unknown scale, or of another number."""
+
+import math
 
 import torch
 
@@ -9,13 +11,16 @@ __all__ = ["ScaleScore"]
 
 # Points between two nodes at which the distribution function is known.
 N_FINE = 32
+# Left and right ends of the gaps between nodes.
+BEFORE, AFTER = slice(None, -1), slice(1, None)
 
 
 class ScaleScore(Movable):
     """Monotone map from a score u, N(0, 1), to a log scale z of given density.
 
-    The log density of z is cubic between nodes (K,) and falls like ``exp(-|z|)``
-    beyond: no posterior of z has a heavier tail if the likelihood is bounded.
+    The log density of z is cubic between nodes (K,), with values and slopes (K,) or (M,
+    K) of M densities, and falls like ``exp(-|z|)`` beyond: no posterior of z has a
+    heavier tail if the likelihood is bounded.
     """
 
     def __init__(
@@ -24,14 +29,15 @@ class ScaleScore(Movable):
         part = torch.arange(N_FINE, dtype=values.dtype, device=values.device) / N_FINE
         gap = log_scales.diff()[:, None]
         z = (log_scales[:-1, None] + part * gap).flatten()
-        value = _cubic(part, gap, values, slopes)[0].flatten()
-        self.z = torch.cat([z, log_scales[-1:]])
-        value = torch.cat([value, values[-1:]]) - values.max()
+        value = _cubic(part, gap, values, slopes)[0].flatten(-2)
+        self.z = torch.cat([z, log_scales[-1:]]).expand(*values.shape[:-1], -1)
+        value = torch.cat([value, values[..., -1:]], -1)
+        value = value - values.amax(-1, keepdim=True)
         density = value.exp()
-        mass = 0.5 * (density[1:] + density[:-1]) * self.z.diff()
-        below = torch.cat([density[:1], mass]).cumsum(0)
-        above = torch.cat([mass, density[-1:]]).flip(0).cumsum(0).flip(0)
-        total = below[-1] + density[-1]
+        mass = 0.5 * (density[..., 1:] + density[..., :-1]) * self.z.diff()
+        below = torch.cat([density[..., :1], mass], -1).cumsum(-1)
+        above = torch.cat([mass, density[..., -1:]], -1).flip(-1).cumsum(-1).flip(-1)
+        total = below[..., -1:] + density[..., -1:]
         first = below < 0.5 * total
         self.score = torch.where(
             first,
@@ -45,32 +51,45 @@ class ScaleScore(Movable):
     def at(
         self, score: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log scale z at scores u, log dz/du, and its derivative in u, (S,) each."""
-        last = len(self.score) - 1
-        right = torch.searchsorted(self.score, score.contiguous()).clamp(1, last)
-        left, gap = right - 1, self.score[right] - self.score[right - 1]
-        part = ((score - self.score[left]) / gap).clamp(0, 1)
-        ends = self.z[left], self.z[right], self.slope[left], self.slope[right]
-        z, slope, curvature = _hermite(part, gap, *ends)
+        """Log scale z at scores u, log dz/du, and its derivative, (S,) or (M, S)."""
+        size = self.score.shape[-1]
+        score = score.expand(*self.score.shape[:-1], -1).contiguous()
+        right = torch.searchsorted(self.score, score).clamp(1, size - 1)
+
+        def near(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return values.gather(-1, right - 1), values.gather(-1, right)
+
+        (start, stop), z, slope = near(self.score), near(self.z), near(self.slope)
+        part = ((score - start) / (stop - start)).clamp(0, 1)
+        value, slope, curvature = _hermite(part, stop - start, *z, *slope)
         log_slope, change = slope.log(), curvature / slope
-        for sign, end in ((-1, 0), (1, last)):
-            out = sign * (score - self.score[end]) > 0
+        for sign, end in ((-1, 0), (1, size - 1)):
+            last = self.score[..., end, None]
+            out = sign * (score - last) > 0
             far = torch.where(out, sign * score, 0.0)
-            log_tail = torch.special.log_ndtr(-far)
-            log_start = torch.special.log_ndtr(-sign * self.score[end])
-            log_ratio = -0.5 * (far.square() + LOG_2PI) - log_tail  # Mills's
-            z = torch.where(out, self.z[end] + sign * (log_start - log_tail), z)
+            # Mills's ratio, without cancellation however far out.
+            log_ratio = -torch.log(math.sqrt(math.pi / 2) * _scaled_tail(far))
+            log_tail = torch.log(0.5 * _scaled_tail(far)) - 0.5 * far.square()
+            log_start = torch.special.log_ndtr(-sign * last)
+            beyond = self.z[..., end, None] + sign * (log_start - log_tail)
+            value = torch.where(out, beyond, value)
             log_slope = torch.where(out, log_ratio, log_slope)
             change = torch.where(out, sign * (log_ratio.exp() - far), change)
-        return z, log_slope, change
+        return value, log_slope, change
+
+
+def _scaled_tail(x: torch.Tensor) -> torch.Tensor:
+    """``2 exp(x^2 / 2) P(U > x)`` of a standard normal U."""
+    return torch.special.erfcx(x / math.sqrt(2))
 
 
 def _cubic(
     part: torch.Tensor, gap: torch.Tensor, values: torch.Tensor, slopes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Hermite's cubic between neighboring nodes, (K - 1, N)."""
-    values, slopes = values[:, None], slopes[:, None]
-    return _hermite(part, gap, values[:-1], values[1:], slopes[:-1], slopes[1:])
+    """Hermite's cubic between neighboring nodes, (..., K - 1, N)."""
+    values, slopes = values[..., None], slopes[..., None]
+    ends = (x[..., some, :] for x in (values, slopes) for some in (BEFORE, AFTER))
+    return _hermite(part, gap, *ends)
 
 
 def _hermite(

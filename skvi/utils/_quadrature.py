@@ -181,7 +181,7 @@ def _wide_softplus(mean: torch.Tensor, std: torch.Tensor, refine: int) -> Moment
     u = (mean - nodes[:, None]) / std
     cdf = torch.special.ndtr(u)
     pdf = weights @ exp_(u.square().mul_(-0.5)) / math.sqrt(2 * math.pi)
-    return std * (weights @ u.mul_(cdf) + pdf), weights @ cdf, pdf / std
+    return std * (weights @ (u * cdf) + pdf), weights @ cdf, pdf / std
 
 
 def expect_sigmoid(mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -8,13 +8,13 @@ import torch
 from scipy import stats
 
 from skvi.base import NormalForm
-from skvi.likelihoods import BernoulliLikelihood
+from skvi.likelihoods import BernoulliLikelihood, NegativeBinomialLikelihood
 from skvi.losses import LogLoss
 from skvi.predictors import LinearPredictor
-from skvi.priors import HalfCauchy, Normal, build_prior
-from skvi.targets import SupervisedTarget
+from skvi.priors import GammaHyperprior, HalfCauchy, Normal, build_prior
+from skvi.targets import HierarchicalTarget, SupervisedTarget
+from skvi.targets._lifted import LiftedTarget, NodeGrid
 from skvi.targets._scale_score import ScaleScore
-from skvi.targets._unknown_scale import UnknownScaleTarget
 
 
 def lifted(d=3, fit_intercept=True):
@@ -34,13 +34,15 @@ def lifted(d=3, fit_intercept=True):
         normals.append(NormalForm(width * torch.from_numpy(mean), root))
     nodes = torch.tensor(log_scales, dtype=torch.float64)
     values, slopes = -nodes.square() / 20, -nodes / 10
-    return target, UnknownScaleTarget(target, nodes, normals, values, slopes)
+    grid = NodeGrid(normals, values[:, None], nodes, slopes[:, None])
+    return target, LiftedTarget(target, grid)
 
 
 def test_scores_have_the_distribution_of_the_log_scale():
     """The density of z is that of the nodes, and exp(-|z|) beyond them.
 
-    Wrong variants: the score of a tail from its other side; slopes of the cubic halved.
+    Wrong variants: the score of a tail from its other side; slopes of the cubic halved;
+    Mills's ratio as a difference of logs, which is noise far out.
     """
     nodes = torch.arange(-3.0, 4.0, dtype=torch.float64)
     score = ScaleScore(nodes, -0.5 * nodes.square(), -nodes)
@@ -58,13 +60,58 @@ def test_scores_have_the_distribution_of_the_log_scale():
     wanted = np.where(inside, stats.norm.pdf(x), ends)
     total = stats.norm.cdf(3) - stats.norm.cdf(-3) + 2 * stats.norm.pdf(3)
     np.testing.assert_allclose(density, wanted / total, rtol=2e-3)
+    far = torch.tensor([-1e9, 1e9], dtype=torch.float64)
+    np.testing.assert_allclose(score.at(far)[1], math.log(1e9))
 
 
-def test_the_gradient_is_that_of_the_density():
-    """Wrong variants: any of the terms of the score left out."""
-    _, target = lifted()
+def beside_a_number():
+    """A density over a log scale, a dispersion and a coefficient."""
+    X, model = (
+        torch.tensor([[0.5], [-1.0], [1.5]]).double(),
+        LinearPredictor(1, 1, False),
+    )
+    prior = Normal(HalfCauchy()).build(model.layout)
+    y, gamma = torch.tensor([3.0, 0.0, 9.0]).double(), GammaHyperprior(0.6, 2.0)
+    likelihood, loss = NegativeBinomialLikelihood("hyperprior"), LogLoss()
+    target = HierarchicalTarget(
+        model, likelihood, loss, prior, X, y, noise_hyperprior=gamma
+    )
+    plain, number = target.beside_number()
+    z, t = (torch.tensor(x).double() for x in ([-1.5, 0.5, 2.0], [-3.0, 0.5]))
+    centers, widths = [0.3, 0.5, 1.2, 1.0, 2.0, 2.2], [0.2, 0.3, 0.6, 0.9, 0.8, 1.3]
+    pairs = torch.tensor([centers, widths]).double().T
+    normals = [NormalForm(m.reshape(1), s.reshape(1, 1)) for m, s in pairs]
+    values = -0.3 * (z[:, None] - 0.2 * t).square() - 0.1 * t.square()
+    by_scale, by_number = -0.6 * (z[:, None] - 0.2 * t), -0.2 * t.expand(3, 2)
+    grid = NodeGrid(normals, values, z, by_scale, t, by_number)
+    return target, LiftedTarget(plain, grid, number)
+
+
+def test_the_evidence_beside_a_number_is_the_same():
+    """By a sum over coefficient, scale and dispersion, against one without the scale.
+
+    Wrong variants: the slope of the number for one scale; no prior of the number.
+    """
+    target, beside = beside_a_number()
+    line = torch.linspace(-7.0, 7.0, 29, dtype=torch.float64)
+    step = float(line[1] - line[0])
+    grid = torch.cartesian_prod(line, line, line)
+    found = torch.logsumexp(beside.log_joint(grid), 0) + 3 * math.log(step)
+    coef = torch.linspace(-6, 12, 361, dtype=torch.float64)
+    number = torch.linspace(-24, 4, 57, dtype=torch.float64)
+    cell = 0.05 * 0.5
+    pairs = torch.cartesian_prod(coef, number)
+    expected = torch.logsumexp(target.log_joint(pairs), 0) + math.log(cell)
+    assert float(found) == pytest.approx(float(expected), abs=0.01)
+
+
+@pytest.mark.parametrize("make", [lifted, beside_a_number])
+def test_the_gradient_is_that_of_the_density(make):
+    """Wrong variants: the slope of the parameters or of the number left out."""
+    _, target = make()
     generator = torch.Generator().manual_seed(0)
-    theta = torch.randn(20, 5, generator=generator, dtype=torch.float64)
+    size = target.layout.size
+    theta = torch.randn(20, size, generator=generator, dtype=torch.float64)
     leaf = theta.clone().requires_grad_()
     value = target.log_joint(leaf)
     (expected,) = torch.autograd.grad(value.sum(), leaf)
